@@ -1,0 +1,43 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-done
+
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint bench clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## Create .venv with everything needed (PYTHON=... picks the interpreter)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "shoal needs Python 3.11 or newer, and $(PYTHON) is not: $$($(PYTHON) --version 2>&1)"; \
+	  echo "Name another one, for example: make setup PYTHON=python3.12"; exit 1; }
+	@echo "Installing into $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,cluster,data]'
+	@touch $@
+
+run: setup  ## Reproduce the quick experiments into results/quick
+	$(BIN)/shoal reproduce quick --out results/quick
+
+test: lint  ## Lint, run all tests, then the kernel tests again without compilation
+	$(BIN)/python -m pytest
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest tests/kernels
+
+lint: setup  ## Style, formatting, types and import direction
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup  ## Time the kernels and the simulation loop
+	$(BIN)/python benchmarks/bench.py
+
+clean:  ## Remove .venv, caches and build output (results/ stays)
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

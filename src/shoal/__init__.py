@@ -1,0 +1,43 @@
+"""shoal: many agents, each with its own linear bandit, that learn from whom to borrow samples."""
+
+from shoal.environments.base import Environment
+from shoal.environments.synthetic import ChangingArms, GaussianClusters, SyntheticClusters
+from shoal.policies.base import Policy, PolicyFileError
+from shoal.policies.bass import BASS
+from shoal.policies.club import CLUB
+from shoal.policies.cmlb import CMLB
+from shoal.policies.dynucb import DynUCB
+from shoal.policies.independent import Independent
+from shoal.policies.oracle import Oracle
+from shoal.policies.registry import load_policy, make_policy, policy_names, register_policy
+from shoal.policies.sclub import SCLUB
+from shoal.separation import separated, separation_statistic
+from shoal.simulation import Trace, simulate
+from shoal.theory import beta
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BASS",
+    "CLUB",
+    "CMLB",
+    "SCLUB",
+    "ChangingArms",
+    "DynUCB",
+    "Environment",
+    "GaussianClusters",
+    "Independent",
+    "Oracle",
+    "Policy",
+    "PolicyFileError",
+    "SyntheticClusters",
+    "Trace",
+    "beta",
+    "load_policy",
+    "make_policy",
+    "policy_names",
+    "register_policy",
+    "separated",
+    "separation_statistic",
+    "simulate",
+]

@@ -1,0 +1,1 @@
+"""Worlds to learn in: arms, true parameters, mean rewards and noise. They know nothing of policies."""

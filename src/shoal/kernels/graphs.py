@@ -1,0 +1,55 @@
+"""Graphs on agents: connected components and distances between estimates."""
+
+import math
+
+import numpy as np
+
+from shoal.kernels.compiled import compiled
+from shoal.types import Booleans, Integers, Vector
+
+
+@compiled
+def distance(u: Vector, v: Vector) -> float:
+    """Euclidean distance."""
+    total = 0.0
+    for m in range(u.shape[0]):
+        total += (u[m] - v[m]) ** 2
+    return math.sqrt(total)
+
+
+@compiled
+def confidence_width(pulls: int) -> float:
+    """`F(T) = √((1 + ln(1+T)) / (1+T))`, by which CLUB and SCLUB scale their thresholds."""
+    return math.sqrt((1.0 + math.log(1.0 + pulls)) / (1.0 + pulls))
+
+
+@compiled
+def component_labels(connected: Booleans, labels: Integers) -> None:
+    """Give every node the lowest node of its connected component."""
+    n = connected.shape[0]
+    labels[:] = -1
+    stack = np.empty(n, dtype=np.int64)
+    for start in range(n):
+        if labels[start] < 0:
+            labels[start] = start
+            stack[0] = start
+            depth = 1
+            while depth > 0:
+                depth -= 1
+                node = stack[depth]
+                for other in range(n):
+                    if connected[node, other] and labels[other] < 0:
+                        labels[other] = start
+                        stack[depth] = other
+                        depth += 1
+
+
+@compiled
+def share_a_neighbor(connected: Booleans, i: int, j: int) -> bool:
+    """Whether some other node is joined to both i and j."""
+    row_i = connected[i]
+    row_j = connected[j]
+    shared = False
+    for k in range(row_i.shape[0]):
+        shared |= row_i[k] and row_j[k] and k != i and k != j
+    return shared

@@ -1,0 +1,161 @@
+"""Small dense symmetric positive-definite linear algebra, written as loops that allocate nothing."""
+
+import math
+
+import numpy as np
+
+from shoal.kernels.compiled import compiled
+from shoal.types import Matrix, Vector
+
+
+@compiled
+def cholesky(A: Matrix, L: Matrix) -> float:
+    """Write the lower Cholesky factor of `A` into `L`; return smallest / largest pivot, 0 on failure."""
+    d = A.shape[0]
+    smallest = np.inf
+    largest = 0.0
+    for column in range(d):
+        pivot = A[column, column]
+        for m in range(column):
+            pivot -= L[column, m] * L[column, m]
+        if not pivot > 0.0:
+            return 0.0
+        root = math.sqrt(pivot)
+        smallest = min(smallest, root)
+        largest = max(largest, root)
+        L[column, column] = root
+        scale = 1.0 / root
+        for row in range(column + 1, d):
+            value = A[row, column]
+            for m in range(column):
+                value -= L[row, m] * L[column, m]
+            L[row, column] = value * scale
+            L[column, row] = 0.0
+    return smallest / largest
+
+
+@compiled
+def solve_lower(L: Matrix, rhs: Vector, out: Vector) -> None:
+    """Solve `L out = rhs`; `out` may be `rhs`."""
+    for row in range(L.shape[0]):
+        value = rhs[row]
+        for m in range(row):
+            value -= L[row, m] * out[m]
+        out[row] = value / L[row, row]
+
+
+@compiled
+def solve_cholesky(L: Matrix, rhs: Vector, out: Vector) -> None:
+    """Solve `L Lᵀ out = rhs`; `out` may be `rhs`."""
+    d = L.shape[0]
+    solve_lower(L, rhs, out)
+    for row in range(d - 1, -1, -1):
+        out[row] /= L[row, row]
+        for m in range(row):
+            out[m] -= L[row, m] * out[row]
+
+
+@compiled
+def inverse_from_cholesky(L: Matrix, A_inv: Matrix, L_inv: Matrix) -> None:
+    """Write `(L Lᵀ)⁻¹` into `A_inv`, exactly symmetric; `L_inv` is scratch."""
+    d = L.shape[0]
+    for row in range(d):
+        scale = 1.0 / L[row, row]
+        for column in range(d):
+            L_inv[row, column] = 0.0
+        L_inv[row, row] = 1.0
+        for m in range(row):
+            factor = L[row, m]
+            for column in range(m + 1):
+                L_inv[row, column] -= factor * L_inv[m, column]
+        for column in range(row + 1):
+            L_inv[row, column] *= scale
+    A_inv[:] = 0.0
+    for m in range(d):
+        for row in range(m + 1):
+            factor = L_inv[m, row]
+            for column in range(row + 1):
+                A_inv[row, column] += factor * L_inv[m, column]
+    for row in range(d):
+        for column in range(row):
+            A_inv[column, row] = A_inv[row, column]
+
+
+@compiled
+def logdet_from_cholesky(L: Matrix) -> float:
+    """log det of `L Lᵀ`."""
+    total = 0.0
+    for m in range(L.shape[0]):
+        total += math.log(L[m, m])
+    return 2.0 * total
+
+
+@compiled
+def multiply_symmetric(A: Matrix, v: Vector, out: Vector) -> None:
+    """Write `A v` into `out` for a symmetric `A`."""
+    d = A.shape[0]
+    for column in range(d):
+        out[column] = A[0, column] * v[0]
+    for row in range(1, d):
+        factor = v[row]
+        for column in range(d):
+            out[column] += A[row, column] * factor
+
+
+@compiled
+def dot(u: Vector, v: Vector) -> float:
+    """Inner product."""
+    total = 0.0
+    for m in range(u.shape[0]):
+        total += u[m] * v[m]
+    return total
+
+
+@compiled
+def add_sample_to_inverse(A_inv: Matrix, x: Vector, A_inv_x: Vector) -> float:
+    """Replace `A⁻¹` by `(A + x xᵀ)⁻¹` (Sherman–Morrison); return `1 + xᵀ A⁻¹ x`, the growth of det A."""
+    d = x.shape[0]
+    multiply_symmetric(A_inv, x, A_inv_x)
+    growth = 1.0 + dot(x, A_inv_x)
+    for row in range(d):
+        factor = A_inv_x[row] / growth
+        for column in range(row + 1):
+            A_inv[row, column] -= factor * A_inv_x[column]
+    for row in range(d):
+        for column in range(row):
+            A_inv[column, row] = A_inv[row, column]
+    return growth
+
+
+@compiled
+def trace(A: Matrix) -> float:
+    """Sum of the diagonal."""
+    total = 0.0
+    for m in range(A.shape[0]):
+        total += A[m, m]
+    return total
+
+
+@compiled
+def dot_compensated(u: Vector, v: Vector) -> float:
+    """Inner product as if computed in twice the precision (Ogita, Rump and Oishi 2005, algorithm Dot2)."""
+    total = 0.0
+    error = 0.0
+    for m in range(u.shape[0]):
+        a = u[m]
+        b = v[m]
+        product = a * b
+        # Dekker's product: split each factor into two halves of 26 bits.
+        t = 134217729.0 * a
+        a_high = t - (t - a)
+        a_low = a - a_high
+        t = 134217729.0 * b
+        b_high = t - (t - b)
+        b_low = b - b_high
+        product_error = a_low * b_low - (((product - a_high * b_high) - a_low * b_high) - a_high * b_low)
+        new_total = total + product
+        z = new_total - total
+        sum_error = (total - (new_total - z)) + (product - z)
+        total = new_total
+        error += product_error + sum_error
+    return total + error

@@ -1,0 +1,237 @@
+"""Do two scaled confidence ellipsoids share a point? The test Ψ of Cherkaoui, Barlier and Colin (2025).
+
+With c the squared (or, by default, plain) radius, the agents are separated iff `max_s f(s) > threshold`,
+`f(s) = min_z (1−s) ‖z−θ_i‖²_{A_i}/c_i + s ‖z−θ_j‖²_{A_j}/c_j`. One Cholesky factorisation at s gives f, its
+slope and the minimiser z. The lemmas are in docs/algorithms.md.
+
+Search variable: `ratio = s/(1−s)`, so that optima close to 0 or 1 lose no digits.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from shoal.kernels.compiled import compiled
+from shoal.kernels.linalg import (
+    cholesky,
+    dot,
+    dot_compensated,
+    multiply_symmetric,
+    solve_cholesky,
+    solve_lower,
+    trace,
+)
+from shoal.types import Matrix, Vector
+
+EPS = 2.220446049250313e-16
+ILL_CONDITIONED = 1e-4
+"""Ratio of Cholesky pivots (about the condition number to the power −½) below which solutions are refined."""
+SAFETY = 1e-9
+"""Relative distance from the threshold within which only the exact test decides."""
+MAX_ITERATIONS = 200
+
+
+class Scratch(NamedTuple):
+    """Work space of the test for dimension d: nothing in it outlives a call."""
+
+    v: Vector
+    y: Vector
+    w: Vector
+    A_w: Vector
+    A_y: Vector
+    rhs: Vector
+    z: Vector
+    M: Matrix
+    L: Matrix
+
+
+def make_scratch(dim: int) -> Scratch:
+    """Allocate work space for dimension `dim`."""
+    v, y, w, A_w, A_y, rhs, z = np.zeros((7, dim))
+    return Scratch(v, y, w, A_w, A_y, rhs, z, np.zeros((dim, dim)), np.zeros((dim, dim)))
+
+
+@compiled
+def probe(
+    A_i: Matrix, c_i: float, A_j: Matrix, c_j: float, ratio: float, precise: bool, scratch: Scratch
+) -> tuple[float, float, float]:
+    """Minimise over z at one s; return `q_i, q_j, k`; leave `y = z − θ_j` and `w = θ_i − z` in the scratch.
+
+    `q_i = ‖w‖²_{A_i}/c_i`, `q_j = ‖y‖²_{A_j}/c_j`; k is the curvature, `‖L⁻¹ A_j y‖² c_i/c_j²`, with which
+    `d q_j/d ln ratio = −2 ratio k` and `d q_i/d ln ratio = 2 ratio² k`.
+    """
+    v, y, w, A_w, A_y, rhs, _, M, L = scratch
+    d = v.shape[0]
+    r = ratio * c_i / c_j
+    for row in range(d):
+        for column in range(row + 1):
+            M[row, column] = A_i[row, column] + r * A_j[row, column]
+    condition = cholesky(M, L)
+    multiply_symmetric(A_i, v, rhs)
+    solve_cholesky(L, rhs, y)
+    for m in range(d):
+        w[m] = v[m] - y[m]
+    if precise or condition < ILL_CONDITIONED:
+        # Iterative refinement: the stationarity A_i w = r A_j y, with residuals in doubled precision.
+        for _ in range(4):
+            for m in range(d):
+                rhs[m] = dot_compensated(A_i[m], w) - r * dot_compensated(A_j[m], y)
+            solve_cholesky(L, rhs, rhs)
+            for m in range(d):
+                y[m] += rhs[m]
+                w[m] = v[m] - y[m]
+        for m in range(d):
+            A_w[m] = dot_compensated(A_i[m], w)
+            A_y[m] = dot_compensated(A_j[m], y)
+        q_i = dot_compensated(w, A_w) / c_i
+        q_j = dot_compensated(y, A_y) / c_j
+    else:
+        multiply_symmetric(A_i, w, A_w)
+        multiply_symmetric(A_j, y, A_y)
+        q_i = dot(w, A_w) / c_i
+        q_j = dot(y, A_y) / c_j
+    solve_lower(L, A_y, rhs)
+    return q_i, q_j, dot(rhs, rhs) * c_i / (c_j * c_j)
+
+
+@compiled
+def search(
+    theta_i: Vector,
+    A_i: Matrix,
+    c_i: float,
+    theta_j: Vector,
+    A_j: Matrix,
+    c_j: float,
+    threshold: float,
+    decide: bool,
+    precise: bool,
+    scratch: Scratch,
+) -> tuple[float, float, bool]:
+    """Maximise f; return its value, the s that attains it, and whether it exceeds the threshold.
+
+    With `decide`, stop as soon as the verdict is certain; the value is then a lower bound of the
+    maximum. When the verdict is "not separated", `scratch.z` holds the point found (nan where the
+    tangents, not a point, decided).
+    """
+    v, y, _, A_w, A_y, _, z, _, _ = scratch
+    d = theta_i.shape[0]
+    z[:] = np.nan
+    for m in range(d):
+        v[m] = theta_i[m] - theta_j[m]
+    multiply_symmetric(A_i, v, A_w)
+    multiply_symmetric(A_j, v, A_y)
+    a = dot(v, A_w)
+    b = dot(v, A_y)
+    if not (a > 0.0 and b > 0.0):
+        v_sq = dot(v, v)
+        if v_sq == 0.0:
+            z[:] = theta_j
+            return 0.0, 0.5, False
+        a = max(a, v_sq * EPS * trace(A_i))  # rounding made a positive form vanish: any start will do
+        b = max(b, v_sq * EPS * trace(A_j))
+    root_i = math.sqrt(c_i / a)
+    root_j = math.sqrt(c_j / b)
+    share = root_i / (root_i + root_j)
+    if decide:
+        # Lemma 2: restrict z to the segment between the centres. v·v bounds the rounding of a and b.
+        margin = 16.0 * d * EPS * dot(v, v)
+        bound = (
+            math.sqrt(c_i / (a + margin * trace(A_i))) + math.sqrt(c_j / (b + margin * trace(A_j)))
+        ) ** -2
+        if bound <= threshold * (1.0 - SAFETY):
+            for m in range(d):
+                z[m] = theta_i[m] - share * v[m]
+            return 0.0, 1.0 - share, False
+
+    log_ratio = math.log(root_j / root_i)
+    low, high = -math.inf, math.inf
+    low_i, low_j, high_i, high_j = 0.0, 0.0, 0.0, 0.0  # q_i and q_j at the ends of the bracket: its tangents
+    best, best_s = 0.0, 0.5
+    for _ in range(MAX_ITERATIONS):
+        ratio = math.exp(log_ratio)
+        q_i, q_j, curvature = probe(A_i, c_i, A_j, c_j, ratio, precise, scratch)
+        f = (q_i + ratio * q_j) / (1.0 + ratio)
+        if f > best:
+            best, best_s = f, ratio / (1.0 + ratio)
+        if decide:
+            if f > threshold:
+                return f, best_s, True
+            if max(q_i, q_j) <= threshold:
+                if max(q_i, q_j) <= threshold * (1.0 - SAFETY):
+                    for m in range(d):
+                        z[m] = theta_j[m] + y[m]
+                return best, best_s, False
+        if q_j > q_i:
+            low, low_i, low_j = log_ratio, q_i, q_j
+        else:
+            high, high_i, high_j = log_ratio, q_i, q_j
+        ceiling = _ceiling(low, low_i, low_j, high, high_i, high_j)
+        if (decide and ceiling <= threshold) or ceiling - best <= 4.0 * EPS * best:
+            break
+        log_ratio = _next(log_ratio, ratio, q_i, q_j, curvature, low, high)
+        if not low < log_ratio < high:
+            break  # the bracket has closed to neighbouring numbers
+    return best, best_s, best > threshold
+
+
+@compiled
+def _ceiling(low: float, low_i: float, low_j: float, high: float, high_i: float, high_j: float) -> float:
+    """Largest value that two tangents of the concave f leave possible."""
+    if low == -math.inf:
+        return max(high_i, high_j)
+    if high == math.inf:
+        return max(low_i, low_j)
+    rise = low_j - low_i
+    fall = high_i - high_j
+    if not rise + fall > 0.0:
+        return max(low_i, low_j)
+    s = min(max((high_i - low_i) / (rise + fall), 0.0), 1.0)
+    return min((1.0 - s) * low_i + s * low_j, (1.0 - s) * high_i + s * high_j)
+
+
+@compiled
+def _next(
+    log_ratio: float, ratio: float, q_i: float, q_j: float, curvature: float, low: float, high: float
+) -> float:
+    """Newton's step on ½ ln(q_i/q_j), which increases with ln ratio; bisection if it leaves the bracket."""
+    slope = curvature * ratio * (q_i + ratio * q_j)
+    if slope > 0.0 and q_i > 0.0 and q_j > 0.0:
+        step = -0.5 * math.log(q_i / q_j) * q_i * q_j / slope
+        if abs(step) < 30.0 and low < log_ratio + step < high:
+            return log_ratio + step
+    if low == -math.inf:
+        return log_ratio - 2.0
+    if high == math.inf:
+        return log_ratio + 2.0
+    return 0.5 * (low + high)
+
+
+@compiled
+def keeps_witness(
+    theta_i: Vector, A_i: Matrix, limit: float, ridge: float, points: Matrix, offsets: Matrix, inside: Vector
+) -> None:
+    """Mark which of the points (columns of `points`, shape (d, n)) surely lie in `‖p−θ_i‖²_{A_i} ≤ limit`.
+
+    `inside[j]` becomes the form plus its rounding error, minus the limit: at most 0 means inside. A ⪰
+    ridge·I bounds the rounding error by a multiple of the form itself.
+    """
+    d, n = points.shape
+    for m in range(d):
+        center = theta_i[m]
+        for j in range(n):
+            offsets[m, j] = points[m, j] - center
+    for j in range(n):
+        inside[j] = 0.0
+    for row in range(d):
+        weight = A_i[row, row]
+        for j in range(n):
+            inside[j] += weight * offsets[row, j] * offsets[row, j]
+        for column in range(row):
+            weight = 2.0 * A_i[row, column]
+            for j in range(n):
+                inside[j] += weight * offsets[row, j] * offsets[column, j]
+    rounding = 1.0 + 16.0 * d * EPS * trace(A_i) / ridge
+    safe_limit = limit * (1.0 - SAFETY)
+    for j in range(n):
+        inside[j] = inside[j] * rounding - safe_limit

@@ -1,0 +1,346 @@
+"""What users see of every policy: validated online calls, inspection, saving, agents that come and go."""
+
+import io
+import json
+import operator
+import os
+import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, Self, TypeGuard
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from shoal import validation
+from shoal.policies.steps import Common, choose_checked, make_common, update_checked
+from shoal.statistics import forget_row
+from shoal.types import AnyArray, Booleans, Integers, Vector
+
+FORMAT = 1
+"""Version of the files that `save` writes."""
+
+
+class PolicyFileError(ValueError):
+    """A file that is not, or is no longer, a policy that this version can load."""
+
+
+class Policy(ABC):
+    """Base class of the policies of the paper. Subclasses provide a state and the hooks below.
+
+    Parameters
+    ----------
+    n_agents, dim : int
+        Number of agents and dimension of the arms.
+    alpha : float
+        Width of the confidence bonus, at least 0.
+    ridge : float
+        Regularisation λ of every agent's design matrix.
+    epsilon : float
+        Probability of playing a uniformly drawn arm instead.
+    seed : int or None
+        Seed of the policy's own randomness (exploration, random starts).
+    """
+
+    name: ClassVar[str]
+    label: ClassVar[str]
+    """The name in published tables."""
+    state: Any
+
+    def __init__(
+        self,
+        n_agents: int,
+        dim: int,
+        *,
+        alpha: float,
+        ridge: float = 1.0,
+        epsilon: float = 0.0,
+        seed: int | None = None,
+        **own: Any,
+    ) -> None:
+        self._dim = validation.positive_int("dim", dim)
+        n_agents = validation.positive_int("n_agents", n_agents)
+        self._parameters: dict[str, Any] = {
+            "alpha": validation.number("alpha", alpha, low=0.0),
+            "ridge": validation.number("ridge", ridge, low=0.0, open_low=True),
+            "epsilon": validation.number("epsilon", epsilon, low=0.0, high=1.0),
+            "seed": validation.seed_or_none("seed", seed),
+            **own,
+        }
+        self.state = self._initial_state(n_agents)
+
+    # Hooks
+
+    @abstractmethod
+    def _initial_state(self, n_agents: int) -> Any:
+        """A fresh state; also the source of a newcomer's rows."""
+
+    @abstractmethod
+    def _edges(self) -> Booleans:
+        """The graph, removed agents and diagonal not yet taken out; a new array."""
+
+    @abstractmethod
+    def _pool(self, agent: int) -> Booleans:
+        """Which agents' samples `agent` uses; a new array."""
+
+    @abstractmethod
+    def _pooled_estimate(self, agent: int) -> Vector:
+        """θ̂ of the pool of `agent`."""
+
+    def _end_edges(self, agent: int) -> None:
+        """Settle what follows from `agent` leaving; it is no longer active. Its samples stay."""
+        return
+
+    def _withdraw(self, agent: int) -> None:
+        """Take the samples of `agent` out of every pool; its own statistics are empty already."""
+        return
+
+    def _join(self, first: int) -> None:
+        """Settle what a fresh row cannot know, for the newcomers `first`, `first + 1`, …."""
+        return
+
+    def _common(self, n_agents: int) -> Common:
+        chosen = {key: self._parameters[key] for key in ("alpha", "epsilon", "ridge", "seed")}
+        return make_common(n_agents, **chosen)
+
+    # Online use
+
+    def select(self, agent: int, arms: ArrayLike) -> int:
+        """Choose an arm for `agent`: the index of a row of `arms`, (K, d), which may change between calls."""
+        agent = self._check_agent(agent)
+        if not (_is_plain(arms) and arms.ndim == 2 and arms.shape[1] == self._dim and arms.shape[0] > 0):
+            arms = validation.matrix("arms", arms, columns=self._dim).copy()
+        choice = choose_checked(self.state, agent, arms)
+        if choice < 0:
+            validation.matrix("arms", arms, columns=self._dim)
+        return int(choice)
+
+    def update(self, agent: int, x: ArrayLike, reward: float) -> None:
+        """Let `agent` learn that arm `x`, shape (d,), gave `reward`. One call is one round."""
+        agent = self._check_agent(agent)
+        if not (_is_plain(x) and x.shape == (self._dim,)):
+            x = validation.vector("x", x, self._dim).copy()
+        try:
+            reward = float(reward)
+        except (TypeError, ValueError):
+            raise ValueError(f"reward must be a number, got {reward!r}") from None
+        if not update_checked(self.state, agent, x, reward):
+            validation.number("reward", reward)
+            validation.vector("x", x, self._dim)
+
+    # Inspection
+
+    @property
+    def n_agents(self) -> int:
+        """Number of ids given out so far, removed agents included."""
+        return len(self.state.common.active)
+
+    @property
+    def dim(self) -> int:
+        """Dimension of the arms."""
+        return self._dim
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The constructor's keyword arguments, read-only."""
+        return MappingProxyType(self._parameters)
+
+    @property
+    def agents(self) -> Integers:
+        """Ids of the agents that have not been removed."""
+        return np.flatnonzero(self.state.common.active)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds played so far."""
+        return int(self.state.common.clock[0])
+
+    @property
+    def graph(self) -> Booleans:
+        """Who shares with whom: (N, N), symmetric, False on the diagonal; a copy."""
+        edges = self._edges()
+        active = self.state.common.active
+        edges &= active
+        edges &= active[:, None]
+        np.fill_diagonal(edges, False)
+        return edges
+
+    def neighbors(self, agent: int) -> Integers:
+        """Ids of the agents whose samples `agent` uses, itself included (𝒩_i)."""
+        agent = self._check_agent(agent)
+        return np.flatnonzero(self._pool(agent) & self.state.common.active)
+
+    def estimate(self, agent: int) -> Vector:
+        """Pooled estimate θ̂ of `agent`, shape (d,); a copy."""
+        return self._pooled_estimate(self._check_agent(agent)).copy()
+
+    def local_estimate(self, agent: int) -> Vector:
+        """Estimate θ̂ of `agent` from its own samples alone, shape (d,); a copy."""
+        return np.array(self.state.local.theta_hat[self._check_agent(agent)])
+
+    @property
+    def pulls(self) -> Integers:
+        """Samples each agent has, shape (N,); a copy."""
+        return np.array(self.state.local.pulls)
+
+    @property
+    def communication_cost(self) -> int:
+        """Number of (observation, other agent it was shared with) pairs so far."""
+        return int(self.state.common.cost[0])
+
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            f"{key}={value!r}" for key, value in self._parameters.items() if np.ndim(value) == 0
+        )
+        return f"{type(self).__name__}(n_agents={self.n_agents}, dim={self.dim}, {shown})"
+
+    # Agents come and go
+
+    def add_agents(self, n: int = 1) -> Integers:
+        """Add `n` agents that have seen nothing and return their ids."""
+        n = validation.positive_int("n", n)
+        first = self.n_agents
+        self.state = _paste(self.state, self._initial_state(first + n))
+        self._join(first)
+        return np.arange(first, first + n)
+
+    def remove_agent(self, agent: int, *, withdraw: bool = False) -> None:
+        """End the edges of `agent`; its id is never used again.
+
+        The samples it lent stay in the pools that hold them, unless `withdraw` takes them out of every pool.
+        A removed agent's samples can still be withdrawn by a second call.
+        """
+        agent = self._check_id(agent)
+        common = self.state.common
+        if not common.active[agent] and (common.withdrawn[agent] or not withdraw):
+            raise ValueError(f"agent {agent} has been removed already")
+        if common.active[agent]:
+            common.active[agent] = False
+            self._end_edges(agent)
+        if withdraw:
+            common.withdrawn[agent] = True
+            forget_row(self.state.local, agent, common.ridge)
+            self._withdraw(agent)
+
+    # Files
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the whole policy to a file. A crash while writing leaves the old file, or none."""
+        target = Path(path)
+        header = {
+            "format": FORMAT,
+            "policy": self.name,
+            "n_agents": self.n_agents,
+            "dim": self.dim,
+            "parameters": {key: _to_json(value) for key, value in self._parameters.items()},
+        }
+        buffer = io.BytesIO()
+        arrays: dict[str, Any] = {key: np.asarray(value) for key, value in _flatten(self.state)}
+        arrays["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
+        np.savez(buffer, allow_pickle=False, **arrays)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        try:
+            with temporary.open("wb") as handle:
+                handle.write(buffer.getbuffer())
+                handle.flush()
+                os.fsync(handle.fileno())
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a policy back; it continues exactly where it was saved."""
+        header, arrays = _read(Path(path))
+        if header["policy"] != cls.name:
+            raise PolicyFileError(f"{path} holds a {header['policy']!r} policy, not {cls.name!r}")
+        policy = cls(header["n_agents"], header["dim"], **header["parameters"])
+        policy.state = _restore(policy.state, arrays, str(path))
+        return policy
+
+    def _check_id(self, agent: int) -> int:
+        try:
+            index = operator.index(agent)
+        except TypeError:
+            raise ValueError(f"agent must be an integer, got {agent!r}") from None
+        if not 0 <= index < len(self.state.common.active):
+            raise ValueError(f"agent must be in 0, …, {self.n_agents - 1}, got {agent!r}")
+        return index
+
+    def _check_agent(self, agent: int) -> int:
+        index = self._check_id(agent)
+        if not self.state.common.active[index]:
+            raise ValueError(f"agent {agent} has been removed")
+        return index
+
+
+def _is_plain(array: Any) -> TypeGuard[Vector]:
+    """Whether an array is of the one layout that the online calls are compiled for."""
+    return type(array) is np.ndarray and array.dtype == np.float64 and array.flags.carray
+
+
+def read_policy_name(path: str | os.PathLike[str]) -> str:
+    """The name of the policy that a file holds."""
+    return str(_read(Path(path))[0]["policy"])
+
+
+def _paste(old: Any, fresh: Any) -> Any:
+    """Copy an old state into the leading corner of a larger fresh one."""
+    if isinstance(old, tuple):
+        return type(old)(*(_paste(a, b) for a, b in zip(old, fresh, strict=True)))
+    if isinstance(old, np.ndarray):
+        fresh[tuple(slice(0, length) for length in old.shape)] = old
+        return fresh
+    return old
+
+
+def _flatten(state: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    items: list[tuple[str, Any]] = []
+    for key, value in state._asdict().items():
+        if key == "scratch":
+            continue
+        items += _flatten(value, f"{prefix}{key}.") if isinstance(value, tuple) else [(prefix + key, value)]
+    return items
+
+
+def _restore(state: Any, arrays: Mapping[str, AnyArray], path: str, prefix: str = "") -> Any:
+    changed: dict[str, Any] = {}
+    for key, value in state._asdict().items():
+        name = prefix + key
+        if key == "scratch":
+            continue
+        if isinstance(value, tuple):
+            changed[key] = _restore(value, arrays, path, f"{name}.")
+            continue
+        if name not in arrays:
+            raise PolicyFileError(f"{path} lacks the array {name!r}")
+        saved, expected = arrays[name], np.asarray(value)
+        if saved.shape != expected.shape or saved.dtype != expected.dtype:
+            raise PolicyFileError(
+                f"{path}: array {name!r} is {saved.dtype}{saved.shape}, "
+                f"expected {expected.dtype}{expected.shape}"
+            )
+        changed[key] = saved if isinstance(value, np.ndarray) else saved.item()
+    return state._replace(**changed)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+    try:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+        header = json.loads(arrays.pop("header").tobytes())
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise PolicyFileError(f"{path} is not a readable policy file: {error}") from error
+    if header.get("format") != FORMAT:
+        raise PolicyFileError(
+            f"{path} has format {header.get('format')!r}; this version reads format {FORMAT}"
+        )
+    return header, arrays
+
+
+def _to_json(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value

@@ -1,0 +1,249 @@
+"""BASS: share with everyone until a test says stop (Cherkaoui, Barlier and Colin 2025).
+
+The graph starts complete, and an agent learns from its own samples and its neighbours'. Two agents stop
+sharing, for good, when their confidence ellipsoids no longer overlap: then the bias of sharing has
+outgrown the noise it removes.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from shoal import validation
+from shoal.kernels.compiled import compiled
+from shoal.kernels.separation import Scratch, keeps_witness, make_scratch, search
+from shoal.policies.base import Policy
+from shoal.policies.clustered import select_from
+from shoal.policies.steps import Common, step
+from shoal.statistics import Statistics, add_sample, make_statistics, pool_rows
+from shoal.types import Booleans, Integers, Matrix, Tensor, Vector
+
+
+class BASSState(NamedTuple):
+    """State of BASS."""
+
+    common: Common
+    noise_scale: float
+    confidence: float  # 2 ln(1/δ) − d ln(ridge)
+    squared: bool  # whether the test uses β² or β
+    threshold: float  # γ²/4
+    local: Statistics
+    pool: Statistics  # one row of scratch: the pool of whoever chooses
+    connected: Booleans  # (N, N), True on the diagonal; ends only when the test cuts or samples are withdrawn
+    separation_time: Integers  # (N, N)
+    degree: Integers  # (N,) active neighbours
+    radius: Vector  # (N,) c_i, which is β_i or its square
+    witness: Tensor  # (N, d, N): column j of row i lies in both ellipsoids, or is nan
+    scratch: Scratch
+    offsets: Matrix  # (d, N) scratch
+    inside: Vector  # (N,) scratch
+
+
+class Explanation(NamedTuple):
+    """Why two agents share, or stopped."""
+
+    statistic: float
+    """max f, from the agents' present samples."""
+    threshold: float
+    """γ²/4: above it the pair separates."""
+    s: float
+    """The s at which the statistic is attained."""
+    radius_agent: float
+    radius_other: float
+    """β of each."""
+    separated: bool
+    separation_time: int
+    """Round of the separation, −1 if there was none."""
+    lent_by_agent: int
+    lent_by_other: int
+    """Samples each contributes to the other's pool now."""
+
+
+class BASS(Policy):
+    """Shares samples along the edges of a graph; cuts (i, j) when `max_s f(s) > γ²/4`.
+
+    Parameters
+    ----------
+    delta : float
+        Confidence level of the ellipsoids, in (0, 1).
+    gamma : float
+        Scale of the ellipsoids: larger values share longer.
+    radius : {"beta", "beta_squared"}
+        Scale the ellipsoids by β (as published figures do) or by β² (as the proofs do; try γ = 1.25 with it).
+    noise_scale : float
+        R, the scale of the sub-Gaussian noise.
+
+    Examples
+    --------
+    >>> import numpy as np, shoal
+    >>> policy = shoal.BASS(n_agents=3, dim=2, alpha=0.3, delta=0.1)
+    >>> arms = np.eye(2)
+    >>> policy.update(0, arms[1], reward=1.0)
+    >>> policy.select(2, arms)  # agent 2 has no sample of its own, and uses agent 0's
+    1
+
+    Notes
+    -----
+    Departs from the paper: the printed test's slips are corrected (docs/algorithms.md).
+    """
+
+    name = "bass"
+    label = "BASS"
+
+    def __init__(
+        self,
+        n_agents: int,
+        dim: int,
+        *,
+        alpha: float,
+        delta: float,
+        gamma: float = 2.0,
+        radius: str = "beta",
+        noise_scale: float = 1.0,
+        ridge: float = 1.0,
+        epsilon: float = 0.0,
+        seed: int | None = None,
+    ) -> None:
+        own = {
+            "delta": validation.number("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True),
+            "gamma": validation.number("gamma", gamma, low=0.0, open_low=True),
+            "radius": validation.one_of("radius", radius, ("beta", "beta_squared")),
+            "noise_scale": validation.number("noise_scale", noise_scale, low=0.0, open_low=True),
+        }
+        super().__init__(n_agents, dim, alpha=alpha, ridge=ridge, epsilon=epsilon, seed=seed, **own)
+
+    def _initial_state(self, n_agents: int) -> BASSState:
+        own, d = self.parameters, self.dim
+        state = BASSState(
+            common=self._common(n_agents),
+            noise_scale=own["noise_scale"],
+            confidence=-2.0 * math.log(own["delta"]) - d * math.log(own["ridge"]),
+            squared=own["radius"] == "beta_squared",
+            threshold=own["gamma"] ** 2 / 4.0,
+            local=make_statistics(n_agents, d, own["ridge"]),
+            pool=make_statistics(1, d, own["ridge"]),
+            connected=np.ones((n_agents, n_agents), dtype=np.bool_),
+            separation_time=np.full((n_agents, n_agents), -1),
+            degree=np.full(n_agents, n_agents - 1),
+            radius=np.zeros(n_agents),
+            witness=np.zeros((n_agents, d, n_agents)),
+            scratch=make_scratch(d),
+            offsets=np.zeros((d, n_agents)),
+            inside=np.zeros(n_agents),
+        )
+        state.radius[:] = scaled_radius(state, 0)
+        return state
+
+    @property
+    def separation_time(self) -> Integers:
+        """Round in which each pair separated, −1 if it never did, shape (N, N); a copy."""
+        return np.array(self.state.separation_time)
+
+    def explain(self, agent: int, other: int) -> Explanation:
+        """Say how far two agents are from separating, or when they did, and what they lend each other."""
+        i, j, state = self._check_id(agent), self._check_id(other), self.state
+        if i == j:
+            raise ValueError(f"other must differ from agent, got {other!r} twice")
+        local = state.local
+        statistic, s, _ = search(
+            local.theta_hat[i], local.A[i], state.radius[i], local.theta_hat[j], local.A[j], state.radius[j],
+            state.threshold, False, True, state.scratch,
+        )  # fmt: skip
+        beta = np.sqrt(state.radius) if state.squared else state.radius
+        shared = bool(state.connected[i, j])
+        return Explanation(
+            statistic=statistic,
+            threshold=state.threshold,
+            s=s,
+            radius_agent=float(beta[i]),
+            radius_other=float(beta[j]),
+            separated=bool(state.separation_time[i, j] >= 0),
+            separation_time=int(state.separation_time[i, j]),
+            lent_by_agent=int(local.pulls[i]) if shared else 0,
+            lent_by_other=int(local.pulls[j]) if shared else 0,
+        )
+
+    def _edges(self) -> Booleans:
+        return np.array(self.state.connected)
+
+    def _pool(self, agent: int) -> Booleans:
+        return np.array(self.state.connected[agent])
+
+    def _pooled_estimate(self, agent: int) -> Vector:
+        state = self.state
+        pool_rows(state.local, state.connected[agent], state.common.ridge, state.pool, 0)
+        return np.asarray(state.pool.theta_hat[0])
+
+    def _end_edges(self, agent: int) -> None:
+        self._count_neighbors()
+
+    def _withdraw(self, agent: int) -> None:
+        others = np.arange(self.n_agents) != agent
+        self.state.connected[agent, others] = False
+        self.state.connected[others, agent] = False
+        self.state.radius[agent] = scaled_radius(self.state, agent)
+
+    def _join(self, first: int) -> None:
+        state = self.state
+        state.witness[:first, :, first:] = np.nan  # nobody knows a common point yet: the test will find one
+        state.witness[first:, :, :first] = np.nan
+        for gone in np.flatnonzero(state.common.withdrawn):
+            self._withdraw(int(gone))
+        self._count_neighbors()
+
+    def _count_neighbors(self) -> None:
+        state = self.state
+        state.degree[:] = (state.connected & state.common.active).sum(axis=1) - state.common.active
+
+
+@step("select", BASSState)
+def select(state: BASSState, agent: int, arms: Matrix, t: int) -> int:
+    pool_rows(state.local, state.connected[agent], state.common.ridge, state.pool, 0)
+    return select_from(state.pool, 0, arms, state.common.alpha, t)
+
+
+@step("observe", BASSState)
+def observe(state: BASSState, agent: int, x: Vector, reward: float, t: int) -> None:
+    add_sample(state.local, agent, x, reward)
+    state.radius[agent] = scaled_radius(state, agent)
+    state.common.cost[0] += state.degree[agent]
+
+
+@step("revise", BASSState)
+def revise(state: BASSState, agent: int, t: int) -> None:
+    local, witness, scratch = state.local, state.witness, state.scratch
+    theta_i, A_i, c_i = local.theta_hat[agent], local.A[agent], state.radius[agent]
+    limit = state.threshold * c_i
+    keeps_witness(theta_i, A_i, limit, state.common.ridge, witness[agent], state.offsets, state.inside)
+    for other in range(state.connected.shape[0]):
+        if not state.connected[agent, other] or state.inside[other] <= 0.0 or other == agent:
+            continue
+        _, _, separated = search(
+            theta_i, A_i, c_i, local.theta_hat[other], local.A[other], state.radius[other],
+            state.threshold, True, False, scratch,
+        )  # fmt: skip
+        if separated:
+            cut(state, agent, other, t)
+        else:
+            for m in range(theta_i.shape[0]):
+                witness[agent, m, other] = scratch.z[m]
+                witness[other, m, agent] = scratch.z[m]
+
+
+@compiled
+def cut(state: BASSState, agent: int, other: int, t: int) -> None:
+    """Remove an edge for good."""
+    state.connected[agent, other] = False
+    state.connected[other, agent] = False
+    state.separation_time[agent, other] = t
+    state.separation_time[other, agent] = t
+    state.degree[agent] -= state.common.active[other]
+    state.degree[other] -= state.common.active[agent]
+
+
+@compiled
+def scaled_radius(state: BASSState, agent: int) -> float:
+    """c_i: `β_i = R √(2 ln(1/δ) + ln det A_i − d ln ridge)`, or its square."""
+    beta_sq = state.noise_scale**2 * (state.confidence + state.local.logdet_A[agent])
+    return beta_sq if state.squared else math.sqrt(beta_sq)

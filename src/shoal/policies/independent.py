@@ -1,0 +1,71 @@
+"""LinUCB for each agent alone (Li et al. 2010): what sharing has to beat.
+
+Every agent keeps its own ridge regression and plays the arm with the largest upper confidence bound.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from shoal.kernels.ucb import best_arm
+from shoal.policies.base import Policy
+from shoal.policies.steps import Common, step
+from shoal.statistics import Statistics, add_sample, make_statistics
+from shoal.types import Booleans, Matrix, Vector
+
+
+class IndependentState(NamedTuple):
+    """State of Independent."""
+
+    common: Common
+    local: Statistics
+
+
+class Independent(Policy):
+    """One LinUCB per agent, nothing shared.
+
+    Chooses `argmax_k θ̂_i·x_k + α √(x_kᵀ A_i⁻¹ x_k ln(t+1))`.
+
+    Examples
+    --------
+    >>> import numpy as np, shoal
+    >>> policy = shoal.Independent(n_agents=2, dim=2, alpha=0.5)
+    >>> arms = np.eye(2)
+    >>> policy.update(0, arms[1], reward=1.0)
+    >>> policy.select(0, arms)
+    1
+    """
+
+    name = "independent"
+    label = "Ind"
+
+    def _initial_state(self, n_agents: int) -> IndependentState:
+        return IndependentState(
+            self._common(n_agents), make_statistics(n_agents, self.dim, self.parameters["ridge"])
+        )
+
+    def _edges(self) -> Booleans:
+        return np.zeros((self.n_agents, self.n_agents), dtype=np.bool_)
+
+    def _pool(self, agent: int) -> Booleans:
+        return np.asarray(np.arange(self.n_agents) == agent)
+
+    def _pooled_estimate(self, agent: int) -> Vector:
+        return np.asarray(self.state.local.theta_hat[agent])
+
+
+@step("select", IndependentState)
+def select(state: IndependentState, agent: int, arms: Matrix, t: int) -> int:
+    width = state.common.alpha * math.sqrt(math.log(t + 1.0))
+    return best_arm(state.local.theta_hat[agent], state.local.A_inv[agent], arms, width)
+
+
+@step("observe", IndependentState)
+def observe(state: IndependentState, agent: int, x: Vector, reward: float, t: int) -> None:
+    add_sample(state.local, agent, x, reward)
+
+
+@step("revise", IndependentState)
+def revise(state: IndependentState, agent: int, t: int) -> None:
+    pass

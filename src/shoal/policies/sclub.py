@@ -1,0 +1,205 @@
+"""SCLUB: clusters that split and merge in stages (Li, Chen, Li and Leung 2019).
+
+In stages of doubling length, an agent whose estimate is far from what its cluster's was at the stage's
+start splits off; two clusters all of whose agents were checked in this stage merge when their estimates
+are close.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from shoal import validation
+from shoal.kernels.compiled import compiled
+from shoal.kernels.graphs import confidence_width, distance
+from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
+from shoal.policies.steps import Common, step
+from shoal.statistics import Statistics, make_statistics
+from shoal.types import Booleans, Integers, Matrix, Vector
+
+
+class SCLUBState(NamedTuple):
+    """State of SCLUB."""
+
+    common: Common
+    gamma: float
+    local: Statistics
+    pool: Statistics
+    labels: Integers  # (N,)
+    sizes: Integers  # (N,)
+    members: Booleans  # (N,) scratch
+    checked: Booleans  # (N,) agents served in this stage
+    waiting: Integers  # (N,) active members of each cluster that are not checked
+    stage_theta: Matrix  # (N, d) each cluster's estimate at the stage's start
+    stage_pulls: Integers  # (N,) and its pulls
+    next_stage: Integers  # (1,) round in which the next stage starts
+
+
+class SCLUB(ClusteredPolicy):
+    """Splits i from c when `‖θ̂_i − θ̃_c‖ > γ (F(T_i) + F(T̃_c))`; merges clusters within half that radius.
+
+    Parameters
+    ----------
+    gamma : float
+        Scale of the thresholds.
+
+    Notes
+    -----
+    Departs from its source: no split on arrival frequencies (docs/algorithms.md).
+    """
+
+    name = "sclub"
+    label = "SCLUB"
+
+    def __init__(
+        self,
+        n_agents: int,
+        dim: int,
+        *,
+        alpha: float,
+        gamma: float,
+        ridge: float = 1.0,
+        epsilon: float = 0.0,
+        seed: int | None = None,
+    ) -> None:
+        gamma = validation.number("gamma", gamma, low=0.0)
+        super().__init__(n_agents, dim, alpha=alpha, ridge=ridge, epsilon=epsilon, seed=seed, gamma=gamma)
+
+    def _initial_state(self, n_agents: int) -> SCLUBState:
+        sizes = np.zeros(n_agents, dtype=np.int64)
+        sizes[0] = n_agents
+        return SCLUBState(
+            common=self._common(n_agents),
+            gamma=self.parameters["gamma"],
+            local=make_statistics(n_agents, self.dim, self.parameters["ridge"]),
+            pool=make_statistics(n_agents, self.dim, self.parameters["ridge"]),
+            labels=np.zeros(n_agents, dtype=np.int64),
+            sizes=sizes,
+            members=np.zeros(n_agents, dtype=np.bool_),
+            checked=np.zeros(n_agents, dtype=np.bool_),
+            waiting=sizes.copy(),
+            stage_theta=np.zeros((n_agents, self.dim)),
+            stage_pulls=np.zeros(n_agents, dtype=np.int64),
+            next_stage=np.ones(1, dtype=np.int64),
+        )
+
+    def _end_edges(self, agent: int) -> None:
+        super()._end_edges(agent)
+        if not self.state.checked[agent]:
+            self.state.waiting[self.state.labels[agent]] -= 1
+
+    def _join(self, first: int) -> None:
+        self._count_members()
+        self.state.waiting[0] += self.n_agents - first
+
+
+@step("select", SCLUBState)
+def select(state: SCLUBState, agent: int, arms: Matrix, t: int) -> int:
+    return select_from(state.pool, state.labels[agent], arms, state.common.alpha, t)
+
+
+@step("observe", SCLUBState)
+def observe(state: SCLUBState, agent: int, x: Vector, reward: float, t: int) -> None:
+    if t >= state.next_stage[0]:
+        start_stage(state, t)
+    observe_in_cluster(state, agent, x, reward)
+
+
+@step("revise", SCLUBState)
+def revise(state: SCLUBState, agent: int, t: int) -> None:
+    home = state.labels[agent]
+    theta = state.local.theta_hat[agent]
+    allowed = state.gamma * (
+        confidence_width(state.local.pulls[agent]) + confidence_width(state.stage_pulls[home])
+    )
+    if not state.checked[agent]:
+        state.checked[agent] = True
+        state.waiting[home] -= 1
+    now = home
+    if state.sizes[home] > 1 and distance(theta, state.stage_theta[home]) > allowed:
+        now = split(state, agent)
+    merge(state, home, now)
+
+
+@compiled
+def start_stage(state: SCLUBState, t: int) -> None:
+    """Uncheck everybody and remember every cluster's estimate and pulls."""
+    while t >= state.next_stage[0]:
+        state.next_stage[0] = 2 * state.next_stage[0] + 1  # stages start at t = 1, 3, 7, 15, …
+    state.checked[:] = False
+    state.waiting[:] = state.sizes
+    state.stage_theta[:] = state.pool.theta_hat
+    state.stage_pulls[:] = state.pool.pulls
+
+
+@compiled
+def split(state: SCLUBState, agent: int) -> int:
+    """Move a checked agent to the lowest free cluster and return its id."""
+    home = state.labels[agent]
+    new = 0
+    while in_use(state, new):
+        new += 1
+    state.labels[agent] = new
+    state.sizes[home] -= 1
+    state.sizes[new] = 1
+    state.waiting[new] = 0
+    pool_cluster(state, home)
+    pool_cluster(state, new)
+    remember(state, new)
+    return new
+
+
+@compiled
+def merge(state: SCLUBState, touched: int, also_touched: int) -> None:
+    """Merge fully checked close clusters, one of them touched; lowest ids first, until none is left."""
+    merged = True
+    while merged:
+        merged = False
+        for low in range(state.sizes.shape[0]):
+            if state.sizes[low] == 0 or state.waiting[low] > 0:
+                continue
+            low_touched = low in (touched, also_touched)
+            for high in range(low + 1, state.sizes.shape[0]):
+                if not (low_touched or high in (touched, also_touched)):
+                    continue
+                if state.sizes[high] == 0 or state.waiting[high] > 0 or not close(state, low, high):
+                    continue
+                for j in range(state.labels.shape[0]):
+                    if state.labels[j] == high:
+                        state.labels[j] = low
+                state.sizes[low] += state.sizes[high]
+                state.sizes[high] = 0
+                pool_cluster(state, low)
+                pool_cluster(state, high)
+                remember(state, low)
+                touched = low if touched == high else touched
+                also_touched = low if also_touched == high else also_touched
+                merged = True
+                break
+            if merged:
+                break
+
+
+@compiled
+def close(state: SCLUBState, low: int, high: int) -> bool:
+    """Whether two clusters' estimates are within half the splitting radius."""
+    widths = confidence_width(state.pool.pulls[low]) + confidence_width(state.pool.pulls[high])
+    return distance(state.pool.theta_hat[low], state.pool.theta_hat[high]) < 0.5 * state.gamma * widths
+
+
+@compiled
+def remember(state: SCLUBState, cluster: int) -> None:
+    """Take a cluster's statistics of this moment as those of the stage's start."""
+    state.stage_theta[cluster] = state.pool.theta_hat[cluster]
+    state.stage_pulls[cluster] = state.pool.pulls[cluster]
+
+
+@compiled
+def in_use(state: SCLUBState, cluster: int) -> bool:
+    """Whether any agent, even one that left, bears this cluster's label."""
+    if state.sizes[cluster] > 0:
+        return True
+    for j in range(state.labels.shape[0]):
+        if state.labels[j] == cluster and not state.common.active[j]:
+            return True
+    return False

@@ -1,0 +1,145 @@
+"""The three steps of a round, as generic functions that compiled and plain code call alike.
+
+A policy file registers its own compiled `select`, `observe` and `revise` for its state class; a call
+picks by the class of the state, at compile time inside compiled code. The simulation loop therefore has
+a stable signature and its compiled form is found again on disk by the next process.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numba.extending import overload
+
+from shoal.kernels.compiled import compiled
+from shoal.kernels.random import integer_below, random_state, uniform
+from shoal.types import AnyArray, Booleans, Integers, Matrix, Vector
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_STEPS: dict[tuple[str, type], Callable[..., Any]] = {}
+
+
+class Common(NamedTuple):
+    """What every policy's state holds, as its field `common`."""
+
+    alpha: float
+    epsilon: float
+    ridge: float
+    rng: AnyArray  # (1,) uint64
+    clock: Integers  # (1,) rounds completed
+    cost: Integers  # (1,) communication cost so far
+    active: Booleans  # (n,) False once an agent was removed
+    withdrawn: Booleans  # (n,) True once its samples were taken back
+
+
+def make_common(n_agents: int, *, alpha: float, epsilon: float, ridge: float, seed: int | None) -> Common:
+    """The common part of a fresh state."""
+    return Common(
+        alpha=alpha,
+        epsilon=epsilon,
+        ridge=ridge,
+        rng=random_state(seed),
+        clock=np.zeros(1, dtype=np.int64),
+        cost=np.zeros(1, dtype=np.int64),
+        active=np.ones(n_agents, dtype=np.bool_),
+        withdrawn=np.zeros(n_agents, dtype=np.bool_),
+    )
+
+
+def step(name: str, state_class: type) -> Callable[[Function], Function]:
+    """Register the decorated function, compiled, as step `name` of the policies whose state is `state_class`.
+
+    Compiled code knows a named tuple by the name of its class and the types of its fields, so the name
+    must be unique.
+    """
+    for _, known in _STEPS:
+        if known is not state_class and known.__name__ == state_class.__name__:
+            raise ValueError(
+                f"state_class must have a name of its own, got a second {state_class.__name__!r}"
+            )
+
+    def register(function: Function) -> Function:
+        implementation = compiled(function)
+        _STEPS[name, state_class] = implementation
+        return implementation
+
+    return register
+
+
+def select(state: Any, agent: int, arms: Matrix, t: int) -> int:
+    """Choose an arm for `agent` in round `t` from its pool, without exploration."""
+    return int(_STEPS["select", type(state)](state, agent, arms, t))
+
+
+def observe(state: Any, agent: int, x: Vector, reward: float, t: int) -> None:
+    """Let `agent` and the pools it belongs to take in one observation."""
+    _STEPS["observe", type(state)](state, agent, x, reward, t)
+
+
+def revise(state: Any, agent: int, t: int) -> None:
+    """Reconsider whom `agent` shares with, after all observations of round `t`."""
+    _STEPS["revise", type(state)](state, agent, t)
+
+
+@overload(select)
+def _overload_select(state: Any, agent: Any, arms: Any, t: Any) -> Any:
+    function = _STEPS["select", state.instance_class]
+
+    def implementation(state: Any, agent: Any, arms: Any, t: Any) -> Any:
+        return function(state, agent, arms, t)
+
+    return implementation
+
+
+@overload(observe)
+def _overload_observe(state: Any, agent: Any, x: Any, reward: Any, t: Any) -> Any:
+    function = _STEPS["observe", state.instance_class]
+
+    def implementation(state: Any, agent: Any, x: Any, reward: Any, t: Any) -> Any:
+        function(state, agent, x, reward, t)
+
+    return implementation
+
+
+@overload(revise)
+def _overload_revise(state: Any, agent: Any, t: Any) -> Any:
+    function = _STEPS["revise", state.instance_class]
+
+    def implementation(state: Any, agent: Any, t: Any) -> Any:
+        function(state, agent, t)
+
+    return implementation
+
+
+@compiled
+def choose(state: Any, agent: int, arms: Matrix, t: int) -> int:
+    """`select`, except that with probability epsilon a uniformly drawn arm is played."""
+    if state.common.epsilon > 0.0 and uniform(state.common.rng) < state.common.epsilon:
+        return integer_below(state.common.rng, arms.shape[0])
+    return select(state, agent, arms, t)
+
+
+@compiled
+def choose_checked(state: Any, agent: int, arms: Matrix) -> int:
+    """`choose` in the round after the last, or −1 if an entry of `arms` is not finite."""
+    for k in range(arms.shape[0]):
+        for m in range(arms.shape[1]):
+            if not math.isfinite(arms[k, m]):
+                return -1
+    return choose(state, agent, arms, state.common.clock[0] + 1)
+
+
+@compiled
+def update_checked(state: Any, agent: int, x: Vector, reward: float) -> bool:
+    """Play the rest of a round in which only `agent` pulled; refuse, changing nothing, what is not finite."""
+    for m in range(x.shape[0]):
+        if not math.isfinite(x[m]):
+            return False
+    if not math.isfinite(reward):
+        return False
+    t = state.common.clock[0] + 1
+    observe(state, agent, x, reward, t)
+    revise(state, agent, t)
+    state.common.clock[0] = t
+    return True

@@ -1,0 +1,261 @@
+"""Play a policy in an environment: a loop for compiled policies, one for plain ones, the same traces.
+
+What the environment draws (order of agents, noise) comes from the run's seed alone, in the order of
+events, so that policies are compared on the same draws.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shoal import validation
+from shoal.environments.base import Environment
+from shoal.kernels.compiled import compiled
+from shoal.metrics import edge_count, f1_score, same_cluster
+from shoal.policies.steps import choose, observe, revise
+from shoal.types import Booleans, Integers, Matrix, Tensor, Vector
+
+BLOCK_EVENTS = 8192
+"""Pulls whose draws are made together: bounds the memory of a run."""
+
+Pulling = str | Sequence[int] | Sequence[Sequence[int]] | Integers
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """What happened in one run.
+
+    An event is one pull by one agent. Curves are recorded after the rounds in `recorded`.
+    """
+
+    agents: Integers
+    """(events,) who pulled."""
+    choices: Integers
+    """(events,) which arm."""
+    rewards: Vector
+    """(events,) what it gave."""
+    regret: Vector
+    """(rounds,) cumulative pseudo-regret over all agents after each round."""
+    recorded: Integers
+    """(points,) the rounds, counted from 1, at which the curves below were recorded."""
+    f1: Vector
+    """(points,) F1 score of the graph; nan without true labels or graph."""
+    edges: Integers
+    """(points,) number of edges; −1 without a graph."""
+    communication: Integers
+    """(points,) communication cost so far; −1 where the policy does not count it."""
+    separation_time: Integers | None
+    """(N, N) round in which each edge was cut, −1 if never; None for policies that cut none."""
+
+    @property
+    def final_regret(self) -> float:
+        """Cumulative pseudo-regret at the end."""
+        return float(self.regret[-1])
+
+
+def simulate(
+    policy: Any,
+    environment: Environment,
+    *,
+    horizon: int,
+    seed: int,
+    pulling: Pulling = "asynchronous",
+    points: int = 200,
+    progress: Callable[[int], None] | None = None,
+) -> Trace:
+    """Play `policy` in `environment` for `horizon` rounds and return what happened.
+
+    Parameters
+    ----------
+    policy : Policy, or any object with `select(agent, arms)` and `update(agent, x, reward)`
+        Its state moves on: pass a fresh one for an independent run.
+    environment : Environment
+    horizon : int
+        Number of rounds.
+    seed : int
+        Seed of the order of agents and of the noise.
+    pulling : "asynchronous", "synchronous" or a schedule
+        One agent drawn uniformly per round; every agent in every round; or, for each round, an agent or
+        a sequence of distinct agents. In a round all choices precede all updates.
+    points : int
+        Number of rounds, evenly spread and ending with the last, after which the graph is looked at.
+    progress : callable, optional
+        Called now and then with the number of rounds played since the last call.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> world = shoal.SyntheticClusters(n_agents=6, dim=3, n_clusters=2, angle=1.0, seed=0)
+    >>> policy = shoal.BASS(n_agents=6, dim=3, alpha=0.3, delta=0.1)
+    >>> trace = shoal.simulate(policy, world, horizon=500, seed=0)
+    >>> trace.regret.shape
+    (500,)
+    """
+    horizon = validation.positive_int("horizon", horizon)
+    points = validation.positive_int("points", points)
+    if validation.seed_or_none("seed", seed) is None:
+        raise ValueError(
+            "seed must be an integer, got None: a run without a seed cannot be compared or repeated"
+        )
+    _check_fit(policy, environment)
+    order, noise_source = (np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(2))
+    offsets, agents = _draw_schedule(pulling, environment.n_agents, horizon, order)
+
+    choices = np.zeros(len(agents), dtype=np.int64)
+    rewards = np.zeros(len(agents))
+    regret = np.zeros(horizon)
+    recorded = np.unique(np.linspace(0, horizon, min(points, horizon) + 1).round().astype(np.int64))[1:]
+    f1 = np.full(len(recorded), np.nan)
+    edges = np.full(len(recorded), -1)
+    communication = np.full(len(recorded), -1)
+    truth = None if environment.labels is None else same_cluster(environment.labels)
+    play_block = _play_compiled if hasattr(policy, "state") else _play_plain
+
+    for start, stop in _blocks(offsets):
+        first_event, last_event = int(offsets[start]), int(offsets[stop])
+        arms = environment.arms_in(start + 1, stop)
+        noise = environment.noise_scale * noise_source.standard_normal(last_event - first_event)
+        within = np.repeat(np.arange(stop - start), np.diff(offsets[start : stop + 1]))
+        means = environment.rewards_in(
+            arms, within if len(arms) > 1 else within * 0, agents[first_event:last_event]
+        )
+        marks = np.flatnonzero((recorded > start) & (recorded <= stop))
+        for begin, end in zip([start, *recorded[marks]], [*recorded[marks], stop], strict=True):
+            if begin < end:
+                here = slice(offsets[begin], offsets[end])
+                there = slice(offsets[begin] - first_event, offsets[end] - first_event)
+                play_block(
+                    policy,
+                    offsets[begin : end + 1] - offsets[begin],
+                    agents[here],
+                    arms[begin - start : end - start] if len(arms) > 1 else arms,
+                    means[there],
+                    noise[there],
+                    choices[here],
+                    rewards[here],
+                    regret[begin:end],
+                )
+                if progress is not None:
+                    progress(int(end - begin))
+            mark = np.flatnonzero(recorded == end)
+            if len(mark):
+                f1[mark], edges[mark], communication[mark] = _look_at(policy, truth)
+    np.cumsum(regret, out=regret)
+    separation_time = getattr(policy, "separation_time", None)
+    return Trace(agents, choices, rewards, regret, recorded, f1, edges, communication, separation_time)
+
+
+@compiled
+def play(
+    state: Any,
+    offsets: Integers,
+    agents: Integers,
+    arms: Tensor,
+    means: Matrix,
+    noise: Vector,
+    choices: Integers,
+    rewards: Vector,
+    regret: Vector,
+) -> None:
+    """Play consecutive rounds into the last three arrays; round r is `offsets[r]`, …, `offsets[r+1] − 1`."""
+    clock = state.common.clock
+    for r in range(offsets.shape[0] - 1):
+        t = clock[0] + 1
+        choosable = arms[r if arms.shape[0] > 1 else 0]
+        for event in range(offsets[r], offsets[r + 1]):
+            choices[event] = choose(state, agents[event], choosable, t)
+        for event in range(offsets[r], offsets[r + 1]):
+            k = choices[event]
+            rewards[event] = means[event, k] + noise[event]
+            best = means[event, 0]
+            for other in range(1, means.shape[1]):
+                best = max(best, means[event, other])
+            regret[r] += best - means[event, k]
+            observe(state, agents[event], choosable[k], rewards[event], t)
+        for event in range(offsets[r], offsets[r + 1]):
+            revise(state, agents[event], t)
+        clock[0] = t
+
+
+def _play_compiled(policy: Any, *block: Any) -> None:
+    play(policy.state, *block)
+
+
+def _play_plain(
+    policy: Any,
+    offsets: Integers,
+    agents: Integers,
+    arms: Tensor,
+    means: Matrix,
+    noise: Vector,
+    choices: Integers,
+    rewards: Vector,
+    regret: Vector,
+) -> None:
+    for r in range(len(offsets) - 1):
+        choosable = arms[r if len(arms) > 1 else 0]
+        events = range(offsets[r], offsets[r + 1])
+        for event in events:
+            k = int(policy.select(int(agents[event]), choosable))
+            if not 0 <= k < len(choosable):
+                raise ValueError(f"select must return an arm in 0, …, {len(choosable) - 1}, got {k}")
+            choices[event] = k
+        for event in events:
+            k = choices[event]
+            rewards[event] = means[event, k] + noise[event]
+            regret[r] += means[event].max() - means[event, k]
+            policy.update(int(agents[event]), choosable[k], float(rewards[event]))
+
+
+def _blocks(offsets: Integers) -> Iterator[tuple[int, int]]:
+    """Consecutive ranges of rounds of about BLOCK_EVENTS events."""
+    start, horizon = 0, len(offsets) - 1
+    while start < horizon:
+        stop = int(np.searchsorted(offsets, offsets[start] + BLOCK_EVENTS, side="right")) - 1
+        stop = min(max(stop, start + 1), horizon)
+        yield start, stop
+        start = stop
+
+
+def _draw_schedule(
+    pulling: Pulling, n_agents: int, horizon: int, order: np.random.Generator
+) -> tuple[Integers, Integers]:
+    """Offsets (horizon + 1,) into the agents (events,) that pull, round by round."""
+    if isinstance(pulling, str):
+        validation.one_of("pulling", pulling, ("asynchronous", "synchronous"))
+        if pulling == "asynchronous":
+            return np.arange(horizon + 1), order.integers(n_agents, size=horizon)
+        return np.arange(horizon + 1) * n_agents, np.tile(np.arange(n_agents), horizon)
+    rounds = [np.atleast_1d(np.asarray(entry)) for entry in pulling]
+    if len(rounds) != horizon:
+        raise ValueError(f"pulling must have one entry for each of the {horizon} rounds, got {len(rounds)}")
+    for t, entry in enumerate(rounds, start=1):
+        is_valid = entry.ndim == 1 and (entry.size == 0 or np.issubdtype(entry.dtype, np.integer))
+        if not is_valid or np.any((entry < 0) | (entry >= n_agents)) or len(np.unique(entry)) != len(entry):
+            raise ValueError(
+                f"pulling must name distinct agents in 0, …, {n_agents - 1}, got {entry} in round {t}"
+            )
+    offsets = np.concatenate([[0], np.cumsum([len(entry) for entry in rounds])]).astype(np.int64)
+    return offsets, np.concatenate(rounds).astype(np.int64)
+
+
+def _check_fit(policy: Any, environment: Environment) -> None:
+    for method in ("select", "update"):
+        if not callable(getattr(policy, method, None)):
+            raise ValueError(f"policy must have a method {method}, got {policy!r}")
+    for name in ("n_agents", "dim"):
+        has, needs = getattr(policy, name, None), getattr(environment, name)
+        if has is not None and has != needs:
+            raise ValueError(f"policy has {name} = {has}, the environment {needs}")
+    if hasattr(policy, "state") and not policy.state.common.active.all():
+        raise ValueError("policy must not have removed agents: an environment draws from all of them")
+
+
+def _look_at(policy: Any, truth: Booleans | None) -> tuple[float, int, int]:
+    graph = getattr(policy, "graph", None)
+    cost = getattr(policy, "communication_cost", -1)
+    if graph is None:
+        return float("nan"), -1, cost
+    return float("nan") if truth is None else f1_score(graph, truth), edge_count(graph), cost

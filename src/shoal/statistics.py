@@ -1,0 +1,120 @@
+"""Sufficient statistics of linear models: one row per agent, or one row per pool of agents.
+
+Row i holds `A = ridge·I + Σ x xᵀ`, its inverse and log-determinant, `b = Σ y x` and `theta_hat = A⁻¹ b`.
+The inverse is kept up to date by rank-one updates and computed afresh from A at regular intervals, so
+that rounding cannot accumulate.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from shoal.kernels.compiled import compiled
+from shoal.kernels.linalg import (
+    add_sample_to_inverse,
+    cholesky,
+    inverse_from_cholesky,
+    logdet_from_cholesky,
+    multiply_symmetric,
+)
+from shoal.types import Booleans, Integers, Matrix, Tensor, Vector
+
+REFRESH_EVERY = 256
+"""Samples a row takes between two exact inversions."""
+
+
+class Statistics(NamedTuple):
+    """Rows of linear-model statistics."""
+
+    A: Tensor  # (n, d, d)
+    A_inv: Tensor  # (n, d, d)
+    b: Matrix  # (n, d)
+    theta_hat: Matrix  # (n, d)
+    logdet_A: Vector  # (n,)
+    pulls: Integers  # (n,)
+    L: Matrix  # (d, d) scratch
+    L_inv: Matrix  # (d, d) scratch
+    A_inv_x: Vector  # (d,) scratch
+
+
+def make_statistics(n: int, dim: int, ridge: float) -> Statistics:
+    """Statistics of `n` models that have seen nothing."""
+    identity = np.broadcast_to(np.eye(dim), (n, dim, dim))
+    return Statistics(
+        A=identity * ridge,
+        A_inv=identity / ridge,
+        b=np.zeros((n, dim)),
+        theta_hat=np.zeros((n, dim)),
+        logdet_A=np.full(n, dim * math.log(ridge)),
+        pulls=np.zeros(n, dtype=np.int64),
+        L=np.zeros((dim, dim)),
+        L_inv=np.zeros((dim, dim)),
+        A_inv_x=np.zeros(dim),
+    )
+
+
+@compiled
+def add_sample(stats: Statistics, row: int, x: Vector, reward: float) -> None:
+    """Let one row take in one observation."""
+    d = x.shape[0]
+    A = stats.A[row]
+    b = stats.b[row]
+    for m in range(d):
+        factor = x[m]
+        for column in range(d):
+            A[m, column] += factor * x[column]
+        b[m] += reward * factor
+    stats.pulls[row] += 1
+    if stats.pulls[row] % REFRESH_EVERY == 0:
+        solve_row(stats, row)
+    else:
+        growth = add_sample_to_inverse(stats.A_inv[row], x, stats.A_inv_x)
+        stats.logdet_A[row] += math.log(growth)
+        multiply_symmetric(stats.A_inv[row], b, stats.theta_hat[row])
+
+
+@compiled
+def solve_row(stats: Statistics, row: int) -> None:
+    """Compute inverse, log-determinant and estimate of a row from its A and b."""
+    cholesky(stats.A[row], stats.L)
+    inverse_from_cholesky(stats.L, stats.A_inv[row], stats.L_inv)
+    stats.logdet_A[row] = logdet_from_cholesky(stats.L)
+    multiply_symmetric(stats.A_inv[row], stats.b[row], stats.theta_hat[row])
+
+
+@compiled
+def pool_rows(local: Statistics, members: Booleans, ridge: float, pool: Statistics, row: int) -> None:
+    """Pool the members into `pool[row]`: `A = ridge·I + Σ (A_j − ridge·I)`, `b = Σ b_j`."""
+    n, d = local.b.shape
+    A_local = local.A.reshape(n, d * d)
+    A = pool.A[row].reshape(d * d)
+    b = pool.b[row]
+    A[:] = 0.0
+    b[:] = 0.0
+    count = 0
+    pulls = 0
+    for j in range(n):
+        if members[j]:
+            for m in range(d * d):
+                A[m] += A_local[j, m]
+            for m in range(d):
+                b[m] += local.b[j, m]
+            pulls += local.pulls[j]
+            count += 1
+    for m in range(d):
+        A[m * d + m] -= (count - 1) * ridge
+    pool.pulls[row] = pulls
+    solve_row(pool, row)
+
+
+@compiled
+def forget_row(stats: Statistics, row: int, ridge: float) -> None:
+    """Make a row one that has seen nothing."""
+    d = stats.b.shape[1]
+    stats.A[row] = 0.0
+    for m in range(d):
+        stats.A[row, m, m] = ridge
+    stats.b[row] = 0.0
+    stats.pulls[row] = 0
+    solve_row(stats, row)

@@ -1,0 +1,981 @@
+"""The confidence radius, gains, separation times and regret bounds of BASS as functions.
+
+Reference: H. Cherkaoui, M. Barlier, I. Colin, "Adaptive Sample Sharing for Multi Agent Linear Bandits",
+ICML 2025.
+
+A bound is the single-agent bound ``nu`` times a gain (``gain_*``), plus a bias paid for sharing with agents
+that are different. Where the paper's statement and its own proof disagree, or where a proof step fails, the
+function has a ``reading``: ``"printed"`` is the statement, ``"derived"`` what follows once the step is
+mended. `docs/theory.md` lists every such step. Functions broadcast over arrays; scalars give a ``float``.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray: TypeAlias = NDArray[np.float64]
+Values: TypeAlias = float | FloatArray
+Reading: TypeAlias = Literal["printed", "derived"]
+
+# Two agents with gamma = 2 stay together while ||theta_i - theta_j||_A <= (2 + sqrt 2) beta.
+_SEPARATION_FACTOR = (2.0 + math.sqrt(2.0)) ** 2
+
+
+# --- confidence -----------------------------------------------------------------------------------------
+
+
+def beta(delta: ArrayLike, logdet_A: ArrayLike, noise_scale: ArrayLike = 1.0) -> Values:
+    """Radius of the confidence ellipsoid, ``R sqrt(2 ln(1/delta) + logdet_A)``.
+
+    Parameters
+    ----------
+    delta : array_like
+        Probability, in (0, 1), that the ellipsoid misses the true parameter in some round.
+    logdet_A : array_like
+        Log-determinant of the design matrix relative to the ridge: ``log det A - dim * log(ridge)``. With
+        ridge 1 it is ``log det A``.
+    noise_scale : array_like
+        Sub-Gaussian scale R of the noise.
+
+    Examples
+    --------
+    >>> round(beta(0.1, 0.0), 4)
+    2.146
+    >>> beta(0.1, [0.0, 1.0, 2.0]).round(3)
+    array([2.146, 2.368, 2.57 ])
+
+    Notes
+    -----
+    The self-normalised bound behind it controls ``||sum x noise||`` in the inverse-design norm, in all
+    rounds at once. The ridge estimate has a second error, at most ``sqrt(ridge) ||theta||``, that this
+    radius omits: before any observation it misses every theta longer than ``R sqrt(2 ln(1/delta))``. Add
+    ``sqrt(ridge) * S`` for a radius that covers every theta with norm at most S.
+
+    References
+    ----------
+    Theorem "Confidence Ellipsoid for Bandit Parameter Estimation"; Abbasi-Yadkori et al. (2011), Theorem 2.
+    """
+    delta = _check_delta(delta)
+    logdet = _finite("logdet_A", logdet_A)
+    scale = _positive("noise_scale", noise_scale)
+    radicand = 2.0 * np.log(1.0 / delta) + logdet
+    if np.any(radicand < 0):
+        raise ValueError(
+            f"logdet_A={_show(logdet)} makes 2 ln(1/delta) + logdet_A negative; it must be taken relative to "
+            "the ridge (log det A - dim * log(ridge)), which is never below 0"
+        )
+    return _values(scale * np.sqrt(radicand))
+
+
+def optimistic_parameter(theta_hat: ArrayLike, A: ArrayLike, x: ArrayLike, beta: float) -> FloatArray:
+    """Parameter of the ellipsoid that promises arm x most, ``theta_hat + beta A^-1 x / ||x||_{A^-1}``.
+
+    Parameters
+    ----------
+    theta_hat : array_like, shape (d,)
+        Centre of the ellipsoid.
+    A : array_like, shape (d, d)
+        Symmetric positive definite shape.
+    x : array_like, shape (d,) or (K, d)
+        One arm, or several; the answer has the same shape.
+    beta : float
+        Radius, not squared, at least 0.
+
+    Examples
+    --------
+    >>> optimistic_parameter([1.0, 0.0], [[4.0, 0.0], [0.0, 1.0]], [1.0, 0.0], 2.0)
+    array([2., 0.])
+
+    Notes
+    -----
+    The paper allows a semi-definite A; the formula needs a definite one (otherwise the promise may be
+    unbounded) and an arm other than 0 (otherwise every parameter promises the same).
+
+    References
+    ----------
+    Lemma "Characterization of the optimistic true bandit parameter".
+    """
+    centre = _finite("theta_hat", theta_hat)
+    shape = _finite("A", A)
+    arms = _finite("x", x)
+    radius = float(_nonnegative("beta", beta))
+    if centre.ndim != 1 or centre.size == 0:
+        raise ValueError(f"theta_hat has shape {centre.shape}; it must be a vector (d,)")
+    dim = centre.size
+    if shape.shape != (dim, dim):
+        raise ValueError(f"A has shape {shape.shape}; it must be {(dim, dim)} to go with theta_hat")
+    if arms.ndim not in (1, 2) or arms.shape[-1] != dim:
+        raise ValueError(f"x has shape {arms.shape}; it must be {(dim,)} or (K, {dim}) to go with theta_hat")
+    if not np.allclose(shape, shape.T):
+        raise ValueError(f"A={shape.tolist()} is not symmetric; a design matrix must be")
+    try:
+        np.linalg.cholesky(shape)
+    except np.linalg.LinAlgError:
+        raise ValueError(
+            f"A={shape.tolist()} is not positive definite; a design matrix with a ridge is"
+        ) from None
+    direction = np.linalg.solve(shape, arms.T).T
+    width = np.sqrt(np.sum(direction * arms, axis=-1, keepdims=True))
+    if np.any(width == 0):
+        raise ValueError("x contains a zero arm; every parameter promises it the same, so give a nonzero arm")
+    optimistic: FloatArray = centre + radius * direction / width
+    return optimistic
+
+
+# --- gains ----------------------------------------------------------------------------------------------
+
+
+def gamma_max(dim: ArrayLike, delta: ArrayLike) -> Values:
+    """Supremum of the relaxations gamma that keep the individual gain below one.
+
+    ``2 - sqrt(2) sqrt(1 + dim ln 2 / (2 ln(1/delta)))``
+
+    Parameters
+    ----------
+    dim : array_like
+        Dimension of the arms.
+    delta : array_like
+        Confidence level in (0, 1).
+
+    Examples
+    --------
+    >>> round(gamma_max(10, 0.001), 2)
+    0.27
+    >>> round(gamma_max(10, 0.1), 2)
+    -0.24
+
+    Notes
+    -----
+    A value at or below 0 means that no gamma works. This is so whenever ``dim > 2 ln(1/delta) / ln 2``,
+    among others in the published experiments (dim 10, delta 0.1 and 0.9, gamma 2). The value is below ``2 -
+    sqrt 2``, whereas keeping agents of one cluster together needs ``gamma >= sqrt 2`` (see
+    `misassigned_bound`), so no gamma has both. When paired agents pull the same arm, their averaged reward
+    is one observation with noise ``R / sqrt 2``; the ratio ``beta(2A) / beta(A)`` and with it the root in
+    the formula can then be replaced by 1.
+
+    References
+    ----------
+    Remark after the theorem "Individual Regret During the Collaboration Phase".
+    """
+    return _values(2.0 - math.sqrt(2.0) * _beta_ratio(delta, dim, 2))
+
+
+def gain_individual(delta: ArrayLike, dim: ArrayLike, gamma: ArrayLike) -> Values:
+    """Factor mu on the single-agent bound while two agents share.
+
+    ``1/2 + gamma/4 + sqrt(1 + dim ln 2 / (2 ln(1/delta))) / (2 sqrt 2)``
+
+    Parameters
+    ----------
+    delta, dim : array_like
+        Confidence level in (0, 1) and dimension.
+    gamma : array_like
+        Relaxation of the separation test, above 0.
+
+    Examples
+    --------
+    >>> round(gain_individual(0.001, 10, 0.2), 3)
+    0.983
+    >>> round(gain_individual(0.001, 10, 2.0), 3)
+    1.433
+
+    Notes
+    -----
+    Below one exactly when ``gamma < gamma_max(dim, delta)``. At the published ``gamma = 2`` it always
+    exceeds one: the bound then promises no gain, whatever the experiments show. The proof pools two equal
+    designs as ``2A`` and takes the pooled estimate as the mean of the two, which holds when the pooled
+    ridge is doubled too; it also uses two confidence events, so the probability is ``1 - 2 delta``.
+
+    References
+    ----------
+    Theorem "Individual Regret During the Collaboration Phase".
+    """
+    gamma = _positive("gamma", gamma)
+    return _values(0.5 + gamma / 4.0 + _beta_ratio(delta, dim, 2) / (2.0 * math.sqrt(2.0)))
+
+
+def gain_network(delta: ArrayLike, dim: ArrayLike) -> Values:
+    """Factor mu' on the single-agent bound for the mean regret of two sharing agents.
+
+    ``sqrt(1 + dim ln 2 / (2 ln(1/delta))) / sqrt 2``
+
+    Parameters
+    ----------
+    delta, dim : array_like
+        Confidence level in (0, 1) and dimension.
+
+    Examples
+    --------
+    >>> round(gain_network(0.001, 10), 3)
+    0.867
+
+    Notes
+    -----
+    Synchronous pulling; both agents pull the same arm while they share. At most `gain_individual` exactly
+    when the root is at most ``sqrt(2) (1 + gamma/2)``.
+
+    References
+    ----------
+    Theorem "Regret During the Collaboration Phase".
+    """
+    return _values(_beta_ratio(delta, dim, 2) / math.sqrt(2.0))
+
+
+def gain_cluster(
+    delta: ArrayLike, dim: ArrayLike, n_agents: ArrayLike, smallest_cluster_fraction: ArrayLike
+) -> Values:
+    """Factor mu'' on the single-agent bound for an agent that shares with its cluster.
+
+    ``sqrt(1 + dim ln N / (2 ln(1/delta))) / sqrt(rho_min N)``
+
+    Parameters
+    ----------
+    delta, dim : array_like
+        Confidence level in (0, 1) and dimension.
+    n_agents : array_like
+        Number N of agents.
+    smallest_cluster_fraction : array_like
+        Share rho_min of the agents that the smallest cluster holds, in (0, 1].
+
+    Examples
+    --------
+    >>> round(gain_cluster(0.1, 10, 100, 0.33), 3)
+    0.577
+    >>> gain_cluster(0.1, 10, 1, 1.0)
+    1.0
+
+    Notes
+    -----
+    Supposes that all agents of the neighbourhood have equal designs. After the first separations they do not.
+
+    References
+    ----------
+    Theorem "Cumulative Pseudo-Regret with Clustered Agents".
+    """
+    n_agents = _count("n_agents", n_agents)
+    fraction = _fraction("smallest_cluster_fraction", smallest_cluster_fraction)
+    return _values(_beta_ratio(delta, dim, n_agents) / np.sqrt(fraction * n_agents))
+
+
+# --- separation times -----------------------------------------------------------------------------------
+
+
+def separation_time_lower(
+    delta: ArrayLike, gap: ArrayLike, reading: Literal["derived", "printed", "corrected"] = "derived"
+) -> Values:
+    """Round before which two agents at distance ``gap`` should not be separated.
+
+    ``derived``: ``ceil(8 (erfinv(1 - delta) - erfinv(delta))^2 / gap^2)``, and 0 from ``delta = 1/2`` on;
+    ``printed``: ``ceil(8 (erfinv(1 - delta) - erf(delta))^2 / gap)``;
+    ``corrected``: ``ceil(m^2 / gap^2)``, where m solves
+    ``P[|Z| >= 2 sqrt(2) erfinv(1 - delta)] = delta`` for Z normal with mean m and variance 2.
+
+    Parameters
+    ----------
+    delta : array_like
+        Confidence level in (0, 1).
+    gap : array_like
+        Euclidean distance of the two true parameters, above 0.
+    reading : {"derived", "printed", "corrected"}
+        The end of the paper's proof, its statement, or the proof with its steps mended.
+
+    Examples
+    --------
+    >>> separation_time_lower(0.1, 0.2)
+    231.0
+    >>> separation_time_lower(0.1, 0.2, reading="printed")
+    45.0
+    >>> separation_time_lower(0.1, [0.2, 1.27], reading="corrected")
+    array([55.,  2.])
+
+    Notes
+    -----
+    The setting is the easiest one: a single unit arm along the difference, standard Gaussian noise of known
+    law, a radius that does not grow. Three steps of the proof fail. The two tails of ``|Z|`` are taken as
+    equal though Z has a mean; Z has variance 2 but is standardised by 2, not by ``sqrt 2``; and the round at
+    which separation has probability ``1 - delta`` is not one before which it is unlikely. At the derived
+    round and ``delta = 0.1`` the agents are in fact separated with probability 0.43. From ``delta = 1/2`` on
+    the proof's equation has no solution, which its square hides; "derived" is 0 there.
+
+    "corrected" asks that separation *in that round* have probability delta. It says nothing on all earlier
+    rounds together: a radius that does not grow is crossed sooner or later even at gap 0. With the growing
+    radius of `beta` separation comes later. At gap 0.2 and ``delta = 0.1`` some 3 % of simulated pairs
+    separate before the derived round, but at ``delta = 0.01`` some 4 % do, more than delta allows. Before
+    the corrected round fewer than 1 % do in either case.
+
+    References
+    ----------
+    Theorem "Lower Bound on the Separation Time".
+    """
+    from scipy.special import chndtrinc, erf, erfcinv, erfinv
+
+    delta = _check_delta(delta)
+    gap = _positive("gap", gap)
+    _one_of("reading", reading, ("derived", "printed", "corrected"))
+    if reading == "printed":
+        return _values(np.ceil(8.0 * (erfcinv(delta) - erf(delta)) ** 2 / gap))
+    if reading == "derived":
+        return _values(np.ceil(8.0 * np.maximum(erfcinv(delta) - erfinv(delta), 0.0) ** 2 / gap**2))
+    # |Z|^2 / 2 is a noncentral chi-square with one degree of freedom and noncentrality m^2 / 2.
+    noncentrality = chndtrinc((2.0 * erfcinv(delta)) ** 2, 1.0, 1.0 - delta)
+    return _values(np.ceil(2.0 * noncentrality / gap**2))
+
+
+def separation_time_upper(
+    arms: ArrayLike,
+    theta_i: ArrayLike,
+    theta_j: ArrayLike,
+    *,
+    delta: float,
+    epsilon: float,
+    noise_scale: float = 1.0,
+    reading: Reading = "printed",
+) -> int:
+    """Round by which two agents should be separated at ``gamma = 2``.
+
+    With ``Q = mean_k (x_k . (theta_i - theta_j))^2`` and ``c = (2 + sqrt 2)^2 R^2``:
+
+    ``printed``: ``ceil(4 c ln(1/delta) / (2 epsilon Q - c))``, which needs ``epsilon > c / (2 Q)``;
+    ``derived``: the smallest t from which on
+    ``(sqrt(g^2 + epsilon Q t) - g)^2 > c (2 ln(1/delta) + dim ln(1 + t/dim))``, ``g = ||theta_i -
+    theta_j||``; any epsilon will do.
+
+    Parameters
+    ----------
+    arms : array_like, shape (K, d)
+        The arms, of norm at most 1.
+    theta_i, theta_j : array_like, shape (d,)
+        The two true parameters.
+    delta : float
+        Confidence level in (0, 1).
+    epsilon : float
+        Probability, in (0, 1], of a uniformly drawn arm.
+    noise_scale : float
+        Sub-Gaussian scale R of the noise.
+    reading : {"printed", "derived"}
+        The paper's statement, or the one below.
+
+    Examples
+    --------
+    >>> arms = [[1.0, 0.0], [0.0, 1.0]]
+    >>> separation_time_upper(arms, [1.0, 0.0], [-1.0, 0.0], delta=0.1, epsilon=0.5, noise_scale=0.3)
+    11
+    >>> separation_time_upper(arms, [1.0, 0.0], [-1.0, 0.0], delta=0.1, epsilon=0.5, reading="derived")
+    214
+
+    Notes
+    -----
+    Unit arms give ``Q <= ||theta_i - theta_j||^2 <= 4 L^2``, so the printed condition fails for every
+    epsilon when ``L = R = 1``: it is met only when the signal is well above the noise. It is also printed
+    with ``>=``; at equality the bound is infinite. The proof bounds ``log det A`` by ``(dim/2) ln(1 +
+    t/dim) <= t/2``; unit arms give only ``dim ln(1 + t/dim)``, twice that. "derived" keeps the logarithm,
+    hence needs no condition, and pays for the ridge (the term g). Both replace the number of pulls of an
+    arm by a lower bound, ``epsilon t / K``, on its mean, and both assume synchronous pulling and the
+    squared radius in the test.
+
+    References
+    ----------
+    Theorem "Upper Bound on the Separation Time".
+    """
+    _one_of("reading", reading, ("printed", "derived"))
+    level = float(_check_delta(delta))
+    share = float(_fraction("epsilon", epsilon))
+    scale = float(_positive("noise_scale", noise_scale))
+    matrix = _finite("arms", arms)
+    if matrix.ndim != 2 or matrix.size == 0:
+        raise ValueError(f"arms has shape {matrix.shape}; it must be (K, d) with at least one arm")
+    dim: int = matrix.shape[1]
+    first, second = _finite("theta_i", theta_i), _finite("theta_j", theta_j)
+    for name, theta in (("theta_i", first), ("theta_j", second)):
+        if theta.shape != (dim,):
+            raise ValueError(f"{name} has shape {theta.shape}; it must be {(dim,)} to go with arms")
+    signal = float(np.mean((matrix @ (first - second)) ** 2))
+    if signal == 0.0:
+        raise ValueError("theta_i and theta_j give every arm the same mean reward; no rule can separate them")
+    factor = _SEPARATION_FACTOR * scale**2
+    surprise = math.log(1.0 / level)
+    if reading == "printed":
+        smallest = factor / (2.0 * signal)
+        if smallest >= 1.0:
+            raise ValueError(
+                f"epsilon={share} cannot work, and no epsilon <= 1 is enough: the bound needs "
+                f'Q > {factor / 2.0:.6g} and Q is {signal:.6g}; reading="derived" has no such condition'
+            )
+        if share <= smallest:
+            raise ValueError(
+                f"epsilon={share} is too small for these parameters; it must be above {smallest:.6g}"
+            )
+        return math.ceil(4.0 * factor * surprise / (2.0 * share * signal - factor))
+    gap = float(np.linalg.norm(first - second))
+
+    def separated(t: int) -> bool:
+        bias = math.sqrt(gap**2 + share * signal * t) - gap
+        return bias * bias > factor * (2.0 * surprise + dim * math.log1p(t / dim))
+
+    # Left convex in t, right concave, right the larger at 0: one crossing.
+    return _first_true(separated)
+
+
+# --- regret ---------------------------------------------------------------------------------------------
+
+
+def nu(
+    delta: ArrayLike,
+    dim: ArrayLike,
+    horizon: ArrayLike,
+    *,
+    logdet_A: ArrayLike | None = None,
+    noise_scale: ArrayLike = 1.0,
+    reading: Reading = "printed",
+) -> Values:
+    """Regret bound of a single agent, ``sqrt(4 beta^2 T dim ln(1 + T/dim))``.
+
+    Parameters
+    ----------
+    delta, dim : array_like
+        Confidence level in (0, 1) and dimension.
+    horizon : array_like
+        Number T of pulls, at least 0.
+    logdet_A : array_like, optional
+        Log-determinant of the design matrix after T pulls, for `beta`. When it is left out the worst case
+        under arms of norm at most 1 is used, ``dim ln(1 + T/dim)``; longer arms, as in the synthetic
+        experiments, can exceed it.
+    noise_scale : array_like
+        Sub-Gaussian scale R of the noise.
+    reading : {"printed", "derived"}
+        "derived" is ``sqrt 2`` times larger, see the notes.
+
+    Examples
+    --------
+    >>> round(nu(0.1, 10, 1000), 1)
+    3061.0
+    >>> round(nu(0.1, 10, 1000, logdet_A=20.0), 1)
+    2131.3
+
+    Notes
+    -----
+    Arms of norm at most 1 and ridge 1. The sum of ``||x_t||^2`` in the inverse-design norm is at most ``2
+    log det A`` when the design is the one the arm was chosen with, and without the 2 only when the design
+    already holds ``x_t``. The printed constant 4 takes the second for the first; "derived" has 8, the
+    constant of Abbasi-Yadkori et al. (2011). Neither has the ``sqrt(ridge) ||theta||`` that `beta` omits.
+
+    References
+    ----------
+    Theorem "Individual Regret During the Collaboration Phase"; Abbasi-Yadkori et al. (2011), Theorem 3.
+    """
+    _one_of("reading", reading, ("printed", "derived"))
+    dim = _count("dim", dim)
+    horizon = _nonnegative("horizon", horizon)
+    potential = dim * np.log1p(horizon / dim)
+    radius = beta(delta, potential if logdet_A is None else logdet_A, noise_scale)
+    constant = 4.0 if reading == "printed" else 8.0
+    return _values(np.sqrt(constant * horizon * potential) * radius)
+
+
+def regret_bound_individual(
+    delta: ArrayLike,
+    dim: ArrayLike,
+    *,
+    horizon: ArrayLike,
+    gamma: ArrayLike,
+    bias: ArrayLike,
+    logdet_A: ArrayLike | None = None,
+    noise_scale: ArrayLike = 1.0,
+    reading: Reading = "printed",
+) -> Values:
+    """Regret of one of two agents until they separate, ``mu nu + (T_s / 2) bias``.
+
+    Parameters
+    ----------
+    delta, dim : array_like
+        Confidence level in (0, 1) and dimension.
+    horizon : array_like
+        Separation time T_s.
+    gamma : array_like
+        Relaxation of the separation test.
+    bias : array_like
+        ``(theta_i - theta_j) . x_i``, x_i the best arm of agent i; may be negative.
+    logdet_A, noise_scale, reading
+        As in `nu`.
+
+    Examples
+    --------
+    >>> round(regret_bound_individual(0.001, 10, horizon=1000, gamma=0.2, bias=0.1), 1)
+    3321.5
+
+    Notes
+    -----
+    Those of `gain_individual` and `nu`. The bias is linear in the separation time: the bound is below the
+    single-agent one only when agents that differ separate early.
+
+    References
+    ----------
+    Theorem "Individual Regret During the Collaboration Phase".
+    """
+    single = nu(delta, dim, horizon, logdet_A=logdet_A, noise_scale=noise_scale, reading=reading)
+    loss = _nonnegative("horizon", horizon) / 2.0 * _finite("bias", bias)
+    return _values(gain_individual(delta, dim, gamma) * single + loss)
+
+
+def regret_bound_network(
+    delta: ArrayLike,
+    dim: ArrayLike,
+    *,
+    horizon: ArrayLike,
+    bias: ArrayLike,
+    logdet_A: ArrayLike | None = None,
+    noise_scale: ArrayLike = 1.0,
+    reading: Reading = "printed",
+) -> Values:
+    """Mean regret of two agents until they separate, ``mu' nu + (T_s / 4) bias``.
+
+    Parameters
+    ----------
+    delta, dim : array_like
+        Confidence level in (0, 1) and dimension.
+    horizon : array_like
+        Separation time T_s.
+    bias : array_like
+        ``(theta_i - theta_j) . (x_i - x_j)`` with the best arms of the two; never negative.
+    logdet_A, noise_scale, reading
+        As in `nu`.
+
+    Examples
+    --------
+    >>> round(regret_bound_network(0.001, 10, horizon=1000, bias=0.1), 1)
+    2908.1
+
+    Notes
+    -----
+    Those of `gain_network` and `nu`.
+
+    References
+    ----------
+    Theorem "Regret During the Collaboration Phase".
+    """
+    single = nu(delta, dim, horizon, logdet_A=logdet_A, noise_scale=noise_scale, reading=reading)
+    loss = _nonnegative("horizon", horizon) / 4.0 * _nonnegative("bias", bias)
+    return _values(gain_network(delta, dim) * single + loss)
+
+
+def regret_bound_clustered(
+    delta: ArrayLike,
+    dim: ArrayLike,
+    *,
+    horizon: ArrayLike,
+    n_agents: ArrayLike,
+    smallest_cluster_fraction: ArrayLike,
+    misassigned_total: ArrayLike,
+    parameter_norm: ArrayLike,
+    logdet_A: ArrayLike | None = None,
+    noise_scale: ArrayLike = 1.0,
+    reading: Reading = "printed",
+) -> Values:
+    """Regret of one agent under clusters, ``mu'' nu + 4 L C / (delta rho_min N)``.
+
+    Parameters
+    ----------
+    delta, dim : array_like
+        Confidence level in (0, 1) and dimension.
+    horizon : array_like
+        Number T of the agent's pulls.
+    n_agents, smallest_cluster_fraction : array_like
+        N and rho_min, as in `gain_cluster`.
+    misassigned_total : array_like
+        C, the sum of `misassigned_bound` over the rounds until the agent has its cluster, at least 0.
+    parameter_norm : array_like
+        L, a bound on the norm of every parameter.
+    logdet_A, noise_scale, reading
+        As in `nu`.
+
+    Examples
+    --------
+    >>> round(regret_bound_clustered(0.1, 10, horizon=500, n_agents=100, smallest_cluster_fraction=0.33,
+    ...                              misassigned_total=50.0, parameter_norm=1.0), 1)
+    1133.6
+
+    Notes
+    -----
+    The proof applies Markov's inequality in every round; applied once, to the sum, it gives the same
+    formula without a union over rounds. The last round of the sum has to be the last separation from agents
+    of *other* clusters (as printed, over all agents, it is infinite). Those of `gain_cluster`, `nu` and
+    `misassigned_bound` besides.
+
+    References
+    ----------
+    Theorem "Cumulative Pseudo-Regret with Clustered Agents".
+    """
+    single = nu(delta, dim, horizon, logdet_A=logdet_A, noise_scale=noise_scale, reading=reading)
+    gain = gain_cluster(delta, dim, n_agents, smallest_cluster_fraction)
+    members = _fraction("smallest_cluster_fraction", smallest_cluster_fraction) * _count("n_agents", n_agents)
+    norm = _nonnegative("parameter_norm", parameter_norm)
+    total = _nonnegative("misassigned_total", misassigned_total)
+    return _values(gain * single + 4.0 * norm * total / (_check_delta(delta) * members))
+
+
+def regret_bound_oracle(
+    delta: ArrayLike,
+    dim: ArrayLike,
+    *,
+    horizon: ArrayLike,
+    n_agents: ArrayLike,
+    smallest_cluster_fraction: ArrayLike = 1.0,
+    logdet_A: ArrayLike | None = None,
+    noise_scale: ArrayLike = 1.0,
+    reading: Reading = "printed",
+) -> Values:
+    """Regret of one agent that is told its cluster, ``mu'' nu``.
+
+    Parameters
+    ----------
+    delta, dim : array_like
+        Confidence level in (0, 1) and dimension.
+    horizon : array_like
+        Number T of the agent's pulls.
+    n_agents : array_like
+        Number N of agents.
+    smallest_cluster_fraction : array_like
+        rho_min. The default of 1 gives the printed corollary.
+    logdet_A, noise_scale, reading
+        As in `nu`.
+
+    Examples
+    --------
+    >>> round(regret_bound_oracle(0.1, 10, horizon=500, n_agents=100), 1)
+    616.4
+
+    Notes
+    -----
+    The corollary prints ``1 / sqrt(N)``; the theorem it is said to follow from gives ``1 / sqrt(rho_min
+    N)``. The two agree for one cluster only, so pass rho_min when there are more.
+
+    References
+    ----------
+    Corollary "Cumulative pseudo regret upper-bound for Oracle".
+    """
+    single = nu(delta, dim, horizon, logdet_A=logdet_A, noise_scale=noise_scale, reading=reading)
+    return _values(gain_cluster(delta, dim, n_agents, smallest_cluster_fraction) * single)
+
+
+def regret_lower(
+    delta: ArrayLike,
+    dim: ArrayLike,
+    *,
+    horizon: ArrayLike,
+    n_agents: ArrayLike,
+    logdet_A: ArrayLike | None = None,
+    noise_scale: ArrayLike = 1.0,
+) -> Values:
+    """The paper's yardstick for one agent among N equal ones, ``nu / N``.
+
+    Parameters
+    ----------
+    delta, dim : array_like
+        Confidence level in (0, 1) and dimension.
+    horizon : array_like
+        Number T of the agent's pulls.
+    n_agents : array_like
+        Number N of agents, all with one parameter and told so.
+    logdet_A, noise_scale
+        As in `nu`.
+
+    Examples
+    --------
+    >>> round(regret_lower(0.1, 10, horizon=500, n_agents=100), 2)
+    18.58
+
+    Notes
+    -----
+    The paper calls it a lower bound and gives no proof. ``nu`` bounds regret from above, so a fraction of
+    it bounds nothing from below: with one arm, or arms that tie, the regret is 0. Read it as a scale. For N
+    agents that pool T pulls each, the usual arguments give a scale of ``nu / sqrt(N)`` per agent.
+
+    References
+    ----------
+    Discussion after the theorem "Cumulative Pseudo-Regret with Clustered Agents".
+    """
+    return _values(
+        nu(delta, dim, horizon, logdet_A=logdet_A, noise_scale=noise_scale) / _count("n_agents", n_agents)
+    )
+
+
+# --- clusters and communication -------------------------------------------------------------------------
+
+
+def misassigned_bound(
+    n_agents: ArrayLike,
+    cluster_fraction: ArrayLike,
+    *,
+    gap: ArrayLike,
+    logdet_A: ArrayLike,
+    delta: ArrayLike,
+    gamma: ArrayLike = 2.0,
+    noise_scale: ArrayLike = 1.0,
+    reading: Reading = "printed",
+) -> Values:
+    """Bound on the expected number of agents wrongly in, or out of, a neighbourhood.
+
+    ``printed``: ``ceil(N p - rho N)``, ``p = sqrt(det A) exp(-(gap - gamma beta)^2 / 2)``;
+    ``derived``: ``(1 - rho) N p + (rho N - 1) q``,
+    ``p = sqrt(det A) exp(-max(gap - gamma beta, 0)^2 / (4 R^2))``,
+    and ``q = delta^(gamma^2 / 2)`` if ``gamma >= sqrt 2``, otherwise 1.
+
+    Parameters
+    ----------
+    n_agents : array_like
+        Number N of agents.
+    cluster_fraction : array_like
+        Share rho of the agents that the agent's own cluster holds, in (0, 1].
+    gap : array_like
+        Smallest distance, in the norm of A, between parameters of different clusters.
+    logdet_A : array_like
+        Log-determinant of the common design matrix, relative to the ridge.
+    delta, gamma, noise_scale : array_like
+        Confidence level, relaxation and noise scale of the separation test.
+    reading : {"printed", "derived"}
+        The paper's statement, or the one that its proof supports.
+
+    Examples
+    --------
+    >>> misassigned_bound(100, 0.34, gap=0.0, logdet_A=60.0, delta=0.1, gamma=0.5)
+    66.0
+    >>> bound = misassigned_bound(100, 0.34, gap=[9, 12, 20], logdet_A=8, delta=0.1, reading="derived")
+    >>> bound.round(2)
+    array([66.33,  9.26,  0.33])
+
+    Notes
+    -----
+    Everything is computed in logarithms, and p, a bound on a probability, is capped at 1. The printed form
+    falls below 0 once ``p < rho``; it is clipped at 0, because the quantity is a count. It is hence within
+    ``[0, (1 - rho) N]``.
+
+    The printed form is no bound in general. While ``gap < gamma beta`` the square turns a test without
+    power into an apparent certainty: before the first pull the graph is complete and ``(1 - rho) N`` agents
+    are misassigned, yet it says 0 for gamma 2. It also lacks the noise scale and the factor 2 of the
+    variance of a difference, and applies p, which is about agents of other clusters, to all N. The derived
+    form mends these and adds agents of the same cluster that were cut, for which the paper's lemma claims
+    probability delta without a union over pairs and needs ``gamma >= sqrt 2``. Both need a common design
+    matrix (synchronous pulling) and the squared radius in the test. With ridge estimates the distance that
+    matters is ``||(I - A^-1)(theta_i - theta_j)||_A``: pass that as gap.
+
+    References
+    ----------
+    Lemma "Expected Number of Misassigned Agents".
+    """
+    _one_of("reading", reading, ("printed", "derived"))
+    n_agents = _count("n_agents", n_agents)
+    fraction = _fraction("cluster_fraction", cluster_fraction)
+    gap = _nonnegative("gap", gap)
+    gamma = _positive("gamma", gamma)
+    scale = _positive("noise_scale", noise_scale)
+    radius = beta(delta, logdet_A, scale)
+    half_logdet = _finite("logdet_A", logdet_A) / 2.0
+    excess = gap - gamma * radius
+    if reading == "printed":
+        kept = np.exp(np.minimum(half_logdet - excess**2 / 2.0, 0.0))
+        # Rounding first: 67.00000000000001 is 67 agents, not 68.
+        return _values(np.maximum(np.ceil(np.round(n_agents * (kept - fraction), 9)), 0.0))
+    kept = np.exp(np.minimum(half_logdet - (np.maximum(excess, 0.0) / scale) ** 2 / 4.0, 0.0))
+    cut = np.where(gamma >= math.sqrt(2.0), np.exp(gamma**2 / 2.0 * np.log(_check_delta(delta))), 1.0)
+    return _values((1.0 - fraction) * n_agents * kept + np.maximum(fraction * n_agents - 1.0, 0.0) * cut)
+
+
+def misassigned_rate(
+    n_agents: ArrayLike,
+    horizon: ArrayLike,
+    *,
+    gamma: ArrayLike = 2.0,
+    noise_scale: ArrayLike = 1.0,
+    reading: Reading = "printed",
+) -> Values:
+    """Claimed decay, up to a constant, of the number of misassigned agents.
+
+    ``printed`` (the comparison table): ``N / sqrt(T)^(gamma^2 R^2 - 1)``;
+    ``derived`` (the appendix): ``N / T^(gamma^2 R^2 - 1/2)``.
+
+    Parameters
+    ----------
+    n_agents, horizon : array_like
+        N and T, both at least 1.
+    gamma, noise_scale : array_like
+        Relaxation of the test and noise scale R.
+    reading : {"printed", "derived"}
+        The table's rate or the appendix's.
+
+    Examples
+    --------
+    >>> misassigned_rate(100, 100, gamma=2.0)
+    0.1
+    >>> misassigned_rate(100, 100, gamma=1.0, reading="derived")
+    10.0
+
+    Notes
+    -----
+    Neither follows from `misassigned_bound`. Without the gap, its printed form is ``N det(A)^((1 - gamma^2
+    R^2)/2)`` up to a constant: the table's rate if ``det A`` grows like T, ``N / T^(gamma^2 R^2 - 1)`` if
+    ``sqrt(det A)`` does, as the appendix says; exploring all directions gives ``det A`` of order ``T^d``.
+    And the squared gap, which is dropped, grows like T against ``log T`` for the radius, so the truth
+    decays exponentially once the test has power. That more noise should mean faster decay is an artefact of
+    the noise scale missing in the lemma.
+
+    References
+    ----------
+    Table "Summary of available upper-bounds for clustered agents"; appendix "Asymptotic Analysis".
+    """
+    _one_of("reading", reading, ("printed", "derived"))
+    n_agents = _count("n_agents", n_agents)
+    horizon = _count("horizon", horizon)
+    power = (_positive("gamma", gamma) * _positive("noise_scale", noise_scale)) ** 2
+    exponent = (power - 1.0) / 2.0 if reading == "printed" else power - 0.5
+    return _values(n_agents * horizon**-exponent)
+
+
+def communication_bound(n_agents: ArrayLike, horizon: ArrayLike) -> Values:
+    """Largest possible number of shared observations, ``(N - 1) T``.
+
+    Parameters
+    ----------
+    n_agents : array_like
+        Number N of agents.
+    horizon : array_like
+        Total number T of pulls, over all agents.
+
+    Examples
+    --------
+    >>> communication_bound(100, 50_000)
+    4950000.0
+
+    Notes
+    -----
+    Attained by a graph that stays complete. The count is one unit per observation and neighbour, so T
+    counts pulls. Under synchronous pulling, for which the paper states it, a round has N pulls: pass ``N *
+    rounds``.
+
+    References
+    ----------
+    Section "Description of the algorithm".
+    """
+    return _values((_count("n_agents", n_agents) - 1.0) * _nonnegative("horizon", horizon))
+
+
+@dataclass(frozen=True, slots=True)
+class Asymptotic:
+    """One row of the comparison table: orders of growth as text."""
+
+    name: str
+    regret: str
+    misassigned: str
+
+
+def asymptotics() -> tuple[Asymptotic, ...]:
+    """The paper's comparison of the algorithms under clusters, as it prints it.
+
+    Examples
+    --------
+    >>> for row in asymptotics():
+    ...     print(f"{row.name:7}{row.regret}")
+    DynUCB not available
+    CLUB   O(d √(M/N) √T log T)
+    SCLUB  O(d √(M/N) √T log T)
+    CMLB   O(√d / √(ρ_min N) · √T (log T)²)
+    BASS   O(√d / √(ρ_min N) · √T log(T/d))
+
+    Notes
+    -----
+    The BASS row loses a factor d. Its theorem gives ``mu'' nu`` with ``nu = O(d √T log T)`` and ``mu'' =
+    O(√(d log N) / √(ρ_min N))``, that is ``d^(3/2)``. Using that ``beta(N A) / beta(A)`` tends to 1 instead
+    of its bound gives ``O(d / √(ρ_min N) √T log T)``: the rate of CLUB for clusters of equal size, not a
+    better one.
+
+    References
+    ----------
+    Table "Summary of available upper-bounds for clustered agents".
+    """
+    unknown = "not available"
+    club = "O(d √(M/N) √T log T)"
+    return (
+        Asymptotic("DynUCB", unknown, unknown),
+        Asymptotic("CLUB", club, unknown),
+        Asymptotic("SCLUB", club, unknown),
+        Asymptotic("CMLB", "O(√d / √(ρ_min N) · √T (log T)²)", unknown),
+        Asymptotic("BASS", "O(√d / √(ρ_min N) · √T log(T/d))", "O(N / √T^(γ²R² − 1))"),
+    )
+
+
+# --- checks and shapes ----------------------------------------------------------------------------------
+
+
+def _beta_ratio(delta: ArrayLike, dim: ArrayLike, n_agents: ArrayLike) -> FloatArray:
+    """Bound on beta(delta, N A) / beta(delta, A), from det A >= 1."""
+    surprise = np.log(1.0 / _check_delta(delta))
+    ratio: FloatArray = np.sqrt(1.0 + _count("dim", dim) * np.log(n_agents) / (2.0 * surprise))
+    return ratio
+
+
+def _first_true(condition: Callable[[int], bool]) -> int:
+    """Smallest t >= 1 with the condition, which holds from some t on and never before."""
+    high = 1
+    while not condition(high):
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if condition(middle) else (middle, high)
+    return high
+
+
+def _values(array: ArrayLike) -> Values:
+    """An array, or a plain float when there is a single number without axes."""
+    result = np.asarray(array, dtype=np.float64)
+    return float(result) if result.ndim == 0 else result
+
+
+def _show(array: FloatArray) -> str:
+    return np.array2string(array, threshold=6, precision=6)
+
+
+def _finite(name: str, value: ArrayLike) -> FloatArray:
+    return _checked(name, value, np.isfinite, "finite")
+
+
+def _positive(name: str, value: ArrayLike) -> FloatArray:
+    return _checked(name, value, lambda v: np.isfinite(v) & (v > 0), "finite and above 0")
+
+
+def _nonnegative(name: str, value: ArrayLike) -> FloatArray:
+    return _checked(name, value, lambda v: np.isfinite(v) & (v >= 0), "finite and at least 0")
+
+
+def _count(name: str, value: ArrayLike) -> FloatArray:
+    return _checked(
+        name, value, lambda v: np.isfinite(v) & (v >= 1) & (v == np.floor(v)), "a whole number of at least 1"
+    )
+
+
+def _fraction(name: str, value: ArrayLike) -> FloatArray:
+    return _checked(name, value, lambda v: (v > 0) & (v <= 1), "in (0, 1]")
+
+
+def _check_delta(value: ArrayLike) -> FloatArray:
+    return _checked("delta", value, lambda v: (v > 0) & (v < 1), "in (0, 1)")
+
+
+def _checked(
+    name: str, value: ArrayLike, accept: Callable[[FloatArray], NDArray[np.bool_]], right: str
+) -> FloatArray:
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}={value!r} is not numeric; it must be {right}") from None
+    if not np.all(accept(array)):
+        raise ValueError(f"{name}={_show(array)} is out of range; it must be {right}")
+    return array
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r} is unknown; it must be one of {', '.join(map(repr, allowed))}")

@@ -1,0 +1,104 @@
+"""Checks of what users pass in. Each error names the argument, its value and what would be right."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from shoal.types import Matrix, Vector
+
+
+def positive_int(name: str, value: Any) -> int:
+    """An integer of at least one."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+    return int(value)
+
+
+def number(
+    name: str,
+    value: Any,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    open_low: bool = False,
+    open_high: bool = False,
+) -> float:
+    """A finite number between `low` and `high`; the ends are included unless open."""
+    try:
+        result = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a number, got {value!r}") from None
+    inside = (result > low if open_low else result >= low) and (
+        result < high if open_high else result <= high
+    )
+    if not (math.isfinite(result) and inside):
+        left, right = (
+            "(" if open_low or low == -math.inf else "[",
+            ")" if open_high or high == math.inf else "]",
+        )
+        raise ValueError(f"{name} must be a finite number in {left}{low:g}, {high:g}{right}, got {value!r}")
+    return result
+
+
+def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    """One of a few words."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    return str(value)
+
+
+def seed_or_none(name: str, value: Any) -> int | None:
+    """A non-negative integer, or None for fresh randomness."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+        raise ValueError(f"{name} must be a non-negative integer or None, got {value!r}")
+    return int(value)
+
+
+def vector(name: str, value: Any, length: int) -> Vector:
+    """A finite float64 vector of the given length."""
+    array = _floats(name, value)
+    if array.shape != (length,):
+        raise ValueError(f"{name} must have shape ({length},), got {array.shape}")
+    return _finite(name, array)
+
+
+def matrix(name: str, value: Any, *, columns: int) -> Matrix:
+    """A finite float64 matrix with at least one row and the given number of columns."""
+    array = _floats(name, value)
+    if array.ndim != 2 or array.shape[1] != columns or array.shape[0] < 1:
+        raise ValueError(f"{name} must have shape (n, {columns}) with n of at least 1, got {array.shape}")
+    return _finite(name, array)
+
+
+def positive_definite(name: str, value: Any, dim: int) -> Matrix:
+    """A finite, symmetric, positive-definite (dim, dim) matrix."""
+    array = _floats(name, value)
+    if array.shape != (dim, dim):
+        raise ValueError(f"{name} must have shape ({dim}, {dim}), got {array.shape}")
+    array = _finite(name, array)
+    asymmetry = float(np.abs(array - array.T).max())
+    if asymmetry > 1e-8 * float(np.abs(array).max()):
+        raise ValueError(f"{name} must be symmetric, got a largest asymmetry of {asymmetry:g}")
+    array = (array + array.T) / 2.0
+    try:
+        np.linalg.cholesky(array)
+    except np.linalg.LinAlgError:
+        raise ValueError(f"{name} must be positive definite, got a matrix that is not") from None
+    return array
+
+
+def _floats(name: str, value: Any) -> Matrix:
+    try:
+        return np.ascontiguousarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be an array of numbers, got {value!r}") from None
+
+
+def _finite(name: str, array: Matrix) -> Matrix:
+    if not np.isfinite(array).all():
+        where = tuple(int(index) for index in np.argwhere(~np.isfinite(array))[0])
+        raise ValueError(f"{name} must be finite, got {array[where]} at index {where}")
+    return array

@@ -1,0 +1,46 @@
+"""Golden traces: what every policy does on a fixed run. `python tests/golden/make.py` writes them anew.
+
+Write them anew only when a change is meant to change decisions, and say so in CHANGELOG.md.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import shoal
+
+PATH = Path(__file__).with_name("traces.json")
+POLICIES: dict[str, dict[str, Any]] = {
+    "independent": {},
+    "oracle": {"labels": "true"},
+    "dynucb": {"n_clusters": 3},
+    "club": {"gamma": 0.3},
+    "sclub": {"gamma": 0.4},
+    "cmlb": {"gamma": 0.5, "exploration_rounds": 300},
+    "bass": {"delta": 0.1},
+}
+
+
+def golden(name: str) -> dict[str, Any]:
+    """A digest of the choices and cuts of one policy, with the figures a reader can compare."""
+    environment = shoal.SyntheticClusters(20, 6, 3, 1.3, seed=11)
+    own = {key: environment.labels if value == "true" else value for key, value in POLICIES[name].items()}
+    policy = shoal.make_policy(name, 20, 6, alpha=0.4, epsilon=0.02, seed=11, **own)
+    trace = shoal.simulate(policy, environment, horizon=4000, seed=11, points=20)
+    decisions = [trace.agents, trace.choices, trace.edges, trace.communication]
+    if trace.separation_time is not None:
+        decisions.append(trace.separation_time)
+    content = b"".join(np.ascontiguousarray(array, dtype="<i8").tobytes() for array in decisions)
+    return {
+        "digest": hashlib.sha256(content).hexdigest()[:32],
+        "regret": round(trace.final_regret, 6),
+        "edges": int(trace.edges[-1]),
+        "communication": int(trace.communication[-1]),
+    }
+
+
+if __name__ == "__main__":
+    PATH.write_text(json.dumps({name: golden(name) for name in POLICIES}, indent=2) + "\n")

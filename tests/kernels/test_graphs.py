@@ -1,0 +1,38 @@
+"""Components and the shared-neighbour shortcut against a naive search."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from tests import reference
+
+from shoal.kernels import graphs
+from shoal.types import Booleans
+
+
+@st.composite
+def random_graphs(draw: st.DrawFn) -> Booleans:
+    n = draw(st.integers(1, 12))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    upper = np.triu(rng.random((n, n)) < draw(st.floats(0.0, 0.6)), 1)
+    return np.asarray(upper | upper.T)
+
+
+@given(random_graphs())
+def test_components(graph: Booleans) -> None:
+    labels = np.empty(len(graph), dtype=np.int64)
+    graphs.component_labels(graph, labels)
+    for component in reference.connected_components(graph):
+        assert (labels[component] == component[0]).all()
+
+
+@given(random_graphs())
+def test_shared_neighbor(graph: Booleans) -> None:
+    for i in range(len(graph)):
+        for j in range(len(graph)):
+            naive = any(graph[i, k] and graph[j, k] for k in range(len(graph)) if k not in (i, j))
+            assert graphs.share_a_neighbor(graph, i, j) == naive
+
+
+@given(st.integers(0, 10**9))
+def test_confidence_width(pulls: int) -> None:
+    assert abs(graphs.confidence_width(pulls) - reference.F(pulls)) < 1e-15

@@ -1,0 +1,33 @@
+"""Scores of arms against the naive twin."""
+
+from math import log, sqrt
+
+import numpy as np
+import pytest
+from tests import reference
+from tests.kernels.test_linalg import random_spd
+
+from shoal.kernels.ucb import best_arm
+
+
+@pytest.mark.parametrize("d", [1, 2, 5, 10, 20])
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 3.0])
+def test_best_arm_is_the_twin_s(d: int, alpha: float) -> None:
+    rng = np.random.default_rng(d)
+    for t in range(1, 40):
+        A, theta_hat, arms = random_spd(rng, d), rng.standard_normal(d), rng.standard_normal((15, d))
+        A_inv = np.asarray(np.linalg.inv(A), dtype=np.float64)
+        choice = best_arm(theta_hat, A_inv, arms, alpha * sqrt(log(t + 1)))
+        assert choice == reference.choose(theta_hat, A, arms, alpha, t)
+
+
+def test_the_bonus_has_its_square_root() -> None:
+    # Without the root the second arm (variance 4, mean 0) would win: 0.5·4 = 2 > 1.5·1 + 0.5·1.
+    arms = np.array([[1.0, 0.0], [0.0, 1.0]])
+    assert best_arm(np.array([0.9, 0.0]), np.diag([1.0, 4.0]), arms, 0.5) == 0
+
+
+def test_ties_go_to_the_lowest_index() -> None:
+    arms = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
+    assert best_arm(np.array([1.0, 0.0]), np.eye(2), arms, 1.0) == 1
+    assert best_arm(np.zeros(2), np.eye(2), np.ones((4, 2)), 1.0) == 0

@@ -1,0 +1,605 @@
+"""Naive twins of every kernel and policy, written from docs/algorithms.md alone.
+
+Nothing here is fast and nothing is shared with the package: a twin keeps raw samples, sums pooled statistics
+anew whenever it needs them and solves with the full matrices. Tests compare the compiled code with these.
+"""
+
+from collections.abc import Callable, Sequence
+from math import log, sqrt
+from typing import Any, Literal, NamedTuple, Protocol
+
+import mpmath
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh
+from scipy.optimize import brentq, minimize_scalar
+from scipy.special import expit
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Sample = tuple[Floats, float]
+Radius = Literal["beta", "beta_squared"]
+
+# ---------------------------------------------------------------------------------------------------------
+# Linear algebra
+# ---------------------------------------------------------------------------------------------------------
+
+
+class Statistics(NamedTuple):
+    """`A` (d, d), `b` (d,), `theta_hat` (d,) and `logdet_A` of some samples."""
+
+    A: Floats
+    b: Floats
+    theta_hat: Floats
+    logdet_A: float
+
+
+def statistics_from_sums(gram: Floats, b: Floats, ridge: float) -> Statistics:
+    """Statistics from `gram` = sum of x xᵀ, without the ridge, and `b` = sum of y x."""
+    A = ridge * np.eye(len(b)) + gram
+    theta_hat = np.asarray(np.linalg.solve(A, b), dtype=np.float64)
+    return Statistics(A, b.copy(), theta_hat, float(np.linalg.slogdet(A)[1]))
+
+
+def fit(samples: Sequence[Sample], dim: int, ridge: float) -> Statistics:
+    """Ridge regression on raw samples (x, y)."""
+    gram = np.zeros((dim, dim))
+    b = np.zeros(dim)
+    for x, reward in samples:
+        gram = gram + np.outer(x, x)
+        b = b + reward * x
+    return statistics_from_sums(gram, b, ridge)
+
+
+def scores(theta_hat: Floats, A: Floats, arms: Floats, alpha: float, t: int) -> Floats:
+    """Upper confidence score of every arm, (K,)."""
+    A_inv = np.linalg.inv(A)
+    return np.array([theta_hat @ x + alpha * sqrt((x @ A_inv @ x) * log(t + 1)) for x in arms])
+
+
+def choose(theta_hat: Floats, A: Floats, arms: Floats, alpha: float, t: int) -> int:
+    """Index of the best score, the lowest one on ties."""
+    values = scores(theta_hat, A, arms, alpha, t)
+    best = 0
+    for k in range(1, len(values)):
+        if values[k] > values[best]:
+            best = k
+    return best
+
+
+def beta(delta: float, logdet_A: float, noise_scale: float) -> float:
+    """Confidence radius, unsquared; with a ridge other than one, pass `logdet_A - dim * log(ridge)`."""
+    return noise_scale * sqrt(2 * log(1 / delta) + logdet_A)
+
+
+def radius_constant(radius: Radius, beta_value: float) -> float:
+    """The c of the separation test: β or β²."""
+    return {"beta": beta_value, "beta_squared": beta_value**2}[radius]
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Separation test: the same number, or the same verdict, by unrelated routes
+# ---------------------------------------------------------------------------------------------------------
+
+LOGIT_END = 40.0  # the searches over s run over logit(s) in [-LOGIT_END, LOGIT_END]
+
+
+def f(s: float, theta_i: Floats, A_i: Floats, c_i: float, theta_j: Floats, A_j: Floats, c_j: float) -> float:
+    """The function of s whose maximum is the separation statistic, as it is defined."""
+    v = theta_i - theta_j
+    return float(v @ np.linalg.inv(c_i / (1 - s) * np.linalg.inv(A_i) + c_j / s * np.linalg.inv(A_j)) @ v)
+
+
+def separation_statistic_eigen(
+    theta_i: Floats, A_i: Floats, c_i: float, theta_j: Floats, A_j: Floats, c_j: float
+) -> float:
+    """Maximum of f over s, after diagonalising both inverses at once.
+
+    With A_i⁻¹Φ = A_j⁻¹Φ diag(η), Φᵀ A_j⁻¹ Φ = I and μ = Φᵀv: f(s) = Σ_k μ_k² / (c_i η_k/(1−s) + c_j/s).
+    The search is over logit(s), so that a maximum close to 0 or 1 is found as precisely as any other. Good
+    for condition numbers up to about 1e6; beyond, the inverses lose digits and the mp twin is the judge.
+    """
+    eta, Phi = eigh(np.linalg.inv(A_i), np.linalg.inv(A_j))
+    mu = Phi.T @ (theta_i - theta_j)
+
+    def minus_f(logit: float) -> float:
+        s, one_minus_s = expit(logit), expit(-logit)
+        return -float(np.sum(mu**2 / (c_i * eta / one_minus_s + c_j / s)))
+
+    found = minimize_scalar(
+        minus_f, bounds=(-LOGIT_END, LOGIT_END), method="bounded", options={"xatol": 1e-10, "maxiter": 1000}
+    )
+    return -float(found.fun)
+
+
+def separation_statistic_grid(
+    theta_i: Floats, A_i: Floats, c_i: float, theta_j: Floats, A_j: Floats, c_j: float, *, n: int = 4001
+) -> float:
+    """Maximum of f, from its definition, over n values of s spaced evenly in logit(s).
+
+    Never above the true maximum; below it by a relative error of about (step in logit)² / 8 at most.
+    The grid ends at logit ±30, where 1 − s still has digits.
+    """
+    grid = expit(np.linspace(-30.0, 30.0, n))
+    return max(f(float(s), theta_i, A_i, c_i, theta_j, A_j, c_j) for s in grid)
+
+
+def separation_statistic_mp(
+    theta_i: Floats, A_i: Floats, c_i: float, theta_j: Floats, A_j: Floats, c_j: float, *, digits: int = 60
+) -> float:
+    """Maximum of f by golden-section search over logit(s), in `digits`-digit arithmetic.
+
+    The inputs are taken as the exact values of their doubles. f is concave in s, hence unimodal in logit(s).
+    """
+    with mpmath.workdps(digits):
+        v = mpmath.matrix(theta_i.tolist()) - mpmath.matrix(theta_j.tolist())
+        inverse_i = mpmath.inverse(mpmath.matrix(A_i.tolist())) * mpmath.mpf(c_i)
+        inverse_j = mpmath.inverse(mpmath.matrix(A_j.tolist())) * mpmath.mpf(c_j)
+
+        def f_of_logit(logit: Any) -> Any:
+            s = 1 / (1 + mpmath.exp(-logit))
+            one_minus_s = 1 / (1 + mpmath.exp(logit))
+            solution = mpmath.lu_solve(inverse_i / one_minus_s + inverse_j / s, v)
+            return (v.T * solution)[0]
+
+        golden = (mpmath.sqrt(5) - 1) / 2
+        low, high = mpmath.mpf(-LOGIT_END), mpmath.mpf(LOGIT_END)
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        f_left, f_right = f_of_logit(left), f_of_logit(right)
+        for _ in range(90):  # the bracket ends below 1e-16, so f is right to about 1e-33
+            if f_left < f_right:
+                low, left, f_left = left, right, f_right
+                right = low + golden * (high - low)
+                f_right = f_of_logit(right)
+            else:
+                high, right, f_right = right, left, f_left
+                left = high - golden * (high - low)
+                f_left = f_of_logit(left)
+        return float(max(f_left, f_right))
+
+
+def nearest_by_geometry(
+    theta_i: Floats, A_i: Floats, c_i: float, theta_j: Floats, A_j: Floats, c_j: float, *, gamma: float
+) -> tuple[float, Floats]:
+    """Least ‖z−θ̂_i‖²_{A_i}/c_i over the scaled ellipsoid of j, and the z that attains it.
+
+    In coordinates w in which the ellipsoid of j is the unit ball this is least squares on a ball,
+    min ‖M w − m‖² with ‖w‖ ≤ 1, solved by its Lagrange multiplier: the root of ‖w(multiplier)‖ = 1.
+    """
+    threshold = gamma**2 / 4
+    L_i, L_j = np.linalg.cholesky(A_i), np.linalg.cholesky(A_j)
+    z_of_w = np.linalg.inv(L_j.T) * sqrt(c_j * threshold)  # z = θ̂_j + z_of_w @ w
+    M = L_i.T @ z_of_w / sqrt(c_i)
+    m = L_i.T @ (theta_i - theta_j) / sqrt(c_i)
+    U, sigma, Vt = np.linalg.svd(M)
+    g = U.T @ m
+
+    def w_of(multiplier: float) -> Floats:
+        return np.asarray(Vt.T @ (sigma * g / (sigma**2 + multiplier)))
+
+    w = w_of(0.0)
+    if np.linalg.norm(w) > 1:
+        multiplier = brentq(
+            lambda multiplier: float(np.linalg.norm(w_of(multiplier))) - 1,
+            0.0,
+            2 * float(np.linalg.norm(sigma * g)),
+            xtol=1e-300,
+            rtol=1e-15,
+            maxiter=2000,
+        )
+        w = w_of(multiplier)
+    return float(np.sum((M @ w - m) ** 2)), theta_j + z_of_w @ w
+
+
+def ellipsoids_intersect_by_geometry(
+    theta_i: Floats, A_i: Floats, c_i: float, theta_j: Floats, A_j: Floats, c_j: float, *, gamma: float
+) -> bool:
+    """Whether {‖z−θ̂_i‖²_{A_i} ≤ c_i γ²/4} and the same for j have a point in common."""
+    nearest, _ = nearest_by_geometry(theta_i, A_i, c_i, theta_j, A_j, c_j, gamma=gamma)
+    return nearest <= gamma**2 / 4
+
+
+def screen(theta_i: Floats, A_i: Floats, c_i: float, theta_j: Floats, A_j: Floats, c_j: float) -> float:
+    """Upper bound on the separation statistic from Lemma 2, exact when A_i and A_j are proportional."""
+    v = theta_i - theta_j
+    if not np.any(v):
+        return 0.0
+    return float((np.sqrt(c_i / (v @ A_i @ v)) + np.sqrt(c_j / (v @ A_j @ v))) ** -2)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Policies
+# ---------------------------------------------------------------------------------------------------------
+
+
+def F(pulls: int) -> float:
+    """The width CLUB and SCLUB give an estimate made from that many pulls."""
+    return sqrt((1 + log(1 + pulls)) / (1 + pulls))
+
+
+def distance(p: Floats, q: Floats) -> float:
+    """Euclidean distance."""
+    return float(np.linalg.norm(p - q))
+
+
+def connected_components(graph: Bools) -> list[list[int]]:
+    """Components of an undirected graph, each sorted, in the order of their lowest agent."""
+    components: list[list[int]] = []
+    seen: set[int] = set()
+    for start in range(len(graph)):
+        if start in seen:
+            continue
+        reached = {start}
+        while True:
+            more = {j for i in reached for j in range(len(graph)) if graph[i, j]} - reached
+            if not more:
+                break
+            reached |= more
+        seen |= reached
+        components.append(sorted(reached))
+    return components
+
+
+class Twin:
+    """What all twins share; a subclass says whom an agent pools (`pool`) and how that changes (`revise`)."""
+
+    def __init__(self, n_agents: int, dim: int, *, alpha: float, ridge: float = 1.0) -> None:
+        self.n_agents = n_agents
+        self.dim = dim
+        self.alpha = alpha
+        self.ridge = ridge
+        self.samples: list[list[Sample]] = [[] for _ in range(n_agents)]
+        self.gram: list[Floats] = [np.zeros((dim, dim)) for _ in range(n_agents)]
+        self.b: list[Floats] = [np.zeros(dim) for _ in range(n_agents)]
+        self.communication_cost = 0
+
+    def pool(self, agent: int) -> list[int]:
+        """Agents whose samples `agent` uses, itself included, sorted."""
+        raise NotImplementedError
+
+    def graph(self) -> Bools:
+        """(N, N), False on the diagonal: here, who pools whom."""
+        graph = np.zeros((self.n_agents, self.n_agents), dtype=np.bool_)
+        for agent in range(self.n_agents):
+            for other in self.pool(agent):
+                if other != agent:
+                    graph[agent, other] = True
+        return graph
+
+    def pulls(self, agents: Sequence[int]) -> int:
+        """Number of samples of a set of agents."""
+        return sum(len(self.samples[agent]) for agent in agents)
+
+    def statistics(self, agents: Sequence[int]) -> Statistics:
+        """Pooled statistics of a set of agents, summed and solved anew."""
+        gram = np.zeros((self.dim, self.dim))
+        b = np.zeros(self.dim)
+        for agent in agents:
+            gram = gram + self.gram[agent]
+            b = b + self.b[agent]
+        return statistics_from_sums(gram, b, self.ridge)
+
+    def theta_hat(self, agents: Sequence[int]) -> Floats:
+        """Pooled estimate of a set of agents."""
+        return self.statistics(agents).theta_hat
+
+    def select(self, agent: int, arms: Floats, t: int) -> int:
+        """Arm that `agent` plays in round t."""
+        pooled = self.statistics(self.pool(agent))
+        return choose(pooled.theta_hat, pooled.A, arms, self.alpha, t)
+
+    def observe(self, agent: int, x: Floats, reward: float, t: int) -> None:
+        """Add a sample."""
+        x = np.array(x, dtype=np.float64)
+        self.samples[agent].append((x, float(reward)))
+        self.gram[agent] = self.gram[agent] + np.outer(x, x)
+        self.b[agent] = self.b[agent] + reward * x
+        self.communication_cost += len(self.pool(agent)) - 1
+
+    def revise(self, agent: int, t: int) -> None:
+        """Reconsider whom `agent` shares with."""
+
+
+class Independent(Twin):
+    """LinUCB for each agent."""
+
+    def pool(self, agent: int) -> list[int]:
+        return [agent]
+
+
+class LabelledTwin(Twin):
+    """A twin whose pools are clusters, told by one label per agent."""
+
+    def __init__(
+        self, n_agents: int, dim: int, *, alpha: float, ridge: float = 1.0, labels: Sequence[int]
+    ) -> None:
+        super().__init__(n_agents, dim, alpha=alpha, ridge=ridge)
+        self.labels = [int(label) for label in labels]
+
+    def members(self, label: int) -> list[int]:
+        """Agents of a cluster, sorted."""
+        return [agent for agent in range(self.n_agents) if self.labels[agent] == label]
+
+    def pool(self, agent: int) -> list[int]:
+        return self.members(self.labels[agent])
+
+
+class Oracle(LabelledTwin):
+    """Pools the agents with the same label, given once and for all."""
+
+
+class EdgeTwin(Twin):
+    """A twin that starts from the complete graph and cuts edges for good."""
+
+    def __init__(self, n_agents: int, dim: int, *, alpha: float, ridge: float = 1.0) -> None:
+        super().__init__(n_agents, dim, alpha=alpha, ridge=ridge)
+        self.edges: Bools = ~np.eye(n_agents, dtype=np.bool_)
+        self.separation_time: Ints = np.full((n_agents, n_agents), -1, dtype=np.int64)
+
+    def graph(self) -> Bools:
+        return self.edges.copy()
+
+    def differ(self, agent: int, other: int) -> bool:
+        """Whether the edge between two connected agents has to go."""
+        raise NotImplementedError
+
+    def revise(self, agent: int, t: int) -> None:
+        for other in range(self.n_agents):
+            if self.edges[agent, other] and self.differ(agent, other):
+                self.edges[agent, other] = self.edges[other, agent] = False
+                self.separation_time[agent, other] = self.separation_time[other, agent] = t
+
+
+class BASS(EdgeTwin):
+    """Direct neighbours pool; an edge goes when the scaled confidence ellipsoids are disjoint."""
+
+    def __init__(
+        self,
+        n_agents: int,
+        dim: int,
+        *,
+        alpha: float,
+        ridge: float = 1.0,
+        delta: float,
+        gamma: float = 2.0,
+        radius: Radius = "beta",
+        noise_scale: float = 1.0,
+    ) -> None:
+        super().__init__(n_agents, dim, alpha=alpha, ridge=ridge)
+        self.delta = delta
+        self.gamma = gamma
+        self.radius: Radius = radius
+        self.noise_scale = noise_scale
+
+    def pool(self, agent: int) -> list[int]:
+        return [other for other in range(self.n_agents) if other == agent or self.edges[agent, other]]
+
+    def ellipsoid(self, agent: int) -> tuple[Floats, Floats, float]:
+        """Local estimate, A and c of an agent."""
+        local = self.statistics([agent])
+        beta_value = beta(self.delta, local.logdet_A - self.dim * log(self.ridge), self.noise_scale)
+        return local.theta_hat, local.A, radius_constant(self.radius, beta_value)
+
+    def differ(self, agent: int, other: int) -> bool:
+        statistic = separation_statistic_eigen(*self.ellipsoid(agent), *self.ellipsoid(other))
+        return statistic > self.gamma**2 / 4
+
+
+class CLUB(EdgeTwin):
+    """Connected components pool; an edge goes when the estimates are far apart for their pulls."""
+
+    def __init__(self, n_agents: int, dim: int, *, alpha: float, ridge: float = 1.0, gamma: float) -> None:
+        super().__init__(n_agents, dim, alpha=alpha, ridge=ridge)
+        self.gamma = gamma
+
+    def pool(self, agent: int) -> list[int]:
+        return next(component for component in connected_components(self.edges) if agent in component)
+
+    def differ(self, agent: int, other: int) -> bool:
+        width = F(self.pulls([agent])) + F(self.pulls([other]))
+        return distance(self.theta_hat([agent]), self.theta_hat([other])) > self.gamma * width
+
+
+class SCLUB(LabelledTwin):
+    """Clusters that split and merge, checked once per stage; stages double in length."""
+
+    def __init__(self, n_agents: int, dim: int, *, alpha: float, ridge: float = 1.0, gamma: float) -> None:
+        super().__init__(n_agents, dim, alpha=alpha, ridge=ridge, labels=[0] * n_agents)
+        self.gamma = gamma
+        self.stage = 0
+        self.checked = [False] * n_agents
+        self.remembered: dict[int, tuple[Floats, int]] = {}
+
+    def observe(self, agent: int, x: Floats, reward: float, t: int) -> None:
+        stage = (t + 1).bit_length() - 1  # 2^stage - 1 <= t <= 2^(stage + 1) - 2
+        if stage > self.stage:
+            self.stage = stage
+            self.checked = [False] * self.n_agents
+            self.remembered = {}
+            for cluster in set(self.labels):
+                self.remember(cluster)
+        super().observe(agent, x, reward, t)
+
+    def remember(self, cluster: int) -> None:
+        """Keep the estimate and pulls a cluster has now."""
+        members = self.members(cluster)
+        self.remembered[cluster] = (self.theta_hat(members), self.pulls(members))
+
+    def revise(self, agent: int, t: int) -> None:
+        touched = {self.labels[agent]}
+        if self.splits(agent):
+            self.labels[agent] = min(set(range(self.n_agents)) - set(self.labels))
+            self.remember(self.labels[agent])
+            touched.add(self.labels[agent])
+        self.checked[agent] = True
+        while (pair := self.first_to_merge(touched)) is not None:
+            kept, freed = pair
+            for member in self.members(freed):
+                self.labels[member] = kept
+            self.remember(kept)
+            del self.remembered[freed]
+            touched.add(kept)
+            touched.discard(freed)
+
+    def splits(self, agent: int) -> bool:
+        """Whether an agent is too far from what its cluster remembers."""
+        cluster = self.labels[agent]
+        if self.members(cluster) == [agent]:
+            return False
+        theta_then, pulls_then = self.remembered[cluster]
+        width = F(self.pulls([agent])) + F(pulls_then)
+        return distance(self.theta_hat([agent]), theta_then) > self.gamma * width
+
+    def first_to_merge(self, touched: set[int]) -> tuple[int, int] | None:
+        """First pair of fully checked clusters, one of them touched, that are close enough."""
+        clusters = [c for c in sorted(set(self.labels)) if all(self.checked[i] for i in self.members(c))]
+        for first in clusters:
+            for second in clusters:
+                if first >= second or not touched & {first, second}:
+                    continue
+                ours, theirs = self.members(first), self.members(second)
+                width = F(self.pulls(ours)) + F(self.pulls(theirs))
+                if distance(self.theta_hat(ours), self.theta_hat(theirs)) < self.gamma / 2 * width:
+                    return first, second
+        return None
+
+
+class CMLB(LabelledTwin):
+    """Independent learning, then one clustering by thresholded distances."""
+
+    def __init__(
+        self,
+        n_agents: int,
+        dim: int,
+        *,
+        alpha: float,
+        ridge: float = 1.0,
+        gamma: float,
+        exploration_rounds: int = 1000,
+        min_cluster_fraction: float = 0.1,
+    ) -> None:
+        super().__init__(n_agents, dim, alpha=alpha, ridge=ridge, labels=range(n_agents))
+        self.gamma = gamma
+        self.exploration_rounds = exploration_rounds
+        self.min_cluster_fraction = min_cluster_fraction
+        self.clustered = False
+
+    def revise(self, agent: int, t: int) -> None:
+        if t >= self.exploration_rounds and not self.clustered:
+            self.clustered = True
+            self.form_clusters()
+
+    def form_clusters(self) -> None:
+        """Components of the graph of close estimates, the small ones merged into one."""
+        estimates = [self.theta_hat([agent]) for agent in range(self.n_agents)]
+        close = np.zeros((self.n_agents, self.n_agents), dtype=np.bool_)
+        for i in range(self.n_agents):
+            for j in range(self.n_agents):
+                close[i, j] = i != j and distance(estimates[i], estimates[j]) < self.gamma
+        if not close.any():
+            return
+        components = connected_components(close)
+        least = self.min_cluster_fraction * self.n_agents
+        clusters = [component for component in components if len(component) >= least]
+        clusters.append([agent for component in components if len(component) < least for agent in component])
+        for label, members in enumerate(clusters):
+            for agent in members:
+                self.labels[agent] = label
+
+
+class DynUCB(LabelledTwin):
+    """A fixed number of clusters; an agent moves to the nearest one after each observation."""
+
+    def __init__(
+        self,
+        n_agents: int,
+        dim: int,
+        *,
+        alpha: float,
+        ridge: float = 1.0,
+        n_clusters: int,
+        labels: Sequence[int],
+    ) -> None:
+        super().__init__(n_agents, dim, alpha=alpha, ridge=ridge, labels=labels)
+        self.n_clusters = n_clusters
+
+    def revise(self, agent: int, t: int) -> None:
+        own = self.theta_hat([agent])
+        distances = [distance(own, self.theta_hat(self.members(c))) for c in range(self.n_clusters)]
+        self.labels[agent] = distances.index(min(distances))
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Simulation and scores
+# ---------------------------------------------------------------------------------------------------------
+
+
+class Steps(Protocol):
+    """The three steps of a policy."""
+
+    def select(self, agent: int, arms: Floats, t: int) -> int: ...
+    def observe(self, agent: int, x: Floats, reward: float, t: int) -> None: ...
+    def revise(self, agent: int, t: int) -> None: ...
+
+
+class Run(NamedTuple):
+    """`agents`, `choices` and `rewards` per event, in order; `regret` per round, cumulative."""
+
+    agents: Ints
+    choices: Ints
+    rewards: Floats
+    regret: Floats
+
+
+def run(
+    twin: Steps,
+    schedule: Sequence[Sequence[int]],
+    arms: Floats | Callable[[int], Floats],
+    mean_rewards: Callable[[int, int], Floats],
+    noise: Sequence[float] | Floats,
+) -> Run:
+    """Simulate: in round t = 1, 2, … all selects, then all observes, then all revises.
+
+    `mean_rewards(agent, t)` gives the mean of every arm, (K,); `noise` has one entry per event.
+    """
+    agents: list[int] = []
+    choices: list[int] = []
+    rewards: list[float] = []
+    regret: list[float] = []
+    total = 0.0
+    for t, pulling in enumerate(schedule, start=1):
+        arms_now = arms(t) if callable(arms) else arms
+        chosen = [twin.select(agent, arms_now, t) for agent in pulling]
+        for agent, choice in zip(pulling, chosen, strict=True):
+            means = mean_rewards(agent, t)
+            reward = float(means[choice] + noise[len(rewards)])
+            total += float(max(means) - means[choice])
+            agents.append(agent)
+            choices.append(choice)
+            rewards.append(reward)
+            twin.observe(agent, arms_now[choice], reward, t)
+        for agent in pulling:
+            twin.revise(agent, t)
+        regret.append(total)
+    return Run(
+        np.array(agents, dtype=np.int64),
+        np.array(choices, dtype=np.int64),
+        np.array(rewards, dtype=np.float64),
+        np.array(regret, dtype=np.float64),
+    )
+
+
+def f1(graph: Bools, labels: Sequence[int] | Ints) -> float:
+    """F1 score of a graph's edges against the pairs with the same label, over i < j."""
+    hits = false_alarms = misses = 0
+    for i in range(len(labels)):
+        for j in range(i + 1, len(labels)):
+            same = labels[i] == labels[j]
+            if graph[i, j] and same:
+                hits += 1
+            elif graph[i, j]:
+                false_alarms += 1
+            elif same:
+                misses += 1
+    return 2 * hits / (2 * hits + false_alarms + misses) if hits else 0.0

@@ -1,0 +1,138 @@
+"""Whole runs: compiled policies make the naive twins' choices and cut the same edges in the same rounds."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from tests import reference
+
+import shoal
+from shoal.environments.base import Environment
+
+ASYNCHRONOUS, SYNCHRONOUS, SCHEDULE = "asynchronous", "synchronous", "schedule"
+
+
+def both(name: str, environment: Environment, alpha: float, seed: int, **own: Any) -> tuple[Any, Any]:
+    """A compiled policy and its twin, with the same parameters."""
+    n, d = environment.n_agents, environment.dim
+    policy = shoal.make_policy(name, n, d, alpha=alpha, seed=seed, **own)
+    if name == "dynucb":
+        own["labels"] = policy.labels
+    classes = {"bass": "BASS", "club": "CLUB", "sclub": "SCLUB", "cmlb": "CMLB", "dynucb": "DynUCB"}
+    twin = getattr(reference, classes.get(name, name.capitalize()))(n, d, alpha=alpha, **own)
+    return policy, twin
+
+
+def play_both(
+    policy: Any, twin: Any, environment: Environment, pulling: str, horizon: int, seed: int
+) -> None:
+    schedule: Any = pulling
+    if pulling == SCHEDULE:
+        rng = np.random.default_rng(seed)
+        n = environment.n_agents
+        schedule = [rng.permutation(n)[: rng.integers(0, n + 1)] for _ in range(horizon)]
+    trace = shoal.simulate(policy, environment, horizon=horizon, seed=seed, pulling=schedule, points=7)
+    if pulling == ASYNCHRONOUS:
+        schedule = [[agent] for agent in trace.agents]
+    elif pulling == SYNCHRONOUS:
+        schedule = [list(range(environment.n_agents))] * horizon
+
+    def arms(t: int) -> Any:
+        return environment.arms_in(t, t)[0]
+
+    def means(agent: int, t: int) -> Any:
+        return environment.rewards_in(arms(t)[None], np.array([0]), np.array([agent]))[0]
+
+    _, noise_source = (np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(2))
+    noise = environment.noise_scale * noise_source.standard_normal(len(trace.agents))
+    naive = reference.run(twin, schedule, arms, means, noise)
+    assert np.array_equal(trace.agents, naive.agents)
+    assert np.array_equal(trace.choices, naive.choices)
+    np.testing.assert_allclose(trace.rewards, naive.rewards, rtol=1e-12)
+    np.testing.assert_allclose(trace.regret, naive.regret, rtol=1e-9, atol=1e-9)
+    assert np.array_equal(policy.graph, twin.graph())
+    assert policy.communication_cost == twin.communication_cost == trace.communication[-1]
+    assert trace.edges[-1] == twin.graph().sum() // 2
+    if environment.labels is not None:
+        assert trace.f1[-1] == pytest.approx(reference.f1(twin.graph(), environment.labels))
+    for agent in range(environment.n_agents):
+        assert list(policy.neighbors(agent)) == twin.pool(agent)
+        np.testing.assert_allclose(policy.estimate(agent), twin.theta_hat(twin.pool(agent)), atol=1e-8)
+        np.testing.assert_allclose(policy.local_estimate(agent), twin.theta_hat([agent]), atol=1e-8)
+        assert policy.pulls[agent] == len(twin.samples[agent])
+    if hasattr(twin, "separation_time"):
+        assert np.array_equal(policy.separation_time, twin.separation_time)
+        assert trace.separation_time is not None
+        assert np.array_equal(trace.separation_time, twin.separation_time)
+
+
+NAMES = ["independent", "oracle", "club", "sclub", "cmlb", "dynucb", "bass"]
+
+
+def own_parameters(name: str, environment: Environment, gamma: float) -> dict[str, Any]:
+    own: dict[str, dict[str, Any]] = {
+        "independent": {},
+        "oracle": {"labels": environment.labels},
+        "club": {"gamma": gamma},
+        "sclub": {"gamma": gamma},
+        "cmlb": {"gamma": gamma, "exploration_rounds": 60},
+        "dynucb": {"n_clusters": 3},
+        "bass": {"delta": 0.1},
+    }
+    return own[name]
+
+
+@pytest.mark.parametrize("pulling", [ASYNCHRONOUS, SYNCHRONOUS, SCHEDULE])
+@pytest.mark.parametrize("angle", [math.pi / 16, 7 * math.pi / 16])
+@pytest.mark.parametrize("name", NAMES)
+def test_same_run(name: str, angle: float, pulling: str) -> None:
+    for seed in range(2):
+        environment = shoal.SyntheticClusters(12, 4, 3, angle, seed=seed)
+        # thresholds at which clusters form, split and merge within the run
+        gamma = {"club": 0.45, "sclub": 0.7, "cmlb": 0.9}.get(name, 1.0)
+        policy, twin = both(name, environment, 0.4, seed, **own_parameters(name, environment, gamma))
+        horizon = 400 if pulling == ASYNCHRONOUS else 60
+        if pulling != ASYNCHRONOUS and name == "cmlb":
+            horizon = 80
+        play_both(policy, twin, environment, pulling, horizon, seed)
+
+
+@pytest.mark.parametrize("radius", ["beta", "beta_squared"])
+@pytest.mark.parametrize(("n", "d"), [(1, 1), (2, 1), (5, 2), (8, 20), (30, 5), (60, 3)])
+def test_bass_over_sizes(n: int, d: int, radius: str) -> None:
+    environment = shoal.GaussianClusters(n, d, min(3, n), n_arms=6, seed=n)
+    gamma = 2.0 if radius == "beta" else 0.8
+    policy, twin = both(
+        "bass", environment, 0.5, 0, delta=0.3, gamma=gamma, radius=radius, ridge=0.7, noise_scale=1.3
+    )
+    play_both(policy, twin, environment, ASYNCHRONOUS, 300, seed=d)
+    if n >= 5:
+        assert (policy.separation_time > 0).any()
+
+
+@pytest.mark.parametrize("name", ["club", "sclub", "cmlb", "dynucb", "oracle", "independent"])
+@pytest.mark.parametrize(("n", "d"), [(1, 1), (2, 3), (40, 2)])
+def test_baselines_over_sizes(name: str, n: int, d: int) -> None:
+    environment = shoal.GaussianClusters(n, d, min(3, n), n_arms=6, seed=n)
+    own = own_parameters(name, environment, 0.5)
+    policy, twin = both(name, environment, 0.5, 1, ridge=2.0, **own)
+    play_both(policy, twin, environment, ASYNCHRONOUS, 250, seed=d)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_arms_that_change_every_round(name: str) -> None:
+    environment = shoal.ChangingArms(8, 3, 2, n_arms=5, noise_scale=0.5, seed=4)
+    policy, twin = both(name, environment, 0.4, 0, **own_parameters(name, environment, 0.6))
+    play_both(policy, twin, environment, ASYNCHRONOUS, 300, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("angle", [math.pi / 16, 7 * math.pi / 16])
+@pytest.mark.parametrize("radius", ["beta", "beta_squared"])
+def test_bass_at_the_paper_s_dimension(angle: float, radius: str) -> None:
+    environment = shoal.SyntheticClusters(20, 10, 3, angle, seed=3)
+    gamma = 2.0 if radius == "beta" else 1.0
+    policy, twin = both("bass", environment, 0.3, 0, delta=0.1, gamma=gamma, radius=radius)
+    play_both(policy, twin, environment, ASYNCHRONOUS, 3000, seed=9)
+    assert (policy.separation_time > 0).any()

@@ -1,0 +1,123 @@
+"""The synthetic environments: published gaps, cluster sizes, mean rewards, draws that only the seed decides."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shoal
+
+
+@pytest.mark.parametrize(("angle", "gap"), [(math.pi / 16, 0.2), (7 * math.pi / 16, 1.27)])
+@pytest.mark.parametrize("n_clusters", [3, 6])
+def test_published_gaps(angle: float, gap: float, n_clusters: int) -> None:
+    environment = shoal.SyntheticClusters(100, 10, n_clusters, angle, seed=0)
+    assert round(environment.gap, 2) == gap
+    assert environment.arms.shape == (5 * n_clusters, 10)
+    assert environment.labels is not None
+    sizes = np.bincount(environment.labels)
+    assert sizes.max() - sizes.min() <= 1
+    if n_clusters == 3:
+        assert sorted(sizes) == [33, 33, 34]
+
+
+def test_layout_of_the_parameters() -> None:
+    environment = shoal.SyntheticClusters(4, 5, 4, 0.3, seed=0)
+    expected = np.zeros((4, 5))
+    expected[0, 0] = expected[2, 2] = 1.0
+    expected[1, :2] = expected[3, 2:4] = math.cos(0.3), math.sin(0.3)
+    assert environment.theta_star is not None
+    np.testing.assert_allclose(environment.theta_star, expected)
+
+
+def test_arms_scatter_around_the_parameters() -> None:
+    environment = shoal.SyntheticClusters(3, 10, 3, 1.0, arms_per_cluster=2000, arm_spread=0.5, seed=0)
+    assert environment.theta_star is not None
+    for m in range(3):
+        around = environment.arms[2000 * m : 2000 * (m + 1)] - environment.theta_star[m]
+        assert np.abs(around.mean(axis=0)).max() < 0.05
+        np.testing.assert_allclose(around.std(axis=0), 0.5, rtol=0.06)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda seed: shoal.SyntheticClusters(9, 4, 3, 0.7, seed=seed),
+        lambda seed: shoal.GaussianClusters(9, 4, 3, seed=seed),
+        lambda seed: shoal.ChangingArms(9, 4, 3, seed=seed),
+    ],
+)
+def test_every_environment(make: Any) -> None:
+    environment, same, other = make(1), make(1), make(2)
+    assert np.array_equal(environment.arms, same.arms)
+    assert not np.array_equal(environment.arms, other.arms)
+    assert environment.mean_rewards.shape == (9, environment.n_arms)
+    np.testing.assert_allclose(
+        environment.mean_rewards, environment.theta_star @ environment.arms.T, atol=1e-12
+    )
+    distances = [
+        np.linalg.norm(environment.theta_star[i] - environment.theta_star[j])
+        for i in range(9)
+        for j in range(9)
+        if environment.labels[i] != environment.labels[j]
+    ]
+    assert environment.gap == pytest.approx(min(distances))
+    with pytest.raises(ValueError, match="read-only"):
+        environment.arms[0, 0] = 1.0
+    agents = np.array([4, 0, 8])
+    rounds = environment.arms_in(5, 7)
+    means = environment.rewards_in(
+        rounds, np.arange(3) if len(rounds) > 1 else np.zeros(3, dtype=int), agents
+    )
+    for n, agent in enumerate(agents):
+        arms = rounds[n if len(rounds) > 1 else 0]
+        np.testing.assert_allclose(means[n], arms @ environment.theta_star[agent], atol=1e-12)
+
+
+def test_changing_arms_can_be_asked_for_in_any_pieces() -> None:
+    environment = shoal.ChangingArms(3, 2, 2, n_arms=4, seed=5)
+    whole = environment.arms_in(1, 1000)
+    assert whole.shape == (1000, 4, 2)
+    assert np.array_equal(whole[0], environment.arms)
+    assert np.array_equal(whole[250:260], environment.arms_in(251, 260))
+    assert np.array_equal(whole[511], environment.arms_in(512, 512)[0])
+    assert not np.array_equal(whole[0], whole[1])
+    norms = np.linalg.norm(whole, axis=2)
+    assert norms.max() <= 1.0
+    assert abs((norms < 0.5).mean() - 0.25) < 0.03  # uniform in the disc
+
+
+def test_one_cluster_has_no_gap() -> None:
+    assert math.isnan(shoal.GaussianClusters(4, 2, 1, seed=0).gap)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: shoal.SyntheticClusters(10, 2, 3, 1.0), "dim must be at least n_clusters = 3, got 2"),
+        (lambda: shoal.SyntheticClusters(2, 5, 3, 1.0), "n_clusters must be at most n_agents = 2, got 3"),
+        (lambda: shoal.SyntheticClusters(10, 5, 3, math.nan), "angle must be a finite number"),
+        (
+            lambda: shoal.SyntheticClusters(10, 5, 3, 1.0, noise_scale=-1.0),
+            "noise_scale must be a finite number",
+        ),
+        (lambda: shoal.GaussianClusters(0, 5), "n_agents must be an integer of at least 1, got 0"),
+        (lambda: shoal.GaussianClusters(5, 5, n_arms=0), "n_arms must be an integer of at least 1, got 0"),
+        (lambda: shoal.ChangingArms(5, 5, seed=-3), "seed must be a non-negative integer or None, got -3"),
+        (lambda: shoal.Environment(np.ones((2, 2))), "theta_star or mean_rewards must be given"),
+        (
+            lambda: shoal.Environment(np.ones((2, 2)), theta_star=np.ones((3, 1))),
+            r"theta_star must have shape",
+        ),
+        (
+            lambda: shoal.Environment(
+                np.ones((2, 2)), theta_star=np.ones((3, 2)), labels=np.zeros(2, dtype=int)
+            ),
+            r"labels must have shape \(3,\), got \(2,\)",
+        ),
+    ],
+)
+def test_bad_input(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,231 @@
+"""The simulation: reproducible, paired, the same for plain policies, and strict about its input."""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shoal
+from shoal import simulation
+from shoal.metrics import cumulative_regret, misassigned_agents, same_cluster
+from shoal.simulation import Trace
+
+
+def world(seed: int = 0, **own: Any) -> shoal.SyntheticClusters:
+    return shoal.SyntheticClusters(10, 4, 3, 1.0, seed=seed, **own)
+
+
+def bass(**own: Any) -> shoal.BASS:
+    return shoal.BASS(10, 4, alpha=0.3, delta=0.1, **own)
+
+
+def assert_same(one: Trace, two: Trace) -> None:
+    for field in ("agents", "choices", "rewards", "regret", "recorded", "f1", "edges", "communication"):
+        assert np.array_equal(getattr(one, field), getattr(two, field)), field
+
+
+class Plain:
+    """A policy as a researcher starts one: two methods, no base class."""
+
+    def __init__(self, inner: shoal.Policy) -> None:
+        self.inner = inner
+
+    def select(self, agent: int, arms: Any) -> int:
+        return self.inner.select(agent, arms)
+
+    def update(self, agent: int, x: Any, reward: float) -> None:
+        self.inner.update(agent, x, reward)
+
+
+def test_same_seed_same_trace_and_another_seed_another() -> None:
+    one = shoal.simulate(bass(), world(), horizon=500, seed=3)
+    assert_same(one, shoal.simulate(bass(), world(), horizon=500, seed=3))
+    other = shoal.simulate(bass(), world(), horizon=500, seed=4)
+    assert not np.array_equal(one.agents, other.agents)
+    assert not np.array_equal(one.rewards, other.rewards)
+
+
+def test_any_number_of_threads() -> None:
+    def run(seed: int) -> Trace:
+        return shoal.simulate(bass(epsilon=0.2, seed=seed), world(seed), horizon=400, seed=seed)
+
+    alone = [run(seed) for seed in range(6)]
+    with ThreadPoolExecutor(4) as pool:
+        for one, two in zip(alone, pool.map(run, range(6)), strict=True):
+            assert_same(one, two)
+
+
+def test_draws_do_not_depend_on_the_policy() -> None:
+    environment = world()
+    traces = [
+        shoal.simulate(shoal.make_policy("independent", 10, 4, alpha=alpha), environment, horizon=300, seed=1)
+        for alpha in (0.1, 2.0)
+    ]
+    assert np.array_equal(traces[0].agents, traces[1].agents)
+    noise = [t.rewards - environment.mean_rewards[t.agents, t.choices] for t in traces]
+    np.testing.assert_allclose(noise[0], noise[1], atol=1e-12)
+    assert not np.array_equal(traces[0].choices, traces[1].choices)
+
+
+@pytest.mark.parametrize("pulling", ["asynchronous", "synchronous"])
+@pytest.mark.parametrize("changing", [False, True])
+def test_recording_and_blocks_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, pulling: str, changing: bool
+) -> None:
+    environment: shoal.Environment = shoal.ChangingArms(10, 4, seed=2) if changing else world()
+    full = shoal.simulate(bass(), environment, horizon=300, seed=3, pulling=pulling, points=300)
+    few = shoal.simulate(bass(), environment, horizon=300, seed=3, pulling=pulling, points=4)
+    assert np.array_equal(full.rewards, few.rewards)
+    assert np.array_equal(full.f1[few.recorded - 1], few.f1)
+    monkeypatch.setattr(simulation, "BLOCK_EVENTS", 7)
+    assert_same(full, shoal.simulate(bass(), environment, horizon=300, seed=3, pulling=pulling, points=300))
+
+
+def test_recorded_rounds() -> None:
+    trace = shoal.simulate(bass(), world(), horizon=1000, seed=0, points=8)
+    assert list(trace.recorded) == [125, 250, 375, 500, 625, 750, 875, 1000]
+    assert len(trace.f1) == len(trace.edges) == len(trace.communication) == 8
+    assert list(shoal.simulate(bass(), world(), horizon=3, seed=0).recorded) == [1, 2, 3]
+
+
+def test_plain_policies_run_in_the_same_loop() -> None:
+    for pulling in ("asynchronous", [[3, 1], [], [0, 2, 5]] * 20):
+        horizon = 60
+        shared: Any = pulling if not isinstance(pulling, str) else "asynchronous"
+        compiled = shoal.simulate(bass(), world(), horizon=horizon, seed=1, pulling=[0] * 60)
+        plain = shoal.simulate(Plain(bass()), world(), horizon=horizon, seed=1, pulling=[0] * 60)
+        assert np.array_equal(compiled.rewards, plain.rewards)
+        assert np.isnan(plain.f1).all()
+        assert (plain.edges == -1).all()
+        trace = shoal.simulate(
+            Plain(shoal.Independent(10, 4, alpha=0.3)), world(), horizon=horizon, seed=1, pulling=shared
+        )
+        again = shoal.simulate(
+            shoal.Independent(10, 4, alpha=0.3), world(), horizon=horizon, seed=1, pulling=shared
+        )
+        assert np.array_equal(trace.agents, again.agents)
+    asynchronous = shoal.simulate(Plain(bass()), world(), horizon=200, seed=1)
+    assert_rewards = shoal.simulate(bass(), world(), horizon=200, seed=1)
+    assert np.array_equal(asynchronous.rewards, assert_rewards.rewards)
+
+
+def test_regret_is_that_of_the_choices() -> None:
+    environment = world()
+    trace = shoal.simulate(bass(), environment, horizon=200, seed=1)
+    expected = cumulative_regret(environment.mean_rewards[trace.agents], trace.choices)
+    np.testing.assert_allclose(trace.regret, expected, atol=1e-12)
+    synchronous = shoal.simulate(bass(), environment, horizon=20, seed=1, pulling="synchronous")
+    assert synchronous.regret.shape == (20,)
+    assert synchronous.agents.shape == (200,)
+    expected = cumulative_regret(environment.mean_rewards[synchronous.agents], synchronous.choices)[9::10]
+    np.testing.assert_allclose(synchronous.regret, expected, atol=1e-12)
+
+
+def test_online_calls_are_the_simulation() -> None:
+    environment = world()
+    trace = shoal.simulate(shoal.BASS(10, 4, alpha=0.3, delta=0.1), environment, horizon=300, seed=2)
+    online = shoal.BASS(10, 4, alpha=0.3, delta=0.1)
+    for agent, choice, reward in zip(trace.agents, trace.choices, trace.rewards, strict=True):
+        assert online.select(agent, environment.arms) == choice
+        online.update(agent, environment.arms[choice], reward)
+    assert online.rounds == 300
+
+
+def test_epsilon_explores() -> None:
+    environment = world(noise_scale=0.0)
+    greedy = shoal.simulate(bass(), environment, horizon=2000, seed=0)
+    random = shoal.simulate(bass(epsilon=1.0, seed=0), environment, horizon=2000, seed=0)
+    counts = np.bincount(random.choices, minlength=15)
+    assert counts.min() > 80  # 133 expected of each
+    assert np.bincount(greedy.choices, minlength=15).min() < 80
+    half = shoal.simulate(bass(epsilon=0.5, seed=0), environment, horizon=2000, seed=0)
+    assert greedy.final_regret < half.final_regret < random.final_regret
+
+
+def test_progress_counts_every_round() -> None:
+    seen: list[int] = []
+    shoal.simulate(bass(), world(), horizon=777, seed=0, points=10, progress=seen.append)
+    assert sum(seen) == 777
+
+
+def test_misassigned_agents() -> None:
+    truth = same_cluster(np.array([0, 0, 1, 1]))
+    graph = truth.copy()
+    graph[0, 2] = graph[2, 0] = True
+    graph[0, 1] = graph[1, 0] = False
+    assert list(misassigned_agents(graph, truth)) == [2, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"horizon": 0}, "horizon must be an integer of at least 1, got 0"),
+        ({"horizon": 2.5}, "horizon must be an integer"),
+        ({"seed": None}, "seed must be an integer"),
+        ({"seed": -1}, "seed must be a non-negative integer"),
+        ({"points": 0}, "points must be an integer"),
+        ({"pulling": "sometimes"}, "pulling must be one of 'asynchronous', 'synchronous', got 'sometimes'"),
+        ({"pulling": [[0], [1]]}, "pulling must have one entry for each of the 5 rounds, got 2"),
+        (
+            {"pulling": [[0], [1], [10], [0], [0]]},
+            r"pulling must name distinct agents in 0, …, 9, got \[10\] in round 3",
+        ),
+        ({"pulling": [[0, 0]] * 5}, r"got \[0 0\] in round 1"),
+        ({"pulling": [[0.5]] * 5}, "pulling must name distinct agents"),
+    ],
+)
+def test_bad_input(change: dict[str, Any], message: str) -> None:
+    policy = bass()
+    arguments: dict[str, Any] = {"horizon": 5, "seed": 0} | change
+    with pytest.raises(ValueError, match=message):
+        shoal.simulate(policy, world(), **arguments)
+    assert policy.rounds == 0
+
+
+def test_policy_and_environment_must_fit() -> None:
+    with pytest.raises(ValueError, match="policy has dim = 3, the environment 4"):
+        shoal.simulate(shoal.Independent(10, 3, alpha=1.0), world(), horizon=5, seed=0)
+    with pytest.raises(ValueError, match="policy has n_agents = 9, the environment 10"):
+        shoal.simulate(shoal.Independent(9, 4, alpha=1.0), world(), horizon=5, seed=0)
+    with pytest.raises(ValueError, match="policy must have a method select"):
+        shoal.simulate(object(), world(), horizon=5, seed=0)
+    gone = bass()
+    gone.remove_agent(1)
+    with pytest.raises(ValueError, match="policy must not have removed agents"):
+        shoal.simulate(gone, world(), horizon=5, seed=0)
+
+
+def test_a_plain_policy_s_wrong_arm_is_named() -> None:
+    class Wrong:
+        def select(self, agent: int, arms: Any) -> int:
+            return 99
+
+        def update(self, agent: int, x: Any, reward: float) -> None: ...
+
+    with pytest.raises(ValueError, match="select must return an arm in 0, …, 14, got 99"):
+        shoal.simulate(Wrong(), world(), horizon=5, seed=0)
+
+
+@pytest.mark.slow
+def test_bass_lies_between_oracle_and_independent() -> None:
+    """10 seeds of the first scenario: BASS below half of Independent's best, above Oracle's best."""
+    horizon, seeds = 50_000, range(10)
+
+    def mean_regret(name: str, alpha: float, **own: Any) -> float:
+        def run(seed: int) -> float:
+            environment = shoal.SyntheticClusters(100, 10, 3, math.pi / 16, seed=seed)
+            if name == "oracle":
+                own["labels"] = environment.labels
+            policy = shoal.make_policy(name, 100, 10, alpha=alpha, **own)
+            return shoal.simulate(policy, environment, horizon=horizon, seed=seed, points=1).final_regret
+
+        with ThreadPoolExecutor() as pool:
+            return float(np.mean(list(pool.map(run, seeds))))
+
+    alphas = (0.3, 0.6, 1.0)
+    independent = min(mean_regret("independent", alpha) for alpha in alphas)
+    oracle = min(mean_regret("oracle", alpha) for alpha in alphas)
+    bass_regret = mean_regret("bass", 0.3, delta=0.1)
+    assert oracle < bass_regret < independent / 2
