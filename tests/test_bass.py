@@ -61,7 +61,7 @@ def test_the_witness_changes_no_verdict() -> None:
         trace = shoal.simulate(quick, environment, horizon=3000, seed=1)
         plain = shoal.BASS(20, 5, alpha=0.3, delta=0.1, gamma=gamma, radius=radius)
         for agent, choice, reward in zip(trace.agents, trace.choices, trace.rewards, strict=True):
-            plain.state.witness.fill(np.nan)
+            plain.state.excess.fill(np.nan)
             assert plain.select(agent, environment.arms) == choice
             plain.update(agent, environment.arms[choice], reward)
         assert np.array_equal(quick.separation_time, plain.separation_time)

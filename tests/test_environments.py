@@ -1,4 +1,4 @@
-"""The synthetic environments: published gaps, cluster sizes, mean rewards, draws that only the seed decides."""
+"""The synthetic environments: published gaps, cluster sizes, mean rewards, and reproducible draws."""
 
 import math
 from typing import Any

@@ -55,8 +55,8 @@ def make_statistics(n: int, dim: int, ridge: float) -> Statistics:
 
 
 @compiled
-def add_sample(stats: Statistics, row: int, x: Vector, reward: float) -> None:
-    """Let one row take in one observation."""
+def add_sample(stats: Statistics, row: int, x: Vector, reward: float) -> float:
+    """Let one row take in one observation; return `1 + xᵀ A⁻¹ x`, with A as it was before."""
     d = x.shape[0]
     A = stats.A[row]
     b = stats.b[row]
@@ -65,13 +65,14 @@ def add_sample(stats: Statistics, row: int, x: Vector, reward: float) -> None:
         for column in range(d):
             A[m, column] += factor * x[column]
         b[m] += reward * factor
+    growth = add_sample_to_inverse(stats.A_inv[row], x, stats.A_inv_x)
     stats.pulls[row] += 1
     if stats.pulls[row] % REFRESH_EVERY == 0:
         solve_row(stats, row)
     else:
-        growth = add_sample_to_inverse(stats.A_inv[row], x, stats.A_inv_x)
         stats.logdet_A[row] += math.log(growth)
         multiply_symmetric(stats.A_inv[row], b, stats.theta_hat[row])
+    return growth
 
 
 @compiled

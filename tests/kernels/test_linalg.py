@@ -86,3 +86,20 @@ def test_compensated_dot_has_twice_the_digits(pairs: list[tuple[float, float]]) 
 def test_compensated_dot_survives_cancellation() -> None:
     assert linalg.dot_compensated(np.array([1e16, 1.0, -1e16]), np.array([1.0, 1.0, 1.0])) == 1.0
     assert linalg.dot(np.array([1e16, 1.0, -1e16]), np.array([1.0, 1.0, 1.0])) == 0.0
+
+
+@pytest.mark.parametrize("d", DIMS)
+def test_packed_sums(d: int) -> None:
+    rng = np.random.default_rng(d)
+    packed, members = np.zeros((5, d * (d + 1) // 2 + d)), np.array([True, False, True, True, False])
+    A_naive, b_naive = 0.5 * np.eye(d), np.zeros(d)
+    for n in range(30):
+        x, reward = rng.standard_normal(d), float(rng.standard_normal())
+        linalg.add_packed(packed[n % 5], x, reward)
+        if members[n % 5]:
+            A_naive, b_naive = A_naive + np.outer(x, x), b_naive + reward * x
+    total, A, b = np.full(packed.shape[1], np.nan), np.zeros((d, d)), np.zeros(d)
+    linalg.sum_packed(packed, members, np.zeros(6, dtype=np.int64), total)
+    linalg.unpack(total, 0.5, A, b)
+    np.testing.assert_allclose(np.tril(A), np.tril(A_naive), atol=1e-12)
+    np.testing.assert_allclose(b, b_naive, atol=1e-12)

@@ -32,7 +32,7 @@ def test_rows_equal_a_refit(d: int, ridge: float) -> None:
     assert np.array_equal(stats.A[2], ridge * np.eye(d))  # the row that saw nothing
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32), st.integers(1, 6), st.integers(1, 5))
 def test_pool_equals_a_refit_from_raw_samples(seed: int, d: int, n: int) -> None:
     rng = np.random.default_rng(seed)

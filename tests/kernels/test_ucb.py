@@ -7,7 +7,7 @@ import pytest
 from tests import reference
 from tests.kernels.test_linalg import random_spd
 
-from shoal.kernels.ucb import best_arm
+from shoal.kernels.ucb import LANES, best_arm, best_arm_of_factor
 
 
 @pytest.mark.parametrize("d", [1, 2, 5, 10, 20])
@@ -31,3 +31,16 @@ def test_ties_go_to_the_lowest_index() -> None:
     arms = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
     assert best_arm(np.array([1.0, 0.0]), np.eye(2), arms, 1.0) == 1
     assert best_arm(np.zeros(2), np.eye(2), np.ones((4, 2)), 1.0) == 0
+
+
+@pytest.mark.parametrize("d", [1, 2, 5, 10, 20])
+@pytest.mark.parametrize("n_arms", [1, 14, 15, 16, 31, 50])
+def test_best_arm_from_the_factor_is_the_twin_s(d: int, n_arms: int) -> None:
+    rng = np.random.default_rng(100 * d + n_arms)
+    scratch = np.full((d, LANES), 7.0), np.zeros(LANES), np.zeros(LANES)
+    for t in range(1, 20):
+        A, b, arms = random_spd(rng, d), rng.standard_normal(d), rng.standard_normal((n_arms, d))
+        L = np.asarray(np.linalg.cholesky(A), dtype=np.float64)
+        theta_hat = np.asarray(np.linalg.solve(A, b), dtype=np.float64)
+        choice = best_arm_of_factor(L, b, arms, 0.7 * sqrt(log(t + 1)), *scratch)
+        assert choice == reference.choose(theta_hat, A, arms, 0.7, t)

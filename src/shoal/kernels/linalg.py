@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from shoal.kernels.compiled import compiled
-from shoal.types import Matrix, Vector
+from shoal.types import Booleans, Integers, Matrix, Vector
 
 
 @compiled
@@ -159,3 +159,45 @@ def dot_compensated(u: Vector, v: Vector) -> float:
         total = new_total
         error += product_error + sum_error
     return total + error
+
+
+@compiled
+def add_packed(packed: Vector, x: Vector, reward: float) -> None:
+    """Add a sample to packed sums: the lower triangle of `Σ x xᵀ`, row by row, then `Σ y x`."""
+    d = x.shape[0]
+    position = 0
+    for row in range(d):
+        factor = x[row]
+        for column in range(row + 1):
+            packed[position + column] += factor * x[column]
+        position += row + 1
+    for m in range(d):
+        packed[position + m] += reward * x[m]
+
+
+@compiled
+def sum_packed(packed: Matrix, members: Booleans, chosen: Integers, out: Vector) -> None:
+    """Sum the rows of `packed` that are members; `chosen` is scratch for their indices."""
+    count = 0
+    for j in range(members.shape[0]):  # no branch: which agents are members is hard to predict
+        chosen[count] = j
+        count += members[j]
+    out[:] = 0.0
+    for n in range(count):
+        row = packed[chosen[n]]
+        for m in range(out.shape[0]):
+            out[m] += row[m]
+
+
+@compiled
+def unpack(packed: Vector, ridge: float, A: Matrix, b: Vector) -> None:
+    """Write `ridge·I + Σ x xᵀ` into the lower triangle of `A`, and `Σ y x` into `b`."""
+    d = b.shape[0]
+    position = 0
+    for row in range(d):
+        for column in range(row + 1):
+            A[row, column] = packed[position + column]
+        A[row, row] += ridge
+        position += row + 1
+    for m in range(d):
+        b[m] = packed[position + m]

@@ -208,30 +208,46 @@ def _next(
 
 
 @compiled
-def keeps_witness(
-    theta_i: Vector, A_i: Matrix, limit: float, ridge: float, points: Matrix, offsets: Matrix, inside: Vector
-) -> None:
-    """Mark which of the points (columns of `points`, shape (d, n)) surely lie in `‖p−θ_i‖²_{A_i} ≤ limit`.
-
-    `inside[j]` becomes the form plus its rounding error, minus the limit: at most 0 means inside. A ⪰
-    ridge·I bounds the rounding error by a multiple of the form itself.
-    """
+def excess_at(theta: Vector, A: Matrix, points: Matrix, offsets: Matrix, out: Vector) -> None:
+    """Write `‖p−θ‖²_A` of every column p of `points` (d, n) into `out`; `offsets` (d, n) is scratch."""
     d, n = points.shape
     for m in range(d):
-        center = theta_i[m]
+        center = theta[m]
         for j in range(n):
             offsets[m, j] = points[m, j] - center
     for j in range(n):
-        inside[j] = 0.0
+        out[j] = 0.0
     for row in range(d):
-        weight = A_i[row, row]
+        weight = A[row, row]
         for j in range(n):
-            inside[j] += weight * offsets[row, j] * offsets[row, j]
+            out[j] += weight * offsets[row, j] * offsets[row, j]
         for column in range(row):
-            weight = 2.0 * A_i[row, column]
+            weight = 2.0 * A[row, column]
             for j in range(n):
-                inside[j] += weight * offsets[row, j] * offsets[column, j]
-    rounding = 1.0 + 16.0 * d * EPS * trace(A_i) / ridge
-    safe_limit = limit * (1.0 - SAFETY)
+                out[j] += weight * offsets[row, j] * offsets[column, j]
+
+
+@compiled
+def excess_grows(
+    points: Matrix, x: Vector, reward: float, shrink: float, fitted: Vector, excess: Vector
+) -> None:
+    """Bring `‖p−θ̂‖²_A` of every column p of `points` up to date after a sample; `fitted` (n,) is scratch.
+
+    It is the regularised squared error of p minus the least one, so it grows by `(y − x·p)² − shrink`, where
+    `shrink = (y − x·θ̂)² / (1 + xᵀ A⁻¹ x)`, θ̂ and A before the sample, is the growth of the least one.
+    """
+    d, n = points.shape
     for j in range(n):
-        inside[j] = inside[j] * rounding - safe_limit
+        fitted[j] = 0.0
+    for m in range(d):
+        factor = x[m]
+        for j in range(n):
+            fitted[j] += factor * points[m, j]
+    for j in range(n):
+        excess[j] += (reward - fitted[j]) ** 2 - shrink
+
+
+@compiled
+def safe_limit(limit: float, A: Matrix, ridge: float) -> float:
+    """What a computed form may be for the true one to be at most `limit`: A ⪰ ridge·I bounds its rounding."""
+    return float(limit * (1.0 - SAFETY - 16.0 * A.shape[0] * EPS * trace(A) / ridge))

@@ -5,6 +5,9 @@ import math
 from shoal.kernels.compiled import compiled
 from shoal.types import Matrix, Vector
 
+LANES = 16
+"""Columns solved side by side in `best_arm_of_factor`: 15 arms and b."""
+
 
 @compiled
 def best_arm(theta_hat: Vector, A_inv: Matrix, arms: Matrix, width: float) -> int:
@@ -27,4 +30,45 @@ def best_arm(theta_hat: Vector, A_inv: Matrix, arms: Matrix, width: float) -> in
         if score > best:
             best = score
             choice = k
+    return choice
+
+
+@compiled
+def best_arm_of_factor(
+    L: Matrix, b: Vector, arms: Matrix, width: float, columns: Matrix, means: Vector, variances: Vector
+) -> int:
+    """`best_arm` from the Cholesky factor `A = L Lᵀ` and `b`, without inverting A.
+
+    With `z = L⁻¹ x` and `y = L⁻¹ b`: `xᵀ A⁻¹ x = z·z` and `θ̂·x = z·y`. The last three
+    arguments are scratch of shapes (d, LANES), (LANES,) and (LANES,).
+    """
+    n_arms, d = arms.shape
+    best = -math.inf
+    choice = 0
+    for start in range(0, n_arms, LANES - 1):
+        count = min(LANES - 1, n_arms - start)
+        for row in range(d):
+            for k in range(count):
+                columns[row, k] = arms[start + k, row]
+            columns[row, LANES - 1] = b[row]
+        for k in range(LANES):
+            means[k] = 0.0
+            variances[k] = 0.0
+        for row in range(d):
+            for m in range(row):
+                factor = L[row, m]
+                for k in range(LANES):
+                    columns[row, k] -= factor * columns[m, k]
+            scale = 1.0 / L[row, row]
+            y = columns[row, LANES - 1] * scale
+            for k in range(LANES):
+                z = columns[row, k] * scale
+                columns[row, k] = z
+                means[k] += y * z
+                variances[k] += z * z
+        for k in range(count):
+            score = means[k] + width * math.sqrt(variances[k])
+            if score > best:
+                best = score
+                choice = start + k
     return choice

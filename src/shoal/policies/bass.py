@@ -12,12 +12,32 @@ import numpy as np
 
 from shoal import validation
 from shoal.kernels.compiled import compiled
-from shoal.kernels.separation import Scratch, keeps_witness, make_scratch, search
+from shoal.kernels.linalg import add_packed, cholesky, dot, solve_cholesky, sum_packed, unpack
+from shoal.kernels.separation import Scratch, excess_at, excess_grows, make_scratch, safe_limit, search
+from shoal.kernels.ucb import LANES, best_arm_of_factor
 from shoal.policies.base import Policy
-from shoal.policies.clustered import select_from
 from shoal.policies.steps import Common, step
-from shoal.statistics import Statistics, add_sample, make_statistics, pool_rows
+from shoal.statistics import REFRESH_EVERY, Statistics, add_sample, make_statistics
 from shoal.types import Booleans, Integers, Matrix, Tensor, Vector
+
+OUTLIER = 1000.0
+"""After a sample this surprising for the ellipsoid, the distances to the witnesses are computed afresh."""
+
+
+class BASSScratch(NamedTuple):
+    """Work space: nothing in it outlives a call."""
+
+    total: Vector  # packed sums of a pool
+    A: Matrix
+    L: Matrix
+    b: Vector
+    columns: Matrix
+    means: Vector
+    variances: Vector
+    offsets: Matrix  # (d, N)
+    fitted: Vector  # (N,)
+    chosen: Integers  # (N + 1,)
+    test: Scratch
 
 
 class BASSState(NamedTuple):
@@ -29,15 +49,14 @@ class BASSState(NamedTuple):
     squared: bool  # whether the test uses β² or β
     threshold: float  # γ²/4
     local: Statistics
-    pool: Statistics  # one row of scratch: the pool of whoever chooses
+    lent: Matrix  # (N, d(d+1)/2 + d) packed Σ x xᵀ and b of each agent
     connected: Booleans  # (N, N), True on the diagonal; ends only when the test cuts or samples are withdrawn
     separation_time: Integers  # (N, N)
     degree: Integers  # (N,) active neighbours
     radius: Vector  # (N,) c_i, which is β_i or its square
-    witness: Tensor  # (N, d, N): column j of row i lies in both ellipsoids, or is nan
-    scratch: Scratch
-    offsets: Matrix  # (d, N) scratch
-    inside: Vector  # (N,) scratch
+    witness: Tensor  # (N, d, N): column j of row i is a point in both ellipsoids, or nan
+    excess: Matrix  # (N, N) ‖p−θ̂_i‖²_{A_i} of that point
+    scratch: BASSScratch
 
 
 class Explanation(NamedTuple):
@@ -122,15 +141,26 @@ class BASS(Policy):
             squared=own["radius"] == "beta_squared",
             threshold=own["gamma"] ** 2 / 4.0,
             local=make_statistics(n_agents, d, own["ridge"]),
-            pool=make_statistics(1, d, own["ridge"]),
+            lent=np.zeros((n_agents, d * (d + 1) // 2 + d)),
             connected=np.ones((n_agents, n_agents), dtype=np.bool_),
             separation_time=np.full((n_agents, n_agents), -1),
             degree=np.full(n_agents, n_agents - 1),
             radius=np.zeros(n_agents),
             witness=np.zeros((n_agents, d, n_agents)),
-            scratch=make_scratch(d),
-            offsets=np.zeros((d, n_agents)),
-            inside=np.zeros(n_agents),
+            excess=np.zeros((n_agents, n_agents)),
+            scratch=BASSScratch(
+                total=np.zeros(d * (d + 1) // 2 + d),
+                A=np.zeros((d, d)),
+                L=np.zeros((d, d)),
+                b=np.zeros(d),
+                columns=np.zeros((d, LANES)),
+                means=np.zeros(LANES),
+                variances=np.zeros(LANES),
+                offsets=np.zeros((d, n_agents)),
+                fitted=np.zeros(n_agents),
+                chosen=np.zeros(n_agents + 1, dtype=np.int64),
+                test=make_scratch(d),
+            ),
         )
         state.radius[:] = scaled_radius(state, 0)
         return state
@@ -148,7 +178,7 @@ class BASS(Policy):
         local = state.local
         statistic, s, _ = search(
             local.theta_hat[i], local.A[i], state.radius[i], local.theta_hat[j], local.A[j], state.radius[j],
-            state.threshold, False, True, state.scratch,
+            state.threshold, False, True, state.scratch.test,
         )  # fmt: skip
         beta = np.sqrt(state.radius) if state.squared else state.radius
         shared = bool(state.connected[i, j])
@@ -171,9 +201,10 @@ class BASS(Policy):
         return np.array(self.state.connected[agent])
 
     def _pooled_estimate(self, agent: int) -> Vector:
-        state = self.state
-        pool_rows(state.local, state.connected[agent], state.common.ridge, state.pool, 0)
-        return np.asarray(state.pool.theta_hat[0])
+        factor_pool(self.state, agent)
+        scratch = self.state.scratch
+        solve_cholesky(scratch.L, scratch.b, scratch.b)
+        return np.asarray(scratch.b)
 
     def _end_edges(self, agent: int) -> None:
         self._count_neighbors()
@@ -182,12 +213,14 @@ class BASS(Policy):
         others = np.arange(self.n_agents) != agent
         self.state.connected[agent, others] = False
         self.state.connected[others, agent] = False
+        self.state.lent[agent] = 0.0
         self.state.radius[agent] = scaled_radius(self.state, agent)
 
     def _join(self, first: int) -> None:
         state = self.state
-        state.witness[:first, :, first:] = np.nan  # nobody knows a common point yet: the test will find one
-        state.witness[first:, :, :first] = np.nan
+        for known in (state.witness, state.excess):  # no common point yet: the test will find one
+            known[:first, ..., first:] = np.nan
+            known[first:, ..., :first] = np.nan
         for gone in np.flatnonzero(state.common.withdrawn):
             self._withdraw(int(gone))
         self._count_neighbors()
@@ -199,36 +232,76 @@ class BASS(Policy):
 
 @step("select", BASSState)
 def select(state: BASSState, agent: int, arms: Matrix, t: int) -> int:
-    pool_rows(state.local, state.connected[agent], state.common.ridge, state.pool, 0)
-    return select_from(state.pool, 0, arms, state.common.alpha, t)
+    factor_pool(state, agent)
+    width = state.common.alpha * math.sqrt(math.log(t + 1.0))
+    work = state.scratch
+    return best_arm_of_factor(work.L, work.b, arms, width, work.columns, work.means, work.variances)
 
 
 @step("observe", BASSState)
 def observe(state: BASSState, agent: int, x: Vector, reward: float, t: int) -> None:
-    add_sample(state.local, agent, x, reward)
+    local, points, work = state.local, state.witness[agent], state.scratch
+    residual = reward - dot(x, local.theta_hat[agent])
+    growth = add_sample(local, agent, x, reward)
+    add_packed(state.lent[agent], x, reward)
     state.radius[agent] = scaled_radius(state, agent)
     state.common.cost[0] += state.degree[agent]
+    shrink = residual * residual / growth
+    if local.pulls[agent] % REFRESH_EVERY == 0 or shrink > OUTLIER * state.threshold * state.radius[agent]:
+        excess_at(local.theta_hat[agent], local.A[agent], points, work.offsets, state.excess[agent])
+    else:
+        excess_grows(points, x, reward, shrink, work.fitted, state.excess[agent])
 
 
 @step("revise", BASSState)
 def revise(state: BASSState, agent: int, t: int) -> None:
-    local, witness, scratch = state.local, state.witness, state.scratch
-    theta_i, A_i, c_i = local.theta_hat[agent], local.A[agent], state.radius[agent]
-    limit = state.threshold * c_i
-    keeps_witness(theta_i, A_i, limit, state.common.ridge, witness[agent], state.offsets, state.inside)
-    for other in range(state.connected.shape[0]):
-        if not state.connected[agent, other] or state.inside[other] <= 0.0 or other == agent:
-            continue
-        _, _, separated = search(
-            theta_i, A_i, c_i, local.theta_hat[other], local.A[other], state.radius[other],
-            state.threshold, True, False, scratch,
-        )  # fmt: skip
-        if separated:
-            cut(state, agent, other, t)
-        else:
-            for m in range(theta_i.shape[0]):
-                witness[agent, m, other] = scratch.z[m]
-                witness[other, m, agent] = scratch.z[m]
+    limit = safe_limit(state.threshold * state.radius[agent], state.local.A[agent], state.common.ridge)
+    connected, excess = state.connected[agent], state.excess[agent]
+    doubtful, count = state.scratch.chosen, 0
+    for other in range(connected.shape[0]):
+        doubtful[count] = other
+        count += connected[other] & (not excess[other] <= limit) & (other != agent)
+    for n in range(count):
+        test(state, agent, doubtful[n], t)
+
+
+@compiled
+def test(state: BASSState, agent: int, other: int, t: int) -> None:
+    """Cut the edge if the exact test says so, otherwise keep the common point it found."""
+    local, point = state.local, state.scratch.test.z
+    _, _, separated = search(
+        local.theta_hat[agent], local.A[agent], state.radius[agent],
+        local.theta_hat[other], local.A[other], state.radius[other],
+        state.threshold, True, False, state.scratch.test,
+    )  # fmt: skip
+    if separated:
+        cut(state, agent, other, t)
+    else:
+        state.witness[agent, :, other] = point
+        state.witness[other, :, agent] = point
+        state.excess[agent, other] = squared_distance(point, local.theta_hat[agent], local.A[agent])
+        state.excess[other, agent] = squared_distance(point, local.theta_hat[other], local.A[other])
+
+
+@compiled
+def factor_pool(state: BASSState, agent: int) -> None:
+    """Leave the Cholesky factor of the agent's pooled A, and its pooled b, in the scratch."""
+    work = state.scratch
+    sum_packed(state.lent, state.connected[agent], work.chosen, work.total)
+    unpack(work.total, state.common.ridge, work.A, work.b)
+    cholesky(work.A, work.L)
+
+
+@compiled
+def squared_distance(point: Vector, theta: Vector, A: Matrix) -> float:
+    """`‖point − θ‖²_A`."""
+    total = 0.0
+    for row in range(theta.shape[0]):
+        inner = 0.0
+        for column in range(theta.shape[0]):
+            inner += A[row, column] * (point[column] - theta[column])
+        total += inner * (point[row] - theta[row])
+    return total
 
 
 @compiled

@@ -30,6 +30,7 @@ class SCLUBState(NamedTuple):
     members: Booleans  # (N,) scratch
     checked: Booleans  # (N,) agents served in this stage
     waiting: Integers  # (N,) active members of each cluster that are not checked
+    widths: Vector  # (N,) F of each cluster's pulls
     stage_theta: Matrix  # (N, d) each cluster's estimate at the stage's start
     stage_pulls: Integers  # (N,) and its pulls
     next_stage: Integers  # (1,) round in which the next stage starts
@@ -78,6 +79,7 @@ class SCLUB(ClusteredPolicy):
             members=np.zeros(n_agents, dtype=np.bool_),
             checked=np.zeros(n_agents, dtype=np.bool_),
             waiting=sizes.copy(),
+            widths=np.ones(n_agents),
             stage_theta=np.zeros((n_agents, self.dim)),
             stage_pulls=np.zeros(n_agents, dtype=np.int64),
             next_stage=np.ones(1, dtype=np.int64),
@@ -87,6 +89,9 @@ class SCLUB(ClusteredPolicy):
         super()._end_edges(agent)
         if not self.state.checked[agent]:
             self.state.waiting[self.state.labels[agent]] -= 1
+
+    def _withdraw(self, agent: int) -> None:
+        renew(self.state, self.state.labels[agent])
 
     def _join(self, first: int) -> None:
         self._count_members()
@@ -103,6 +108,8 @@ def observe(state: SCLUBState, agent: int, x: Vector, reward: float, t: int) -> 
     if t >= state.next_stage[0]:
         start_stage(state, t)
     observe_in_cluster(state, agent, x, reward)
+    home = state.labels[agent]
+    state.widths[home] = confidence_width(state.pool.pulls[home])
 
 
 @step("revise", SCLUBState)
@@ -143,8 +150,8 @@ def split(state: SCLUBState, agent: int) -> int:
     state.sizes[home] -= 1
     state.sizes[new] = 1
     state.waiting[new] = 0
-    pool_cluster(state, home)
-    pool_cluster(state, new)
+    renew(state, home)
+    renew(state, new)
     remember(state, new)
     return new
 
@@ -152,39 +159,57 @@ def split(state: SCLUBState, agent: int) -> int:
 @compiled
 def merge(state: SCLUBState, touched: int, also_touched: int) -> None:
     """Merge fully checked close clusters, one of them touched; lowest ids first, until none is left."""
-    merged = True
-    while merged:
-        merged = False
-        for low in range(state.sizes.shape[0]):
-            if state.sizes[low] == 0 or state.waiting[low] > 0:
-                continue
-            low_touched = low in (touched, also_touched)
-            for high in range(low + 1, state.sizes.shape[0]):
-                if not (low_touched or high in (touched, also_touched)):
-                    continue
-                if state.sizes[high] == 0 or state.waiting[high] > 0 or not close(state, low, high):
-                    continue
-                for j in range(state.labels.shape[0]):
-                    if state.labels[j] == high:
-                        state.labels[j] = low
-                state.sizes[low] += state.sizes[high]
-                state.sizes[high] = 0
-                pool_cluster(state, low)
-                pool_cluster(state, high)
-                remember(state, low)
-                touched = low if touched == high else touched
-                also_touched = low if also_touched == high else also_touched
-                merged = True
-                break
-            if merged:
-                break
+    low, high = next_merge(state, touched, also_touched)
+    while low >= 0:
+        for j in range(state.labels.shape[0]):
+            if state.labels[j] == high:
+                state.labels[j] = low
+        state.sizes[low] += state.sizes[high]
+        state.sizes[high] = 0
+        renew(state, low)
+        renew(state, high)
+        remember(state, low)
+        touched = low if touched == high else touched
+        also_touched = low if also_touched == high else also_touched
+        low, high = next_merge(state, touched, also_touched)
 
 
 @compiled
-def close(state: SCLUBState, low: int, high: int) -> bool:
+def next_merge(state: SCLUBState, touched: int, also_touched: int) -> tuple[int, int]:
+    """The first pair (low < high) to merge, in lexicographic order; (−1, −1) if there is none."""
+    n = state.sizes.shape[0]
+    for low in range(n):
+        if not is_checked(state, low):
+            continue
+        if low in (touched, also_touched):
+            for high in range(low + 1, n):
+                if is_checked(state, high) and are_close(state, low, high):
+                    return low, high
+        else:
+            for high in (min(touched, also_touched), max(touched, also_touched)):
+                if high > low and is_checked(state, high) and are_close(state, low, high):
+                    return low, high
+    return -1, -1
+
+
+@compiled
+def is_checked(state: SCLUBState, cluster: int) -> bool:
+    """Whether a cluster has active members, all of them checked in this stage."""
+    return bool(state.sizes[cluster] > 0 and state.waiting[cluster] == 0)
+
+
+@compiled
+def are_close(state: SCLUBState, low: int, high: int) -> bool:
     """Whether two clusters' estimates are within half the splitting radius."""
-    widths = confidence_width(state.pool.pulls[low]) + confidence_width(state.pool.pulls[high])
-    return distance(state.pool.theta_hat[low], state.pool.theta_hat[high]) < 0.5 * state.gamma * widths
+    allowed = 0.5 * state.gamma * (state.widths[low] + state.widths[high])
+    return bool(distance(state.pool.theta_hat[low], state.pool.theta_hat[high]) < allowed)
+
+
+@compiled
+def renew(state: SCLUBState, cluster: int) -> None:
+    """Sum a cluster's statistics anew."""
+    pool_cluster(state, cluster)
+    state.widths[cluster] = confidence_width(state.pool.pulls[cluster])
 
 
 @compiled
