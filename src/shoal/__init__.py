@@ -1,6 +1,10 @@
 """shoal: many agents, each with its own linear bandit, that learn from whom to borrow samples."""
 
 from shoal.environments.base import Environment
+from shoal.environments.letor import LearningToRank
+from shoal.environments.logged import LoggedRatings
+from shoal.environments.movielens import MovieLens
+from shoal.environments.sources import DataUnavailable
 from shoal.environments.synthetic import ChangingArms, GaussianClusters, SyntheticClusters
 from shoal.policies.base import Policy, PolicyFileError
 from shoal.policies.bass import BASS
@@ -23,10 +27,14 @@ __all__ = [
     "CMLB",
     "SCLUB",
     "ChangingArms",
+    "DataUnavailable",
     "DynUCB",
     "Environment",
     "GaussianClusters",
     "Independent",
+    "LearningToRank",
+    "LoggedRatings",
+    "MovieLens",
     "Oracle",
     "Policy",
     "PolicyFileError",

@@ -42,7 +42,7 @@ def separation_statistic(
     Examples
     --------
     >>> import numpy as np
-    >>> separation_statistic([2.0, 0.0], np.eye(2), 1.0, [0.0, 0.0], np.eye(2), 1.0)
+    >>> round(separation_statistic([2.0, 0.0], np.eye(2), 1.0, [0.0, 0.0], np.eye(2), 1.0), 12)
     1.0
     """
     value, _, _ = _search(theta_i, A_i, beta_i, theta_j, A_j, beta_j, radius, 0.0, decide=False)

@@ -14,6 +14,7 @@ from shoal import validation
 from shoal.environments.base import Environment
 from shoal.kernels.compiled import compiled
 from shoal.metrics import edge_count, f1_score, same_cluster
+from shoal.policies.base import Policy
 from shoal.policies.steps import choose, observe, revise
 from shoal.types import Booleans, Integers, Matrix, Tensor, Vector
 
@@ -111,7 +112,7 @@ def simulate(
     edges = np.full(len(recorded), -1)
     communication = np.full(len(recorded), -1)
     truth = None if environment.labels is None else same_cluster(environment.labels)
-    play_block = _play_compiled if hasattr(policy, "state") else _play_plain
+    play_block = _play_compiled if isinstance(policy, Policy) else _play_plain
 
     for start, stop in _blocks(offsets):
         first_event, last_event = int(offsets[start]), int(offsets[stop])
@@ -249,7 +250,7 @@ def _check_fit(policy: Any, environment: Environment) -> None:
         has, needs = getattr(policy, name, None), getattr(environment, name)
         if has is not None and has != needs:
             raise ValueError(f"policy has {name} = {has}, the environment {needs}")
-    if hasattr(policy, "state") and not policy.state.common.active.all():
+    if isinstance(policy, Policy) and not policy.state.common.active.all():
         raise ValueError("policy must not have removed agents: an environment draws from all of them")
 
 

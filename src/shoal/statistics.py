@@ -33,9 +33,7 @@ class Statistics(NamedTuple):
     theta_hat: Matrix  # (n, d)
     logdet_A: Vector  # (n,)
     pulls: Integers  # (n,)
-    L: Matrix  # (d, d) scratch
-    L_inv: Matrix  # (d, d) scratch
-    A_inv_x: Vector  # (d,) scratch
+    scratch: Matrix  # (2 d + 1, d): a factor, its inverse, a vector
 
 
 def make_statistics(n: int, dim: int, ridge: float) -> Statistics:
@@ -48,9 +46,7 @@ def make_statistics(n: int, dim: int, ridge: float) -> Statistics:
         theta_hat=np.zeros((n, dim)),
         logdet_A=np.full(n, dim * math.log(ridge)),
         pulls=np.zeros(n, dtype=np.int64),
-        L=np.zeros((dim, dim)),
-        L_inv=np.zeros((dim, dim)),
-        A_inv_x=np.zeros(dim),
+        scratch=np.zeros((2 * dim + 1, dim)),
     )
 
 
@@ -65,7 +61,7 @@ def add_sample(stats: Statistics, row: int, x: Vector, reward: float) -> float:
         for column in range(d):
             A[m, column] += factor * x[column]
         b[m] += reward * factor
-    growth = add_sample_to_inverse(stats.A_inv[row], x, stats.A_inv_x)
+    growth = add_sample_to_inverse(stats.A_inv[row], x, stats.scratch[2 * d])
     stats.pulls[row] += 1
     if stats.pulls[row] % REFRESH_EVERY == 0:
         solve_row(stats, row)
@@ -78,9 +74,11 @@ def add_sample(stats: Statistics, row: int, x: Vector, reward: float) -> float:
 @compiled
 def solve_row(stats: Statistics, row: int) -> None:
     """Compute inverse, log-determinant and estimate of a row from its A and b."""
-    cholesky(stats.A[row], stats.L)
-    inverse_from_cholesky(stats.L, stats.A_inv[row], stats.L_inv)
-    stats.logdet_A[row] = logdet_from_cholesky(stats.L)
+    d = stats.b.shape[1]
+    L, L_inv = stats.scratch[:d], stats.scratch[d : 2 * d]
+    cholesky(stats.A[row], L)
+    inverse_from_cholesky(L, stats.A_inv[row], L_inv)
+    stats.logdet_A[row] = logdet_from_cholesky(L)
     multiply_symmetric(stats.A_inv[row], stats.b[row], stats.theta_hat[row])
 
 

@@ -94,7 +94,7 @@ def test_selects_an_arm_and_changes_nothing_by_looking(name: str) -> None:
     assert policy.communication_cost >= 0
     assert list(policy.agents) == list(range(N))
     assert name in repr(policy).lower()
-    scratch = ("scratch", "members", "pool", "L", "L_inv", "A_inv_x")
+    scratch = ("scratch", "members", "pool")
     if name != "bass":  # which sums its pool in scratch
         assert snapshot(policy) == before
     again = dict(flat(policy.state))
@@ -164,9 +164,7 @@ def test_save_and_load_continue_bit_for_bit(name: str, tmp_path: Path) -> None:
     resumed = shoal.load_policy(path)
     assert play(resumed, 200, seed=5) == original
     for (key, one), (_, two) in zip(flat(policy.state), flat(resumed.state), strict=True):
-        if not any(
-            part in ("scratch", "L", "L_inv", "A_inv_x") for part in key.split(".")
-        ):
+        if not any(part in ("scratch",) for part in key.split(".")):
             assert np.array_equal(one, two, equal_nan=np.asarray(one).dtype.kind == "f"), key
     assert os.listdir(tmp_path) == ["policy.shoal"]
 
@@ -207,7 +205,7 @@ def test_files_that_are_not_policies(name: str, tmp_path: Path) -> None:
     path.write_bytes(b"something else")
     refused("is not a readable policy file")
     damaged = bytearray(content)
-    damaged[len(content) // 2] ^= 0xFF
+    damaged[content.index(policy.state.local.b.tobytes())] ^= 0xFF  # a byte of a number
     path.write_bytes(bytes(damaged))
     refused("is not a readable policy file")
     with pytest.raises(FileNotFoundError):

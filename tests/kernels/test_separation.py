@@ -10,7 +10,18 @@ from tests import reference
 from tests.kernels.test_linalg import random_spd
 
 from shoal import separated, separation_statistic
-from shoal.kernels.separation import excess_at, excess_grows, make_scratch, probe, safe_limit, search
+from shoal.kernels.separation import (
+    V,
+    W,
+    Y,
+    Z,
+    excess_at,
+    excess_grows,
+    make_scratch,
+    probe,
+    safe_limit,
+    search,
+)
 from shoal.statistics import add_sample, make_statistics
 from shoal.types import Matrix, Vector
 
@@ -157,11 +168,11 @@ def test_monotone_in_gamma(pair: Pair, radius: str, one: float, two: float) -> N
 def test_lemma_1_probe_gives_value_slope_and_point(pair: Pair, logit: float) -> None:
     theta_i, A_i, c_i, theta_j, A_j, c_j = pair
     scratch = make_scratch(len(theta_i))
-    scratch.v[:] = theta_i - theta_j
+    scratch.vectors[V] = theta_i - theta_j
     ratio, h = float(np.exp(logit)), 1e-4
     s = ratio / (1 + ratio)
     q_i, q_j, curvature = probe(A_i, c_i, A_j, c_j, ratio, True, scratch)
-    y, w = scratch.y.copy(), scratch.w.copy()  # z − θ_j and θ_i − z
+    y, w = scratch.vectors[Y].copy(), scratch.vectors[W].copy()  # z − θ_j and θ_i − z
     assert (1 - s) * q_i + s * q_j == pytest.approx(reference.f(s, *pair), rel=1e-6)
     np.testing.assert_allclose(y + w, theta_i - theta_j, rtol=1e-12)
     assert q_i == pytest.approx(w @ A_i @ w / c_i, rel=1e-6)
@@ -189,9 +200,9 @@ def test_lemma_3_the_point_found_lies_in_both(pair: Pair, gamma: float) -> None:
     value, _, verdict = search(theta_i, A_i, c_i, theta_j, A_j, c_j, threshold, True, False, scratch)
     if verdict:
         assert value > threshold
-    elif not np.isnan(scratch.z).any():
+    elif not np.isnan(scratch.vectors[Z]).any():
         for theta, A, c in ((theta_i, A_i, c_i), (theta_j, A_j, c_j)):
-            offset = scratch.z - theta
+            offset = scratch.vectors[Z] - theta
             rounding = 1e-14 * np.trace(A) * (np.abs(offset).sum() + np.abs(theta).sum() * 1e-2) ** 2 / c
             assert offset @ A @ offset / c <= threshold + rounding
 

@@ -37,10 +37,10 @@ def test_ties_go_to_the_lowest_index() -> None:
 @pytest.mark.parametrize("n_arms", [1, 14, 15, 16, 31, 50])
 def test_best_arm_from_the_factor_is_the_twin_s(d: int, n_arms: int) -> None:
     rng = np.random.default_rng(100 * d + n_arms)
-    scratch = np.full((d, LANES), 7.0), np.zeros(LANES), np.zeros(LANES)
+    lanes = np.full((d + 2, LANES), 7.0)
     for t in range(1, 20):
         A, b, arms = random_spd(rng, d), rng.standard_normal(d), rng.standard_normal((n_arms, d))
         L = np.asarray(np.linalg.cholesky(A), dtype=np.float64)
         theta_hat = np.asarray(np.linalg.solve(A, b), dtype=np.float64)
-        choice = best_arm_of_factor(L, b, arms, 0.7 * sqrt(log(t + 1)), *scratch)
+        choice = best_arm_of_factor(L, b, arms, 0.7 * sqrt(log(t + 1)), lanes)
         assert choice == reference.choose(theta_hat, A, arms, 0.7, t)

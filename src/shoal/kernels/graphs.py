@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from shoal.kernels.compiled import compiled
+from shoal.kernels.compiled import allocating, compiled
 from shoal.types import Booleans, Integers, Vector
 
 
@@ -23,7 +23,7 @@ def confidence_width(pulls: int) -> float:
     return math.sqrt((1.0 + math.log(1.0 + pulls)) / (1.0 + pulls))
 
 
-@compiled
+@allocating
 def component_labels(connected: Booleans, labels: Integers) -> None:
     """Give every node the lowest node of its connected component."""
     n = connected.shape[0]

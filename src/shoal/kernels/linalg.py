@@ -10,7 +10,10 @@ from shoal.types import Booleans, Integers, Matrix, Vector
 
 @compiled
 def cholesky(A: Matrix, L: Matrix) -> float:
-    """Write the lower Cholesky factor of `A` into `L`; return smallest / largest pivot, 0 on failure."""
+    """Write the lower Cholesky factor of `A` into `L`; return smallest / largest pivot, 0 on failure.
+
+    Only the lower triangle of `A` is read; `L` may be `A`.
+    """
     d = A.shape[0]
     smallest = np.inf
     largest = 0.0
@@ -190,14 +193,11 @@ def sum_packed(packed: Matrix, members: Booleans, chosen: Integers, out: Vector)
 
 
 @compiled
-def unpack(packed: Vector, ridge: float, A: Matrix, b: Vector) -> None:
-    """Write `ridge·I + Σ x xᵀ` into the lower triangle of `A`, and `Σ y x` into `b`."""
-    d = b.shape[0]
+def unpack(packed: Vector, ridge: float, A: Matrix) -> None:
+    """Write `ridge·I + Σ x xᵀ` into the lower triangle of `A`; `Σ y x` is the last d entries of `packed`."""
     position = 0
-    for row in range(d):
+    for row in range(A.shape[0]):
         for column in range(row + 1):
             A[row, column] = packed[position + column]
         A[row, row] += ridge
         position += row + 1
-    for m in range(d):
-        b[m] = packed[position + m]

@@ -30,26 +30,22 @@ ILL_CONDITIONED = 1e-4
 SAFETY = 1e-9
 """Relative distance from the threshold within which only the exact test decides."""
 MAX_ITERATIONS = 200
+V, Y, W, A_W, A_Y, RHS, Z = range(7)  # rows of Scratch.vectors
 
 
 class Scratch(NamedTuple):
-    """Work space of the test for dimension d: nothing in it outlives a call."""
+    """Work space of the test for dimension d: nothing in it outlives a call.
 
-    v: Vector
-    y: Vector
-    w: Vector
-    A_w: Vector
-    A_y: Vector
-    rhs: Vector
-    z: Vector
-    M: Matrix
-    L: Matrix
+    Few arrays, because compiled code counts a reference to each array of a tuple at each call.
+    """
+
+    vectors: Matrix  # (7, d): v, y, w, A_i w, A_j y, a right-hand side, z
+    L: Matrix  # (d, d)
 
 
 def make_scratch(dim: int) -> Scratch:
     """Allocate work space for dimension `dim`."""
-    v, y, w, A_w, A_y, rhs, z = np.zeros((7, dim))
-    return Scratch(v, y, w, A_w, A_y, rhs, z, np.zeros((dim, dim)), np.zeros((dim, dim)))
+    return Scratch(np.zeros((7, dim)), np.zeros((dim, dim)))
 
 
 @compiled
@@ -61,13 +57,14 @@ def probe(
     `q_i = ‖w‖²_{A_i}/c_i`, `q_j = ‖y‖²_{A_j}/c_j`; k is the curvature, `‖L⁻¹ A_j y‖² c_i/c_j²`, with which
     `d q_j/d ln ratio = −2 ratio k` and `d q_i/d ln ratio = 2 ratio² k`.
     """
-    v, y, w, A_w, A_y, rhs, _, M, L = scratch
+    vectors, L = scratch
+    v, y, w, A_w, A_y, rhs = vectors[V], vectors[Y], vectors[W], vectors[A_W], vectors[A_Y], vectors[RHS]
     d = v.shape[0]
     r = ratio * c_i / c_j
     for row in range(d):
         for column in range(row + 1):
-            M[row, column] = A_i[row, column] + r * A_j[row, column]
-    condition = cholesky(M, L)
+            L[row, column] = A_i[row, column] + r * A_j[row, column]
+    condition = cholesky(L, L)
     multiply_symmetric(A_i, v, rhs)
     solve_cholesky(L, rhs, y)
     for m in range(d):
@@ -111,10 +108,11 @@ def search(
     """Maximise f; return its value, the s that attains it, and whether it exceeds the threshold.
 
     With `decide`, stop as soon as the verdict is certain; the value is then a lower bound of the
-    maximum. When the verdict is "not separated", `scratch.z` holds the point found (nan where the
+    maximum. When the verdict is "not separated", `scratch.vectors[Z]` holds the point found (nan where the
     tangents, not a point, decided).
     """
-    v, y, _, A_w, A_y, _, z, _, _ = scratch
+    vectors = scratch.vectors
+    v, y, A_w, A_y, z = vectors[V], vectors[Y], vectors[A_W], vectors[A_Y], vectors[Z]
     d = theta_i.shape[0]
     z[:] = np.nan
     for m in range(d):
@@ -126,7 +124,8 @@ def search(
     if not (a > 0.0 and b > 0.0):
         v_sq = dot(v, v)
         if v_sq == 0.0:
-            z[:] = theta_j
+            for m in range(d):
+                z[m] = theta_j[m]
             return 0.0, 0.5, False
         a = max(a, v_sq * EPS * trace(A_i))  # rounding made a positive form vanish: any start will do
         b = max(b, v_sq * EPS * trace(A_j))

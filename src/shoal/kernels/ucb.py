@@ -34,15 +34,14 @@ def best_arm(theta_hat: Vector, A_inv: Matrix, arms: Matrix, width: float) -> in
 
 
 @compiled
-def best_arm_of_factor(
-    L: Matrix, b: Vector, arms: Matrix, width: float, columns: Matrix, means: Vector, variances: Vector
-) -> int:
+def best_arm_of_factor(L: Matrix, b: Vector, arms: Matrix, width: float, lanes: Matrix) -> int:
     """`best_arm` from the Cholesky factor `A = L Lᵀ` and `b`, without inverting A.
 
-    With `z = L⁻¹ x` and `y = L⁻¹ b`: `xᵀ A⁻¹ x = z·z` and `θ̂·x = z·y`. The last three
-    arguments are scratch of shapes (d, LANES), (LANES,) and (LANES,).
+    With `z = L⁻¹ x` and `y = L⁻¹ b`: `xᵀ A⁻¹ x = z·z` and `θ̂·x = z·y`. `lanes` is
+    scratch of shape (d + 2, LANES).
     """
     n_arms, d = arms.shape
+    columns, means, variances = lanes[:d], lanes[d], lanes[d + 1]
     best = -math.inf
     choice = 0
     for start in range(0, n_arms, LANES - 1):

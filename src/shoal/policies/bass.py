@@ -13,7 +13,7 @@ import numpy as np
 from shoal import validation
 from shoal.kernels.compiled import compiled
 from shoal.kernels.linalg import add_packed, cholesky, dot, solve_cholesky, sum_packed, unpack
-from shoal.kernels.separation import Scratch, excess_at, excess_grows, make_scratch, safe_limit, search
+from shoal.kernels.separation import Scratch, Z, excess_at, excess_grows, make_scratch, safe_limit, search
 from shoal.kernels.ucb import LANES, best_arm_of_factor
 from shoal.policies.base import Policy
 from shoal.policies.steps import Common, step
@@ -28,15 +28,10 @@ class BASSScratch(NamedTuple):
     """Work space: nothing in it outlives a call."""
 
     total: Vector  # packed sums of a pool
-    A: Matrix
-    L: Matrix
-    b: Vector
-    columns: Matrix
-    means: Vector
-    variances: Vector
-    offsets: Matrix  # (d, N)
-    fitted: Vector  # (N,)
-    chosen: Integers  # (N + 1,)
+    L: Matrix  # (d, d) its factor
+    lanes: Matrix  # (d + 2, LANES) for the scores
+    rows: Matrix  # (d, N) for the witnesses
+    chosen: Integers  # (N + 1,) indices of agents
     test: Scratch
 
 
@@ -150,14 +145,9 @@ class BASS(Policy):
             excess=np.zeros((n_agents, n_agents)),
             scratch=BASSScratch(
                 total=np.zeros(d * (d + 1) // 2 + d),
-                A=np.zeros((d, d)),
                 L=np.zeros((d, d)),
-                b=np.zeros(d),
-                columns=np.zeros((d, LANES)),
-                means=np.zeros(LANES),
-                variances=np.zeros(LANES),
-                offsets=np.zeros((d, n_agents)),
-                fitted=np.zeros(n_agents),
+                lanes=np.zeros((d + 2, LANES)),
+                rows=np.zeros((d, n_agents)),
                 chosen=np.zeros(n_agents + 1, dtype=np.int64),
                 test=make_scratch(d),
             ),
@@ -202,9 +192,9 @@ class BASS(Policy):
 
     def _pooled_estimate(self, agent: int) -> Vector:
         factor_pool(self.state, agent)
-        scratch = self.state.scratch
-        solve_cholesky(scratch.L, scratch.b, scratch.b)
-        return np.asarray(scratch.b)
+        estimate, scratch = np.zeros(self.dim), self.state.scratch
+        solve_cholesky(scratch.L, scratch.total[-self.dim :], estimate)
+        return estimate
 
     def _end_edges(self, agent: int) -> None:
         self._count_neighbors()
@@ -235,7 +225,7 @@ def select(state: BASSState, agent: int, arms: Matrix, t: int) -> int:
     factor_pool(state, agent)
     width = state.common.alpha * math.sqrt(math.log(t + 1.0))
     work = state.scratch
-    return best_arm_of_factor(work.L, work.b, arms, width, work.columns, work.means, work.variances)
+    return best_arm_of_factor(work.L, work.total[-arms.shape[1] :], arms, width, work.lanes)
 
 
 @step("observe", BASSState)
@@ -248,9 +238,9 @@ def observe(state: BASSState, agent: int, x: Vector, reward: float, t: int) -> N
     state.common.cost[0] += state.degree[agent]
     shrink = residual * residual / growth
     if local.pulls[agent] % REFRESH_EVERY == 0 or shrink > OUTLIER * state.threshold * state.radius[agent]:
-        excess_at(local.theta_hat[agent], local.A[agent], points, work.offsets, state.excess[agent])
+        excess_at(local.theta_hat[agent], local.A[agent], points, work.rows, state.excess[agent])
     else:
-        excess_grows(points, x, reward, shrink, work.fitted, state.excess[agent])
+        excess_grows(points, x, reward, shrink, work.rows[0], state.excess[agent])
 
 
 @step("revise", BASSState)
@@ -268,7 +258,7 @@ def revise(state: BASSState, agent: int, t: int) -> None:
 @compiled
 def test(state: BASSState, agent: int, other: int, t: int) -> None:
     """Cut the edge if the exact test says so, otherwise keep the common point it found."""
-    local, point = state.local, state.scratch.test.z
+    local, point = state.local, state.scratch.test.vectors[Z]
     _, _, separated = search(
         local.theta_hat[agent], local.A[agent], state.radius[agent],
         local.theta_hat[other], local.A[other], state.radius[other],
@@ -277,19 +267,20 @@ def test(state: BASSState, agent: int, other: int, t: int) -> None:
     if separated:
         cut(state, agent, other, t)
     else:
-        state.witness[agent, :, other] = point
-        state.witness[other, :, agent] = point
+        for m in range(point.shape[0]):
+            state.witness[agent, m, other] = point[m]
+            state.witness[other, m, agent] = point[m]
         state.excess[agent, other] = squared_distance(point, local.theta_hat[agent], local.A[agent])
         state.excess[other, agent] = squared_distance(point, local.theta_hat[other], local.A[other])
 
 
 @compiled
 def factor_pool(state: BASSState, agent: int) -> None:
-    """Leave the Cholesky factor of the agent's pooled A, and its pooled b, in the scratch."""
+    """Leave the factor of the agent's pooled A in `scratch.L`, and b at the end of `scratch.total`."""
     work = state.scratch
     sum_packed(state.lent, state.connected[agent], work.chosen, work.total)
-    unpack(work.total, state.common.ridge, work.A, work.b)
-    cholesky(work.A, work.L)
+    unpack(work.total, state.common.ridge, work.L)
+    cholesky(work.L, work.L)
 
 
 @compiled

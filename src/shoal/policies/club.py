@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shoal import validation
-from shoal.kernels.compiled import compiled
+from shoal.kernels.compiled import allocating
 from shoal.kernels.graphs import component_labels, confidence_width, distance, share_a_neighbor
 from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
 from shoal.policies.steps import Common, step
@@ -127,7 +127,7 @@ def revise(state: CLUBState, agent: int, t: int) -> None:
         relabel(state)
 
 
-@compiled
+@allocating
 def relabel(state: CLUBState) -> None:
     """Make the connected components the clusters, and sum the statistics of those that changed."""
     n = state.labels.shape[0]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shoal import validation
-from shoal.kernels.compiled import compiled
+from shoal.kernels.compiled import allocating, compiled
 from shoal.kernels.graphs import component_labels, distance
 from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
 from shoal.policies.steps import Common, step
@@ -107,7 +107,7 @@ def revise(state: CMLBState, agent: int, t: int) -> None:
         state.formed[0] = True
 
 
-@compiled
+@allocating
 def form_clusters(state: CMLBState) -> None:
     """The one clustering: components of the closeness graph, the small ones merged."""
     n = state.labels.shape[0]

@@ -133,10 +133,10 @@ def start_stage(state: SCLUBState, t: int) -> None:
     """Uncheck everybody and remember every cluster's estimate and pulls."""
     while t >= state.next_stage[0]:
         state.next_stage[0] = 2 * state.next_stage[0] + 1  # stages start at t = 1, 3, 7, 15, …
-    state.checked[:] = False
-    state.waiting[:] = state.sizes
-    state.stage_theta[:] = state.pool.theta_hat
-    state.stage_pulls[:] = state.pool.pulls
+    for n in range(state.sizes.shape[0]):
+        state.checked[n] = False
+        state.waiting[n] = state.sizes[n]
+        remember(state, n)
 
 
 @compiled
@@ -215,7 +215,8 @@ def renew(state: SCLUBState, cluster: int) -> None:
 @compiled
 def remember(state: SCLUBState, cluster: int) -> None:
     """Take a cluster's statistics of this moment as those of the stage's start."""
-    state.stage_theta[cluster] = state.pool.theta_hat[cluster]
+    for m in range(state.stage_theta.shape[1]):
+        state.stage_theta[cluster, m] = state.pool.theta_hat[cluster, m]
     state.stage_pulls[cluster] = state.pool.pulls[cluster]
 
 

@@ -1,0 +1,91 @@
+"""What the documentation shows, runs."""
+
+import doctest
+import importlib
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import shoal
+
+ROOT = Path(__file__).parents[1]
+
+
+def python_blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/adding-a-policy.md"])
+def test_examples_run(page: str, tmp_path: Path) -> None:
+    blocks = python_blocks(page)
+    assert blocks
+    for number, block in enumerate(blocks):
+        program = tmp_path / f"example_{number}.py"
+        program.write_text(block)
+        done = subprocess.run(
+            [sys.executable, "-W", "error", program],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip()
+
+
+def test_docstring_examples_are_true() -> None:
+    tried = 0
+    for module_info in pkgutil.walk_packages(shoal.__path__, "shoal."):
+        if module_info.name.startswith(("shoal.experiments", "shoal.cli", "shoal.environments")):
+            continue
+        failed, attempted = doctest.testmod(importlib.import_module(module_info.name))
+        assert failed == 0, module_info.name
+        tried += attempted
+    assert tried > 10
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+            if not target.startswith(("http", "mailto")):
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_public_names_are_documented_and_few() -> None:
+    assert sorted(shoal.__all__, key=str.casefold) == sorted(set(shoal.__all__), key=str.casefold)
+    assert len(shoal.__all__) <= 40
+    for name in shoal.__all__:
+        assert (getattr(shoal, name).__doc__ or "").strip(), name
+
+
+def test_another_package_s_entry_point_is_found(tmp_path: Path) -> None:
+    (tmp_path / "other_package.py").write_text(
+        "class Lazy:\n"
+        "    def __init__(self, n_agents, dim, *, arm=0): self.arm = arm\n"
+        "    def select(self, agent, arms): return self.arm\n"
+        "    def update(self, agent, x, reward): pass\n"
+    )
+    information = tmp_path / "other_package-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: other-package\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("[shoal.policies]\nlazy = other_package:Lazy\n")
+    program = (
+        "import shoal\n"
+        "assert 'lazy' in shoal.policy_names()\n"
+        "policy = shoal.make_policy('lazy', 3, 2, arm=1)\n"
+        "world = shoal.GaussianClusters(3, 2, 1, n_arms=4, seed=0)\n"
+        "assert set(shoal.simulate(policy, world, horizon=9, seed=0).choices) == {1}\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_name_is_registered_once() -> None:
+    with pytest.raises(ValueError, match="name must be a new, non-empty policy name, got 'bass'"):
+        shoal.register_policy("bass", dict)
