@@ -1,11 +1,15 @@
 """The cache of compiled code: found again by the next process, and safe when several compile at once."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import shoal
+from shoal.kernels.compiled import FLOORS
 
 RUN = (
     "import shoal, time\n"
@@ -36,6 +40,15 @@ def output(process: "subprocess.Popen[str]") -> list[str]:
     out, error = process.communicate(timeout=500)
     assert process.returncode == 0, error
     return out.splitlines()
+
+
+def test_compiled_code_lives_only_where_its_cache_looks() -> None:
+    package = Path(shoal.__file__).parent
+    for path in package.rglob("*.py"):
+        name = path.relative_to(package).parts[0]
+        if re.search(r"import .*(compiled|step)\b", path.read_text()):
+            assert name in FLOORS or "cache_directory" in path.read_text(), path
+    assert all((package / name).exists() for name in FLOORS)
 
 
 @pytest.mark.slow

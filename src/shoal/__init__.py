@@ -1,5 +1,7 @@
 """shoal: many agents, each with its own linear bandit, that learn from whom to borrow samples."""
 
+from typing import TYPE_CHECKING, Any
+
 from shoal.environments.base import Environment
 from shoal.environments.letor import LearningToRank
 from shoal.environments.logged import LoggedRatings
@@ -18,6 +20,9 @@ from shoal.policies.sclub import SCLUB
 from shoal.separation import separated, separation_statistic
 from shoal.simulation import Trace, simulate
 from shoal.theory import beta
+
+if TYPE_CHECKING:
+    from shoal.experiments.figures import plot_ellipsoids, plot_graph, plot_regret
 
 __version__ = "0.1.0"
 
@@ -43,9 +48,21 @@ __all__ = [
     "beta",
     "load_policy",
     "make_policy",
+    "plot_ellipsoids",
+    "plot_graph",
+    "plot_regret",
     "policy_names",
     "register_policy",
     "separated",
     "separation_statistic",
     "simulate",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what draws only when it is asked for: matplotlib is slow to load."""
+    if name.startswith("plot_") and name in __all__:
+        from shoal.experiments import figures
+
+        return getattr(figures, name)
+    raise AttributeError(f"module 'shoal' has no attribute {name!r}")

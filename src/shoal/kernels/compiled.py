@@ -1,8 +1,7 @@
 """The one decorator for compiled code, with an on-disk cache that never runs stale code.
 
 Numba's cache notices a change in the file of the function it cached, not in the files of the functions
-that one calls. So the cache lives in a directory named after a hash of every source file that holds
-compiled code.
+that one calls. So the cache lives in a directory named after a hash of the sources of all compiled code.
 """
 
 import contextlib
@@ -19,6 +18,8 @@ import numba
 
 config: Any = numba.config
 
+FLOORS = ("kernels", "policies", "statistics.py", "simulation.py")
+"""Where compiled code may live."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -60,11 +61,8 @@ def _compile(function: Function, *, counts_references: bool) -> Function:
 def cache_directory() -> Path:
     """Where compiled code is kept: in `$NUMBA_CACHE_DIR` or the user's cache, by a hash of the sources."""
     package = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        text = path.read_bytes()
-        if b"compiled" in text:
-            digest.update(text)
+    sources = [path for name in FLOORS for path in sorted((package / name).rglob("*.py")) or [package / name]]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources))
     directory = _cache_root() / digest.hexdigest()[:16]
     try:
         directory.mkdir(parents=True, exist_ok=True)

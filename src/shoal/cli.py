@@ -1,0 +1,283 @@
+"""The command line: parse, call the library, print."""
+
+import contextlib
+import os
+import shlex
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:  # what these import takes seconds, which `shoal --help` need not
+    from shoal.experiments.runner import Progress
+    from shoal.experiments.spec import ExperimentSpec
+
+app = typer.Typer(
+    name="shoal",
+    help="Many agents, each with a linear bandit, that learn from whom to borrow samples and when to stop.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+LINE_SECONDS = 10.0
+
+Out = Annotated[Path | None, typer.Option(help="Directory of the results; made if it is not there.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Number of threads. [default: number of processors]")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the first run, instead of the spec's.")]
+Only = Annotated[
+    str | None, typer.Option(help="Compute only the cells whose id matches, e.g. 'w7/bass*a0.3'.")
+]
+Where = Annotated[str, typer.Option("--executor", help="threads, or dask:ADDRESS for a Dask scheduler.")]
+
+
+def main() -> None:
+    """Run the command line; errors a user can mend are one line on stderr and exit code 2."""
+    try:
+        app()
+    except (ValueError, OSError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and type(error) is not RuntimeError:
+            raise
+        print(f"shoal: {_one_line(error)}", file=sys.stderr)
+        sys.exit(2)
+    except SystemExit as leaving:
+        if leaving.code == 130:
+            # A thread in the middle of compiling cannot be interrupted; nothing it does is needed any more.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(130)
+        raise
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        print(f"shoal {installed('shoal')}")
+        raise typer.Exit
+
+
+@app.command()
+def reproduce(
+    preset: Annotated[str, typer.Argument(help="quick, tables or paper.")] = "quick",
+    out: Out = None,
+    jobs: Jobs = None,
+    seed: Seed = None,
+    only: Only = None,
+    executor: Where = "threads",
+) -> None:
+    """Run the paper's experiments and write a report. Run it again to continue where it stopped."""
+    from shoal.experiments.spec import load_preset
+
+    spec = load_preset(preset, seed=seed)
+    _run(spec, out or Path("results") / preset, jobs=jobs, only=only, executor=executor)
+
+
+@app.command()
+def run(
+    spec: Annotated[Path, typer.Argument(help="A TOML file; see docs/experiments.md.")],
+    out: Out = None,
+    jobs: Jobs = None,
+    seed: Seed = None,
+    only: Only = None,
+    executor: Where = "threads",
+) -> None:
+    """Run your own grid of environments, policies, parameters and seeds, and write a report."""
+    from shoal.experiments.spec import load_spec
+
+    loaded = load_spec(spec, seed=seed)
+    _run(loaded, out or Path("results") / loaded.name, jobs=jobs, only=only, executor=executor)
+
+
+@app.command()
+def report(directory: Annotated[Path, typer.Argument(help="Where the results are.")]) -> None:
+    """Write the report on the results in a directory again."""
+    from shoal.experiments.results import load_results
+
+    load_results(directory)  # says what is wrong with them, if something is
+    _write_report(directory)
+
+
+@app.command()
+def simulate(
+    policy: Annotated[str, typer.Option(help="Name of a policy; see `shoal list`.")] = "bass",
+    env: Annotated[str, typer.Option(help="Name of an environment; see `shoal list`.")] = "synthetic",
+    alpha: Annotated[float, typer.Option(min=0.0, help="Width of the confidence bonus.")] = 0.3,
+    horizon: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 50_000,
+    runs: Annotated[int, typer.Option(min=1, help="Number of runs, each with the next seed.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first run.")] = 0,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option("--parameter", "-p", help="Of the policy, e.g. delta=0.9. Can be repeated."),
+    ] = None,
+    env_parameter: Annotated[
+        list[str] | None, typer.Option("--env-parameter", "-e", help="Of the environment, e.g. n_agents=50.")
+    ] = None,
+) -> None:
+    """Run one policy in one environment and show a summary. What is not given is as in the preset "paper"."""
+    from shoal.experiments.runner import play_single
+    from shoal.experiments.spec import single
+
+    spec = single(
+        policy,
+        env,
+        alpha=alpha,
+        horizon=horizon,
+        runs=runs,
+        seed=seed,
+        policy_parameters=dict(_assignment("--parameter", text) for text in parameter or []),
+        environment_parameters=dict(_assignment("--env-parameter", text) for text in env_parameter or []),
+    )
+    _print_runs(play_single(spec))
+
+
+@app.command("list")
+def list_names() -> None:
+    """Show the policies, environments and presets there are."""
+    from rich.console import Console
+
+    from shoal.environments.registry import environment_names
+    from shoal.experiments.spec import PRESETS, cells, load_preset
+    from shoal.policies.registry import policy_names
+
+    console = Console(highlight=False)
+    console.print("[bold]policies[/]      " + ", ".join(policy_names()))
+    console.print("[bold]environments[/]  " + ", ".join(environment_names()))
+    console.print("[bold]presets[/]")
+    for name in PRESETS:
+        spec = load_preset(name)
+        console.print(f"  {name:<7} {len(cells(spec))} cells of {spec.runs} runs of {spec.horizon:,} rounds")
+
+
+def _run(spec: "ExperimentSpec", out: Path, *, jobs: int | None, only: str | None, executor: str) -> None:
+    from shoal.experiments.runner import open_executor, run_experiment
+
+    command = shlex.join(["shoal", *sys.argv[1:]])
+    try:
+        with open_executor(executor) as pool, _display() as show:
+            summary = run_experiment(
+                spec, out, jobs=jobs, only=only, executor=pool, progress=show, command=command
+            )
+    except KeyboardInterrupt:
+        print(
+            f"\nStopped. Finished cells are kept in {out}; run the same command again to continue.",
+            file=sys.stderr,
+        )
+        raise typer.Exit(130) from None
+    for environment, reason in summary.skipped.items():
+        print(f"Left out {environment}: {reason}")
+    print(f"{summary.computed} cells computed, {summary.found} found finished, in {out}")
+    _write_report(out)
+
+
+def _write_report(directory: Path) -> None:
+    from shoal.experiments.report import write_report
+
+    print(f"Report: {write_report(directory)}")
+
+
+def _print_runs(rows: list[dict[str, Any]]) -> None:
+    import numpy as np
+    from rich.console import Console
+    from rich.table import Table
+
+    first = rows[0]
+    what = f"{first['policy']} in {first['environment']}: {len(rows)} × {first['horizon']:,} rounds"
+    table = Table(title=what, caption=first["policy_parameters"])
+    for heading in ("", "mean", "std", "min", "max"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name in (
+        "final_regret",
+        "final_f1",
+        "final_edges",
+        "communication_cost",
+        "separated_share",
+        "rounds_per_second",
+    ):
+        values = np.array([row[name] for row in rows], dtype=float)
+        if not np.isnan(values).any():
+            spread = values.std(ddof=1) if len(values) > 1 else float("nan")
+            shown = [
+                f"{value:,.3f}" if name in ("final_f1", "separated_share") else f"{value:,.0f}"
+                for value in (values.mean(), spread, values.min(), values.max())
+            ]
+            table.add_row(name.replace("_", " "), *("–" if text == "nan" else text for text in shown))
+    Console().print(table)
+
+
+def _assignment(option: str, text: str) -> tuple[str, Any]:
+    """`delta=0.9` as ("delta", 0.9); what is not a TOML value is a string."""
+    name, sign, value = text.partition("=")
+    if not (name and sign and value):
+        raise ValueError(f"{option} must look like name=value, got {text!r}")
+    try:
+        return name, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name, value
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split())
+
+
+@contextlib.contextmanager
+def _display() -> Iterator[Any]:
+    """Something to show progress with: a live bar on a terminal, now and then a line elsewhere."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines()
+        return
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+    speed = TextColumn("{task.fields[speed]}")
+    with Bar(*columns, speed, TimeRemainingColumn(compact=True), console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None, speed="")
+
+        def show(progress: "Progress") -> None:
+            cells = f"{progress.cells_done}/{progress.cells_total} cells"
+            what = f"{cells}, compiling {progress.compiling}" if progress.compiling else cells
+            speed = f"{progress.rounds_per_second:,.0f} rounds/s"
+            bar.update(
+                task,
+                completed=progress.rounds_done,
+                total=progress.rounds_total,
+                description=what,
+                speed=speed,
+            )
+
+        yield show
+
+
+class _Lines:
+    """Prints a line when another tenth is done, ten seconds have passed or another policy is made ready."""
+
+    def __init__(self) -> None:
+        self._tenth = 0
+        self._compiling: str | None = None
+        self._printed = time.monotonic()
+
+    def __call__(self, progress: "Progress") -> None:
+        now = time.monotonic()
+        tenth = 10 * progress.rounds_done // progress.rounds_total
+        if progress.compiling not in (None, self._compiling):
+            self._compiling = progress.compiling
+            print(f"compiling {progress.compiling}", file=sys.stderr, flush=True)
+        ended = progress.cells_done == progress.cells_total
+        if ended or tenth > self._tenth or now - self._printed > LINE_SECONDS:
+            self._tenth, self._printed = tenth, now
+            left = f", {progress.seconds_left:.0f} s left" if progress.rounds_done else ""
+            cells = f"{progress.cells_done}/{progress.cells_total} cells"
+            print(f"{cells}, {progress.rounds_per_second:,.0f} rounds/s{left}", file=sys.stderr, flush=True)

@@ -1,0 +1,248 @@
+"""A user's own log as a bandit: who was shown what, what it gave, and the features of what can be shown."""
+
+import csv
+import hashlib
+import math
+import os
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Required, TypedDict, Unpack
+
+import numpy as np
+
+from shoal.environments import sources
+from shoal.environments.ratings import ArmFeatures, Numbering, RatedEnvironment, Ratings, prepare_ratings
+from shoal.environments.sources import PathLike
+
+Table = Any
+"""A mapping from column names to values, a pyarrow table or a pandas data frame."""
+
+
+class LogOptions(TypedDict, total=False):
+    """Options of `LoggedRatings.from_csv` and `from_parquet`, which say what they mean."""
+
+    agent: str
+    arm: str
+    reward: str
+    features: Required[PathLike | Table]
+    n_agents: int | None
+    n_arms: int | None
+    dim: int | None
+    arms: str
+    fill: str
+    noise_scale: float
+    seed: int | None
+    cache: PathLike | None
+
+
+class LoggedRatings(RatedEnvironment):
+    """Agents and arms from a log of rewards; made by `from_csv` or `from_parquet`.
+
+    Several rewards of one agent for one arm are averaged. Arms are those of the feature table with a reward
+    in the log. Ids are compared as text: 7 in one file is "7" in the other.
+
+    Examples
+    --------
+    Would sharing have helped on my data?
+
+    >>> world = shoal.LoggedRatings.from_csv("log.csv", features="arms.csv", seed=0)  # doctest: +SKIP
+    >>> policy = shoal.BASS(n_agents=world.n_agents, dim=world.dim, alpha=0.3, delta=0.1)  # doctest: +SKIP
+    >>> shoal.simulate(policy, world, horizon=50_000, seed=0).final_regret  # doctest: +SKIP
+    """
+
+    @classmethod
+    def from_csv(cls, path: PathLike, **options: Unpack[LogOptions]) -> "LoggedRatings":
+        """Read a log in CSV, commas between columns, with a header.
+
+        Parameters
+        ----------
+        path : path
+        agent, arm, reward : str
+            Names of the columns; "agent", "arm" and "reward" unless told.
+        features : path or table
+            One row per arm: a column of the same name as the log's `arm`, and the features, which are all
+            other columns, in their order. A CSV or Parquet file, a mapping of columns, a pyarrow table or a
+            data frame.
+        n_agents, n_arms, dim : int, optional
+            How many agents are drawn, how many arms and how many features are kept; all unless told.
+        arms : "first" or "most-rated"
+            Which arms are kept: the first in `features`, or those with a reward from most agents.
+        fill : "paper" or "tuned"
+            How missing rewards are predicted; "tuned" unless told. See `shoal.environments.ratings.FILLS`.
+        noise_scale : float
+            Standard deviation of the noise on rewards in simulations; 1 unless told.
+        seed : int, optional
+            Seed of the draw of agents.
+        cache : path, optional
+            Directory for prepared data; if None, the environment variable SHOAL_CACHE or the user's own.
+        """
+        return cls._from_log(Path(path), _csv_rows, **options)
+
+    @classmethod
+    def from_parquet(cls, path: PathLike, **options: Unpack[LogOptions]) -> "LoggedRatings":
+        """Read a log in Parquet; the parameters are those of `from_csv`."""
+        return cls._from_log(Path(path), _parquet_rows, **options)
+
+    @classmethod
+    def _from_log(
+        cls,
+        path: Path,
+        rows: "Rows",
+        *,
+        agent: str = "agent",
+        arm: str = "arm",
+        reward: str = "reward",
+        features: PathLike | Table,
+        n_agents: int | None = None,
+        n_arms: int | None = None,
+        dim: int | None = None,
+        arms: str = "first",
+        fill: str = "tuned",
+        noise_scale: float = 1.0,
+        seed: int | None = None,
+        cache: PathLike | None = None,
+    ) -> "LoggedRatings":
+        _check_exists(path)
+        files, digest = [path], None
+        if isinstance(features, str | os.PathLike):
+            features = Path(features)
+            _check_exists(features)
+            files.append(features)
+        else:
+            features = _as_arrow(features)
+            digest = _table_hash(features)
+        prepared = prepare_ratings(
+            "logged",
+            files,
+            lambda: (read_log(path, rows, agent, arm, reward), read_features(features, arm)),
+            arms=arms,
+            n_arms=n_arms,
+            dim=dim,
+            fill=fill,
+            cache=cache,
+            columns=[agent, arm, reward],
+            features=digest,
+        )
+        return cls(prepared.filled, n_agents=n_agents, noise_scale=noise_scale, seed=seed, source=str(path))
+
+
+Rows = Callable[[Any, list[str]], Iterator[tuple[str, list[Any]]]]
+"""Yields the place (file and line) and the values of the named columns, row by row."""
+
+
+def read_log(path: Path, rows: Rows, agent: str, arm: str, reward: str) -> Ratings:
+    """Read all rows of a log."""
+    agent_codes, arm_codes = Numbering(), Numbering()
+    agents, arms, rewards = array("i"), array("i"), array("d")
+    for place, (who, what, value) in rows(path, [agent, arm, reward]):
+        if who in (None, "") or what in (None, ""):
+            raise ValueError(f"{place}: {agent} and {arm} must not be empty, got {who!r} and {what!r}")
+        rewards.append(_number(place, reward, value))
+        agents.append(agent_codes[str(who)])
+        arms.append(arm_codes[str(what)])
+    if not rewards:
+        raise ValueError(f"{path}: no rows")
+    return Ratings.collect(list(agent_codes), list(arm_codes), agents, arms, rewards)
+
+
+def read_features(features: Path | Table, arm: str) -> ArmFeatures:
+    """Read the features of arms: the column `arm` holds their ids, every other column is a feature."""
+    source = str(features) if isinstance(features, Path) else "features"
+    rows: Rows
+    if not isinstance(features, Path):
+        names, rows = features.column_names, _table_rows
+    elif features.suffix == ".csv":
+        with sources.whole_file(features), open(features, encoding="utf-8-sig", newline="") as file:
+            names = next(csv.reader(file), [])
+        rows = _csv_rows
+    else:
+        names, rows = _parquet_file(features).schema_arrow.names, _parquet_rows
+    columns = [name for name in names if name != arm]
+    if arm not in names or not columns:
+        raise ValueError(f"{source}: expected a column {arm!r} and columns of features, got {names}")
+    numbers: dict[str, list[float]] = {}
+    for place, (what, *values) in rows(features, [arm, *columns]):
+        if str(what) in numbers:
+            raise ValueError(f"{place}: arm {str(what)!r} is there twice")
+        numbers[str(what)] = [
+            _number(place, column, value) for column, value in zip(columns, values, strict=True)
+        ]
+    if not numbers:
+        raise ValueError(f"{source}: no arms")
+    return ArmFeatures(np.array(list(numbers)), np.array(list(numbers.values())), source)
+
+
+def _csv_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[Any]]]:
+    with sources.whole_file(path), open(path, encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file)
+        header = next(reader, [])
+        positions = _positions(f"{path}:1", header, columns)
+        for row in reader:
+            place = f"{path}:{reader.line_num}"
+            if len(row) == len(header):
+                yield place, [row[position] for position in positions]
+            elif row:
+                raise ValueError(
+                    f"{place}: expected {len(header)} columns, got {len(row)}: {','.join(row)!r}"
+                )
+
+
+def _parquet_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[Any]]]:
+    file = _parquet_file(path)
+    _positions(str(path), file.schema_arrow.names, columns)
+    return _number_rows(f"{path}: row ", file.iter_batches(columns=columns), columns)
+
+
+def _table_rows(table: Table, columns: list[str]) -> Iterator[tuple[str, list[Any]]]:
+    return _number_rows("features: row ", table.to_batches(), columns)
+
+
+def _number_rows(prefix: str, batches: Iterable[Any], columns: list[str]) -> Iterator[tuple[str, list[Any]]]:
+    number = 0
+    for batch in batches:
+        for row in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
+            number += 1
+            yield f"{prefix}{number}", list(row)
+
+
+def _positions(place: str, header: list[str], columns: list[str]) -> list[int]:
+    missing = [column for column in columns if column not in header]
+    if missing:
+        raise ValueError(f"{place}: expected the columns {', '.join(columns)} (commas between), got {header}")
+    return [header.index(column) for column in columns]
+
+
+def _parquet_file(path: Path) -> Any:
+    import pyarrow.parquet
+
+    try:
+        return pyarrow.parquet.ParquetFile(path)
+    except pyarrow.ArrowInvalid as error:
+        raise ValueError(f"{path}: not a Parquet file, or a damaged one ({error})") from error
+
+
+def _as_arrow(table: Table) -> Table:
+    import pyarrow
+
+    return table if isinstance(table, pyarrow.Table) else pyarrow.table(table)
+
+
+def _table_hash(table: Table) -> str:
+    columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    return hashlib.sha256(repr(columns).encode()).hexdigest()
+
+
+def _number(place: str, column: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{place}: {column} must be a finite number, got {value!r}")
+    return number
+
+
+def _check_exists(path: Path) -> None:
+    if not path.is_file():
+        raise sources.DataUnavailable(f"there is no file {path}")

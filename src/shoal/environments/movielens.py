@@ -1,0 +1,312 @@
+"""MovieLens as a bandit: users are agents, movies are arms, genre flags are features, ratings are rewards.
+
+F. M. Harper and J. A. Konstan, "The MovieLens Datasets: History and Context", ACM TiiS 5(4), 2015. Their
+terms allow research, forbid commercial use without permission, and ask for this citation; the text comes
+with the data.
+"""
+
+import csv
+import math
+import os
+import zipfile
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from shoal.environments import sources
+from shoal.environments.ratings import (
+    ArmFeatures,
+    Numbering,
+    Prepared,
+    RatedEnvironment,
+    Ratings,
+    prepare_ratings,
+)
+from shoal.environments.sources import DataUnavailable, PathLike
+
+DEFAULT = "ml-latest-small"
+"""The data set taken when no path is given."""
+
+GENRES = (
+    "Action",
+    "Adventure",
+    "Animation",
+    "Children",
+    "Comedy",
+    "Crime",
+    "Documentary",
+    "Drama",
+    "Fantasy",
+    "Film-Noir",
+    "Horror",
+    "IMAX",
+    "Musical",
+    "Mystery",
+    "Romance",
+    "Sci-Fi",
+    "Thriller",
+    "War",
+    "Western",
+)
+"""One feature each, in this order in every format: the first ten are the same genres everywhere."""
+
+FALLBACK_LICENCE = """\
+There is no README beside the data. MovieLens data sets may be used for research, with acknowledgement and
+without implying endorsement; commercial use needs permission. See
+https://grouplens.org/datasets/movielens/."""
+
+NOT_GENRES = ("(no genres listed)", "unknown", "")
+"""What the files say of a movie without a genre: all its flags are zero."""
+
+GENRES_100K = ("unknown", *(genre for genre in GENRES if genre != "IMAX"))
+"""The order of the flags in `u.item`."""
+
+
+class MovieLens(RatedEnvironment):
+    """Users who rate movies.
+
+    Parameters
+    ----------
+    path : path, optional
+        The directory or the zip of a MovieLens data set, or the name of one to download: ml-latest-small,
+        ml-100k, ml-1m, ml-20m or ml-25m. If None: the environment variable SHOAL_MOVIELENS, else
+        ml-latest-small.
+    n_agents : int
+        N users, drawn from all those with a rating.
+    n_arms : int
+        K movies, of those with a rating.
+    dim : int
+        How many of the genre flags, in the order of `GENRES`.
+    arms : "first" or "most-rated"
+        The first movies of the movie file, which is in the order of ids; or those with the most ratings.
+    fill : "paper" or "tuned"
+        How missing ratings are predicted; see `shoal.environments.ratings.FILLS`.
+    noise_scale : float
+    seed : int or None
+        Seed of the draw of users. All else is the same for every seed.
+    cache : path, optional
+        Directory for downloads and prepared data; if None, the environment variable SHOAL_CACHE or the
+        user's own.
+
+    Raises
+    ------
+    DataUnavailable
+        If the data is not there and cannot be downloaded, or the `data` extra is not installed.
+
+    Notes
+    -----
+    A movie whose genres all come after the first `dim` has zero features; see `RatedEnvironment`.
+    """
+
+    def __init__(
+        self,
+        path: PathLike | None = None,
+        *,
+        n_agents: int = 100,
+        n_arms: int = 30,
+        dim: int = 10,
+        arms: str = "first",
+        fill: str = "paper",
+        noise_scale: float = 1.0,
+        seed: int | None = None,
+        cache: PathLike | None = None,
+    ) -> None:
+        files = locate(path, cache=cache)
+        filled = prepare(files, n_arms=n_arms, dim=dim, arms=arms, fill=fill, cache=cache).filled
+        source = str(files.ratings)
+        super().__init__(filled, n_agents=n_agents, noise_scale=noise_scale, seed=seed, source=source)
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of one MovieLens data set, in a directory or a zip."""
+
+    path: Path
+    """What was given: the directory or the zip."""
+    layout: str
+    """"csv", "dat" or "100k"."""
+    ratings: Traversable
+    movies: Traversable
+    readme: Traversable | None
+
+    @property
+    def hashed(self) -> list[Path]:
+        """The files on disk that decide what is read."""
+        if self.path.is_file():
+            return [self.path]
+        return [self.path / self.ratings.name, self.path / self.movies.name]
+
+
+LAYOUTS = {
+    "csv": ("ratings.csv", "movies.csv"),
+    "dat": ("ratings.dat", "movies.dat"),
+    "100k": ("u.data", "u.item"),
+}
+
+
+def locate(path: PathLike | None = None, *, cache: PathLike | None = None) -> Files:
+    """Find the files of a data set, downloading it if `path` is the name of one, and tell its layout."""
+    if path is None:
+        path = os.environ.get("SHOAL_MOVIELENS") or DEFAULT
+    if os.fspath(path) in sources.MOVIELENS_SHA256 and not Path(path).exists():
+        path = sources.fetch(os.fspath(path), cache=cache)
+    path = Path(path)
+    if not path.exists():
+        names = ", ".join(sources.MOVIELENS_SHA256)
+        raise DataUnavailable(
+            f"path must be the directory or the zip of a MovieLens data set, or one of {names} "
+            f"to download it; there is no {path}"
+        )
+    with sources.whole_file(path):
+        root: Traversable = path if path.is_dir() else zipfile.Path(zipfile.ZipFile(path))
+        folders = [root]
+        if not path.is_dir():
+            folders += [folder for folder in root.iterdir() if folder.is_dir()]
+    for folder in folders:
+        names_here = {entry.name: entry for entry in folder.iterdir()}
+        readme = names_here.get("README.txt", names_here.get("README"))
+        for layout, (ratings, movies) in LAYOUTS.items():
+            if ratings in names_here and movies in names_here:
+                return Files(path, layout, names_here[ratings], names_here[movies], readme)
+    expected = "; ".join(" and ".join(pair) for pair in LAYOUTS.values())
+    raise ValueError(f"{path}: not a MovieLens data set, which has {expected}")
+
+
+def prepare(
+    files: Files,
+    *,
+    n_arms: int | None = 30,
+    dim: int | None = 10,
+    arms: str = "first",
+    fill: str = "paper",
+    cache: PathLike | None = None,
+) -> Prepared:
+    """Read the files, choose the arms and fill what is missing, or take it from the cache."""
+    return prepare_ratings(
+        "movielens",
+        files.hashed,
+        lambda: read(files),
+        arms=arms,
+        n_arms=n_arms,
+        dim=dim,
+        fill=fill,
+        cache=cache,
+    )
+
+
+def licence(files: Files) -> str:
+    """The terms, from the README of the data set."""
+    if files.readme is None:
+        return FALLBACK_LICENCE
+    with sources.whole_file(files.path):
+        lines = files.readme.read_bytes().decode("utf-8", errors="replace").splitlines()
+    headings = [i for i in range(len(lines) - 1) if lines[i].strip() and set(lines[i + 1].strip()) == {"="}]
+    for start, stop in zip(headings, [*headings[1:], len(lines)], strict=True):
+        if "license" in lines[start].lower():
+            return "\n".join(lines[start + 2 : stop]).strip()
+    return "\n".join(lines).strip()
+
+
+def read(files: Files) -> tuple[Ratings, ArmFeatures]:
+    """All ratings, in the order of the file, and the genre flags of all movies."""
+    return read_ratings(files), read_movies(files)
+
+
+def read_ratings(files: Files) -> Ratings:
+    """The ratings, read line by line: 16 bytes of memory for each."""
+    separator = {"csv": ",", "dat": "::", "100k": "\t"}[files.layout]
+    header = "userId,movieId,rating,timestamp"
+    form = header.replace(",", separator)
+    user_codes, movie_codes = Numbering(), Numbering()
+    users, movies, rewards = array("i"), array("i"), array("d")
+    with sources.whole_file(files.path), files.ratings.open(encoding="utf-8", errors="replace") as lines:
+        first = 1
+        if files.layout == "csv":
+            first = 2
+            found = lines.readline().strip()
+            if found != header:
+                raise ValueError(f"{files.ratings}:1: expected the header {header!r}, got {found!r}")
+        for number, line in enumerate(lines, start=first):
+            try:
+                user, movie, text, _ = line.split(separator)
+                reward = float(text)
+                if not math.isfinite(reward):
+                    raise ValueError
+                users.append(user_codes[int(user)])
+                movies.append(movie_codes[int(movie)])
+                rewards.append(reward)
+            except ValueError:
+                if line.isspace():
+                    continue
+                found = line.rstrip("\n")
+                raise ValueError(f"{files.ratings}:{number}: expected {form!r}, got {found!r}") from None
+    if not rewards:
+        raise ValueError(f"{files.ratings}: no ratings")
+    return Ratings.collect(list(user_codes), list(movie_codes), users, movies, rewards)
+
+
+def read_movies(files: Files) -> ArmFeatures:
+    """The genre flags of every movie, in the order of the file; columns in the order of `GENRES`."""
+    reader = {"csv": _genres_csv, "dat": _genres_dat, "100k": _genres_100k}[files.layout]
+    # The older sets are in Latin-1; only titles hold more than ASCII, and those are not used.
+    with sources.whole_file(files.path), files.movies.open(encoding="utf-8", errors="replace") as lines:
+        movies = list(reader(lines, files.movies))
+    found = {genre for _, genres in movies for genre in genres}
+    names = (*GENRES, *sorted(found - {*GENRES, *NOT_GENRES}))
+    column = {name: j for j, name in enumerate(names)}
+    flags = np.zeros((len(movies), len(names)))
+    for row, (_, genres) in enumerate(movies):
+        for genre in genres:
+            if genre not in NOT_GENRES:
+                flags[row, column[genre]] = 1.0
+    return ArmFeatures(np.array([movie for movie, _ in movies]), flags, str(files.movies))
+
+
+def _genres_csv(lines: IO[str], source: Traversable) -> Iterator[tuple[int, list[str]]]:
+    rows = csv.reader(lines)
+    header = ["movieId", "title", "genres"]
+    found = next(rows, [])
+    if found != header:
+        raise ValueError(f"{source}:1: expected the header {','.join(header)!r}, got {','.join(found)!r}")
+    for row in rows:
+        if row:
+            try:
+                movie, _, genres = row
+                yield int(movie), _split_genres(genres)
+            except ValueError:
+                place, text = f"{source}:{rows.line_num}", ",".join(row)
+                raise ValueError(f"{place}: expected 'movieId,title,genre|genre|…', got {text!r}") from None
+
+
+def _genres_dat(lines: IO[str], source: Traversable) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(lines, start=1):
+        if not line.isspace():
+            try:
+                movie, _, genres = line.strip().split("::")
+                yield int(movie), _split_genres(genres)
+            except ValueError:
+                expected = "'movieId::title::genre|genre|…'"
+                raise ValueError(f"{source}:{number}: expected {expected}, got {line.strip()!r}") from None
+
+
+def _genres_100k(lines: IO[str], source: Traversable) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(lines, start=1):
+        if not line.isspace():
+            try:
+                movie, *rest = line.strip().split("|")
+                flags = dict(zip(GENRES_100K, rest[-len(GENRES_100K) :], strict=True))
+                if len(rest) != 4 + len(GENRES_100K) or not set(flags.values()) <= {"0", "1"}:
+                    raise ValueError
+                yield int(movie), [genre for genre, flag in flags.items() if flag == "1"]
+            except ValueError:
+                expected = f"'movie id|title|date|date|address|' and {len(GENRES_100K)} flags, 0 or 1"
+                raise ValueError(f"{source}:{number}: expected {expected}, got {line.strip()!r}") from None
+
+
+def _split_genres(text: str) -> list[str]:
+    return ["Children" if genre == "Children's" else genre for genre in text.split("|")]

@@ -1,0 +1,215 @@
+"""Where real data comes from and where prepared data is kept: downloads, damaged files, the cache on disk."""
+
+import contextlib
+import csv
+import functools
+import gzip
+import hashlib
+import importlib
+import json
+import os
+import sys
+import tempfile
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal.types import AnyArray
+
+PathLike = str | os.PathLike[str]
+
+MOVIELENS_ADDRESS = "https://files.grouplens.org/datasets/movielens/"
+MOVIELENS_SHA256 = {
+    "ml-latest-small": "696d65a3dfceac7c45750ad32df2c259311949efec81f0f144fdfb91ebc9e436",
+    "ml-100k": "50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
+    "ml-1m": "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
+    "ml-20m": "96f243c338a8665f6bcc89c53edf6ee39162a846940de6b7c8c48aeada765ff3",
+    "ml-25m": "8b21cfb7eb1706b4ec0aac894368d90acf26ebdfb6aced3ebd4ad5bd1eb9c6aa",
+}
+"""SHA-256 of each zip under `MOVIELENS_ADDRESS`."""
+
+CACHE_FORMAT = 1
+"""Part of every cache key; raise it when what is computed or stored changes."""
+
+
+class Cached(NamedTuple):
+    """What `cached` returns."""
+
+    arrays: dict[str, AnyArray]
+    path: Path
+    """Where it is kept."""
+    hit: bool
+    """Whether it was there already."""
+
+
+class DataUnavailable(ValueError):  # noqa: N818
+    """The data, or what is needed to prepare it, is not here; the message says how to get it."""
+
+
+def need(module: str) -> Any:
+    """Import a module of the `data` extra, or say how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        message = f"{module.partition('.')[0]} is needed for this data: pip install 'shoal[data]'"
+        raise DataUnavailable(message) from error
+
+
+def fetch(name: str, *, cache: PathLike | None = None) -> Path:
+    """Download a MovieLens data set, unless it is there already, and return the path of its zip.
+
+    Parameters
+    ----------
+    name : str
+        One of the keys of `MOVIELENS_SHA256`.
+    cache : path, optional
+        Directory to keep it in; see `cache_directory`.
+
+    Raises
+    ------
+    DataUnavailable
+        Without a connection, or if what arrives does not have the expected checksum.
+    """
+    if name not in MOVIELENS_SHA256:
+        known = ", ".join(map(repr, MOVIELENS_SHA256))
+        raise ValueError(f"name must be one of {known}, got {name!r}")
+    pooch = need("pooch")
+    directory = cache_directory(cache)
+    address, path = f"{MOVIELENS_ADDRESS}{name}.zip", directory / f"{name}.zip"
+    by_hand = (
+        f"download {address} by other means and put it at {path}, "
+        "or give the path of the zip or of its unpacked directory (also as SHOAL_MOVIELENS)"
+    )
+    bar = _Bar() if sys.stderr.isatty() else False
+    try:
+        pooch.retrieve(
+            address,
+            known_hash=f"sha256:{MOVIELENS_SHA256[name]}",
+            fname=path.name,
+            path=directory,
+            downloader=pooch.HTTPDownloader(progressbar=bar),
+        )
+    except OSError as error:
+        if path.exists():
+            by_hand = f"{path} is there but its checksum is not that of {name}; {by_hand}"
+        raise DataUnavailable(
+            f"could not download {address}: {by_hand}. What went wrong: {_first_line(error)}"
+        ) from error
+    except ValueError as error:  # pooch's word for a wrong checksum
+        raise DataUnavailable(
+            f"what was downloaded from {address} has a wrong checksum ({_first_line(error)}); "
+            f"try again, or {by_hand}"
+        ) from error
+    return path
+
+
+def cache_directory(cache: PathLike | None = None) -> Path:
+    """`cache`, else the environment variable SHOAL_CACHE, else `shoal` in the user's cache directory."""
+    chosen = cache or os.environ.get("SHOAL_CACHE")
+    return Path(chosen) if chosen else Path(need("pooch").os_cache("shoal"))
+
+
+def content_hash(path: PathLike) -> str:
+    """SHA-256 of a file's bytes."""
+    status = os.stat(path)
+    return _hash_file(os.fspath(path), status.st_size, status.st_mtime_ns)
+
+
+def cached(
+    kind: str,
+    sources: Sequence[PathLike],
+    parameters: Mapping[str, Any],
+    compute: Callable[[], dict[str, AnyArray]],
+    *,
+    cache: PathLike | None = None,
+) -> Cached:
+    """What `compute` returns, from the disk if it was computed before from the same content and parameters.
+
+    The file is written under another name and then moved, so that nobody reads half of one. A file that
+    cannot be read whole is computed anew, with a warning; so is one whose key is not the one asked for.
+    """
+    parts = [CACHE_FORMAT, kind, [content_hash(source) for source in sources], dict(parameters)]
+    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    path = cache_directory(cache) / f"{kind}-{key[:32]}.npz"
+    if path.exists():
+        try:
+            return Cached(_load(path, key), path, hit=True)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            warnings.warn(
+                f"{path} is damaged ({_first_line(error)}) and is computed anew", RuntimeWarning, stacklevel=2
+            )
+    arrays = compute()
+    try:
+        _store(path, key, arrays)
+    except OSError as error:
+        warnings.warn(f"{path} could not be written: {error}", RuntimeWarning, stacklevel=2)
+    return Cached(arrays, path, hit=False)
+
+
+@contextlib.contextmanager
+def whole_file(path: PathLike) -> Iterator[None]:
+    """Turn the errors of damaged, truncated or otherwise unreadable files into one that names the file."""
+    try:
+        yield
+    except _UNREADABLE as error:
+        reason = _first_line(error)
+        raise ValueError(f"{path}: damaged or incomplete ({reason}); get the file again") from error
+
+
+_UNREADABLE = (zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, UnicodeDecodeError, csv.Error)
+
+
+class _Bar:
+    """What pooch asks of a progress bar, drawn with rich."""
+
+    def __init__(self) -> None:
+        from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+        self._progress = Progress(BarColumn(), DownloadColumn(), TimeRemainingColumn(), transient=True)
+        self._task = self._progress.add_task("", total=None)
+        self.total = 0
+
+    def update(self, count: int) -> None:
+        self._progress.start()
+        self._progress.update(self._task, total=self.total or None, advance=count)
+
+    def reset(self) -> None:
+        self._progress.reset(self._task)
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+@functools.lru_cache(maxsize=256)
+def _hash_file(path: str, size: int, modified: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _load(path: Path, key: str) -> dict[str, AnyArray]:
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    if str(arrays.pop("key")) != key:
+        raise ValueError("its key is another one")
+    return arrays
+
+
+def _store(path: Path, key: str, arrays: Mapping[str, AnyArray]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, key=np.array(key), **arrays)  # type: ignore[arg-type]
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

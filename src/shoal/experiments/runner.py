@@ -1,0 +1,623 @@
+"""Run an experiment: play each cell's runs on any executor, write it when done, continue where it stopped.
+
+What is played is a pure function of the task (`play_runs`), so the results do not depend on who plays it.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import platform
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from shoal import validation
+from shoal.environments.base import Environment
+from shoal.environments.sources import DataUnavailable
+from shoal.experiments import results
+from shoal.experiments.fingerprint import code_fingerprint
+from shoal.experiments.results import ResultsError
+from shoal.experiments.spec import (
+    SCHEMA_VERSION,
+    Cell,
+    EnvironmentSpec,
+    ExperimentSpec,
+    SpecError,
+    build_environment,
+    build_policy,
+    cells,
+    check_spec,
+    check_values,
+    grid,
+    load_spec,
+    spec_hash,
+    to_toml,
+)
+from shoal.simulation import Trace, simulate
+
+RUNS_PER_TASK = 5
+"""Runs played together: few enough to keep all workers busy to the end, enough to be worth sending."""
+
+POLL_SECONDS = 0.25
+SAVE_PROVENANCE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an experiment is; what `run_experiment` reports a few times a second."""
+
+    cells_done: int
+    """Cells that are on disk, those found there included."""
+    cells_found: int
+    """Cells that were on disk at the start."""
+    cells_total: int
+    rounds_done: int
+    """Rounds played since the start."""
+    rounds_total: int
+    """Rounds to be played, those done included."""
+    seconds: float
+    """Time since the start."""
+    compiling: str | None = None
+    """The policy that is being made ready, if one is."""
+
+    @property
+    def rounds_per_second(self) -> float:
+        """Speed since the start."""
+        return self.rounds_done / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def seconds_left(self) -> float:
+        """Time to the end at that speed; nan before the first round."""
+        left = self.rounds_total - self.rounds_done
+        return left / self.rounds_per_second if self.rounds_done else float("nan")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a call of `run_experiment` did."""
+
+    computed: int
+    """Cells played and written."""
+    found: int
+    """Cells that were there already."""
+    skipped: Mapping[str, str]
+    """Optional environments that were left out, and why."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Some runs of one cell: all that `play_runs` needs, and nothing that depends on where it is run."""
+
+    cell: Cell
+    runs: tuple[int, ...]
+    seed: int
+    horizon: int
+    points: int
+    pulling: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a task gave: a row per run, the processor time it took, and the code it was played with."""
+
+    rows: list[dict[str, Any]]
+    cpu_seconds: float
+    code: str
+
+
+class StoppedError(Exception):
+    """Raised in worker threads to end their run when the experiment is stopped."""
+
+
+def run_experiment(
+    spec: ExperimentSpec,
+    out: str | Path,
+    *,
+    jobs: int | None = None,
+    only: str | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    command: str | None = None,
+) -> Summary:
+    """Compute whatever of an experiment is not yet in the directory `out`.
+
+    Parameters
+    ----------
+    spec : ExperimentSpec
+    out : path
+        Made if it is not there. It may hold earlier results of the same spec; others are refused.
+    jobs : int, optional
+        Number of threads; as many as there are processors if not given. No effect if there is an executor.
+    only : str, optional
+        Compute only the cells whose id matches this pattern somewhere, e.g. "w7/bass*a0.3".
+    executor : concurrent.futures.Executor, optional
+        Where runs are played. It must be able to import this package; it is not shut down.
+    progress : callable, optional
+        Called a few times a second, in the calling thread.
+    command : str, optional
+        How the experiment was started, for its provenance.
+
+    Raises
+    ------
+    SpecError, ResultsError, OSError
+        Something in the spec, in `out` or on the disk prevents it; finished cells stay as they are.
+    """
+    started = time.monotonic()
+    check_spec(spec)
+    jobs = processors() if jobs is None else validation.positive_int("jobs", jobs)
+    chosen = _choose(cells(spec), only)
+    out = Path(out)
+    identity = spec_hash(spec)
+    skipped = _missing_environments(spec, chosen)
+    wanted = [cell for cell in chosen if cell.environment.id not in skipped]
+    _refuse_other_results(spec, out, identity)
+    (out / results.CELLS).mkdir(parents=True, exist_ok=True)
+    with results.only_writer(out):
+        results.remove_leftovers(out)
+        there = _finished_cells(spec, out, identity)
+        missing = [cell for cell in wanted if cell.id not in there]
+        if not (out / results.SPEC).exists():
+            results.write_whole(out / results.SPEC, to_toml(spec).encode())
+        log = _Provenance(out, spec, identity, command=command, jobs=jobs, executor=executor, skipped=skipped)
+        if missing or not (out / results.PROVENANCE).exists():
+            log.save(len(there), running=bool(missing))
+        if missing:
+            meter = _Meter(
+                len(wanted) - len(missing), len(wanted), len(missing) * spec.runs * spec.horizon, started
+            )
+            try:
+                with _players(executor, jobs, meter, spec, missing) as submit:
+                    for cell, rows, cpu_seconds in _play_all(
+                        spec, missing, submit, meter, progress, executor
+                    ):
+                        path = out / results.CELLS / cell.filename
+                        results.write_cell(path, rows, cell_id=cell.id, spec_hash=identity)
+                        meter.cells_done += 1
+                        log.add(cpu_seconds, len(there) + meter.cells_done - meter.cells_found)
+            finally:
+                with contextlib.suppress(OSError):  # a full disk has been reported already
+                    log.save(len(there) + meter.cells_done - meter.cells_found, running=False)
+            if progress is not None:
+                progress(meter.reading())
+    return Summary(computed=len(missing), found=len(wanted) - len(missing), skipped=skipped)
+
+
+def play_runs(task: Task, advance: Callable[[int], None] | None = None) -> Outcome:
+    """Play the runs of a task; `advance` is called with the number of rounds played since its last call."""
+    cpu = time.thread_time()
+    rows = [_play_run(task, run, advance) for run in task.runs]
+    return Outcome(rows, time.thread_time() - cpu, code_fingerprint([task.cell.environment.kind]))
+
+
+def play_single(spec: ExperimentSpec) -> list[dict[str, Any]]:
+    """Play a spec without writing anything; returns the rows of all its runs."""
+    _missing_environments(spec, cells(spec))
+    rows: list[dict[str, Any]] = []
+    for cell in cells(spec):
+        _warm_up(_task(spec, cell, (0,)))
+        rows += play_runs(_task(spec, cell, range(spec.runs))).rows
+    return rows
+
+
+@contextlib.contextmanager
+def open_executor(name: str) -> Iterator[Executor | None]:
+    """The executor a user names: "threads" (None: `run_experiment` makes its own) or "dask:ADDRESS"."""
+    kind, _, address = name.partition(":")
+    if name == "threads":
+        yield None
+        return
+    if kind != "dask" or not address:
+        raise ValueError(f"executor must be 'threads' or 'dask:ADDRESS', got {name!r}")
+    try:
+        from distributed import Client
+    except ImportError:
+        raise ValueError(
+            "executor 'dask' needs Dask; install it with: pip install 'shoal[cluster]'"
+        ) from None
+    with Client(address, timeout=10) as client:  # type: ignore[no-untyped-call]
+        # A dead worker's tasks go to another one; `retries` repeats those that fail for a passing reason.
+        yield client.get_executor(pure=False, retries=2)
+
+
+def processors() -> int:
+    """Number of processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+# Choosing what to do
+
+
+def _choose(listed: list[Cell], only: str | None) -> list[Cell]:
+    chosen = [cell for cell in listed if only is None or fnmatchcase(cell.id, f"*{only}*")]
+    if not chosen:
+        raise SpecError(f"only: no cell matches {only!r}; the first is {listed[0].id!r}")
+    return chosen
+
+
+def _missing_environments(spec: ExperimentSpec, chosen: list[Cell]) -> dict[str, str]:
+    """Build every chosen environment once: returns those to skip, raises for those that are wrong."""
+    used = {cell.environment.id for cell in chosen}
+    skipped = {}
+    for index, environment in enumerate(spec.environments):
+        if environment.id not in used:
+            continue
+        try:
+            built = _environment(environment, spec.seed)
+        except (DataUnavailable, ImportError) as error:
+            if not environment.optional:
+                raise SpecError(f"{spec.source or spec.name}: environments[{index}]: {error}") from None
+            skipped[environment.id] = str(error)
+            continue
+        except ValueError as error:
+            raise SpecError(
+                f"{spec.source or spec.name}: environments[{index}].parameters: {error}"
+            ) from None
+        check_values(spec, environment, built)
+    return skipped
+
+
+def _refuse_other_results(spec: ExperimentSpec, out: Path, identity: str) -> None:
+    """Raise if `out` belongs to another spec, before anything in it is touched."""
+    if out.exists() and not out.is_dir():
+        raise ResultsError(f"{out}: is not a directory")
+    if (out / results.SPEC).exists():
+        try:
+            same = grid(load_spec(out / results.SPEC)) == grid(spec)
+        except SpecError as error:
+            raise ResultsError(
+                f"{out}: holds a spec that cannot be read ({error}); choose another directory"
+            ) from None
+        if not same:
+            raise ResultsError(
+                f"{out}: holds the results of another spec (see {results.SPEC}); choose another directory"
+            )
+    for path in results.cell_files(out):
+        found = results.read_cell(path).schema.metadata[b"spec_hash"].decode()
+        if found != identity:
+            raise ResultsError(
+                f"{path}: comes from another spec or another version of the code ({found}, not {identity}); "
+                "choose another directory or delete this one"
+            )
+
+
+def _finished_cells(spec: ExperimentSpec, out: Path, identity: str) -> set[str]:
+    there = set()
+    for path in results.cell_files(out):
+        table = results.read_cell(path)
+        if table.num_rows != spec.runs:
+            raise ResultsError(
+                f"{path}: has {table.num_rows} runs, not {spec.runs}; delete it to compute it anew"
+            )
+        there.add(table.schema.metadata[b"cell"].decode())
+    return there
+
+
+# Playing
+
+
+class _Meter:
+    """Counts rounds from all threads, and tells them to stop."""
+
+    def __init__(self, cells_found: int, cells_total: int, rounds_total: int, started: float) -> None:
+        self.cells_found = self.cells_done = cells_found
+        self.cells_total = cells_total
+        self.rounds_done, self.rounds_total = 0, rounds_total
+        self.started = started
+        self.compiling: str | None = None
+        self.stop = threading.Event()
+        self._lock = threading.Lock()
+
+    def advance(self, rounds: int) -> None:
+        if self.stop.is_set():
+            raise StoppedError
+        with self._lock:
+            self.rounds_done += rounds
+
+    def reading(self) -> Progress:
+        return Progress(
+            self.cells_done,
+            self.cells_found,
+            self.cells_total,
+            self.rounds_done,
+            self.rounds_total,
+            time.monotonic() - self.started,
+            self.compiling,
+        )
+
+
+Submit = Callable[[Task], "Future[Outcome]"]
+
+
+@contextlib.contextmanager
+def _players(
+    executor: Executor | None, jobs: int, meter: _Meter, spec: ExperimentSpec, missing: Sequence[Cell]
+) -> Iterator[Submit]:
+    """Something to submit tasks to. On the way out whatever is still waiting or running is stopped."""
+    if executor is not None:
+        submitted: list[Future[Outcome]] = []
+
+        def submit_there(task: Task) -> "Future[Outcome]":
+            submitted.append(executor.submit(play_runs, task))
+            return submitted[-1]
+
+        try:
+            yield submit_there
+        finally:
+            for future in submitted:
+                future.cancel()
+        return
+
+    # Numba compiles one function at a time: a thread of its own compiles policy after policy, while those it
+    # is done with are played. Tasks come policy by policy, too; the first of each wait until it is ready.
+    first = {cell.method.policy: cell for cell in reversed(missing)}
+    order = list(dict.fromkeys(cell.method.policy for cell in missing))
+    compiler = ThreadPoolExecutor(1, thread_name_prefix="shoal-compile")
+    pool = ThreadPoolExecutor(jobs, thread_name_prefix="shoal-play")
+
+    def make_ready(name: str) -> None:
+        meter.compiling = name
+        try:
+            _warm_up(_task(spec, first[name], (0,)))
+        finally:
+            meter.compiling = None
+
+    ready = {name: compiler.submit(make_ready, name) for name in order}
+
+    def play_when_ready(task: Task) -> Outcome:
+        ready[task.cell.method.policy].result()
+        return play_runs(task, meter.advance)
+
+    try:
+        yield lambda task: pool.submit(play_when_ready, task)
+    finally:
+        meter.stop.set()
+        compiler.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _play_all(
+    spec: ExperimentSpec,
+    missing: Sequence[Cell],
+    submit: Submit,
+    meter: _Meter,
+    progress: Callable[[Progress], None] | None,
+    executor: Executor | None,
+) -> Iterator[tuple[Cell, list[dict[str, Any]], float]]:
+    """Play the missing cells and yield each, with its rows in order of runs, when its last run is in."""
+    done: queue.SimpleQueue[tuple[Cell, Future[Outcome]]] = queue.SimpleQueue()
+    waiting = {cell.id: _Gathered(spec.runs) for cell in missing}
+    for cell in missing:
+        for start in range(0, spec.runs, RUNS_PER_TASK):
+            future = submit(_task(spec, cell, range(start, min(start + RUNS_PER_TASK, spec.runs))))
+            future.add_done_callback(functools.partial(lambda cell, future: done.put((cell, future)), cell))
+    codes = {item.kind: code_fingerprint([item.kind]) for item in spec.environments}
+    while waiting:
+        if progress is not None:
+            progress(meter.reading())
+        try:
+            cell, future = done.get(timeout=POLL_SECONDS)
+        except queue.Empty:
+            continue
+        try:
+            outcome = future.result()
+        except (ValueError, OSError):
+            raise
+        except (Exception, CancelledError) as error:
+            if executor is None:
+                raise
+            raise RuntimeError(f"{cell.id} failed on the executor: {error!r}") from error
+        if outcome.code != codes[cell.environment.kind]:
+            raise ResultsError(
+                f"{cell.id}: was played by a worker with another version of shoal; update the workers"
+            )
+        if executor is not None:
+            meter.advance(len(outcome.rows) * spec.horizon)
+        gathered = waiting[cell.id]
+        gathered.add(outcome)
+        if gathered.complete:
+            del waiting[cell.id]
+            yield cell, sorted(gathered.rows, key=lambda row: int(row["run"])), gathered.cpu_seconds
+
+
+@dataclass
+class _Gathered:
+    runs: int
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    cpu_seconds: float = 0.0
+
+    def add(self, outcome: Outcome) -> None:
+        self.rows += outcome.rows
+        self.cpu_seconds += outcome.cpu_seconds
+
+    @property
+    def complete(self) -> bool:
+        return len(self.rows) == self.runs
+
+
+def _task(spec: ExperimentSpec, cell: Cell, runs: Sequence[int]) -> Task:
+    return Task(cell, tuple(runs), spec.seed, spec.horizon, spec.points, spec.pulling)
+
+
+def _warm_up(task: Task) -> None:
+    """Play one round, so that all the policy needs has been loaded or made."""
+    environment = _environment(task.cell.environment, task.seed)
+    policy = build_policy(task.cell.method, task.cell.alpha, environment, task.seed)
+    simulate(policy, environment, horizon=1, seed=task.seed, pulling=task.pulling)
+
+
+def _play_run(task: Task, run: int, advance: Callable[[int], None] | None) -> dict[str, Any]:
+    seed, cell = task.seed + run, task.cell
+    environment = _environment(cell.environment, seed)
+    policy = build_policy(cell.method, cell.alpha, environment, seed)
+    begin = time.perf_counter()
+    trace = simulate(
+        policy,
+        environment,
+        horizon=task.horizon,
+        seed=seed,
+        pulling=task.pulling,
+        points=task.points,
+        progress=advance,
+    )
+    seconds = time.perf_counter() - begin
+    first_separation, separated_share = _separation(trace, environment)
+    return {
+        "environment": cell.environment.id,
+        "method": cell.method.id,
+        "policy": cell.method.policy,
+        "group": cell.method.group,
+        "alpha": cell.alpha,
+        "run": run,
+        "seed": seed,
+        "horizon": task.horizon,
+        "n_agents": environment.n_agents,
+        "dim": environment.dim,
+        "n_arms": environment.n_arms,
+        "gap": environment.gap,
+        "environment_parameters": json.dumps(cell.environment.parameters, sort_keys=True),
+        "policy_parameters": json.dumps(_plain_parameters(policy, cell), sort_keys=True),
+        "final_regret": trace.final_regret,
+        "final_f1": float(trace.f1[-1]),
+        "final_edges": int(trace.edges[-1]),
+        "communication_cost": int(trace.communication[-1]),
+        "seconds": seconds,
+        "rounds_per_second": task.horizon / seconds,
+        "curve_rounds": trace.recorded,
+        "curve_regret": trace.regret[trace.recorded - 1],
+        "curve_f1": trace.f1,
+        "curve_edges": trace.edges,
+        "first_separation": first_separation,
+        "separated_share": separated_share,
+    }
+
+
+@functools.lru_cache(maxsize=128)
+def _environment_from(encoded: bytes, seed: int) -> Environment:
+    return build_environment(msgspec.json.decode(encoded, type=EnvironmentSpec), seed)
+
+
+def _environment(environment: EnvironmentSpec, seed: int) -> Environment:
+    """The environment of a run; kept, since every method and α plays in it and its arrays are read-only."""
+    return _environment_from(msgspec.json.encode(environment), seed)
+
+
+def _plain_parameters(policy: Any, cell: Cell) -> dict[str, Any]:
+    """The policy's parameters as it was built, arrays (labels) left out."""
+    parameters = getattr(policy, "parameters", {**cell.method.parameters, "alpha": cell.alpha})
+    return {
+        key: value for key, value in parameters.items() if isinstance(value, bool | int | float | str | None)
+    }
+
+
+def _separation(trace: Trace, environment: Environment) -> tuple[float, float]:
+    """Mean round of separation of the pairs of different clusters that were separated, and their share."""
+    if trace.separation_time is None or environment.labels is None:
+        return float("nan"), float("nan")
+    different = np.triu(environment.labels[:, None] != environment.labels[None, :], 1)
+    times = trace.separation_time[different]
+    cut = times[times >= 0]
+    mean = float(cut.mean()) if len(cut) else float("nan")
+    return mean, len(cut) / len(times) if len(times) else float("nan")
+
+
+# Provenance
+
+
+class _Provenance:
+    """Keeps `provenance.json`; times add up over interrupted runs."""
+
+    def __init__(
+        self,
+        out: Path,
+        spec: ExperimentSpec,
+        identity: str,
+        *,
+        command: str | None,
+        jobs: int,
+        executor: Executor | None,
+        skipped: Mapping[str, str],
+    ) -> None:
+        self._path = out / results.PROVENANCE
+        before = self._read()
+        self._wall_before, self._cpu_before = before.get("wall_seconds", 0.0), before.get("cpu_seconds", 0.0)
+        self._elsewhere = 0.0
+        self._began, self._cpu_began = time.monotonic(), time.process_time()
+        self._remote = executor is not None
+        self._saved = time.monotonic()
+        now = _now()
+        self._content: dict[str, Any] = {
+            "spec": spec.name,
+            "spec_hash": identity,
+            "schema_version": SCHEMA_VERSION,
+            "seed": spec.seed,
+            "command": command if command is not None else "run_experiment",
+            "executor": type(executor).__name__ if executor is not None else f"{jobs} threads",
+            "jobs": jobs,
+            "versions": {
+                "python": platform.python_version(),
+                **{name: version(name) for name in ("shoal", "numpy", "numba", "pyarrow")},
+            },
+            "machine": _machine(),
+            "cpu_count": processors(),
+            "started": before.get("started", now),
+            "times_started": before.get("times_started", 0) + 1,
+            "skipped": [{"environment": name, "reason": reason} for name, reason in skipped.items()],
+            "cells_total": len(cells(spec)),
+        }
+
+    def add(self, cpu_seconds: float, cells_done: int) -> None:
+        """Count a finished cell, and save now and then: what a kill loses is a few seconds of accounting."""
+        if self._remote:
+            self._elsewhere += cpu_seconds
+        if time.monotonic() - self._saved > SAVE_PROVENANCE_SECONDS:
+            self.save(cells_done, running=True)
+
+    def save(self, cells_done: int, *, running: bool) -> None:
+        self._saved = time.monotonic()
+        content = {
+            **self._content,
+            "ended": None if running else _now(),
+            "wall_seconds": self._wall_before + self._saved - self._began,
+            "cpu_seconds": self._cpu_before + time.process_time() - self._cpu_began + self._elsewhere,
+            "cells_done": cells_done,
+        }
+        results.write_whole(self._path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            content = json.loads(self._path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise ResultsError(f"{self._path}: cannot be read ({error}); delete it to go on") from None
+        return content if isinstance(content, dict) else {}
+
+
+def _machine() -> str:
+    model = platform.processor() or platform.machine()
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/cpuinfo").read_text().splitlines():
+                if line.startswith("model name"):
+                    model = line.partition(":")[2].strip()
+                    break
+    return f"{model}, {platform.system()} {platform.machine()}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

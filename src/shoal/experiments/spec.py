@@ -1,0 +1,395 @@
+"""What an experiment consists of, read from a TOML file: environments × methods × α, over a range of seeds.
+
+Whatever is wrong in a file is a `SpecError` that names the file and the key. The format is described in
+`docs/experiments.md`.
+"""
+
+import hashlib
+import inspect
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+
+from shoal.environments.base import Environment
+from shoal.environments.registry import environment_class, environment_names, make_environment
+from shoal.experiments.fingerprint import code_fingerprint
+from shoal.policies.registry import policy_class, policy_names
+
+SCHEMA_VERSION = 1
+"""Version of the results' columns and of what a run is; part of every spec's hash."""
+
+PRESETS = ("quick", "tables", "paper")
+
+Scalar = bool | int | float | str
+Parameters = dict[str, Scalar | list[Scalar]]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*")
+_SYMBOL = re.compile(r"(?P<name>gap|labels|n_clusters)|gap/(?P<divisor>[0-9]+(\.[0-9]+)?)")
+_GIVEN_TO_POLICIES = ("self", "n_agents", "dim", "alpha", "seed")
+_GIVEN_TO_ENVIRONMENTS = ("self", "seed")
+
+
+class SpecError(ValueError):
+    """A spec that cannot be run as it is written."""
+
+
+Fail = Callable[[str, str], SpecError]
+"""Makes the error for a key."""
+
+
+class EnvironmentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One environment; run r builds it with its parameters and seed + r."""
+
+    id: str
+    kind: str
+    title: str = ""
+    parameters: Parameters = {}
+    optional: bool = False
+    """Whether to go on without it when its data or packages are missing."""
+
+
+class MethodSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One policy with its parameters; α comes from the grid.
+
+    As values, the strings "gap", "gap/N" (N a number), "labels" and "n_clusters" stand for those of the run's
+    environment.
+    """
+
+    id: str
+    policy: str
+    label: str = ""
+    parameters: Parameters = {}
+    alphas: tuple[float, ...] | None = None
+    """Instead of the spec's own."""
+    environments: tuple[str, ...] | None = None
+    """Ids of the environments it is run in; all of them if not given."""
+    group: str = "main"
+    """Which table or figure of the report it belongs to."""
+
+
+class ExperimentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A whole experiment. Use `load_spec` or `load_preset` to get one that has been checked."""
+
+    name: str
+    horizon: Positive
+    runs: Positive
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Run r uses seed + r for environment, order of agents, noise and policy alike."""
+    points: Positive = 200
+    pulling: Literal["asynchronous", "synchronous"] = "asynchronous"
+    alphas: tuple[float, ...] = ()
+    environments: tuple[EnvironmentSpec, ...] = ()
+    methods: tuple[MethodSpec, ...] = ()
+    source: str = ""
+    """Where it was read from, for error messages; `load_spec` sets it."""
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """One environment, one method and one α, over all runs."""
+
+    environment: EnvironmentSpec
+    method: MethodSpec
+    alpha: float
+
+    @property
+    def id(self) -> str:
+        """A readable name such as `synthetic-m3-w7/bass-d0.1/a0.30`."""
+        return f"{self.environment.id}/{self.method.id}/a{_alpha_text(self.alpha)}"
+
+    @property
+    def filename(self) -> str:
+        """Name of the file of its results."""
+        return self.id.replace("/", "__") + ".parquet"
+
+
+def load_spec(path: str | Path, *, seed: int | None = None) -> ExperimentSpec:
+    """Read and check a spec; `seed` replaces the one in the file."""
+    path = Path(path)
+    return parse_spec(path.read_bytes(), source=str(path), seed=seed)
+
+
+def load_preset(name: str, *, seed: int | None = None) -> ExperimentSpec:
+    """Read one of the specs that come with the package: "quick", "tables" or "paper"."""
+    if name not in PRESETS:
+        raise SpecError(f"unknown preset {name!r}; known are {', '.join(PRESETS)}")
+    text = (resources.files("shoal.experiments") / "presets" / f"{name}.toml").read_bytes()
+    return parse_spec(text, source=f"presets/{name}.toml", seed=seed)
+
+
+def parse_spec(text: bytes, *, source: str, seed: int | None = None) -> ExperimentSpec:
+    """Decode and check the text of a spec; `source` names it in errors."""
+    try:
+        spec = msgspec.toml.decode(text, type=ExperimentSpec)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SpecError(f"{source}: {_in_our_words(str(error))}") from None
+    spec = msgspec.structs.replace(spec, source=source, seed=spec.seed if seed is None else seed)
+    check_spec(spec)
+    return spec
+
+
+def check_spec(spec: ExperimentSpec) -> None:
+    """Raise a `SpecError` for whatever can be seen to be wrong without building an environment."""
+    fail = _failure(spec)
+    if spec.seed < 0:
+        raise fail("seed", f"must be at least 0, got {spec.seed}")
+    _check_ids("environments", [environment.id for environment in spec.environments], fail)
+    _check_ids("methods", [method.id for method in spec.methods], fail)
+    for index, environment in enumerate(spec.environments):
+        _check_environment(environment, _below(fail, f"environments[{index}]"))
+    _check_alphas(spec.alphas, fail)
+    for index, method in enumerate(spec.methods):
+        _check_method(method, spec, _below(fail, f"methods[{index}]"))
+
+
+def cells(spec: ExperimentSpec) -> list[Cell]:
+    """All cells, those of one policy together."""
+    listed = [
+        Cell(environment, method, alpha)
+        for environment in spec.environments
+        for method in spec.methods
+        if method.environments is None or environment.id in method.environments
+        for alpha in (spec.alphas if method.alphas is None else method.alphas)
+    ]
+    policies = list(dict.fromkeys(method.policy for method in spec.methods))
+    return sorted(listed, key=lambda cell: policies.index(cell.method.policy))
+
+
+def spec_hash(spec: ExperimentSpec) -> str:
+    """Hash of all that determines the numbers: the grid, not its titles, and the code that plays it."""
+    content = {
+        "schema": SCHEMA_VERSION,
+        "code": code_fingerprint(environment.kind for environment in spec.environments),
+        "grid": grid(spec),
+    }
+    return hashlib.sha256(_canonical(content)).hexdigest()[:16]
+
+
+def grid(spec: ExperimentSpec) -> dict[str, Any]:
+    """What of a spec determines its numbers, as plain data."""
+    return {
+        **{key: getattr(spec, key) for key in ("horizon", "runs", "seed", "points", "pulling")},
+        "environments": {item.id: [item.kind, item.parameters] for item in spec.environments},
+        "methods": {item.id: [item.policy, item.parameters, item.group] for item in spec.methods},
+        "cells": sorted(cell.id for cell in cells(spec)),
+    }
+
+
+def to_toml(spec: ExperimentSpec) -> str:
+    """The spec as a file that `load_spec` reads back, with every default written out."""
+    lines = []
+    tables: list[tuple[str, Any]] = []
+    for key, value in msgspec.structs.asdict(spec).items():
+        if key in ("environments", "methods"):
+            tables += [(key, entry) for entry in value]
+        elif key != "source":
+            lines.append(f"{key} = {_toml(value)}")
+    for key, entry in tables:
+        lines += ["", f"[[{key}]]"]
+        fields = msgspec.structs.asdict(entry)
+        lines += [f"{name} = {_toml(value)}" for name, value in fields.items() if value is not None]
+    return "\n".join(lines) + "\n"
+
+
+def build_environment(environment: EnvironmentSpec, seed: int) -> Environment:
+    """The environment of one run."""
+    return make_environment(environment.kind, **environment.parameters, seed=seed)
+
+
+def build_policy(method: MethodSpec, alpha: float, environment: Environment, seed: int) -> Any:
+    """A fresh policy for one run in `environment`."""
+    found = policy_class(method.policy)
+    given = {"alpha": alpha, "seed": seed}
+    known = inspect.signature(found).parameters
+    parameters = {key: value for key, value in given.items() if key in known}
+    return found(
+        environment.n_agents, environment.dim, **parameters, **resolve(method.parameters, environment)
+    )
+
+
+def resolve(parameters: Mapping[str, Any], environment: Environment) -> dict[str, Any]:
+    """The parameters with "gap", "gap/N", "labels" and "n_clusters" replaced by those of `environment`."""
+    return {key: _resolve_one(key, value, environment) for key, value in parameters.items()}
+
+
+def check_values(spec: ExperimentSpec, environment: EnvironmentSpec, built: Environment) -> None:
+    """Raise a `SpecError` if a method that is to run in this environment cannot be built with its values."""
+    for cell in cells(spec):
+        if cell.environment.id == environment.id:
+            try:
+                build_policy(cell.method, cell.alpha, built, spec.seed)
+            except ValueError as error:
+                key = f"methods[{spec.methods.index(cell.method)}]"
+                raise _failure(spec)(key, f"cannot be built for {environment.id}: {error}") from None
+
+
+def single(
+    policy: str,
+    kind: str,
+    *,
+    alpha: float,
+    horizon: int,
+    runs: int = 1,
+    seed: int = 0,
+    policy_parameters: Parameters | None = None,
+    environment_parameters: Parameters | None = None,
+) -> ExperimentSpec:
+    """A spec of a single cell. Parameters not given are those of the preset "paper", where it has any."""
+    paper = load_preset("paper")
+    environment = next(
+        (dict(item.parameters) for item in paper.environments if item.kind == kind),
+        {"n_agents": 100, "dim": 10},
+    )
+    method = next((dict(item.parameters) for item in paper.methods if item.policy == policy), {})
+    spec = ExperimentSpec(
+        name="single",
+        horizon=horizon,
+        runs=runs,
+        seed=seed,
+        alphas=(alpha,),
+        environments=(
+            EnvironmentSpec(id=kind, kind=kind, parameters=environment | (environment_parameters or {})),
+        ),
+        methods=(MethodSpec(id=policy, policy=policy, parameters=method | (policy_parameters or {})),),
+        source=f"{policy} in {kind}",
+    )
+    check_spec(spec)
+    return spec
+
+
+def _resolve_one(key: str, value: Any, environment: Environment) -> Any:
+    match = _SYMBOL.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return value
+    if match["name"] in ("labels", "n_clusters"):
+        if environment.labels is None:
+            raise ValueError(f"{key} = {value!r} needs an environment with known clusters")
+        return environment.labels if match["name"] == "labels" else len(np.unique(environment.labels))
+    if math.isnan(environment.gap):
+        raise ValueError(f"{key} = {value!r} needs an environment with a known gap")
+    return environment.gap / float(match["divisor"] or 1.0)
+
+
+def _check_ids(key: str, ids: list[str], fail: Fail) -> None:
+    if not ids:
+        raise fail(key, "the grid is empty: at least one is needed")
+    for index, name in enumerate(ids):
+        if not _ID.fullmatch(name):
+            raise fail(f"{key}[{index}].id", f"must consist of letters, digits and . + -, got {name!r}")
+        if name in ids[:index]:
+            raise fail(f"{key}[{index}].id", f"{name!r} is used twice")
+
+
+def _check_environment(environment: EnvironmentSpec, fail: Fail) -> None:
+    if environment.kind not in environment_names():
+        raise fail("kind", f"unknown kind {environment.kind!r}; known are {', '.join(environment_names())}")
+    try:
+        built_by = environment_class(environment.kind)
+    except ImportError as error:
+        if environment.optional:
+            return
+        raise fail("kind", f"{environment.kind!r} needs an optional package: {error}") from None
+    _check_names(
+        built_by, environment.parameters, _GIVEN_TO_ENVIRONMENTS, f"environment {environment.kind!r}", fail
+    )
+
+
+def _check_method(method: MethodSpec, spec: ExperimentSpec, fail: Fail) -> None:
+    if method.policy not in policy_names():
+        raise fail("policy", f"unknown policy {method.policy!r}; known are {', '.join(policy_names())}")
+    _check_names(
+        policy_class(method.policy), method.parameters, _GIVEN_TO_POLICIES, f"policy {method.policy!r}", fail
+    )
+    if method.alphas is not None:
+        _check_alphas(method.alphas, fail)
+    if not (spec.alphas if method.alphas is None else method.alphas):
+        raise fail("alphas", "the grid is empty: neither the method nor the spec has any")
+    if method.environments is not None:
+        known = [environment.id for environment in spec.environments]
+        for name in method.environments:
+            if name not in known:
+                raise fail("environments", f"unknown environment {name!r}; known are {', '.join(known)}")
+        if not method.environments:
+            raise fail("environments", "the grid is empty: leave the key out to run in all environments")
+
+
+def _check_names(
+    built_by: type,
+    parameters: Parameters,
+    given: Iterable[str],
+    what: str,
+    fail: Fail,
+) -> None:
+    """Compare parameters with the constructor's; its `**rest` does not count: typing errors vanish in it."""
+    named = {
+        name: parameter
+        for name, parameter in inspect.signature(built_by).parameters.items()
+        if name not in given and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+    }
+    for name in parameters:
+        if name not in named:
+            raise fail(f"parameters.{name}", f"unknown parameter of {what}; known are {', '.join(named)}")
+    for name, parameter in named.items():
+        if parameter.default is parameter.empty and name not in parameters:
+            raise fail(f"parameters.{name}", f"missing; {what} needs it")
+
+
+def _check_alphas(alphas: tuple[float, ...], fail: Fail) -> None:
+    for alpha in alphas:
+        if not (math.isfinite(alpha) and alpha >= 0.0):
+            raise fail("alphas", f"must be finite numbers of at least 0, got {alpha}")
+    if len(set(alphas)) < len(alphas):
+        raise fail("alphas", f"must differ from each other, got {list(alphas)}")
+
+
+def _below(fail: Fail, place: str) -> Fail:
+    return lambda key, text: fail(f"{place}.{key}", text)
+
+
+def _failure(spec: ExperimentSpec) -> Fail:
+    return lambda key, text: SpecError(f"{spec.source or spec.name}: {key}: {text}")
+
+
+def _in_our_words(message: str) -> str:
+    """`Object contains unknown field `x` - at `$.methods[2]`` as `methods[2].x: unknown key`."""
+    text, _, place = message.partition(" - at ")
+    place = place.strip("`").removeprefix("$").removeprefix(".")
+    for wording, ours in (("contains unknown field", "unknown key"), ("missing required field", "missing")):
+        if wording in text:
+            field = text.rpartition(wording)[2].strip(" `")
+            return f"{place}.{field}: {ours}".removeprefix(".")
+    return f"{place}: {text}" if place else text
+
+
+def _alpha_text(alpha: float) -> str:
+    short = f"{alpha:.2f}"
+    return short if float(short) == alpha else repr(float(alpha))
+
+
+def _canonical(content: Any) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _toml(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case list() | tuple():
+            return f"[{', '.join(map(_toml, value))}]"
+        case dict():
+            return (
+                "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
+                if value
+                else "{}"
+            )
+        case _:
+            return repr(value)

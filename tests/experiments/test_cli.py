@@ -1,0 +1,188 @@
+"""The command line, as a user meets it: in a process of its own."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+import shoal
+from shoal import cli
+from shoal.experiments import results
+from shoal.experiments.results import load_results
+from shoal.experiments.runner import run_experiment
+from shoal.experiments.spec import load_spec
+
+TINY = """
+name = "tiny"
+horizon = 200
+runs = 2
+alphas = [0.1, 1.0]
+
+[[environments]]
+id = "synthetic-m3-w7"
+kind = "synthetic"
+parameters = { n_agents = 6, dim = 3, n_clusters = 2, angle = 1.3744467859455345 }
+
+[[methods]]
+id = "ind"
+policy = "independent"
+
+[[methods]]
+id = "bass-d0.1"
+policy = "bass"
+parameters = { delta = 0.1 }
+"""
+
+DOCS = Path(__file__).parents[2] / "docs" / "experiments.md"
+
+
+def run(
+    *arguments: str, cwd: Path, code: int = 0, file_size_limit: int | None = None
+) -> "subprocess.CompletedProcess[str]":
+    def limit() -> None:
+        if file_size_limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_size_limit, file_size_limit))
+
+    command = [sys.executable, "-c", "from shoal.cli import main; main()", *arguments]
+    environment = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1"}
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, preexec_fn=limit, timeout=300
+    )
+    assert done.returncode == code, done
+    if code == 2:
+        assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    (tmp_path / "tiny.toml").write_text(TINY)
+    return tmp_path
+
+
+def test_run_continues_and_reports(tiny: Path) -> None:
+    out = tiny / "results" / "tiny"
+    run_experiment(load_spec(tiny / "tiny.toml"), out, only="bass")
+    done = run("run", "tiny.toml", "--jobs", "2", cwd=tiny)
+    assert "2 cells computed, 2 found finished, in results/tiny" in done.stdout
+    assert load_results(out).num_rows == 4 * 2
+    assert json.loads((out / "provenance.json").read_text())["command"] == "shoal run tiny.toml --jobs 2"
+    # On a terminal there is a bar; here, lines.
+    assert "4/4 cells, " in done.stderr
+    assert " rounds/s" in done.stderr
+    assert "\x1b" not in done.stderr
+    page = tiny / done.stdout.rsplit("Report: ", 1)[1].strip()
+    page.unlink()
+    assert "Report: " in run("report", "results/tiny", cwd=tiny).stdout
+    assert page.is_file()
+
+
+def test_reproduce_takes_a_preset_a_seed_and_a_pattern(tmp_path: Path) -> None:
+    done = run("reproduce", "--seed", "5", "--only", "w7/ind/a0.1", "--out", "here", cwd=tmp_path)
+    assert "1 cells computed, 0 found finished, in here" in done.stdout
+    table = load_results(tmp_path / "here")
+    assert set(table["method"].to_pylist()) == {"ind"}
+    assert table["seed"].to_pylist() == list(range(5, 15))
+
+
+def test_simulate_shows_a_summary(tmp_path: Path) -> None:
+    done = run(
+        "simulate", "--policy", "bass", "--env", "synthetic", "--horizon", "300", "--runs", "2",
+        "-p", "delta=0.5", "-p", "radius=beta_squared", "-e", "n_agents=6", "-e", "dim=3",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert "bass in synthetic: 2 × 300 rounds" in done.stdout
+    assert '"delta": 0.5' in done.stdout
+    assert '"radius": "beta_squared"' in done.stdout
+    assert "final regret" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_list_names_everything(tmp_path: Path) -> None:
+    words = run("list", cwd=tmp_path).stdout.replace(",", " ").split()
+    assert {*shoal.policy_names(), "synthetic", "gaussian", "changing-arms", "quick", "tables", "paper"} <= {
+        *words
+    }
+
+
+def test_version_and_help(tmp_path: Path) -> None:
+    assert run("--version", cwd=tmp_path).stdout == f"shoal {shoal.__version__}\n"
+    assert "reproduce" in run("--help", cwd=tmp_path).stdout
+
+
+def test_help_does_not_load_what_it_does_not_need(tmp_path: Path) -> None:
+    program = "import sys, shoal.cli; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    assert {"pyarrow", "matplotlib", "dask", "msgspec"}.isdisjoint(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["reproduce", "quik"], "shoal: unknown preset 'quik'; known are quick, tables, paper"),
+        (["run", "none.toml"], "shoal: none.toml: No such file or directory"),
+        (["run", "wrong.toml"], "shoal: wrong.toml: methods[1].policy: unknown policy 'bas'; known are"),
+        (["run", "tiny.toml", "--only", "none"], "shoal: only: no cell matches 'none'"),
+        (["run", "tiny.toml", "--executor", "slurm"], "shoal: executor must be 'threads' or 'dask:ADDRESS'"),
+        (["run", "tiny.toml", "--jobs", "0"], "Invalid value for '--jobs'"),
+        (["report", "nowhere"], "shoal: nowhere: no results here"),
+        (["simulate", "--policy", "bas"], "unknown policy 'bas'"),
+        (["simulate", "--env", "mars"], "unknown kind 'mars'"),
+        (["simulate", "-p", "delta"], "--parameter must look like name=value, got 'delta'"),
+        (["simulate", "-p", "delta=2"], "delta must be a finite number in (0, 1), got 2"),
+        (["simulate", "-e", "size=2"], "environments[0].parameters.size: unknown parameter"),
+        (["simulte"], "No such command 'simulte'"),
+    ],
+)
+def test_mistakes_get_one_clear_line_and_exit_code_2(tiny: Path, arguments: list[str], message: str) -> None:
+    (tiny / "wrong.toml").write_text(TINY.replace('"bass"', '"bas"'))
+    done = run(*arguments, cwd=tiny, code=2)
+    assert message in done.stderr
+    if message.startswith("shoal:"):
+        assert done.stderr.count("\n") == 1
+    assert sorted(path.name for path in tiny.iterdir()) == ["tiny.toml", "wrong.toml"]
+
+
+def test_another_spec_s_directory_and_a_corrupt_file_are_refused(tiny: Path) -> None:
+    run_experiment(load_spec(tiny / "tiny.toml"), tiny / "out")
+    (tiny / "other.toml").write_text(TINY.replace("runs = 2", "runs = 3"))
+    assert (
+        "shoal: out: holds the results of another spec"
+        in run("run", "other.toml", "--out", "out", cwd=tiny, code=2).stderr
+    )
+    damaged = tiny / "out" / "cells" / "synthetic-m3-w7__ind__a0.10.parquet"
+    damaged.write_bytes(damaged.read_bytes()[:500])
+    for command in (["run", "tiny.toml", "--out", "out"], ["report", "out"]):
+        errors = run(*command, cwd=tiny, code=2).stderr
+        assert errors.startswith("shoal: out/cells/synthetic-m3-w7__ind__a0.10.parquet: corrupt or truncated")
+    assert damaged.stat().st_size == 500
+
+
+def test_a_full_disk_is_said_and_finished_cells_stay(tiny: Path) -> None:
+    spec = load_spec(tiny / "tiny.toml")
+    run_experiment(spec, tiny / "warm")  # nothing is left to compile, which would also be written
+    run_experiment(spec, tiny / "out", only="bass")
+    before = {path: path.stat().st_ino for path in results.cell_files(tiny / "out")}
+    errors = run("run", "tiny.toml", "--out", "out", cwd=tiny, code=2, file_size_limit=3000).stderr
+    assert "cells/synthetic-m3-w7__ind__a" in errors
+    assert ".parquet: could not be written: File too large" in errors
+    assert {path: path.stat().st_ino for path in results.cell_files(tiny / "out")} == before
+    assert not list((tiny / "out").rglob("*.tmp"))
+    assert run_experiment(spec, tiny / "out").found == 2
+
+
+def test_every_command_and_option_is_documented() -> None:
+    text = DOCS.read_text()
+    group = typer.main.get_command(cli.app)
+    commands = group.commands  # type: ignore[attr-defined]
+    assert commands
+    for name, command in commands.items():
+        assert f"shoal {name}" in text, name
+        for parameter in command.params:
+            for option in (opt for opt in parameter.opts if opt.startswith("--") and opt != "--help"):
+                assert option in text, f"{name} {option}"
