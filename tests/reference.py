@@ -253,6 +253,23 @@ class Twin:
         self.gram: list[Floats] = [np.zeros((dim, dim)) for _ in range(n_agents)]
         self.b: list[Floats] = [np.zeros(dim) for _ in range(n_agents)]
         self.communication_cost = 0
+        self.active = [True] * n_agents
+
+    def join(self, n: int) -> None:
+        """Let `n` agents without samples join."""
+        self.n_agents += n
+        self.samples += [[] for _ in range(n)]
+        self.gram += [np.zeros((self.dim, self.dim)) for _ in range(n)]
+        self.b += [np.zeros(self.dim) for _ in range(n)]
+        self.active += [True] * n
+
+    def leave(self, agent: int, *, withdraw: bool) -> None:
+        """Let an agent go; what it lent stays, unless it is withdrawn."""
+        self.active[agent] = False
+        if withdraw:
+            self.samples[agent] = []
+            self.gram[agent] = np.zeros((self.dim, self.dim))
+            self.b[agent] = np.zeros(self.dim)
 
     def pool(self, agent: int) -> list[int]:
         """Agents whose samples `agent` uses, itself included, sorted."""
@@ -295,7 +312,7 @@ class Twin:
         self.samples[agent].append((x, float(reward)))
         self.gram[agent] = self.gram[agent] + np.outer(x, x)
         self.b[agent] = self.b[agent] + reward * x
-        self.communication_cost += len(self.pool(agent)) - 1
+        self.communication_cost += sum(self.active[other] for other in self.pool(agent)) - 1
 
     def revise(self, agent: int, t: int) -> None:
         """Reconsider whom `agent` shares with."""
@@ -317,6 +334,14 @@ class LabelledTwin(Twin):
         super().__init__(n_agents, dim, alpha=alpha, ridge=ridge)
         self.labels = [int(label) for label in labels]
 
+    def join(self, n: int) -> None:
+        super().join(n)
+        self.labels += self.labels_of_newcomers(n)
+
+    def labels_of_newcomers(self, n: int) -> list[int]:
+        """Clusters that newcomers start in: here the first."""
+        return [0] * n
+
     def members(self, label: int) -> list[int]:
         """Agents of a cluster, sorted."""
         return [agent for agent in range(self.n_agents) if self.labels[agent] == label]
@@ -336,6 +361,23 @@ class EdgeTwin(Twin):
         super().__init__(n_agents, dim, alpha=alpha, ridge=ridge)
         self.edges: Bools = ~np.eye(n_agents, dtype=np.bool_)
         self.separation_time: Ints = np.full((n_agents, n_agents), -1, dtype=np.int64)
+
+    def join(self, n: int) -> None:
+        old = self.n_agents
+        super().join(n)
+        edges, times = self.edges, self.separation_time
+        self.edges = ~np.eye(self.n_agents, dtype=np.bool_)
+        self.edges[:old, :old] = edges
+        for gone in range(old):
+            if not self.active[gone]:
+                self.edges[gone, old:] = self.edges[old:, gone] = False
+        self.separation_time = np.full((self.n_agents, self.n_agents), -1, dtype=np.int64)
+        self.separation_time[:old, :old] = times
+
+    def leave(self, agent: int, *, withdraw: bool) -> None:
+        super().leave(agent, withdraw=withdraw)
+        if withdraw:
+            self.edges[agent] = self.edges[:, agent] = False
 
     def graph(self) -> Bools:
         return self.edges.copy()
@@ -421,6 +463,15 @@ class SCLUB(LabelledTwin):
                 self.remember(cluster)
         super().observe(agent, x, reward, t)
 
+    def join(self, n: int) -> None:
+        super().join(n)
+        self.checked += [False] * n
+
+    def leave(self, agent: int, *, withdraw: bool) -> None:
+        super().leave(agent, withdraw=withdraw)
+        if withdraw and self.labels[agent] in self.remembered:
+            self.remember(self.labels[agent])
+
     def remember(self, cluster: int) -> None:
         """Keep the estimate and pulls a cluster has now."""
         members = self.members(cluster)
@@ -445,7 +496,7 @@ class SCLUB(LabelledTwin):
     def splits(self, agent: int) -> bool:
         """Whether an agent is too far from what its cluster remembers."""
         cluster = self.labels[agent]
-        if self.members(cluster) == [agent]:
+        if [member for member in self.members(cluster) if self.active[member]] == [agent]:
             return False
         theta_then, pulls_then = self.remembered[cluster]
         width = F(self.pulls([agent])) + F(pulls_then)
@@ -453,7 +504,11 @@ class SCLUB(LabelledTwin):
 
     def first_to_merge(self, touched: set[int]) -> tuple[int, int] | None:
         """First pair of fully checked clusters, one of them touched, that are close enough."""
-        clusters = [c for c in sorted(set(self.labels)) if all(self.checked[i] for i in self.members(c))]
+        clusters = []
+        for cluster in sorted(set(self.labels)):
+            there = [member for member in self.members(cluster) if self.active[member]]
+            if there and all(self.checked[member] for member in there):
+                clusters.append(cluster)
         for first in clusters:
             for second in clusters:
                 if first >= second or not touched & {first, second}:
@@ -496,16 +551,20 @@ class CMLB(LabelledTwin):
         close = np.zeros((self.n_agents, self.n_agents), dtype=np.bool_)
         for i in range(self.n_agents):
             for j in range(self.n_agents):
-                close[i, j] = i != j and distance(estimates[i], estimates[j]) < self.gamma
+                both = self.active[i] and self.active[j] and i != j
+                close[i, j] = both and distance(estimates[i], estimates[j]) < self.gamma
         if not close.any():
             return
-        components = connected_components(close)
-        least = self.min_cluster_fraction * self.n_agents
+        components = [c for c in connected_components(close) if self.active[c[0]]]
+        least = self.min_cluster_fraction * sum(self.active)
         clusters = [component for component in components if len(component) >= least]
         clusters.append([agent for component in components if len(component) < least for agent in component])
-        for label, members in enumerate(clusters):
+        for members in clusters:
             for agent in members:
-                self.labels[agent] = label
+                self.labels[agent] = members[0]
+
+    def labels_of_newcomers(self, n: int) -> list[int]:
+        return list(range(self.n_agents - n, self.n_agents))
 
 
 class DynUCB(LabelledTwin):

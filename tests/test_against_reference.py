@@ -136,3 +136,47 @@ def test_bass_at_the_paper_s_dimension(angle: float, radius: str) -> None:
     policy, twin = both("bass", environment, 0.3, 0, delta=0.1, gamma=gamma, radius=radius)
     play_both(policy, twin, environment, ASYNCHRONOUS, 3000, seed=9)
     assert (policy.separation_time > 0).any()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("seed", range(3))
+def test_agents_that_come_and_go(name: str, seed: int) -> None:
+    """Online rounds with arrivals, departures and withdrawals: choices, edges, pools and cost agree."""
+    rng = np.random.default_rng(seed)
+    environment = shoal.SyntheticClusters(9, 3, 3, 1.2, seed=seed)
+    gamma = {"club": 0.6, "sclub": 0.9, "cmlb": 0.9}.get(name, 1.0)
+    policy, twin = both(name, environment, 0.4, seed, **own_parameters(name, environment, gamma))
+    theta_star = {agent: environment.theta_star[agent] for agent in range(9)}  # type: ignore[index]
+    for t in range(1, 361):
+        agent = int(rng.choice(policy.agents))
+        choice = policy.select(agent, environment.arms)
+        assert choice == twin.select(agent, environment.arms, t)
+        x, reward = (
+            environment.arms[choice],
+            float(environment.arms[choice] @ theta_star[agent] + rng.normal()),
+        )
+        policy.update(agent, x, reward)
+        twin.observe(agent, x, reward, t)
+        twin.revise(agent, t)
+        if t in (25, 50, 150, 300):  # before and after CMLB's clustering at 60
+            leaver, withdraw = int(rng.choice(policy.agents)), t in (50, 300)
+            policy.remove_agent(leaver, withdraw=withdraw)
+            twin.leave(leaver, withdraw=withdraw)
+        if t in (40, 200):
+            new = policy.add_agents(2, labels=[0, 0]) if name == "oracle" else policy.add_agents(2)
+            twin.join(2)
+            for newcomer in new.tolist():
+                theta_star[newcomer] = theta_star[newcomer % 9]
+                if name == "dynucb":
+                    twin.labels[newcomer] = int(policy.labels[newcomer])
+        if t % 20 == 0:
+            there = policy.agents
+            assert np.array_equal(policy.graph[np.ix_(there, there)], twin.graph()[np.ix_(there, there)])
+            assert policy.communication_cost == twin.communication_cost
+            for agent in there:
+                assert list(policy.neighbors(agent)) == [i for i in twin.pool(agent) if twin.active[i]]
+                np.testing.assert_allclose(
+                    policy.estimate(agent), twin.theta_hat(twin.pool(agent)), atol=1e-8
+                )
+    if hasattr(twin, "separation_time"):
+        assert np.array_equal(policy.separation_time, twin.separation_time)

@@ -1,5 +1,7 @@
 """BASS: explanations, sharing before and after separation, and the witness shortcut."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from tests import reference
@@ -82,3 +84,76 @@ def test_every_kept_witness_lies_in_both_ellipsoids() -> None:
                     assert offset @ state.local.A[agent] @ offset <= state.threshold * state.radius[agent]
                     checked += 1
         assert checked > 20
+
+
+def test_witnesses_after_growth_outliers_and_refreshes_change_no_verdict() -> None:
+    """Arrivals, surprising rewards, over 256 samples per agent: as if every pair were tested every time."""
+    quick, plain = (shoal.BASS(4, 2, alpha=0.3, delta=0.1, gamma=1.5) for _ in range(2))
+    rng, centers = np.random.default_rng(5), np.array([[1.0, 0.0], [0.9, 0.2], [0.0, 1.0]])
+    for t in range(2400):
+        if t in (500, 900):
+            quick.add_agents(2)
+            plain.add_agents(2)
+        agent, x = int(rng.integers(quick.n_agents)), rng.standard_normal(2)
+        reward = float(x @ centers[agent % 3] + rng.standard_normal()) + (300.0 if t % 701 == 700 else 0.0)
+        plain.state.excess.fill(np.nan)
+        quick.update(agent, x, reward)
+        plain.update(agent, x, reward)
+        assert np.array_equal(quick.state.connected, plain.state.connected), t
+    assert quick.pulls.max() > 256
+    assert (quick.separation_time > 0).any()
+    assert quick.graph.any()
+
+
+def test_excess_is_kept_to_within_the_margin() -> None:
+    environment = shoal.SyntheticClusters(10, 4, 3, 1.2, seed=1)
+    policy = shoal.BASS(10, 4, alpha=0.3, delta=0.1)
+    shoal.simulate(policy, environment, horizon=6000, seed=1)
+    state, compared = policy.state, 0
+    for i, j in np.argwhere(policy.graph):
+        offset = state.witness[i, :, j] - state.local.theta_hat[i]
+        exact = offset @ state.local.A[i] @ offset
+        if np.isfinite(exact):
+            assert abs(state.excess[i, j] - exact) < 1e-10 * state.threshold * state.radius[i]
+            compared += 1
+    assert compared > 10
+
+
+def test_extreme_rewards_and_levels_leave_a_usable_policy() -> None:
+    policy = shoal.BASS(2, 2, alpha=0.1, delta=float(np.nextafter(1.0, 0.0)), ridge=0.3)
+    for reward in (1e30, -1e30, 1e-300, 0.0):
+        policy.update(0, np.array([1.0, 0.0]), reward)
+        policy.update(1, np.array([0.0, 1e-200]), reward)
+    assert np.isfinite(policy.estimate(0)).all()
+    assert policy.select(0, np.eye(2)) in (0, 1)
+    with pytest.raises(
+        ValueError, match=r"reward must be a finite number in \[-1e\+30, 1e\+30\], got 1e\+160"
+    ):
+        policy.update(0, np.array([1.0, 0.0]), 1e160)
+    with pytest.raises(ValueError, match=r"x must be at most 1e\+30 in size, got 1e\+40"):
+        policy.update(0, np.array([1e40, 0.0]), 1.0)
+    assert policy.rounds == 8
+
+
+@pytest.mark.parametrize("scale", [1e5, 1e8])
+def test_features_of_a_wild_scale(scale: float) -> None:
+    rng, policy = np.random.default_rng(0), shoal.BASS(2, 3, alpha=0.1, delta=0.1)
+    for _ in range(300):
+        x = scale * rng.standard_normal(3)
+        policy.update(0, x, float(x @ [1.0, -1.0, 0.5]) / scale)
+    np.testing.assert_allclose(policy.local_estimate(0) * scale, [1.0, -1.0, 0.5], rtol=1e-6)
+    local = policy.state.local
+    assert np.abs(local.A[0] @ local.A_inv[0] - np.eye(3)).max() < 1e-8
+
+
+def test_threads_may_share_a_policy() -> None:
+    policy, arms = shoal.BASS(8, 4, alpha=0.3, delta=0.1), np.random.default_rng(0).standard_normal((15, 4))
+    for n in range(400):
+        policy.update(n % 8, arms[n % 15], float(n % 7))
+    alone = [policy.select(agent, arms) for agent in range(8)]
+
+    def ask(agent: int) -> bool:
+        return all(policy.select(agent, arms) == alone[agent] for _ in range(3000))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(ask, range(8)))

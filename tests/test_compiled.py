@@ -58,3 +58,64 @@ def test_processes_that_compile_at_once_and_one_that_comes_after(tmp_path: Path)
     third = output(run(tmp_path))
     assert third[:2] == first[:2]
     assert third[2] == "hits 2 misses 0"
+
+
+OTHER = """
+from typing import NamedTuple
+import numpy as np
+import shoal
+from shoal.policies.independent import IndependentState
+from shoal.policies.steps import Common, step
+from shoal.statistics import Statistics, add_sample
+
+
+class OtherState(NamedTuple):
+    common: Common
+    local: Statistics
+
+
+class Other(shoal.Independent):
+    name = "other"
+
+    def _initial_state(self, n_agents):
+        return OtherState(*super()._initial_state(n_agents))
+
+
+@step("select", OtherState)
+def select(state, agent, arms, t):
+    return CHOICE
+
+
+@step("observe", OtherState)
+def observe(state, agent, x, reward, t):
+    add_sample(state.local, agent, x, reward)
+
+
+@step("revise", OtherState)
+def revise(state, agent, t):
+    pass
+"""
+PLAY_OTHER = (
+    "import shoal, other_policy\n"
+    "world = shoal.GaussianClusters(4, 2, 2, seed=0)\n"
+    "policy = other_policy.Other(4, 2, alpha=0.5)\n"
+    "print(set(shoal.simulate(policy, world, horizon=20, seed=0).choices.tolist()))\n"
+)
+
+
+@pytest.mark.slow
+def test_another_package_s_policy_leaves_no_trace_and_is_never_stale(tmp_path: Path) -> None:
+    def play(program: str, path: str) -> list[str]:
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": path}
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    module = tmp_path / "other_policy.py"
+    module.write_text(OTHER.replace("CHOICE", "1"))
+    assert play(PLAY_OTHER, str(tmp_path)) == ["{1}"]
+    module.write_text(OTHER.replace("CHOICE", "11"))
+    assert play(PLAY_OTHER, str(tmp_path)) == ["{11}"]
+    assert play(RUN, "")[-1].startswith("hits")

@@ -88,6 +88,16 @@ def test_changing_arms_can_be_asked_for_in_any_pieces() -> None:
     assert abs((norms < 0.5).mean() - 0.25) < 0.03  # uniform in the disc
 
 
+def test_what_is_passed_in_stays_the_caller_s() -> None:
+    arms, theta = np.ones((2, 2)), np.ones((3, 2))
+    environment = shoal.Environment(arms, theta_star=theta)
+    arms[0, 0] = 5.0
+    assert environment.arms[0, 0] == 1.0
+    assert theta.flags.writeable
+    with pytest.raises(ValueError, match="labels must be 3 integers, got float64"):
+        shoal.Environment(arms, theta_star=theta, labels=np.array([0.7, 1.2, 0.0]))
+
+
 def test_one_cluster_has_no_gap() -> None:
     assert math.isnan(shoal.GaussianClusters(4, 2, 1, seed=0).gap)
 
@@ -114,7 +124,7 @@ def test_one_cluster_has_no_gap() -> None:
             lambda: shoal.Environment(
                 np.ones((2, 2)), theta_star=np.ones((3, 2)), labels=np.zeros(2, dtype=int)
             ),
-            r"labels must have shape \(3,\), got \(2,\)",
+            r"labels must be 3 integers, got int64\(2,\)",
         ),
     ],
 )

@@ -91,24 +91,29 @@ def test_recorded_rounds() -> None:
 
 
 def test_plain_policies_run_in_the_same_loop() -> None:
-    for pulling in ("asynchronous", [[3, 1], [], [0, 2, 5]] * 20):
-        horizon = 60
-        shared: Any = pulling if not isinstance(pulling, str) else "asynchronous"
-        compiled = shoal.simulate(bass(), world(), horizon=horizon, seed=1, pulling=[0] * 60)
-        plain = shoal.simulate(Plain(bass()), world(), horizon=horizon, seed=1, pulling=[0] * 60)
-        assert np.array_equal(compiled.rewards, plain.rewards)
-        assert np.isnan(plain.f1).all()
-        assert (plain.edges == -1).all()
-        trace = shoal.simulate(
-            Plain(shoal.Independent(10, 4, alpha=0.3)), world(), horizon=horizon, seed=1, pulling=shared
-        )
-        again = shoal.simulate(
-            shoal.Independent(10, 4, alpha=0.3), world(), horizon=horizon, seed=1, pulling=shared
-        )
-        assert np.array_equal(trace.agents, again.agents)
-    asynchronous = shoal.simulate(Plain(bass()), world(), horizon=200, seed=1)
-    assert_rewards = shoal.simulate(bass(), world(), horizon=200, seed=1)
-    assert np.array_equal(asynchronous.rewards, assert_rewards.rewards)
+    compiled = shoal.simulate(bass(), world(), horizon=300, seed=1)
+    plain = shoal.simulate(Plain(bass()), world(), horizon=300, seed=1)
+    assert np.array_equal(compiled.agents, plain.agents)
+    assert np.array_equal(compiled.rewards, plain.rewards)
+    np.testing.assert_allclose(compiled.regret, plain.regret, atol=1e-9)
+    assert np.isnan(plain.f1).all()
+    assert (plain.edges == -1).all()
+    schedule = [[3, 1], [], [0, 2, 5]] * 20
+    alone = shoal.simulate(
+        Plain(shoal.Independent(10, 4, alpha=0.3)), world(), horizon=60, seed=1, pulling=schedule
+    )
+    assert list(alone.agents[:5]) == [3, 1, 0, 2, 5]
+    assert alone.regret[0] == alone.regret[1]  # nobody pulled in the second round
+
+
+def test_a_subclass_s_own_choice_is_played() -> None:
+    class Stubborn(shoal.Independent):
+        def select(self, agent: int, arms: Any) -> int:
+            return 3
+
+    trace = shoal.simulate(Stubborn(10, 4, alpha=0.3), world(), horizon=50, seed=1)
+    assert set(trace.choices) == {3}
+    assert (trace.edges == 0).all()
 
 
 def test_regret_is_that_of_the_choices() -> None:
@@ -174,6 +179,7 @@ def test_misassigned_agents() -> None:
         ),
         ({"pulling": [[0, 0]] * 5}, r"got \[0 0\] in round 1"),
         ({"pulling": [[0.5]] * 5}, "pulling must name distinct agents"),
+        ({"pulling": None}, "pulling must be a word or a sequence with one entry per round, got None"),
     ],
 )
 def test_bad_input(change: dict[str, Any], message: str) -> None:

@@ -90,15 +90,11 @@ def _search(
     beta_i = validation.number("beta_i", beta_i, low=0.0, open_low=True)
     beta_j = validation.number("beta_j", beta_j, low=0.0, open_low=True)
     power = {"beta": 1, "beta_squared": 2}[validation.one_of("radius", radius, ("beta", "beta_squared"))]
-    return search(
-        theta_i,
-        A_i,
-        beta_i**power,
-        theta_j,
-        A_j,
-        beta_j**power,
-        threshold,
-        decide,
-        True,
-        make_scratch(len(theta_i)),
+    # Only the difference of the centres counts; scaled to size one, no square of it can overflow or vanish.
+    v = theta_i - theta_j
+    size = float(np.abs(v).max()) or 1.0
+    c_i, c_j, scratch = beta_i**power, beta_j**power, make_scratch(len(v))
+    value, s, verdict = search(
+        v / size, A_i, c_i, np.zeros_like(v), A_j, c_j, threshold / size**2, decide, True, scratch
     )
+    return value * size**2, s, verdict

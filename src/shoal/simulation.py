@@ -71,7 +71,8 @@ def simulate(
     Parameters
     ----------
     policy : Policy, or any object with `select(agent, arms)` and `update(agent, x, reward)`
-        Its state moves on: pass a fresh one for an independent run.
+        Its state moves on: pass a fresh one for an independent run. Played again, it continues where it was,
+        and its rounds, separation times and communication cost go on from there.
     environment : Environment
     horizon : int
         Number of rounds.
@@ -112,7 +113,7 @@ def simulate(
     edges = np.full(len(recorded), -1)
     communication = np.full(len(recorded), -1)
     truth = None if environment.labels is None else same_cluster(environment.labels)
-    play_block = _play_compiled if isinstance(policy, Policy) else _play_plain
+    play_block = _play_compiled if _runs_compiled(policy) else _play_plain
 
     for start, stop in _blocks(offsets):
         first_event, last_event = int(offsets[start]), int(offsets[stop])
@@ -180,8 +181,15 @@ def play(
         clock[0] = t
 
 
+def _runs_compiled(policy: Any) -> bool:
+    """Whether a policy is one of ours whose choices and updates nobody has replaced by their own."""
+    kind = type(policy)
+    return isinstance(policy, Policy) and kind.select is Policy.select and kind.update is Policy.update
+
+
 def _play_compiled(policy: Any, *block: Any) -> None:
-    play(policy.state, *block)
+    with policy.lock:
+        play(policy.state, *block)
 
 
 def _play_plain(
@@ -229,6 +237,8 @@ def _draw_schedule(
         if pulling == "asynchronous":
             return np.arange(horizon + 1), order.integers(n_agents, size=horizon)
         return np.arange(horizon + 1) * n_agents, np.tile(np.arange(n_agents), horizon)
+    if not isinstance(pulling, Sequence | np.ndarray):
+        raise ValueError(f"pulling must be a word or a sequence with one entry per round, got {pulling!r}")
     rounds = [np.atleast_1d(np.asarray(entry)) for entry in pulling]
     if len(rounds) != horizon:
         raise ValueError(f"pulling must have one entry for each of the {horizon} rounds, got {len(rounds)}")

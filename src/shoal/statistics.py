@@ -22,6 +22,8 @@ from shoal.types import Booleans, Integers, Matrix, Tensor, Vector
 
 REFRESH_EVERY = 256
 """Samples a row takes between two exact inversions."""
+STEEP = 1e4
+"""Growth of det A by one sample after which the inverse is computed afresh: the update loses digits."""
 
 
 class Statistics(NamedTuple):
@@ -63,7 +65,7 @@ def add_sample(stats: Statistics, row: int, x: Vector, reward: float) -> float:
         b[m] += reward * factor
     growth = add_sample_to_inverse(stats.A_inv[row], x, stats.scratch[2 * d])
     stats.pulls[row] += 1
-    if stats.pulls[row] % REFRESH_EVERY == 0:
+    if stats.pulls[row] % REFRESH_EVERY == 0 or growth > STEEP:
         solve_row(stats, row)
     else:
         stats.logdet_A[row] += math.log(growth)

@@ -12,7 +12,7 @@ mended. `docs/theory.md` lists every such step. Functions broadcast over arrays;
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +22,7 @@ Values: TypeAlias = float | FloatArray
 Reading: TypeAlias = Literal["printed", "derived"]
 
 # Two agents with gamma = 2 stay together while ||theta_i - theta_j||_A <= (2 + sqrt 2) beta.
-_SEPARATION_FACTOR = (2.0 + math.sqrt(2.0)) ** 2
+SEPARATION_FACTOR = (2.0 + math.sqrt(2.0)) ** 2
 
 
 # --- confidence -----------------------------------------------------------------------------------------
@@ -396,7 +396,7 @@ def separation_time_upper(
     signal = float(np.mean((matrix @ (first - second)) ** 2))
     if signal == 0.0:
         raise ValueError("theta_i and theta_j give every arm the same mean reward; no rule can separate them")
-    factor = _SEPARATION_FACTOR * scale**2
+    factor = SEPARATION_FACTOR * scale**2
     surprise = math.log(1.0 / level)
     if reading == "printed":
         smallest = factor / (2.0 * signal)
@@ -903,6 +903,214 @@ def asymptotics() -> tuple[Asymptotic, ...]:
         Asymptotic("SCLUB", club, unknown),
         Asymptotic("CMLB", "O(√d / √(ρ_min N) · √T (log T)²)", unknown),
         Asymptotic("BASS", "O(√d / √(ρ_min N) · √T log(T/d))", "O(N / √T^(γ²R² − 1))"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One line of `predictions`: a quantity, its value as printed and as derived, and what to know of it."""
+
+    quantity: str
+    printed: float | None
+    """None where the paper gives no value, or the condition of its bound cannot be met."""
+    derived: float | None
+    """None where no other reading exists."""
+    remark: str
+
+
+def predictions(
+    *,
+    dim: int,
+    gap: float,
+    delta: float,
+    n_agents: int,
+    horizon: int = 50_000,
+    gamma: float = 2.0,
+    noise_scale: float = 1.0,
+    n_clusters: int = 2,
+    epsilon: float = 1.0,
+) -> tuple[Prediction, ...]:
+    """What the theory says of a problem before anything is run.
+
+    Arms of norm at most 1, parameters of norm at most 1, synchronous pulling, the squared radius, clusters of
+    equal size. Where a bound depends on the arms, they are the basis vectors, pulled equally often.
+
+    Parameters
+    ----------
+    dim : int
+        Dimension.
+    gap : float
+        Distance of two agents' parameters, or of the nearest clusters', above 0 and at most 2.
+    delta : float
+        Confidence level in (0, 1).
+    n_agents : int
+        Number N of agents.
+    horizon : int
+        Pulls of all agents together: rounds of asynchronous pulling. Each agent has ``horizon / N``.
+    gamma : float
+        Relaxation of the separation test.
+    noise_scale : float
+        Sub-Gaussian scale R of the noise.
+    n_clusters : int
+        Number of clusters.
+    epsilon : float
+        Probability of a uniformly drawn arm, for the upper bound on the separation time.
+
+    Examples
+    --------
+    >>> rows = {row.quantity: row for row in predictions(dim=10, gap=0.2, delta=0.1, n_agents=100)}
+    >>> rows["no separation before round"].derived
+    231.0
+    """
+    n = int(_count("n_agents", n_agents))
+    clusters = int(_count("n_clusters", n_clusters))
+    pulls = max(int(_count("horizon", horizon)) // n, 1)
+    dim = int(_count("dim", dim))
+    distance = float(_positive("gap", gap))
+    if clusters > n:
+        raise ValueError(f"n_clusters={clusters} is out of range; it must be at most n_agents={n}")
+    if distance > 2.0:
+        raise ValueError(
+            f"gap={distance} is out of range; two parameters of norm at most 1 are at most 2 apart"
+        )
+    fraction = (n // clusters) / n
+    share = float(_fraction("epsilon", epsilon))
+    first = np.zeros(dim)
+    first[0] = distance / 2.0
+    level = float(_check_delta(delta))
+    noise: dict[str, Any] = {"noise_scale": noise_scale}
+
+    def both(function: Callable[..., Values], *arguments: Any, **named: Any) -> tuple[float, float]:
+        printed, derived = (
+            float(function(*arguments, **named, reading=reading)) for reading in ("printed", "derived")
+        )
+        return printed, derived
+
+    corrected = float(separation_time_lower(level, distance, reading="corrected"))
+    upper = separation_time_upper(
+        np.eye(dim), first, -first, delta=level, epsilon=share, noise_scale=noise_scale, reading="derived"
+    )
+    try:
+        upper_printed: float | None = separation_time_upper(
+            np.eye(dim), first, -first, delta=level, epsilon=share, noise_scale=noise_scale
+        )
+        upper_remark = "for γ = 2"
+    except ValueError:
+        upper_printed = None
+        upper_remark = "for γ = 2; printed: none, its condition on ε is not met"
+    together = min(upper, pulls)
+    rounds = np.arange(1, pulls + 1) / dim
+    wrong: dict[str, Any] = {
+        "gap": distance * rounds / np.sqrt(1.0 + rounds),
+        "logdet_A": dim * np.log1p(rounds),
+        "delta": level,
+        "gamma": gamma,
+        "noise_scale": noise_scale,
+    }
+    misassigned = {
+        reading: np.asarray(misassigned_bound(n, fraction, **wrong, reading=reading))
+        for reading in ("printed", "derived")
+    }
+    limit = float(gamma_max(dim, level))
+    useful = (
+        "no γ keeps μ below 1" if limit <= 0 else f"γ = {gamma:g} {'gains' if gamma < limit else 'does not'}"
+    )
+    clustered = [
+        float(
+            regret_bound_clustered(
+                level,
+                dim,
+                horizon=pulls,
+                n_agents=n,
+                smallest_cluster_fraction=fraction,
+                misassigned_total=float(misassigned[reading].sum()),
+                parameter_norm=1.0,
+                reading=reading,
+                **noise,
+            )
+        )
+        for reading in ("printed", "derived")
+    ]
+    radius = beta(level, dim * math.log1p(pulls / dim), noise_scale)
+    return (
+        Prediction(
+            "confidence radius β",
+            float(radius),
+            float(radius) + 1.0,
+            f"after {pulls:,} pulls of an agent; derived: with ‖θ‖ = 1 added, for the ridge",
+        ),
+        Prediction("largest γ that gains, γ_max", limit, None, useful),
+        Prediction(
+            "gain of one of two agents, μ",
+            float(gain_individual(level, dim, gamma)),
+            None,
+            "factor on the single-agent bound; below 1 is a gain",
+        ),
+        Prediction("gain of the mean of two agents, μ′", float(gain_network(level, dim)), None, "likewise"),
+        Prediction(
+            "gain of an agent in its cluster, μ″",
+            float(gain_cluster(level, dim, n, fraction)),
+            None,
+            f"clusters of {n // clusters} agents",
+        ),
+        Prediction(
+            "no separation before round",
+            float(separation_time_lower(level, distance, reading="printed")),
+            float(separation_time_lower(level, distance)),
+            f"with its steps corrected: {corrected:,.0f}; neither other reading holds in all simulations",
+        ),
+        Prediction("separation by round", upper_printed, float(upper), upper_remark),
+        Prediction("regret of an agent alone, ν", *both(nu, level, dim, pulls, **noise), f"{pulls:,} pulls"),
+        Prediction(
+            "regret of one of two while sharing",
+            *both(regret_bound_individual, level, dim, horizon=together, gamma=gamma, bias=distance, **noise),
+            f"{together:,} rounds together, the worst bias",
+        ),
+        Prediction(
+            "mean regret of two while sharing",
+            *both(regret_bound_network, level, dim, horizon=together, bias=2.0 * distance, **noise),
+            "likewise",
+        ),
+        Prediction(
+            "regret of an agent under clusters",
+            clustered[0],
+            clustered[1],
+            "includes the price of misassigned agents",
+        ),
+        Prediction(
+            "regret of an agent told its cluster",
+            float(regret_bound_oracle(level, dim, horizon=pulls, n_agents=n, **noise)),
+            float(
+                regret_bound_oracle(
+                    level,
+                    dim,
+                    horizon=pulls,
+                    n_agents=n,
+                    smallest_cluster_fraction=fraction,
+                    reading="derived",
+                    **noise,
+                )
+            ),
+            "printed for one cluster only",
+        ),
+        Prediction(
+            "scale of regret, ν/N",
+            float(regret_lower(level, dim, horizon=pulls, n_agents=n, **noise)),
+            None,
+            "printed as a lower bound, which it is not",
+        ),
+        Prediction(
+            "misassigned agents in the end",
+            float(misassigned["printed"][-1]),
+            float(misassigned["derived"][-1]),
+            "in the neighbourhood of an agent; printed is no bound in general",
+        ),
+        Prediction(
+            "communication",
+            float(communication_bound(n, horizon)),
+            None,
+            "units of one observation sent to one agent",
+        ),
     )
 
 

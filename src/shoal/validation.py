@@ -7,6 +7,9 @@ import numpy as np
 
 from shoal.types import Matrix, Vector
 
+LARGEST = 1e30
+"""Numbers larger than this are refused: their squares and products would overflow in the statistics."""
+
 
 def positive_int(name: str, value: Any) -> int:
     """An integer of at least one."""
@@ -98,7 +101,9 @@ def _floats(name: str, value: Any) -> Matrix:
 
 
 def _finite(name: str, array: Matrix) -> Matrix:
-    if not np.isfinite(array).all():
-        where = tuple(int(index) for index in np.argwhere(~np.isfinite(array))[0])
-        raise ValueError(f"{name} must be finite, got {array[where]} at index {where}")
+    fair = np.abs(array) <= LARGEST
+    if not fair.all():
+        where = tuple(int(index) for index in np.argwhere(~fair)[0])
+        wanted = f"at most {LARGEST:g} in size" if np.isfinite(array[where]) else "finite"
+        raise ValueError(f"{name} must be {wanted}, got {array[where]} at index {where}")
     return array

@@ -204,6 +204,9 @@ def test_files_that_are_not_policies(name: str, tmp_path: Path) -> None:
     refused("is not a readable policy file")
     path.write_bytes(b"something else")
     refused("is not a readable policy file")
+    with path.open("wb") as handle:
+        np.save(handle, np.eye(2))
+    refused("is not a readable policy file")
     damaged = bytearray(content)
     damaged[content.index(policy.state.local.b.tobytes())] ^= 0xFF  # a byte of a number
     path.write_bytes(bytes(damaged))
@@ -220,6 +223,10 @@ def test_files_that_are_not_policies(name: str, tmp_path: Path) -> None:
         with path.open("wb") as handle:
             np.savez(handle, allow_pickle=False, **arrays)
 
+    rewrite([], arrays)  # type: ignore[arg-type]
+    refused("is not a readable policy file")
+    rewrite({key: value for key, value in header.items() if key != "dim"}, arrays)
+    refused("lacks 'dim' in its header")
     rewrite(header | {"format": 99}, arrays)
     refused("has format 99; this version reads format 1")
     rewrite(header | {"policy": "unheard-of"}, arrays)
@@ -459,6 +466,9 @@ def test_oracle_needs_labels_for_newcomers() -> None:
     policy = make("oracle")
     with pytest.raises(ValueError, match="labels must be given"):
         policy.add_agents(2)
+    for wrong in (1.5, 0):
+        with pytest.raises(ValueError, match="n must be an integer of at least 1"):
+            policy.add_agents(wrong, labels=[1])
     policy.add_agents(2, labels=[1, 5])
     assert list(policy.labels[-2:]) == [1, 5]
     assert policy.n_agents == N + 2

@@ -1,13 +1,14 @@
 """Figures: files that are whole, text that does not overlap, and plots that show what the policy holds."""
 
-import json
 import math
 import time
 from collections.abc import Callable
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
@@ -15,12 +16,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
+from tests.experiments.test_validation import TINY
 
 import shoal
 from shoal import theory
-from shoal.experiments import figures
+from shoal.experiments import figures, validation
 from shoal.experiments.figures import Line
 from shoal.experiments.tables import Curve, GammaPoint, Summary
+from shoal.experiments.validation import Measured
 
 METHODS = [
     (method, policy)
@@ -121,10 +124,11 @@ def gamma_points() -> list[GammaPoint]:
     ]
 
 
-FAKE_TIMES = {
-    "beta": [[int(2 + 10 / gap)] * 3 for gap in figures.SEPARATION_GAPS],
-    "beta_squared": [[int(100 / gap**2) + k for k in range(3)] for gap in figures.SEPARATION_GAPS],
-}
+@cache
+def measured() -> Measured:
+    """A small validation of the theory."""
+    return validation.measure(setting=TINY)
+
 
 BUILDERS: dict[str, Callable[[], Figure]] = {
     "regret": lambda: figures.regret_figure(lines(), "M=3, Δ=0.20: regret over rounds"),
@@ -134,7 +138,11 @@ BUILDERS: dict[str, Callable[[], Figure]] = {
     "gamma": lambda: figures.gamma_figure(gamma_points(), {"a": "M=3, Δ=0.20"}, {"a": 1096.8}),
     "sharing": figures.sharing_illustration,
     "separating": figures.separating_illustration,
-    "separation": lambda: figures.separation_figure(FAKE_TIMES),
+    "coverage": lambda: figures.coverage_figure(measured()),
+    "separation": lambda: figures.separation_figure(measured()),
+    "low noise": lambda: figures.low_noise_figure(measured()),
+    "regret of two": lambda: figures.sharing_figure(measured()),
+    "clusters": lambda: figures.clusters_figure(measured()),
 }
 
 
@@ -301,31 +309,39 @@ def test_regret_of_traces_with_one_label_is_averaged() -> None:
         figures.plot_regret([])
 
 
-def test_separation_times_lie_between_the_bounds_and_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gaps = (0.9, 2.0)
-    monkeypatch.setattr(figures, "SEPARATION_GAPS", gaps)
-    monkeypatch.setattr(
-        figures, "SEPARATION_SETTING", {**figures.SEPARATION_SETTING, "gaps": list(gaps), "seeds": 5}
-    )
-    cache = tmp_path / "new" / "times.json"
-    times = figures.measure_separation(cache)
-    assert np.array(times["beta"]).shape == (2, 5)
-    for gap, measured in zip(gaps, times["beta_squared"], strict=True):
-        upper = theory.separation_time_upper(
-            np.eye(2), *figures._pair_at(gap), delta=0.1, epsilon=1.0, reading="derived"
-        )
-        assert theory.separation_time_lower(0.1, gap) < np.median(measured) < upper
-    for default, proofs in zip(times["beta"], times["beta_squared"], strict=True):
-        assert np.median(default) < np.median(proofs)
+def curve(figure: Figure, label: str, panel: int = 0) -> tuple[Any, Any]:
+    """The points of a labelled line."""
+    (line,) = (line for line in figure.axes[panel].lines if line.get_label() == label)
+    x, y = line.get_data()
+    return np.asarray(x), np.asarray(y)
 
-    measure = figures._separation_time
-    monkeypatch.setattr(figures, "_separation_time", lambda *_: pytest.fail("measured although it is stored"))
-    assert figures.measure_separation(cache) == times
-    monkeypatch.setattr(figures, "_separation_time", measure)
-    stored = json.loads(cache.read_text())
-    for spoiled in ("{", json.dumps({**stored, "setting": {}, "times": {}}), "[]"):
-        cache.write_text(spoiled)
-        assert figures.measure_separation(cache) == times
-        assert json.loads(cache.read_text()) == stored
+
+def test_theory_figures_show_what_was_measured_and_the_bounds() -> None:
+    found = measured()
+    plain = figures.coverage_figure(found)
+    for panel, shares in enumerate((found.coverage.plain, found.coverage.widened)):
+        for scale, row in zip(TINY.coverage_scales, shares, strict=True):
+            x, y = curve(plain, f"noise R = {scale:g}", panel)
+            assert dict(zip(x, y, strict=True)) == {
+                1.0 - delta: share for delta, share in zip(TINY.coverage_deltas, row, strict=True)
+            }
+    times = figures.separation_figure(found)
+    x, y = curve(times, "measured, scaled by β² (proofs):\nmedian and quartiles")
+    assert x.tolist() == list(TINY.gaps)
+    assert y.tolist() == [sorted(row)[len(row) // 2] for row in found.separation["beta_squared"]]
+    x, y = curve(times, "lower bound, corrected")
+    assert y.tolist() == np.asarray(theory.separation_time_lower(0.1, x, reading="corrected")).tolist()
+    clusters = figures.clusters_figure(found)
+    _, y = curve(clusters, "bound, derived")
+    assert y[0] == pytest.approx(3.0 + 2.0 * 0.1**2)  # of 6 agents in 2 clusters, before anything is known
+    _, y = curve(clusters, "BASS, scaled by β² (proofs)")
+    assert tuple(y) == found.exploring[0].misassigned.mean
+    _, y = curve(figures.sharing_figure(found), "two agents that do not share", panel=1)
+    assert tuple(y) == found.sharing[1].alone.mean
+
+
+def test_pairs_that_never_separate_count_as_late() -> None:
+    never = {radius: ((-1,) * 9 + (5,) * 3,) * 2 for radius in validation.RADII}
+    figure = figures.separation_figure(msgspec.structs.replace(measured(), separation=never))
+    _, y = curve(figure, "measured, scaled by β (default):\nmedian and quartiles")
+    assert np.isinf(y).all()

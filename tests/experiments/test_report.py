@@ -1,5 +1,6 @@
 """The report: what it says about whole, partial and missing results, and the page in a browser."""
 
+import html
 import json
 import re
 import shutil
@@ -7,14 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
+from tests.experiments.test_validation import TINY
 
-from shoal.experiments import figures, published, report
+from shoal.experiments import figures, published, report, validation
 from shoal.experiments.report import gather, headline, markdown, notices, order_sentence, write_report
 from shoal.experiments.results import ResultsError, load_results, write_cell
 from shoal.experiments.runner import run_experiment
 from shoal.experiments.spec import parse_spec
+from shoal.experiments.validation import Measured
 
 SPEC = """
 name = "small <b>&amp; quick"
@@ -67,6 +71,15 @@ parameters = { delta = 0.1, gamma = 1.0, radius = "beta_squared" }
 group = "gamma"
 environments = ["synthetic-m3-w1"]
 """.replace("LONG", 9 * "too_long_")  # wider than a telephone
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_validation() -> Iterator[None]:
+    """Measure less for the section on theory, to save time."""
+    measure = validation.measure
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(validation, "measure", lambda cache: measure(cache, TINY))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -166,11 +179,21 @@ def test_report_is_complete(results: Path, page: Path) -> None:
     assert page == target / "index.html"
     images = {path.name for path in (target / "figures").iterdir()}
     names = ["regret-synthetic-m3-w1", "alpha-synthetic-m3-w1", "f1-synthetic-m3-w1", "gamma"]
-    names += ["ellipsoids-sharing", "ellipsoids-separating", "separation-times"]
+    names += ["ellipsoids-sharing", "ellipsoids-separating", "theory-coverage", "theory-separation"]
+    names += ["theory-low-noise", "theory-sharing", "theory-clusters"]
     assert images == {f"{name}.{kind}" for name in names for kind in ("png", "pdf")}
     text = page.read_text(encoding="utf-8")
     assert text.count("data:image/png;base64,") == len(names)
-    for section in ("final-regret", "f1", "paired", "figures", "sharing", "real-data", "provenance"):
+    for section in (
+        "final-regret",
+        "f1",
+        "paired",
+        "figures",
+        "sharing",
+        "theory",
+        "real-data",
+        "provenance",
+    ):
         assert f'<section id="{section}">' in text
         assert f'href="#{section}"' in text
 
@@ -203,9 +226,43 @@ def test_page_and_tables_hold_the_numbers(results: Path, page: Path) -> None:
         shown = f"{row.regret.mean:,.0f} ± {row.regret.std:,.0f}"
         assert shown in text
         assert shown in page.read_text(encoding="utf-8")
-    assert text == markdown(found)
+    assert text == markdown(found, checks_of(results))
     assert "shoal run small.toml" in text
     assert "8,400 CPU-hours" in text
+
+
+def checks_of(results: Path) -> list[validation.Check]:
+    """The checks of the theory, from what the report kept."""
+    kept = (results / "report" / "validation.json").read_bytes()
+    return validation.judge(msgspec.json.decode(kept, type=Measured))
+
+
+def test_theory_is_held_against_simulation(results: Path, page: Path) -> None:
+    shown = page.read_text(encoding="utf-8")
+    section = html.unescape(shown.split('<section id="theory">')[1].split("</section>")[0])
+    tables = (results / "report" / "tables.md").read_text(encoding="utf-8")
+    checks = checks_of(results)
+    assert {check.holds for check in checks} >= {"yes", "no", "does not apply"}
+    for text in (section, tables.split("## Theory against simulation")[1]):
+        assert report.BENCHMARK_NOTE in text
+        assert validation.summary(checks) in text
+        for remark in validation.remarks(checks):
+            assert remark in text
+    rows = re.findall(r"<tr><th scope=\"row\".*?</tr>", section)
+    assert len(rows) == len(checks)
+    for row, check in zip(rows, checks, strict=True):
+        assert f">{check.holds}</td>" in row
+        assert all(text in row for text in validation.line(check))
+        assert "| " + " | ".join(validation.line(check)) + " |" in tables
+    assert section.count('<td class="no">') == sum(check.holds == "no" for check in checks)
+
+
+def test_measurements_are_kept_for_the_next_report(
+    results: Path, page: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = page.read_bytes()
+    monkeypatch.setattr(validation, "measure_coverage", lambda *_: pytest.fail("measured again"))
+    assert write_report(results).read_bytes() == before
 
 
 def test_another_setting_is_said_and_not_flagged(results: Path) -> None:
@@ -229,6 +286,7 @@ def test_missing_data_is_explained_and_the_rest_complete(page: Path) -> None:
 def no_stills(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the figures that do not depend on the results, to save time."""
     monkeypatch.setattr(report, "_draw_stills", lambda *_: [])
+    monkeypatch.setattr(report, "_draw_theory", lambda *_: [])
 
 
 @pytest.mark.usefixtures("no_stills")
@@ -457,11 +515,11 @@ def test_page_works_without_scripts_and_on_paper(browser: Any, page: Path) -> No
     plain = browser.new_context(java_script_enabled=False)
     still = plain.new_page()
     still.goto(page.as_uri())
-    assert still.locator("figure img:visible").count() == 7
+    assert still.locator("figure img:visible").count() == 11
     plain.close()
     opened = Opened(browser, page)
     opened.view.emulate_media(media="print")
-    assert opened.view.locator("figure img:visible").count() == 7
+    assert opened.view.locator("figure img:visible").count() == 11
     assert opened.view.locator(".plot:visible, .buttons:visible").count() == 0
     opened.view.close()
 

@@ -35,24 +35,25 @@ class Environment:
         noise_scale: float = 1.0,
     ) -> None:
         arms = np.asarray(arms, dtype=np.float64)
-        self.arms = validation.matrix("arms", arms, columns=arms.shape[-1])
+        self.arms = validation.matrix("arms", arms, columns=arms.shape[-1]).copy()
         self.dim, self.n_arms = self.arms.shape[1], self.arms.shape[0]
         self.theta_star = None
         if theta_star is not None:
-            self.theta_star = validation.matrix("theta_star", theta_star, columns=self.dim)
+            self.theta_star = validation.matrix("theta_star", theta_star, columns=self.dim).copy()
         if mean_rewards is None:
             if self.theta_star is None:
                 raise ValueError("theta_star or mean_rewards must be given")
             mean_rewards = self.theta_star @ self.arms.T
-        self.mean_rewards = validation.matrix("mean_rewards", mean_rewards, columns=self.n_arms)
+        self.mean_rewards = validation.matrix("mean_rewards", mean_rewards, columns=self.n_arms).copy()
         self.n_agents = len(self.mean_rewards)
         if self.theta_star is not None and len(self.theta_star) != self.n_agents:
             raise ValueError(f"theta_star must have {self.n_agents} rows, got {len(self.theta_star)}")
         self.labels = None
         if labels is not None:
-            self.labels = np.asarray(labels, dtype=np.int64)
-            if self.labels.shape != (self.n_agents,):
-                raise ValueError(f"labels must have shape ({self.n_agents},), got {self.labels.shape}")
+            given = np.asarray(labels)
+            if given.shape != (self.n_agents,) or not np.issubdtype(given.dtype, np.integer):
+                raise ValueError(f"labels must be {self.n_agents} integers, got {given.dtype}{given.shape}")
+            self.labels = given.astype(np.int64)
         self.noise_scale = validation.number("noise_scale", noise_scale, low=0.0)
         for array in (self.arms, self.theta_star, self.mean_rewards, self.labels):
             if array is not None:

@@ -240,7 +240,13 @@ def separation_figure(measured: Measured) -> Figure:
         bound = theory.separation_time_lower(setting.delta, dense, reading=reading)  # type: ignore[arg-type]
         ax.plot(dense, bound, color=color, linestyle=dashes, label=f"lower bound, {reading}")
     upper = [upper_bound(setting, gap, 1.0, "derived") for gap in dense]
-    ax.plot(dense, upper, color="black", linestyle="-.", label="upper bound, derived\n(for β²)")
+    ax.plot(
+        dense,
+        np.array(upper, dtype=np.float64),
+        color="black",
+        linestyle="-.",
+        label="upper bound, derived\n(for β²)",
+    )
     ax.set(
         xscale="log",
         yscale="log",
@@ -279,7 +285,8 @@ def low_noise_figure(measured: Measured) -> Figure:
         shown = np.array([math.nan if bound is None else bound for bound in bounds], dtype=np.float64)
         ax.plot(dense, shown, color=shade, linestyle=dashes, label=f"upper bound, {reading}")
     ax.set(yscale="log", xlabel="noise scale R", ylabel="round of separation")
-    _thousands(ax, "y")
+    ax.set_yticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"])
+    ax.yaxis.set_minor_formatter(NullFormatter())
     _legend(figure)
     return figure
 
@@ -289,9 +296,7 @@ def sharing_figure(measured: Measured) -> Figure:
     setting = measured.setting
     figure = _blank(width=11.4, height=5.4)
     axes = figure.subplots(1, len(setting.sharing_gaps), sharey=True, squeeze=False)[0]
-    figure.suptitle(
-        "What sharing costs and what it is promised to cost: mean regret of two agents", fontsize=11
-    )
+    figure.suptitle("Regret of two agents, and how much the theory allows", fontsize=11)
     for ax, gap in zip(axes, setting.sharing_gaps, strict=True):
         entries = {entry.radius: entry for entry in measured.sharing if entry.gap == gap}
         rounds = np.array(entries["beta"].rounds, dtype=np.float64)
@@ -367,6 +372,13 @@ def clusters_figure(measured: Measured) -> Figure:
             last, value, color=color, marker=marker, markersize=7, linestyle="none", clip_on=False,
             markerfacecolor="none", label=f"bound for {name}, {reading}, at the end",
         )  # fmt: skip
+    lower = theory.regret_lower(
+        setting.delta, setting.cluster_dim, horizon=last, n_agents=setting.n_agents // setting.n_clusters
+    )
+    regret.plot(
+        last, lower, color=RED, marker="^", markersize=7, linestyle="none", clip_on=False,
+        markerfacecolor="none", label="ν/N, said to bound the oracle from below",
+    )  # fmt: skip
     for reading, pulls, color, dashes in (
         ("T in rounds (printed)", 1, RED, (0, (1, 1))),
         ("T in pulls (derived)", setting.n_agents, "black", "-."),

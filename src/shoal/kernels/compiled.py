@@ -85,10 +85,19 @@ def _lock_saves(dispatcher: Any) -> None:
     save = dispatcher._cache.save_overload
 
     def save_alone(signature: Any, data: Any) -> None:
-        with _exclusive(cache_directory() / "lock"):
-            save(signature, data)
+        if all(_is_ours(argument) for argument in getattr(signature, "args", signature)):
+            with _exclusive(cache_directory() / "lock"):
+                save(signature, data)
 
     dispatcher._cache.save_overload = save_alone
+
+
+def _is_ours(argument: Any) -> bool:
+    """Whether a type names no class from elsewhere, whose changes or absence the cache would not notice."""
+    owner = getattr(argument, "instance_class", None)
+    if owner is not None and owner.__module__.partition(".")[0] != "shoal":
+        return False
+    return all(_is_ours(field) for field in getattr(argument, "types", ()))
 
 
 @contextlib.contextmanager

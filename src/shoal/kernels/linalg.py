@@ -10,20 +10,20 @@ from shoal.types import Booleans, Integers, Matrix, Vector
 
 @compiled
 def cholesky(A: Matrix, L: Matrix) -> float:
-    """Write the lower Cholesky factor of `A` into `L`; return smallest / largest pivot, 0 on failure.
+    """Write the lower Cholesky factor of `A` into `L`; return smallest over largest pivot.
 
-    Only the lower triangle of `A` is read; `L` may be `A`.
+    Only the lower triangle of `A` is read; `L` may be `A`. A pivot that rounding has taken below the last
+    digit of its diagonal entry is raised to it: matrices here are positive definite by construction.
     """
     d = A.shape[0]
     smallest = np.inf
     largest = 0.0
     for column in range(d):
         pivot = A[column, column]
+        least = 2.220446049250313e-16 * pivot
         for m in range(column):
             pivot -= L[column, m] * L[column, m]
-        if not pivot > 0.0:
-            return 0.0
-        root = math.sqrt(pivot)
+        root = math.sqrt(max(pivot, least))
         smallest = min(smallest, root)
         largest = max(largest, root)
         L[column, column] = root

@@ -34,10 +34,7 @@ V, Y, W, A_W, A_Y, RHS, Z = range(7)  # rows of Scratch.vectors
 
 
 class Scratch(NamedTuple):
-    """Work space of the test for dimension d: nothing in it outlives a call.
-
-    Few arrays, because compiled code counts a reference to each array of a tuple at each call.
-    """
+    """Work space of the test for dimension d: nothing in it outlives a call."""
 
     vectors: Matrix  # (7, d): v, y, w, A_i w, A_j y, a right-hand side, z
     L: Matrix  # (d, d)

@@ -4,6 +4,7 @@ import io
 import json
 import operator
 import os
+import threading
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -48,6 +49,8 @@ class Policy(ABC):
     label: ClassVar[str]
     """The name in published tables."""
     state: Any
+    lock: threading.RLock
+    """Held by every call that works on the state: threads may share a policy, one call at a time."""
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class Policy(ABC):
         seed: int | None = None,
         **own: Any,
     ) -> None:
+        self.lock = threading.RLock()
         self._dim = validation.positive_int("dim", dim)
         n_agents = validation.positive_int("n_agents", n_agents)
         self._parameters: dict[str, Any] = {
@@ -112,7 +116,8 @@ class Policy(ABC):
         agent = self._check_agent(agent)
         if not (_is_plain(arms) and arms.ndim == 2 and arms.shape[1] == self._dim and arms.shape[0] > 0):
             arms = validation.matrix("arms", arms, columns=self._dim).copy()
-        choice = choose_checked(self.state, agent, arms)
+        with self.lock:
+            choice = choose_checked(self.state, agent, arms)
         if choice < 0:
             validation.matrix("arms", arms, columns=self._dim)
         return int(choice)
@@ -126,8 +131,10 @@ class Policy(ABC):
             reward = float(reward)
         except (TypeError, ValueError):
             raise ValueError(f"reward must be a number, got {reward!r}") from None
-        if not update_checked(self.state, agent, x, reward):
-            validation.number("reward", reward)
+        with self.lock:
+            accepted = update_checked(self.state, agent, x, reward)
+        if not accepted:
+            validation.number("reward", reward, low=-validation.LARGEST, high=validation.LARGEST)
             validation.vector("x", x, self._dim)
 
     # Inspection
@@ -160,21 +167,25 @@ class Policy(ABC):
     @property
     def graph(self) -> Booleans:
         """Who shares with whom: (N, N), symmetric, False on the diagonal; a copy."""
-        edges = self._edges()
-        active = self.state.common.active
-        edges &= active
-        edges &= active[:, None]
+        with self.lock:
+            edges = self._edges()
+            active = self.state.common.active
+            edges &= active
+            edges &= active[:, None]
         np.fill_diagonal(edges, False)
         return edges
 
     def neighbors(self, agent: int) -> Integers:
         """Ids of the agents whose samples `agent` uses, itself included (𝒩_i)."""
         agent = self._check_agent(agent)
-        return np.flatnonzero(self._pool(agent) & self.state.common.active)
+        with self.lock:
+            return np.flatnonzero(self._pool(agent) & self.state.common.active)
 
     def estimate(self, agent: int) -> Vector:
         """Pooled estimate θ̂ of `agent`, shape (d,); a copy."""
-        return self._pooled_estimate(self._check_agent(agent)).copy()
+        agent = self._check_agent(agent)
+        with self.lock:
+            return self._pooled_estimate(agent).copy()
 
     def local_estimate(self, agent: int) -> Vector:
         """Estimate θ̂ of `agent` from its own samples alone, shape (d,); a copy."""
@@ -201,9 +212,10 @@ class Policy(ABC):
     def add_agents(self, n: int = 1) -> Integers:
         """Add `n` agents that have seen nothing and return their ids."""
         n = validation.positive_int("n", n)
-        first = self.n_agents
-        self.state = _paste(self.state, self._initial_state(first + n))
-        self._join(first)
+        with self.lock:
+            first = self.n_agents
+            self.state = _paste(self.state, self._initial_state(first + n))
+            self._join(first)
         return np.arange(first, first + n)
 
     def remove_agent(self, agent: int, *, withdraw: bool = False) -> None:
@@ -216,13 +228,14 @@ class Policy(ABC):
         common = self.state.common
         if not common.active[agent] and (common.withdrawn[agent] or not withdraw):
             raise ValueError(f"agent {agent} has been removed already")
-        if common.active[agent]:
-            common.active[agent] = False
-            self._end_edges(agent)
-        if withdraw:
-            common.withdrawn[agent] = True
-            forget_row(self.state.local, agent, common.ridge)
-            self._withdraw(agent)
+        with self.lock:
+            if common.active[agent]:
+                common.active[agent] = False
+                self._end_edges(agent)
+            if withdraw:
+                common.withdrawn[agent] = True
+                forget_row(self.state.local, agent, common.ridge)
+                self._withdraw(agent)
 
     # Files
 
@@ -237,9 +250,10 @@ class Policy(ABC):
             "parameters": {key: _to_json(value) for key, value in self._parameters.items()},
         }
         buffer = io.BytesIO()
-        arrays: dict[str, Any] = {key: np.asarray(value) for key, value in _flatten(self.state)}
-        arrays["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
-        np.savez(buffer, allow_pickle=False, **arrays)
+        arrays: dict[str, Any] = {"header": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)}
+        with self.lock:
+            arrays |= {key: np.asarray(value) for key, value in _flatten(self.state)}
+            np.savez(buffer, allow_pickle=False, **arrays)
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
             with temporary.open("wb") as handle:
@@ -327,18 +341,19 @@ def _restore(state: Any, arrays: Mapping[str, AnyArray], path: str, prefix: str 
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+    content = path.read_bytes()
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
-        header = json.loads(arrays.pop("header").tobytes())
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, AttributeError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
+        header = dict(json.loads(arrays.pop("header").tobytes()))
+        version = header["format"]
+    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, AttributeError, TypeError) as error:
         raise PolicyFileError(f"{path} is not a readable policy file: {error}") from error
-    if header.get("format") != FORMAT:
-        raise PolicyFileError(
-            f"{path} has format {header.get('format')!r}; this version reads format {FORMAT}"
-        )
+    if version != FORMAT:
+        raise PolicyFileError(f"{path} has format {version!r}; this version reads format {FORMAT}")
+    for key in ("policy", "n_agents", "dim", "parameters"):
+        if key not in header:
+            raise PolicyFileError(f"{path} lacks {key!r} in its header")
     return header, arrays
 
 

@@ -166,10 +166,12 @@ class BASS(Policy):
         if i == j:
             raise ValueError(f"other must differ from agent, got {other!r} twice")
         local = state.local
-        statistic, s, _ = search(
-            local.theta_hat[i], local.A[i], state.radius[i], local.theta_hat[j], local.A[j], state.radius[j],
-            state.threshold, False, True, state.scratch.test,
-        )  # fmt: skip
+        with self.lock:
+            statistic, s, _ = search(
+                local.theta_hat[i], local.A[i], state.radius[i],
+                local.theta_hat[j], local.A[j], state.radius[j],
+                state.threshold, False, True, state.scratch.test,
+            )  # fmt: skip
         beta = np.sqrt(state.radius) if state.squared else state.radius
         shared = bool(state.connected[i, j])
         return Explanation(
@@ -211,8 +213,9 @@ class BASS(Policy):
         for known in (state.witness, state.excess):  # no common point yet: the test will find one
             known[:first, ..., first:] = np.nan
             known[first:, ..., :first] = np.nan
-        for gone in np.flatnonzero(state.common.withdrawn):
-            self._withdraw(int(gone))
+        gone = ~state.common.active  # newcomers meet only those who are there
+        state.connected[first:, gone] = False
+        state.connected[gone, first:] = False
         self._count_neighbors()
 
     def _count_neighbors(self) -> None:
@@ -252,11 +255,11 @@ def revise(state: BASSState, agent: int, t: int) -> None:
         doubtful[count] = other
         count += connected[other] & (not excess[other] <= limit) & (other != agent)
     for n in range(count):
-        test(state, agent, doubtful[n], t)
+        settle(state, agent, doubtful[n], t)
 
 
 @compiled
-def test(state: BASSState, agent: int, other: int, t: int) -> None:
+def settle(state: BASSState, agent: int, other: int, t: int) -> None:
     """Cut the edge if the exact test says so, otherwise keep the common point it found."""
     local, point = state.local, state.scratch.test.vectors[Z]
     _, _, separated = search(
@@ -309,5 +312,6 @@ def cut(state: BASSState, agent: int, other: int, t: int) -> None:
 @compiled
 def scaled_radius(state: BASSState, agent: int) -> float:
     """c_i: `β_i = R √(2 ln(1/δ) + ln det A_i − d ln ridge)`, or its square."""
-    beta_sq = state.noise_scale**2 * (state.confidence + state.local.logdet_A[agent])
+    # Rounding may take the sum, positive in exact arithmetic, to zero when δ is close to one.
+    beta_sq = state.noise_scale**2 * max(state.confidence + state.local.logdet_A[agent], 1e-15)
     return beta_sq if state.squared else math.sqrt(beta_sq)

@@ -92,9 +92,9 @@ class CLUB(ClusteredPolicy):
         relabel(self.state)
 
     def _join(self, first: int) -> None:
-        withdrawn = self.state.common.withdrawn
-        self.state.connected[withdrawn] = False
-        self.state.connected[:, withdrawn] = False
+        gone = ~self.state.common.active  # newcomers meet only those who are there
+        self.state.connected[first:, gone] = False
+        self.state.connected[gone, first:] = False
         relabel(self.state)
 
 

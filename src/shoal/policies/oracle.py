@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shoal import validation
 from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, select_from
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, make_statistics
@@ -67,6 +68,7 @@ class Oracle(ClusteredPolicy):
         """Add `n` agents with the given true labels and return their ids."""
         if labels is None:
             raise ValueError("labels must be given for the agents added to Oracle")
+        n = validation.positive_int("n", n)
         self._parameters["labels"] = np.concatenate([self.parameters["labels"], _check_labels(labels, n)])
         return super().add_agents(n)
 

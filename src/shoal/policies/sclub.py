@@ -91,7 +91,9 @@ class SCLUB(ClusteredPolicy):
             self.state.waiting[self.state.labels[agent]] -= 1
 
     def _withdraw(self, agent: int) -> None:
-        renew(self.state, self.state.labels[agent])
+        cluster = self.state.labels[agent]
+        renew(self.state, cluster)
+        remember(self.state, cluster)  # what the stage began with held its samples
 
     def _join(self, first: int) -> None:
         self._count_members()

@@ -5,7 +5,6 @@ picks by the class of the state, at compile time inside compiled code. The simul
 a stable signature and its compiled form is found again on disk by the next process.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,6 +14,7 @@ from numba.extending import overload
 from shoal.kernels.compiled import compiled
 from shoal.kernels.random import integer_below, random_state, uniform
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Vector
+from shoal.validation import LARGEST
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _STEPS: dict[tuple[str, type], Callable[..., Any]] = {}
@@ -122,21 +122,21 @@ def choose(state: Any, agent: int, arms: Matrix, t: int) -> int:
 
 @compiled
 def choose_checked(state: Any, agent: int, arms: Matrix) -> int:
-    """`choose` in the round after the last, or −1 if an entry of `arms` is not finite."""
+    """`choose` in the round after the last, or −1 if an entry of `arms` is not a number of fair size."""
     for k in range(arms.shape[0]):
         for m in range(arms.shape[1]):
-            if not math.isfinite(arms[k, m]):
+            if not abs(arms[k, m]) <= LARGEST:
                 return -1
     return choose(state, agent, arms, state.common.clock[0] + 1)
 
 
 @compiled
 def update_checked(state: Any, agent: int, x: Vector, reward: float) -> bool:
-    """Play the rest of a round in which only `agent` pulled; refuse, changing nothing, what is not finite."""
+    """Finish a round in which only `agent` pulled; refuse, changing nothing, numbers of unfair size."""
     for m in range(x.shape[0]):
-        if not math.isfinite(x[m]):
+        if not abs(x[m]) <= LARGEST:
             return False
-    if not math.isfinite(reward):
+    if not abs(reward) <= LARGEST:
         return False
     t = state.common.clock[0] + 1
     observe(state, agent, x, reward, t)
