@@ -15,6 +15,7 @@ import typer
 if TYPE_CHECKING:  # what these import takes seconds, which `shoal --help` need not
     from shoal.experiments.runner import Progress
     from shoal.experiments.spec import ExperimentSpec
+    from shoal.theory import Prediction
 
 app = typer.Typer(
     name="shoal",
@@ -23,6 +24,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+data_app = typer.Typer(help="Fetch, look into and prepare the real data sets.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
 
 LINE_SECONDS = 10.0
 
@@ -138,6 +142,35 @@ def simulate(
     _print_runs(play_single(spec))
 
 
+@app.command()
+def bounds(
+    dim: Annotated[int, typer.Option(min=1, help="Dimension of the arms.")],
+    gap: Annotated[float, typer.Option(help="Distance of the parameters of two agents, or clusters.")],
+    delta: Annotated[float, typer.Option(help="Confidence level, in (0, 1).")],
+    agents: Annotated[int, typer.Option(min=2, help="Number of agents.")],
+    horizon: Annotated[int, typer.Option(min=1, help="Pulls of all agents together.")] = 50_000,
+    gamma: Annotated[float, typer.Option(help="Scale of the ellipsoids.")] = 2.0,
+    noise_scale: Annotated[float, typer.Option(help="Scale of the noise.")] = 1.0,
+    clusters: Annotated[int, typer.Option(min=1, help="Number of clusters, of equal size.")] = 2,
+    epsilon: Annotated[float, typer.Option(help="Probability of a uniformly drawn arm.")] = 1.0,
+) -> None:
+    """Show what the theory predicts, before anything is run. docs/theory.md says what holds of it."""
+    from shoal.theory import predictions
+
+    rows = predictions(
+        dim=dim,
+        gap=gap,
+        delta=delta,
+        n_agents=agents,
+        horizon=horizon,
+        gamma=gamma,
+        noise_scale=noise_scale,
+        n_clusters=clusters,
+        epsilon=epsilon,
+    )
+    _print_predictions(rows)
+
+
 @app.command("list")
 def list_names() -> None:
     """Show the policies, environments and presets there are."""
@@ -154,6 +187,54 @@ def list_names() -> None:
     for name in PRESETS:
         spec = load_preset(name)
         console.print(f"  {name:<7} {len(cells(spec))} cells of {spec.runs} runs of {spec.horizon:,} rounds")
+
+
+DataPath = Annotated[
+    Path | None,
+    typer.Argument(
+        help="A MovieLens directory or zip, or a learning-to-rank file. [default: ml-latest-small]"
+    ),
+]
+Kind = Annotated[str | None, typer.Option(help="movielens or letor, if the path does not tell.")]
+
+
+@data_app.command()
+def fetch(
+    name: Annotated[
+        str, typer.Argument(help="Such as ml-latest-small, ml-1m or ml-25m.")
+    ] = "ml-latest-small",
+) -> None:
+    """Download a MovieLens data set, checked against its pinned checksum, and say where it is."""
+    from shoal.environments import datasets
+
+    path = datasets.fetch(name)
+    print(path)
+    _print_record(datasets.inspect(path))
+
+
+@data_app.command()
+def inspect(path: DataPath = None, kind: Kind = None) -> None:
+    """Show what a data set holds: sizes, agents, arms, observed rewards, and its terms of use."""
+    from shoal.environments import datasets
+
+    _print_record(datasets.inspect(path, kind=kind))
+
+
+@data_app.command()
+def prepare(
+    path: DataPath = None,
+    kind: Kind = None,
+    arms: Annotated[str, typer.Option(help="first or most-rated.")] = "first",
+    fill: Annotated[str, typer.Option(help="paper or tuned.")] = "paper",
+    errors: Annotated[bool, typer.Option(help="Also show the held-out errors of the fills.")] = False,
+) -> None:
+    """Fill the missing rewards and keep the result, so that environments start at once."""
+    from shoal.environments import datasets
+
+    _print_record(datasets.prepare(path, kind=kind, arms=arms, fill=fill))
+    if errors:
+        for name, error in datasets.errors(path, kind=kind).items():
+            print(f"held-out RMSE, {name}: {error:.3f}")
 
 
 def _run(spec: "ExperimentSpec", out: Path, *, jobs: int | None, only: str | None, executor: str) -> None:
@@ -210,6 +291,58 @@ def _print_runs(rows: list[dict[str, Any]]) -> None:
             ]
             table.add_row(name.replace("_", " "), *("–" if text == "nan" else text for text in shown))
     Console().print(table)
+
+
+def _print_predictions(rows: "tuple[Prediction, ...]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        title="What the theory predicts",
+        caption="printed: as in the paper; derived: as its proofs support; for arms of norm at most 1 and β²",
+    )
+    table.add_column("quantity")
+    for heading in ("printed", "derived"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("remark")
+    for row in rows:
+        values = ("–" if value is None else _significant(value) for value in (row.printed, row.derived))
+        table.add_row(row.quantity, *values, row.remark)
+    Console().print(table)
+
+
+def _print_record(record: Any) -> None:
+    from dataclasses import asdict
+
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None)
+    longest = ""
+    for name, value in asdict(record).items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{file} ({size:,} bytes)" for file, size in value.items())
+        text = _shown(value)
+        if "\n" in text:
+            longest = text
+        else:
+            table.add_row(name.removeprefix("n_").replace("_", " "), text)
+    console = Console(highlight=False)
+    console.print(table)
+    if longest:
+        console.print("\n" + longest, markup=False)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return (
+        f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
+    )
+
+
+def _significant(value: float) -> str:
+    return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000.0 else f"{value:.3g}"
 
 
 def _assignment(option: str, text: str) -> tuple[str, Any]:
