@@ -483,6 +483,60 @@ def test_upper_separation_time_checks_its_arguments(changes: dict[str, Any], mes
         theory.separation_time_upper(**arguments)
 
 
+# --- predictions ----------------------------------------------------------------------------------------
+
+
+def predicted(**changes: Any) -> dict[str, theory.Prediction]:
+    arguments: dict[str, Any] = {"dim": 10, "gap": 0.2, "delta": 0.1, "n_agents": 100, "n_clusters": 4}
+    return {row.quantity: row for row in theory.predictions(**{**arguments, **changes})}
+
+
+def test_predictions_are_the_functions_values() -> None:
+    rows = predicted()
+    assert rows["no separation before round"].printed == 45
+    assert rows["no separation before round"].derived == 231
+    assert "corrected: 55" in rows["no separation before round"].remark
+    assert rows["regret of an agent alone, ν"].printed == theory.nu(0.1, 10, 500)
+    assert rows["regret of an agent alone, ν"].derived == pytest.approx(
+        math.sqrt(2) * theory.nu(0.1, 10, 500)
+    )
+    assert rows["gain of an agent in its cluster, μ″"].printed == theory.gain_cluster(0.1, 10, 100, 0.25)
+    assert rows["communication"].printed == 99 * 50_000
+    # Each agent has 500 pulls, 50 of each arm, after which strangers and three quarters are misassigned.
+    assert rows["misassigned agents in the end"].derived == pytest.approx(75 + 24 * 0.1**2)
+    assert rows["regret of one of two while sharing"].remark.startswith("500 rounds together")
+
+
+def test_predictions_name_a_condition_that_is_not_met() -> None:
+    loud = predicted()["separation by round"]
+    assert loud.printed is None
+    assert "condition on ε is not met" in loud.remark
+    quiet = predicted(dim=2, gap=1.27, noise_scale=0.2)["separation by round"]
+    arguments: dict[str, Any] = {"delta": 0.1, "epsilon": 1.0, "noise_scale": 0.2}
+    thetas = [0.635, 0.0], [-0.635, 0.0]
+    assert quiet.printed == theory.separation_time_upper(np.eye(2), *thetas, **arguments)
+    assert quiet.derived == theory.separation_time_upper(np.eye(2), *thetas, reading="derived", **arguments)
+    assert predicted(delta=0.001)["largest γ that gains, γ_max"].remark == "γ = 2 does not"
+    assert predicted(delta=0.001, gamma=0.2)["largest γ that gains, γ_max"].remark == "γ = 0.2 gains"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gap": 2.1}, "gap=2.1 is out of range"),
+        ({"gap": 0.0}, "gap=0"),
+        ({"n_clusters": 101}, "n_clusters=101 is out of range; it must be at most n_agents=100"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"horizon": 0}, "horizon"),
+        ({"delta": 1.0}, "delta"),
+        ({"gamma": -1.0}, "gamma"),
+    ],
+)
+def test_predictions_check_their_arguments(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        predicted(**changes)
+
+
 # --- simulations ----------------------------------------------------------------------------------------
 
 
@@ -619,6 +673,41 @@ def test_derived_upper_separation_time_holds_in_simulation() -> None:
     first = separation_rounds(gap, delta, 2.0, bound, 500)
     assert (first <= bound).mean() >= 1 - delta
     assert float(np.median(first)) > bound / 10, "a bound, and not an empty one"
+
+
+def test_upper_separation_time_must_allow_for_chance_in_the_draws() -> None:
+    """Two parameters that differ along e1 only: as long as e1 has not been drawn, no test can tell."""
+    arguments: dict[str, Any] = {"delta": 0.1, "epsilon": 1.0, "noise_scale": 0.06}
+    thetas = [1.0, 0.0], [-1.0, 0.0]
+    bounds = {
+        reading: theory.separation_time_upper(np.eye(2), *thetas, reading=reading, **arguments)
+        for reading in ("printed", "derived", "corrected")
+    }
+    assert (bounds["printed"], bounds["derived"]) == (1, 2)
+    # Of t rounds none has e1 with probability 2^-t, which must be below delta.
+    assert 2.0 ** -bounds["derived"] > 0.1 > 2.0 ** -bounds["corrected"]
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+def test_corrected_upper_separation_time_is_the_crossing(epsilon: float) -> None:
+    arms = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.6, 0.0, 0.8]])
+    difference = np.array([1.0, 0.5, 0.0])
+    arguments: dict[str, Any] = {"delta": 0.1, "epsilon": epsilon, "reading": "corrected"}
+    found = theory.separation_time_upper(arms, difference, np.zeros(3), **arguments)
+    squares = [1.0, 0.25, 0.36]
+    gap = math.sqrt(1.25)
+
+    def excess(t: int) -> float:
+        mean = epsilon * sum(squares) / 3 * t
+        informed = max(mean - math.sqrt(2 * 1.0 * mean * math.log(10)), 0.0)
+        radius = 2 * math.log(10) + 3 * math.log(1 + t / 3)
+        return (math.sqrt(gap**2 + informed) - gap) ** 2 - (2 + math.sqrt(2)) ** 2 * radius
+
+    assert excess(found) > 0 >= excess(found - 1)
+    derived = theory.separation_time_upper(
+        arms, difference, np.zeros(3), delta=0.1, epsilon=epsilon, reading="derived"
+    )
+    assert found > derived
 
 
 def test_printed_misassigned_bound_is_false_before_the_first_pull() -> None:

@@ -342,6 +342,8 @@ def _shown(value: Any) -> str:
 
 
 def _significant(value: float) -> str:
+    if 0.0 < abs(value) < 0.001:
+        return "< 0.001"
     return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000.0 else f"{value:.3g}"
 
 

@@ -49,7 +49,8 @@ def test_prepare_keeps_what_it_made(tmp_path: Path) -> None:
         done = shoal("prepare", str(folder), "--fill", "tuned", cache=tmp_path / "cache")
         assert done.returncode == 0, done.stderr
         shown = lines(done.stdout)
-        assert (shown["agents"], shown["arms"], shown["fill"]) == ("5", "30", "tuned")  # users 3 and 6 rated nothing
+        # users 3 and 6 rated nothing
+        assert (shown["agents"], shown["arms"], shown["fill"]) == ("5", "30", "tuned")
         assert shown["from cache"] == cached
 
 

@@ -16,6 +16,7 @@ from shoal.experiments import results
 from shoal.experiments.results import load_results
 from shoal.experiments.runner import run_experiment
 from shoal.experiments.spec import load_spec
+from shoal.theory import predictions
 
 TINY = """
 name = "tiny"
@@ -103,6 +104,24 @@ def test_simulate_shows_a_summary(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_bounds_shows_what_theory_predicts(tmp_path: Path) -> None:
+    done = run(
+        "bounds", "--dim", "10", "--gap", "0.2", "--delta", "0.1", "--agents", "100", "--clusters", "3",
+        cwd=tmp_path,
+    )  # fmt: skip
+    lines = {
+        line.split("│")[1].strip(): line.split("│")[2:5] for line in done.stdout.splitlines() if "│" in line
+    }
+    shown = {name: [text.strip() for text in rest] for name, rest in lines.items()}
+    assert shown["no separation before round"][:2] == ["45", "231"]
+    assert shown["separation by round"][:2] == ["–", "319,209"]
+    assert shown["communication"][:2] == ["4,950,000", "–"]
+    assert shown["largest γ that gains, γ_max"] == ["-0.238", "–", "no γ keeps μ below 1"]
+    expected = predictions(dim=10, gap=0.2, delta=0.1, n_agents=100, n_clusters=3)
+    assert [row.quantity for row in expected if row.quantity not in shown] == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_list_names_everything(tmp_path: Path) -> None:
     words = run("list", cwd=tmp_path).stdout.replace(",", " ").split()
     assert {*shoal.policy_names(), "synthetic", "gaussian", "changing-arms", "quick", "tables", "paper"} <= {
@@ -136,6 +155,11 @@ def test_help_does_not_load_what_it_does_not_need(tmp_path: Path) -> None:
         (["simulate", "-p", "delta"], "--parameter must look like name=value, got 'delta'"),
         (["simulate", "-p", "delta=2"], "delta must be a finite number in (0, 1), got 2"),
         (["simulate", "-e", "size=2"], "environments[0].parameters.size: unknown parameter"),
+        (
+            ["bounds", "--dim", "3", "--gap", "3", "--delta", "0.1", "--agents", "5"],
+            "shoal: gap=3.0 is out of range; two parameters of norm at most 1 are at most 2 apart",
+        ),
+        (["bounds", "--dim", "3", "--gap", "1", "--agents", "5"], "Missing option '--delta'"),
         (["simulte"], "No such command 'simulte'"),
     ],
 )

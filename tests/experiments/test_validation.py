@@ -24,7 +24,8 @@ TINY = Setting(
     pairs=12,
     one_arm=((0.1, "beta_squared"), (0.1, "beta")),
     one_arm_pairs=20,
-    low_noise_scales=(0.1, 0.3),
+    low_noise_gaps=(1.27,),
+    low_noise_ratios=(0.1, 0.2),
     sharing_gaps=(0.0, 1.27),
     sharing_rounds=120,
     sharing_runs=4,
@@ -150,7 +151,7 @@ def made_up(**changes: Any) -> Measured:
         "coverage": Coverage(((1.0, 1.0),) * 2, ((1.0, 1.0),) * 2),
         "separation": {radius: (late, late) for radius in validation.RADII},
         "one_arm": ((never, never), (never, never)),
-        "low_noise": ((1,) * TINY.pairs,) * 2,
+        "low_noise": (((1,) * TINY.pairs,) * 2,),
         "sharing": tuple(
             Sharing(gap, radius, (0.1, 0.1, 0.1), (-1,) * 4, ((1.0, 1.0),) * 4, points, flat, flat)
             for radius in validation.RADII
@@ -190,10 +191,10 @@ def test_made_up_measurements_keep_every_bound() -> None:
         ),
         (
             {"separation": {radius: ((-1,) * TINY.pairs,) * 2 for radius in validation.RADII}},
-            {"Separation time, from above, derived"},
+            {"Separation time, from above, derived", "Separation time, from above, corrected"},
         ),
         (
-            {"low_noise": ((2,) * TINY.pairs, (9,) * TINY.pairs)},
+            {"low_noise": (((2,) * TINY.pairs, (10,) * TINY.pairs),)},
             {"Separation time, from above, printed"},
         ),
         (
@@ -286,11 +287,11 @@ def test_separation_times_lie_between_the_bounds(measured: Measured) -> None:
         assert validation.upper_bound(TINY, gap, 1.0, "printed") is None
     for default, proofs in zip(measured.separation["beta"], measured.separation["beta_squared"], strict=True):
         assert np.median(default) < np.median(proofs)
-    assert validation.upper_bound(TINY, 1.27, 0.3, "printed") == 18
+    assert validation.upper_bound(TINY, 1.27, 0.254, "printed") == 9
 
 
 def test_one_arm_is_played_no_longer_than_the_bound_speaks_of(measured: Measured) -> None:
-    readings = validation.LOWER_READINGS
+    readings = validation.READINGS
     for times in measured.one_arm:
         for gap, row in zip(TINY.gaps, times, strict=True):
             assert max(row) <= max(theory.separation_time_lower(0.1, gap, reading=name) for name in readings)
@@ -331,6 +332,18 @@ def test_misassigned_agents_over_rounds_are_those_of_the_graph() -> None:
     wrong = [misassigned_agents(played(t)[0].graph, truth).mean() for t in range(1, 61)]
     assert found == pytest.approx(wrong)
     assert len(set(wrong)) > 3
+
+
+def test_given_arms_are_the_same_for_all_agents() -> None:
+    order = np.array([1, 0, 1, 1])
+    theta = np.array([[3.0, 4.0], [5.0, 6.0]])
+    world = validation.GivenArms(np.eye(2), order, theta_star=theta, noise_scale=0.0)
+    policy = shoal.Independent(2, 2, alpha=1.0)
+    trace = shoal.simulate(policy, world, horizon=4, seed=0, pulling="synchronous")
+    assert trace.rewards.tolist() == [4.0, 6.0, 3.0, 5.0, 4.0, 6.0, 4.0, 6.0]
+    assert trace.final_regret == 0.0
+    assert np.array_equal(policy.state.local.A[0], np.diag([2.0, 4.0]))
+    assert np.array_equal(policy.state.local.A[0], policy.state.local.A[1])
 
 
 def test_equidistant_vectors() -> None:

@@ -261,33 +261,32 @@ def separation_figure(measured: Measured) -> Figure:
 
 
 def low_noise_figure(measured: Measured) -> Figure:
-    """Separation times against the noise, where it is so low that the printed upper bound applies."""
+    """Separation times against the noise, so low that the printed upper bound applies; one panel per gap."""
     setting = measured.setting
-    scales = np.array(setting.low_noise_scales)
-    figure, ax = _figure(
-        f"Rounds until two agents {setting.low_noise_gap:g} apart stop sharing, little noise"
-    )
+    figure = _blank(width=9.4, height=5.0)
+    axes = figure.subplots(1, len(setting.low_noise_gaps), sharey=True, squeeze=False)[0]
+    figure.suptitle("Rounds until two agents stop sharing, with little noise", fontsize=11)
     color, marker, label = RADIUS_LOOKS["beta_squared"]
-    times = np.array([[t if t > 0 else math.inf for t in row] for row in measured.low_noise])
-    _draw_times(ax, scales, measured.low_noise, color, marker, f"measured, {label}")
-    late = np.quantile(times, 1.0 - setting.delta, axis=1, method="higher")
-    ax.plot(
-        scales,
-        late,
-        color=color,
-        linestyle=":",
-        marker="v",
-        label=f"round by which {1 - setting.delta:.0%} have",
-    )
-    for reading, dashes, shade in (("printed", (0, (1, 1)), RED), ("derived", "-.", "black")):
-        dense = np.linspace(scales[0], scales[-1], 80)
-        bounds = [upper_bound(setting, setting.low_noise_gap, scale, reading) for scale in dense]
-        shown = np.array([math.nan if bound is None else bound for bound in bounds], dtype=np.float64)
-        ax.plot(dense, shown, color=shade, linestyle=dashes, label=f"upper bound, {reading}")
-    ax.set(yscale="log", xlabel="noise scale R", ylabel="round of separation")
-    ax.set_yticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"])
-    ax.yaxis.set_minor_formatter(NullFormatter())
-    _legend(figure)
+    for ax, gap, rows in zip(axes, setting.low_noise_gaps, measured.low_noise, strict=True):
+        scales = gap * np.array(setting.low_noise_ratios)
+        times = np.array([[t if t > 0 else math.inf for t in row] for row in rows])
+        _draw_times(ax, scales, rows, color, marker, f"measured, {label}")
+        late = np.quantile(times, 1.0 - setting.delta, axis=1, method="inverted_cdf")
+        share = f"round by which {1.0 - setting.delta:.0%} are separated"
+        ax.plot(scales, late, color=color, linestyle=":", marker="v", label=share)
+        dense = np.linspace(scales[0], scales[-1], 120)
+        looks = (("printed", (0, (1, 1)), RED), ("derived", "-.", "black"), ("corrected", "--", GREY))
+        for reading, dashes, shade in looks:
+            bounds = [upper_bound(setting, gap, scale, reading) for scale in dense]
+            shown = np.array([math.nan if bound is None else bound for bound in bounds], dtype=np.float64)
+            ax.plot(dense, shown, color=shade, linestyle=dashes, label=f"upper bound, {reading}")
+        ax.set_title(f"parameters {gap:g} apart", fontsize=10)
+        ax.set(yscale="log", xlabel="noise scale R", ylabel="round of separation")
+        ax.set_yticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"])
+        ax.yaxis.set_minor_formatter(NullFormatter())
+        ax.grid(alpha=0.25)
+        ax.label_outer()
+    _legend_below(figure, axes)
     return figure
 
 
@@ -385,7 +384,7 @@ def clusters_figure(measured: Measured) -> Figure:
     ):
         limit = theory.communication_bound(setting.n_agents, rounds * pulls)
         cost.plot(rounds, limit, color=color, linestyle=dashes, label=f"(N − 1)T, {reading}")
-    wrong.set(xlabel="round t (arms drawn uniformly)", ylabel="misassigned agents in a neighbourhood")
+    wrong.set(xlabel="round t (basis vectors in turn)", ylabel="misassigned agents in a neighbourhood")
     regret.set(xlabel="round t", ylabel="regret of an agent", yscale="log")
     cost.set(xlabel="round t", ylabel="communication cost so far", yscale="log")
     for ax in (wrong, regret, cost):

@@ -483,7 +483,7 @@ def _draw_theory(measured: Measured, directory: Path) -> list[tuple[str, str, Pa
         ),
         (
             "Separation times against the gap",
-            "Two agents, synchronous, d = 2, arms e1 and e2 drawn uniformly (ε = 1), noise 1, "
+            "Two agents, synchronous, d = 2, e1 or e2 drawn uniformly in each round (ε = 1), noise 1, "
             f"δ = {own.delta:g}, γ = {own.gamma:g}, {own.pairs} pairs for each gap. The bounds are for "
             "ellipsoids scaled by β²; scaled by β, agents separate earlier than the theory covers. The "
             "printed upper bound is missing because its condition cannot be met at this noise, whatever ε.",
@@ -491,9 +491,10 @@ def _draw_theory(measured: Measured, directory: Path) -> list[tuple[str, str, Pa
         ),
         (
             "Separation times where the printed upper bound applies",
-            f"The same with a gap of {own.low_noise_gap:g} and little noise, {own.pairs} pairs for each "
-            "noise scale. The bound is kept if the triangles are below it. The printed one forgets the "
-            "ridge, and promises separation too early when the noise is very low.",
+            f"The same with little noise, {own.pairs} pairs for each noise scale. A bound is kept where the "
+            "triangles are not above it. As printed and as derived, the bound counts the pulls of an arm by "
+            "their mean, which is wrong for a few rounds: 2 apart, the parameters differ along e1 only, and "
+            "e1 may not have been drawn yet. The corrected one allows for that.",
             figures.save(figures.low_noise_figure(measured), directory, "theory-low-noise"),
         ),
         (
