@@ -231,6 +231,23 @@ def test_page_and_tables_hold_the_numbers(results: Path, page: Path) -> None:
     assert "8,400 CPU-hours" in text
 
 
+def test_errors_of_the_fills_are_kept_and_shown(results: Path, tmp_path: Path) -> None:
+    found, cache = gathered(results), tmp_path / "fill-errors.json"
+    assert report.fill_errors(found, cache) == {}  # no real data among these results
+    assert "Filling missing rewards" not in markdown(found)
+    kept = {
+        "movielens": {"mean-only": 0.8904, "paper": 0.9379},
+        "letor": {"mean-only": 0.7953, "paper": 0.9188},
+    }
+    cache.write_text(json.dumps(kept))
+    errors = report.fill_errors(found, cache)
+    assert errors == kept
+    text = markdown(found, (), errors)
+    assert "| MovieLens | 0.890 | 0.938 |" in text
+    assert "| Learning to rank | 0.795 | 0.919 |" in text
+    assert "<td>0.938</td>" in report._fill_section(errors)
+
+
 def checks_of(results: Path) -> list[validation.Check]:
     """The checks of the theory, from what the report kept."""
     kept = (results / "report" / "validation.json").read_bytes()
