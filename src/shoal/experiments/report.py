@@ -45,8 +45,8 @@ FillErrors = dict[str, dict[str, float]]
 """Kind of data set → way to fill → root mean squared error on held-out rewards."""
 FILL_NOTE = (
     "Root mean squared error on a fifth of the observed rewards, held out of the fit (one split): the means "
-    "of agents and arms alone; the paper's settings (20 epochs, 100 factors, rate 0.001, regularisation 0.005, "
-    "rounded); the same without rounding; and the tuned ones (rate 0.01, regularisation 0.05, not rounded). "
+    "of agents and arms alone; the paper's settings (20 epochs, 100 factors, rate 0.001, regularisation "
+    "0.005, rounded); the same unrounded; and the tuned ones (rate 0.01, regularisation 0.05, not rounded). "
     "A fill that does worse than the means adds noise to what it predicts, so results are shown for both."
 )
 
