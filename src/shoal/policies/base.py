@@ -168,11 +168,11 @@ class Policy(ABC):
     def graph(self) -> Booleans:
         """Who shares with whom: (N, N), symmetric, False on the diagonal; a copy."""
         with self.lock:
-            edges = self._edges()
-            active = self.state.common.active
-            edges &= active
-            edges &= active[:, None]
-        np.fill_diagonal(edges, False)
+            edges, gone = self._edges(), ~self.state.common.active
+        if gone.any():
+            edges[gone] = False
+            edges[:, gone] = False
+        edges.flat[:: len(edges) + 1] = False
         return edges
 
     def neighbors(self, agent: int) -> Integers:
