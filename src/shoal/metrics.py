@@ -7,7 +7,7 @@ from shoal.types import Booleans, Integers, Vector
 
 def edge_count(graph: Booleans) -> int:
     """Number of edges i < j."""
-    return (np.count_nonzero(graph) - np.count_nonzero(graph.diagonal())) // 2
+    return int(np.count_nonzero(graph) - np.count_nonzero(graph.diagonal())) // 2
 
 
 def same_cluster(labels: Integers) -> Booleans:
