@@ -169,6 +169,16 @@ def test_agents_that_come_and_go(name: str, seed: int) -> None:
                 theta_star[newcomer] = theta_star[newcomer % 9]
                 if name == "dynucb":
                     twin.labels[newcomer] = int(policy.labels[newcomer])
+        if hasattr(policy.state, "sizes"):
+            count = {label: 0 for label in range(len(policy.state.sizes))}
+            waiting = dict(count)
+            for i in policy.agents:
+                count[policy.labels[i]] += 1
+                if name == "sclub" and not policy.state.checked[i]:
+                    waiting[policy.labels[i]] += 1
+            assert policy.state.sizes.tolist() == list(count.values())
+            if name == "sclub":
+                assert policy.state.waiting.tolist() == list(waiting.values())
         if t % 20 == 0:
             there = policy.agents
             assert np.array_equal(policy.graph[np.ix_(there, there)], twin.graph()[np.ix_(there, there)])
@@ -180,3 +190,15 @@ def test_agents_that_come_and_go(name: str, seed: int) -> None:
                 )
     if hasattr(twin, "separation_time"):
         assert np.array_equal(policy.separation_time, twin.separation_time)
+
+
+def test_cmlb_counts_only_agents_that_are_there() -> None:
+    """Of ten agents five leave: a pair is then 40% of the rest, and large enough to stay a cluster."""
+    policy = shoal.CMLB(10, 1, alpha=0.1, gamma=0.5, exploration_rounds=50, min_cluster_fraction=0.4)
+    for leaver in range(5, 10):
+        policy.remove_agent(leaver)
+    for t in range(50):
+        agent = t % 5
+        policy.update(agent, np.array([1.0]), 1.0 if agent < 2 else -1.0)
+    assert list(policy.neighbors(0)) == [0, 1]
+    assert list(policy.neighbors(4)) == [2, 3, 4]
