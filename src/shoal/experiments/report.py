@@ -251,8 +251,14 @@ def notices(report: Report) -> list[str]:
     """What a reader must know before comparing: smaller settings, missing cells."""
     found = []
     here = report.spec
-    if any(not same for same in report.comparable.values()):
-        titles = "; ".join(report.title(key) for key, same in report.comparable.items() if not same)
+    other = [key for key, same in report.comparable.items() if not same]
+    titles = "; ".join(report.title(key) for key in other if key not in REAL_DATA)
+    if any(key in REAL_DATA for key in other):
+        found.append(
+            "Real data: the paper used MovieLens 25M and Yahoo! C14. Published figures are shown for "
+            "orientation; no difference is computed, since these may be other data (the report cannot tell)."
+        )
+    if titles:
         found.append(
             f"Not the paper's setting ({titles}): {_setting(here)} here, T = 50,000 rounds, 100 agents and "
             f"{published.RUNS} runs in the paper. The published column is shown for orientation; "
@@ -787,7 +793,11 @@ def _caption(report: Report, environment: str) -> str:
     text = f"final regret after {report.spec.horizon:,} rounds, each method at its best α"
     if environment not in published.FINAL_REGRET:
         return f"{text}; the paper prints no figures for this scenario"
-    return text if report.comparable[environment] else f"{text}; published figures are for another setting"
+    return (
+        text
+        if report.comparable[environment]
+        else f"{text}; published figures are for another setting or data"
+    )
 
 
 def _scenario_sentences(report: Report) -> list[str]:
