@@ -13,7 +13,7 @@ import numpy as np
 from shoal import validation
 from shoal.environments.base import Environment
 from shoal.kernels.compiled import compiled
-from shoal.metrics import edge_count, same_cluster
+from shoal.metrics import edge_count, f1_score, same_cluster
 from shoal.policies.base import Policy
 from shoal.policies.steps import choose, observe, revise
 from shoal.types import Booleans, Integers, Matrix, Tensor, Vector
@@ -113,7 +113,6 @@ def simulate(
     edges = np.full(len(recorded), -1)
     communication = np.full(len(recorded), -1)
     truth = None if environment.labels is None else same_cluster(environment.labels)
-    true_edges = 0 if truth is None else edge_count(truth)
     play_block = _play_compiled if _runs_compiled(policy) else _play_plain
 
     mark = 0
@@ -144,7 +143,7 @@ def simulate(
                 if progress is not None:
                     progress(int(end - begin))
             if mark < len(recorded) and recorded[mark] == end:
-                f1[mark], edges[mark], communication[mark] = _look_at(policy, truth, true_edges)
+                f1[mark], edges[mark], communication[mark] = _look_at(policy, truth)
                 mark += 1
     np.cumsum(regret, out=regret)
     separation_time = getattr(policy, "separation_time", None)
@@ -266,13 +265,10 @@ def _check_fit(policy: Any, environment: Environment) -> None:
         raise ValueError("policy must not have removed agents: an environment draws from all of them")
 
 
-def _look_at(policy: Any, truth: Booleans | None, true_edges: int) -> tuple[float, int, int]:
+def _look_at(policy: Any, truth: Booleans | None) -> tuple[float, int, int]:
     """F1 score, number of edges and communication cost, as far as the policy shows them."""
     graph = getattr(policy, "graph", None)
     cost = getattr(policy, "communication_cost", -1)
     if graph is None:
         return float("nan"), -1, cost
-    edges = edge_count(graph)
-    if truth is None:
-        return float("nan"), edges, cost
-    return 2.0 * edge_count(graph & truth) / max(edges + true_edges, 1), edges, cost
+    return float("nan") if truth is None else f1_score(graph, truth), edge_count(graph), cost
