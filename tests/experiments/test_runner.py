@@ -398,6 +398,22 @@ def test_an_interrupt_stops_cleanly_and_says_how_to_go_on(tmp_path: Path, long_r
     finish(tmp_path, before, long_reference)
 
 
+def test_a_cell_that_an_interrupt_found_written_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_cell = results.write_cell
+
+    def write_and_stop(*arguments: Any, **options: Any) -> None:
+        write_cell(*arguments, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(results, "write_cell", write_and_stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(spec(), tmp_path)
+    assert len(results.cell_files(tmp_path)) == 1
+    assert json.loads((tmp_path / "provenance.json").read_text())["cells_done"] == 1
+
+
 # Dask
 
 

@@ -173,7 +173,7 @@ def run_experiment(
             results.write_whole(out / results.SPEC, to_toml(spec).encode())
         log = _Provenance(out, spec, identity, command=command, jobs=jobs, executor=executor, skipped=skipped)
         if missing or not (out / results.PROVENANCE).exists():
-            log.save(len(there), running=bool(missing))
+            log.save(running=bool(missing))
         if missing:
             meter = _Meter(
                 len(wanted) - len(missing), len(wanted), len(missing) * spec.runs * spec.horizon, started
@@ -186,10 +186,10 @@ def run_experiment(
                         path = out / results.CELLS / cell.filename
                         results.write_cell(path, rows, cell_id=cell.id, spec_hash=identity)
                         meter.cells_done += 1
-                        log.add(cpu_seconds, len(there) + meter.cells_done - meter.cells_found)
+                        log.add(cpu_seconds)
             finally:
                 with contextlib.suppress(OSError):  # a full disk has been reported already
-                    log.save(len(there) + meter.cells_done - meter.cells_found, running=False)
+                    log.save(running=False)
             if progress is not None:
                 progress(meter.reading())
     return Summary(computed=len(missing), found=len(wanted) - len(missing), skipped=skipped)
@@ -580,21 +580,21 @@ class _Provenance:
             "cells_total": len(cells(spec)),
         }
 
-    def add(self, cpu_seconds: float, cells_done: int) -> None:
+    def add(self, cpu_seconds: float) -> None:
         """Count a finished cell, and save now and then: what a kill loses is a few seconds of accounting."""
         if self._remote:
             self._elsewhere += cpu_seconds
         if time.monotonic() - self._saved > SAVE_PROVENANCE_SECONDS:
-            self.save(cells_done, running=True)
+            self.save(running=True)
 
-    def save(self, cells_done: int, *, running: bool) -> None:
+    def save(self, *, running: bool) -> None:
         self._saved = time.monotonic()
         content = {
             **self._content,
             "ended": None if running else _now(),
             "wall_seconds": self._wall_before + self._saved - self._began,
             "cpu_seconds": self._cpu_before + time.process_time() - self._cpu_began + self._elsewhere,
-            "cells_done": cells_done,
+            "cells_done": len(results.cell_files(self._path.parent)),
         }
         results.write_whole(self._path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
 
