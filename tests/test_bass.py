@@ -1,12 +1,14 @@
 """BASS: explanations, sharing before and after separation, and the witness shortcut."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tests import reference
 
 import shoal
+from shoal.policies import bass
 
 
 def two_agents(pulls: int = 200, radius: str = "beta") -> shoal.BASS:
@@ -70,6 +72,66 @@ def test_the_witness_changes_no_verdict() -> None:
         assert (quick.separation_time > 0).sum() > 50
 
 
+@pytest.mark.parametrize("pulling", ["asynchronous", "synchronous"])
+def test_without_witnesses_nothing_changes(pulling: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where witnesses would take too much memory, the same choices and the same cuts come without them."""
+    environment = shoal.SyntheticClusters(150, 4, 3, 1.2, seed=1)
+    traces = []
+    for limit in (bass.WITNESS_BYTES, 0):
+        monkeypatch.setattr(bass, "WITNESS_BYTES", limit)
+        policy = shoal.BASS(150, 4, alpha=0.3, delta=0.1)
+        assert len(policy.state.witness) == (150 if limit else 0)
+        horizon = 60 if pulling == "synchronous" else 9000
+        traces.append(shoal.simulate(policy, environment, horizon=horizon, seed=1, pulling=pulling))
+    with_witnesses, without = traces
+    assert np.array_equal(with_witnesses.choices, without.choices)
+    times, expected = without.separation_time, with_witnesses.separation_time
+    assert times is not None
+    assert expected is not None
+    assert np.count_nonzero(times > 0) > 2000
+    assert np.array_equal(times, expected)
+    assert np.array_equal(with_witnesses.f1, without.f1)
+
+
+def test_agents_come_and_go_across_the_limit_of_witnesses(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    few, many = (shoal.BASS(60, 2, alpha=0.3, delta=0.1, gamma=1.5) for _ in range(2))
+    rng, centers = np.random.default_rng(5), np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
+    for t in range(6000):
+        if t in (1500, 3000, 4000):
+            for policy, limit in ((few, 60**2 * 8 * 3), (many, 2**28)):
+                monkeypatch.setattr(bass, "WITNESS_BYTES", limit)
+                if t == 1500:
+                    policy.remove_agent(3)
+                    policy.add_agents(10)
+                else:
+                    policy.remove_agent(t // 1000, withdraw=True)
+            if t == 4000:
+                few.save(tmp_path / "few")
+                monkeypatch.setattr(bass, "WITNESS_BYTES", 60**2 * 8 * 3)
+                few = shoal.BASS.load(tmp_path / "few")
+        agent, x = int(rng.choice(few.agents)), rng.standard_normal(2)
+        reward = float(x @ centers[agent % 3] + rng.standard_normal())
+        few.update(agent, x, reward)
+        many.update(agent, x, reward)
+    assert len(few.state.witness) == 0 < len(many.state.witness)
+    assert np.array_equal(few.cuts, many.cuts)
+    assert np.array_equal(few.graph, many.graph)
+    assert few.communication_cost == many.communication_cost
+    assert 0 < few.count_edges()[0] == np.count_nonzero(np.triu(few.graph))
+
+
+def test_memory_is_refused_before_it_is_taken() -> None:
+    with pytest.raises(MemoryError, match=r"BASS with n_agents=20000000, dim=3 needs at least 50,00"):
+        shoal.BASS(20_000_000, 3, alpha=0.3, delta=0.1)
+    policy = shoal.BASS(2, 3, alpha=0.3, delta=0.1)
+    with pytest.raises(MemoryError, match="this machine has"):
+        policy.add_agents(20_000_000)
+    assert policy.n_agents == 2
+    assert policy.nbytes < 3000
+
+
 def test_every_kept_witness_lies_in_both_ellipsoids() -> None:
     environment = shoal.SyntheticClusters(12, 4, 3, 1.2, seed=1)
     for pulling in ("asynchronous", "synchronous"):
@@ -99,7 +161,7 @@ def test_witnesses_after_growth_outliers_and_refreshes_change_no_verdict() -> No
         plain.state.excess.fill(np.nan)
         quick.update(agent, x, reward)
         plain.update(agent, x, reward)
-        assert np.array_equal(quick.state.connected, plain.state.connected), t
+        assert np.array_equal(quick.state.apart, plain.state.apart), t
     assert quick.pulls.max() > 256
     assert (quick.separation_time > 0).any()
     assert quick.graph.any()

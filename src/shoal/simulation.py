@@ -13,13 +13,16 @@ import numpy as np
 from shoal import validation
 from shoal.environments.base import Environment
 from shoal.kernels.compiled import compiled
-from shoal.metrics import edge_count, f1_score, same_cluster
+from shoal.kernels.graphs import count_edges, pairs_within, separation_times
+from shoal.metrics import f1_of_counts
 from shoal.policies.base import Policy
 from shoal.policies.steps import choose, observe, revise
-from shoal.types import Booleans, Integers, Matrix, Tensor, Vector
+from shoal.types import Integers, Matrix, Tensor, Vector
 
 BLOCK_EVENTS = 8192
 """Pulls whose draws are made together: bounds the memory of a run."""
+BLOCK_PAIRS = 2**22
+"""Pairs of agents that the pulls of a block may concern: bounds what a policy has to reserve for it."""
 
 Pulling = str | Sequence[int] | Sequence[Sequence[int]] | Integers
 
@@ -47,8 +50,14 @@ class Trace:
     """(points,) number of edges; −1 without a graph."""
     communication: Integers
     """(points,) communication cost so far; −1 where the policy does not count it."""
-    separation_time: Integers | None
-    """(N, N) round in which each edge was cut, −1 if never; None for policies that cut none."""
+    cuts: Integers | None
+    """(cuts, 3) each edge that was cut, as two agents and a round; None for policies that cut none."""
+    n_agents: int
+
+    @property
+    def separation_time(self) -> Integers | None:
+        """(N, N) round in which each edge was cut, −1 if never; None for policies that cut none."""
+        return None if self.cuts is None else separation_times(self.cuts, self.n_agents)
 
     @property
     def final_regret(self) -> float:
@@ -112,11 +121,11 @@ def simulate(
     f1 = np.full(len(recorded), np.nan)
     edges = np.full(len(recorded), -1)
     communication = np.full(len(recorded), -1)
-    truth = None if environment.labels is None else same_cluster(environment.labels)
     play_block = _play_compiled if _runs_compiled(policy) else _play_plain
 
     mark = 0
-    for start, stop in _blocks(offsets):
+    block_events = min(BLOCK_EVENTS, max(1, BLOCK_PAIRS // environment.n_agents))
+    for start, stop in _blocks(offsets, block_events):
         first_event, last_event = int(offsets[start]), int(offsets[stop])
         arms = environment.arms_in(start + 1, stop)
         noise = environment.noise_scale * noise_source.standard_normal(last_event - first_event)
@@ -143,11 +152,11 @@ def simulate(
                 if progress is not None:
                     progress(int(end - begin))
             if mark < len(recorded) and recorded[mark] == end:
-                f1[mark], edges[mark], communication[mark] = _look_at(policy, truth)
+                f1[mark], edges[mark], communication[mark] = _look_at(policy, environment.labels)
                 mark += 1
     np.cumsum(regret, out=regret)
-    separation_time = getattr(policy, "separation_time", None)
-    return Trace(agents, choices, rewards, regret, recorded, f1, edges, communication, separation_time)
+    cuts, n_agents = getattr(policy, "cuts", None), environment.n_agents
+    return Trace(agents, choices, rewards, regret, recorded, f1, edges, communication, cuts, n_agents)
 
 
 @compiled
@@ -190,6 +199,7 @@ def _runs_compiled(policy: Any) -> bool:
 
 def _play_compiled(policy: Any, *block: Any) -> None:
     with policy.lock:
+        policy.reserve(len(block[1]))
         play(policy.state, *block)
 
 
@@ -219,11 +229,11 @@ def _play_plain(
             policy.update(int(agents[event]), choosable[k], float(rewards[event]))
 
 
-def _blocks(offsets: Integers) -> Iterator[tuple[int, int]]:
-    """Consecutive ranges of rounds of about BLOCK_EVENTS events."""
+def _blocks(offsets: Integers, events: int) -> Iterator[tuple[int, int]]:
+    """Consecutive ranges of rounds of about so many events."""
     start, horizon = 0, len(offsets) - 1
     while start < horizon:
-        stop = int(np.searchsorted(offsets, offsets[start] + BLOCK_EVENTS, side="right")) - 1
+        stop = int(np.searchsorted(offsets, offsets[start] + events, side="right")) - 1
         stop = min(max(stop, start + 1), horizon)
         yield start, stop
         start = stop
@@ -265,10 +275,15 @@ def _check_fit(policy: Any, environment: Environment) -> None:
         raise ValueError("policy must not have removed agents: an environment draws from all of them")
 
 
-def _look_at(policy: Any, truth: Booleans | None) -> tuple[float, int, int]:
+def _look_at(policy: Any, labels: Integers | None) -> tuple[float, int, int]:
     """F1 score, number of edges and communication cost, as far as the policy shows them."""
-    graph = getattr(policy, "graph", None)
     cost = getattr(policy, "communication_cost", -1)
-    if graph is None:
+    if isinstance(policy, Policy):
+        edges, found = policy.count_edges(labels)
+    elif (graph := getattr(policy, "graph", None)) is not None:
+        edges, found = count_edges(graph, labels)
+    else:
         return float("nan"), -1, cost
-    return float("nan") if truth is None else f1_score(graph, truth), edge_count(graph), cost
+    if labels is None:
+        return float("nan"), edges, cost
+    return f1_of_counts(found, edges, pairs_within(labels)), edges, cost

@@ -485,11 +485,8 @@ def test_unknown_executors_are_refused(name: str) -> None:
 
 def test_separation_counts_only_pairs_of_different_clusters() -> None:
     world = shoal.SyntheticClusters(n_agents=4, dim=2, n_clusters=2, angle=1.0, seed=0)
-    times = np.full((4, 4), -1)
-    times[0, 1] = times[1, 0] = 5  # the same cluster
-    times[0, 2] = times[2, 0] = 10
-    times[1, 3] = times[3, 1] = 30
+    cuts = np.array([[0, 1, 5], [0, 2, 10], [3, 1, 30]])  # the first is of one cluster
     policy = shoal.BASS(4, 2, alpha=1.0, delta=0.1)
     trace = shoal.simulate(policy, world, horizon=1, seed=0)
-    object.__setattr__(trace, "separation_time", times)
+    object.__setattr__(trace, "cuts", cuts)
     assert runner._separation(trace, world) == (20.0, 0.5)

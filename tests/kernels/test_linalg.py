@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.kernels import linalg
+from shoal.kernels import bits, linalg
 from shoal.types import Matrix
 
 DIMS = [1, 2, 3, 7, 10, 20]
@@ -96,16 +96,44 @@ def test_compensated_dot_survives_cancellation() -> None:
 
 @pytest.mark.parametrize("d", DIMS)
 def test_packed_sums(d: int) -> None:
-    rng = np.random.default_rng(d)
-    packed, members = np.zeros((5, d * (d + 1) // 2 + d)), np.array([True, False, True, True, False])
+    rng, n = np.random.default_rng(d), 300
+    packed, members = np.zeros((n, d * (d + 1) // 2 + d)), rng.random(n) < 0.5
+    members[64:128] = True
+    members[128:192] = False
     A_naive, b_naive = 0.5 * np.eye(d), np.zeros(d)
-    for n in range(30):
+    for agent in range(n):
         x, reward = rng.standard_normal(d), float(rng.standard_normal())
-        linalg.add_packed(packed[n % 5], x, reward)
-        if members[n % 5]:
+        linalg.add_packed(packed[agent], x, reward)
+        if members[agent]:
             A_naive, b_naive = A_naive + np.outer(x, x), b_naive + reward * x
+    left_out = np.zeros(5, dtype=np.int64)
+    for agent in np.flatnonzero(~members).tolist():
+        bits.set_bit(left_out, agent)
+    blocks = np.add.reduceat(packed, np.arange(0, n, 64))
+    packed[64:128] = np.nan  # none is left out: only their sum is needed
+    blocks[[0, 2, 3, 4]] = np.nan
     total, A = np.full(packed.shape[1], np.nan), np.zeros((d, d))
-    linalg.sum_packed(packed, members, np.zeros(6, dtype=np.int64), total)
+    linalg.sum_packed(packed, blocks, np.zeros(0), 0.0, left_out, np.zeros(65, dtype=np.int64), total)
     linalg.unpack(total, 0.5, A)
     np.testing.assert_allclose(np.tril(A), np.tril(A_naive), atol=1e-12)
     np.testing.assert_allclose(total[-d:], b_naive, atol=1e-12)
+
+
+def test_few_left_out_are_subtracted_from_the_sum_of_64() -> None:
+    rng, n = np.random.default_rng(0), 150
+    packed, left_out = rng.standard_normal((n, 5)), np.zeros(3, dtype=np.int64)
+    for agent in (3, 62, 70, 149):
+        bits.set_bit(left_out, agent)
+    expected = packed[[agent for agent in range(n) if agent not in (3, 62, 70, 149)]].sum(axis=0)
+    blocks, total = np.add.reduceat(packed, np.arange(0, n, 64)), np.zeros(5)
+    sizes = np.array([1.0, 3.0, 1.0])  # the second 64 are too large to be subtracted
+    known = packed.copy()
+    known[[0, 128]] = np.nan
+    chosen = np.zeros(65, dtype=np.int64)
+    for subtractable in (2.0, 0.5):
+        linalg.sum_packed(packed, blocks, sizes, subtractable, left_out, chosen, total)
+        np.testing.assert_allclose(total, expected, atol=1e-12)
+    linalg.sum_packed(known, blocks, sizes, 2.0, left_out, chosen, total)
+    np.testing.assert_allclose(total, expected, atol=1e-12)
+    linalg.sum_packed(known, blocks, sizes, 0.5, left_out, chosen, total)
+    assert np.isnan(total).all()

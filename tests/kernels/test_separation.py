@@ -17,10 +17,12 @@ from shoal.kernels.separation import (
     Z,
     excess_at,
     excess_grows,
+    forms_of,
     make_scratch,
     probe,
     safe_limit,
     search,
+    segment_bounds,
 )
 from shoal.statistics import add_sample, make_statistics
 from shoal.types import Matrix, Vector
@@ -280,3 +282,29 @@ def test_bad_input_is_named(change: dict[int, Any], message: str) -> None:
         separation_statistic([1.0], np.eye(1), 1.0, [0.0], np.eye(1), 1.0, radius="betas")
     with pytest.raises(ValueError, match="gamma must be a finite number"):
         separated([1.0], np.eye(1), 1.0, [0.0], np.eye(1), 1.0, gamma=0.0)
+
+
+@settings(max_examples=100)
+@given(pairs(), st.sampled_from(RADII))
+def test_many_bounds_at_once_are_those_of_lemma_2(pair: Pair, radius: str) -> None:
+    theta_i, A_i, c_i, theta_j, A_j, c_j = scaled(pair, radius)
+    v, lower = theta_j - theta_i, np.tril_indices(len(theta_i))
+    offsets, designs = np.outer(v, [1.0, 0.0, 2.0]), np.tile(A_j[lower][:, None], 3)
+    a, b, bounds = np.zeros(3), np.zeros(3), np.zeros(3)
+    excess_at(theta_i, A_i, theta_i[:, None] + offsets, np.zeros_like(offsets), a)
+    forms_of(offsets, designs, np.zeros(3), b)
+    times = np.array([1.0, 0.0, 4.0])
+    np.testing.assert_allclose(b, times * float(v @ A_j @ v), rtol=1e-8)
+    segment_bounds(c_i, a, np.full(3, c_j), b, bounds)
+    expected = ((c_i / a[0]) ** 0.5 + (c_j / b[0]) ** 0.5) ** -2
+    np.testing.assert_allclose(bounds, times * expected, rtol=1e-8)
+    assert separation_statistic(*pair, radius=radius) <= bounds[0] * (1 + 1e-8)
+
+
+@settings(max_examples=100)
+@given(st.integers(1, 6), st.floats(0.1, 10.0), st.integers(0, 2**32))
+def test_no_eigenvalue_exceeds_the_steepness(d: int, ridge: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((rng.integers(0, 8), d)) * 10.0 ** rng.uniform(-3, 3)
+    A = ridge * np.eye(d) + x.T @ x
+    assert np.linalg.eigvalsh(A)[-1] <= (np.trace(A) - (d - 1) * ridge) * (1 + 1e-9)

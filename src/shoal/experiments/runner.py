@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from shoal import validation
 from shoal.environments.base import Environment
@@ -46,6 +45,7 @@ from shoal.experiments.spec import (
     spec_hash,
     to_toml,
 )
+from shoal.kernels.graphs import pairs_of, pairs_within
 from shoal.simulation import Trace, simulate
 
 RUNS_PER_TASK = 5
@@ -526,13 +526,13 @@ def _plain_parameters(policy: Any, cell: Cell) -> dict[str, Any]:
 
 def _separation(trace: Trace, environment: Environment) -> tuple[float, float]:
     """Mean round of separation of the pairs of different clusters that were separated, and their share."""
-    if trace.separation_time is None or environment.labels is None:
+    labels = environment.labels
+    if trace.cuts is None or labels is None:
         return float("nan"), float("nan")
-    different = np.triu(environment.labels[:, None] != environment.labels[None, :], 1)
-    times = trace.separation_time[different]
-    cut = times[times >= 0]
-    mean = float(cut.mean()) if len(cut) else float("nan")
-    return mean, len(cut) / len(times) if len(times) else float("nan")
+    i, j, rounds = trace.cuts.T
+    cut = rounds[labels[i] != labels[j]]
+    pairs = pairs_of(len(labels)) - pairs_within(labels)
+    return float(cut.mean()) if len(cut) else float("nan"), len(cut) / pairs if pairs else float("nan")
 
 
 # Provenance

@@ -8,6 +8,30 @@ from shoal.kernels.compiled import allocating, compiled
 from shoal.types import Booleans, Integers, Vector
 
 
+def pairs_of(n: int) -> int:
+    """Number of pairs of n agents."""
+    return n * (n - 1) // 2
+
+
+def pairs_within(labels: Integers) -> int:
+    """Number of pairs of agents with the same label."""
+    return sum(pairs_of(size) for size in np.unique(labels, return_counts=True)[1].tolist())
+
+
+def count_edges(graph: Booleans, labels: Integers | None) -> tuple[int, int]:
+    """Number of edges i < j, and of those among them whose ends have the same label (0 without labels)."""
+    i, j = np.nonzero(np.triu(graph, 1))
+    return len(i), 0 if labels is None else int(np.count_nonzero(labels[i] == labels[j]))
+
+
+def separation_times(cuts: Integers, n: int) -> Integers:
+    """The rounds of the cuts (i, j, round) as a symmetric matrix of shape (n, n), −1 where there is none."""
+    times = np.full((n, n), -1)
+    i, j, rounds = cuts.T
+    times[i, j] = times[j, i] = rounds
+    return times
+
+
 @compiled
 def distance(u: Vector, v: Vector) -> float:
     """Euclidean distance."""

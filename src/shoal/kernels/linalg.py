@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 
+from shoal.kernels.bits import FULL, WORD
 from shoal.kernels.compiled import compiled
-from shoal.types import Booleans, Integers, Matrix, Vector
+from shoal.types import Integers, Matrix, Vector
 
 
 @compiled
@@ -179,17 +180,53 @@ def add_packed(packed: Vector, x: Vector, reward: float) -> None:
 
 
 @compiled
-def sum_packed(packed: Matrix, members: Booleans, chosen: Integers, out: Vector) -> None:
-    """Sum the rows of `packed` that are members; `chosen` is scratch for their indices."""
-    count = 0
-    for j in range(members.shape[0]):  # no branch: which agents are members is hard to predict
-        chosen[count] = j
-        count += members[j]
+def sum_packed(
+    packed: Matrix,
+    blocks: Matrix,
+    sizes: Vector,
+    subtractable: float,
+    left_out: Integers,
+    chosen: Integers,
+    out: Vector,
+) -> None:
+    """Sum the rows of `packed` whose bits in the set `left_out` are clear; `chosen` (65,) is scratch.
+
+    Row w of `blocks` is the sum of the 64 rows that share integer w. Where few of them are left out, those
+    are subtracted from it, provided that `sizes[w]` (no entry is larger) is at most `subtractable`.
+    """
+    n = packed.shape[0]
     out[:] = 0.0
-    for n in range(count):
-        row = packed[chosen[n]]
-        for m in range(out.shape[0]):
-            out[m] += row[m]
+    for w in range(left_out.shape[0]):
+        if left_out[w] == FULL:
+            continue
+        last = min(WORD, n - w * WORD)
+        count = list_bits(~left_out[w], w * WORD, last, chosen) if left_out[w] != 0 else last
+        if count == last:
+            add_row(1.0, blocks[w], out)
+        elif 2 * count > last and sizes.shape[0] > 0 and sizes[w] <= subtractable:
+            add_row(1.0, blocks[w], out)
+            for k in range(list_bits(left_out[w], w * WORD, last, chosen)):
+                add_row(-1.0, packed[chosen[k]], out)
+        else:
+            for k in range(count):
+                add_row(1.0, packed[chosen[k]], out)
+
+
+@compiled
+def list_bits(word: int, first: int, length: int, chosen: Integers) -> int:
+    """Write `first` + the positions of the bits set among the lowest `length` to `chosen`, and count them."""
+    count = 0
+    for lane in range(length):  # no branch: which are set is hard to predict
+        chosen[count] = first + lane
+        count += (word >> lane) & 1
+    return count
+
+
+@compiled
+def add_row(factor: float, row: Vector, out: Vector) -> None:
+    """Add a multiple of a vector."""
+    for m in range(out.shape[0]):
+        out[m] += factor * row[m]
 
 
 @compiled

@@ -29,6 +29,7 @@ ILL_CONDITIONED = 1e-4
 """Ratio of Cholesky pivots (about the condition number to the power −½) below which solutions are refined."""
 SAFETY = 1e-9
 """Relative distance from the threshold within which only the exact test decides."""
+TINY = 1e-300
 MAX_ITERATIONS = 200
 V, Y, W, A_W, A_Y, RHS, Z = range(7)  # rows of Scratch.vectors
 
@@ -221,6 +222,34 @@ def excess_at(theta: Vector, A: Matrix, points: Matrix, offsets: Matrix, out: Ve
             weight = 2.0 * A[row, column]
             for j in range(n):
                 out[j] += weight * offsets[row, j] * offsets[column, j]
+
+
+@compiled
+def forms_of(offsets: Matrix, designs: Matrix, inner: Vector, out: Vector) -> None:
+    """Write `vᵀ A v` for every column v of `offsets` (d, n) and A of `designs`; `inner` (n,) is scratch.
+
+    Column j of `designs` (d(d+1)/2, n) is the lower triangle of the j-th A, row by row.
+    """
+    d, n = offsets.shape
+    out[:] = 0.0
+    position = 0
+    for row in range(d):
+        inner[:] = 0.0
+        for column in range(row):
+            for j in range(n):
+                inner[j] += designs[position + column, j] * offsets[column, j]
+        position += row + 1
+        for j in range(n):
+            out[j] += offsets[row, j] * (2.0 * inner[j] + designs[position - 1, j] * offsets[row, j])
+
+
+@compiled
+def segment_bounds(c_i: float, a: Vector, radii: Vector, b: Vector, out: Vector) -> None:
+    """Lemma 2 for many agents at once: upper bounds of `max f` from those of ‖v‖² in A_i and in A_j."""
+    for j in range(radii.shape[0]):
+        product = a[j] * b[j]
+        mixed = c_i * b[j] + radii[j] * a[j] + 2.0 * math.sqrt(c_i * radii[j] * product)
+        out[j] = product / (mixed + TINY)  # (√(c_i/a) + √(c_j/b))⁻², and 0 where v = 0
 
 
 @compiled

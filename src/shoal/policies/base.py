@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import operator
 import os
 import threading
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from shoal import validation
+from shoal.kernels.graphs import count_edges
 from shoal.policies.steps import Common, choose_checked, make_common, update_checked
 from shoal.statistics import forget_row
 from shoal.types import AnyArray, Booleans, Integers, Vector
@@ -73,6 +75,7 @@ class Policy(ABC):
             "seed": validation.seed_or_none("seed", seed),
             **own,
         }
+        self._check_memory(n_agents)
         self.state = self._initial_state(n_agents)
 
     # Hooks
@@ -105,6 +108,14 @@ class Policy(ABC):
         """Settle what a fresh row cannot know, for the newcomers `first`, `first + 1`, …."""
         return
 
+    def _pair_bytes(self, n_agents: int) -> float:
+        """Bytes that the state keeps for each of the N² pairs of agents."""
+        return 0.0
+
+    def reserve(self, pulls: int) -> None:
+        """Make room in the state for what `pulls` more observations may add to its logs."""
+        return
+
     def _common(self, n_agents: int) -> Common:
         chosen = {key: self._parameters[key] for key in ("alpha", "epsilon", "ridge", "seed")}
         return make_common(n_agents, **chosen)
@@ -132,6 +143,7 @@ class Policy(ABC):
         except (TypeError, ValueError):
             raise ValueError(f"reward must be a number, got {reward!r}") from None
         with self.lock:
+            self.reserve(1)
             accepted = update_checked(self.state, agent, x, reward)
         if not accepted:
             validation.number("reward", reward, low=-validation.LARGEST, high=validation.LARGEST)
@@ -175,6 +187,15 @@ class Policy(ABC):
         edges.flat[:: len(edges) + 1] = False
         return edges
 
+    def count_edges(self, labels: Integers | None = None) -> tuple[int, int]:
+        """Number of edges, and of those that join agents with the same label (0 without labels)."""
+        return count_edges(self.graph, labels)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the state, in bytes."""
+        return sum(int(value.nbytes) for _, value in _flatten(self.state) if isinstance(value, np.ndarray))
+
     def neighbors(self, agent: int) -> Integers:
         """Ids of the agents whose samples `agent` uses, itself included (𝒩_i)."""
         agent = self._check_agent(agent)
@@ -214,6 +235,7 @@ class Policy(ABC):
         n = validation.positive_int("n", n)
         with self.lock:
             first = self.n_agents
+            self._check_memory(first + n)
             self.state = _paste(self.state, self._initial_state(first + n))
             self._join(first)
         return np.arange(first, first + n)
@@ -274,6 +296,17 @@ class Policy(ABC):
         policy.state = _restore(policy.state, arrays, str(path))
         return policy
 
+    def _check_memory(self, n_agents: int) -> None:
+        """Refuse, before anything is allocated, what this machine cannot hold."""
+        statistics = 8 * (2 * self.dim**2 + 2 * self.dim + 2) * n_agents
+        needed = statistics + self._pair_bytes(n_agents) * n_agents**2
+        if needed > (available := _physical_memory()):
+            raise MemoryError(
+                f"{type(self).__name__} with n_agents={n_agents}, dim={self.dim} needs at least "
+                f"{needed / 1e9:,.1f} GB ({statistics / 1e9:,.1f} for statistics, the rest for pairs of "
+                f"agents); this machine has {available / 1e9:,.1f} GB"
+            )
+
     def _check_id(self, agent: int) -> int:
         try:
             index = operator.index(agent)
@@ -290,6 +323,14 @@ class Policy(ABC):
         return index
 
 
+def _physical_memory() -> float:
+    """Bytes of memory that this machine has, as far as it tells."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, ValueError, OSError):  # not a POSIX system
+        return math.inf
+
+
 def _is_plain(array: Any) -> TypeGuard[Vector]:
     """Whether an array is of the one layout that the online calls are compiled for."""
     return type(array) is np.ndarray and array.dtype == np.float64 and array.flags.carray
@@ -300,11 +341,18 @@ def read_policy_name(path: str | os.PathLike[str]) -> str:
     return str(_read(Path(path))[0]["policy"])
 
 
+def _is_log(fresh: AnyArray) -> bool:
+    """Whether an array of a fresh state has no rows: such arrays may grow to any length."""
+    return fresh.ndim > 0 and len(fresh) == 0
+
+
 def _paste(old: Any, fresh: Any) -> Any:
     """Copy an old state into the leading corner of a larger fresh one."""
     if isinstance(old, tuple):
         return type(old)(*(_paste(a, b) for a, b in zip(old, fresh, strict=True)))
     if isinstance(old, np.ndarray):
+        if _is_log(fresh):
+            return old
         fresh[tuple(slice(0, length) for length in old.shape)] = old
         return fresh
     return old
@@ -331,7 +379,8 @@ def _restore(state: Any, arrays: Mapping[str, AnyArray], path: str, prefix: str 
         if name not in arrays:
             raise PolicyFileError(f"{path} lacks the array {name!r}")
         saved, expected = arrays[name], np.asarray(value)
-        if saved.shape != expected.shape or saved.dtype != expected.dtype:
+        shape = saved.shape if _is_log(expected) else expected.shape
+        if saved.shape != shape or saved.dtype != expected.dtype:
             raise PolicyFileError(
                 f"{path}: array {name!r} is {saved.dtype}{saved.shape}, "
                 f"expected {expected.dtype}{expected.shape}"

@@ -6,20 +6,42 @@ outgrown the noise it removes.
 """
 
 import math
+import os
 from typing import NamedTuple
 
 import numpy as np
 
 from shoal import validation
+from shoal.kernels.bits import FULL, WORD, add_everywhere, empty_sets, has_bit, members, set_bit
 from shoal.kernels.compiled import compiled
-from shoal.kernels.linalg import add_packed, cholesky, dot, solve_cholesky, sum_packed, unpack
-from shoal.kernels.separation import Scratch, Z, excess_at, excess_grows, make_scratch, safe_limit, search
+from shoal.kernels.graphs import pairs_of, pairs_within, separation_times
+from shoal.kernels.linalg import add_packed, cholesky, dot, solve_cholesky, sum_packed, trace, unpack
+from shoal.kernels.separation import (
+    EPS,
+    SAFETY,
+    Scratch,
+    Z,
+    excess_at,
+    excess_grows,
+    forms_of,
+    make_scratch,
+    safe_limit,
+    search,
+    segment_bounds,
+)
 from shoal.kernels.ucb import LANES, best_arm_of_factor
 from shoal.policies.base import Policy
 from shoal.policies.steps import Common, step
 from shoal.statistics import REFRESH_EVERY, Statistics, add_sample, make_statistics
-from shoal.types import Booleans, Integers, Matrix, Tensor, Vector
+from shoal.types import AnyArray, Booleans, Integers, Matrix, Tensor, Vector
 
+WITNESS_BYTES = 2**28
+"""Memory that witnesses may take. With more agents than that allows, the other's centre serves as witness."""
+SUBTRACTABLE = 2.0**12
+"""Largest entry of agents' sums, over the ridge, with which they may be subtracted from a sum of 64: the
+rounding is then below 1e-10 of the ridge, and so is its effect on the pooled A and estimate."""
+FEW = 8
+"""Agents of 64 that are sooner tested one by one than screened together once more."""
 OUTLIER = 1000.0
 """After a sample this surprising for the ellipsoid, the distances to the witnesses are computed afresh."""
 
@@ -30,9 +52,30 @@ class BASSScratch(NamedTuple):
     total: Vector  # packed sums of a pool
     L: Matrix  # (d, d) its factor
     lanes: Matrix  # (d + 2, LANES) for the scores
-    rows: Matrix  # (d, N) for the witnesses
-    chosen: Integers  # (N + 1,) indices of agents
+    rows: Matrix  # (d, n) offsets of points, n = N with witnesses and 64 without
+    screen: Matrix  # (5, 64) for the screen
+    chosen: Integers  # (65,) indices of agents
     test: Scratch
+
+
+class Cuts(NamedTuple):
+    """Log of the separations, in order; its arrays have room for more than the first `used`."""
+
+    pairs: AnyArray  # (room, 2) int32
+    rounds: Integers  # (room,)
+    used: Integers  # (1,)
+
+
+class Crowd(NamedTuple):
+    """What serves in place of witnesses, where these would take too much memory; else empty.
+
+    The statistics of the 64 agents that share an integer of a set stand side by side.
+    """
+
+    centers: Tensor  # (⌈N/64⌉, d, 64) θ̂
+    designs: Tensor  # (⌈N/64⌉, d(d+1)/2, 64) lower triangles of A
+    steepness: Matrix  # (⌈N/64⌉, 64) tr A − (d−1)·ridge, which no eigenvalue of A exceeds
+    sizes: Vector  # (⌈N/64⌉,) what no entry of the 64 rows of `lent` exceeds
 
 
 class BASSState(NamedTuple):
@@ -45,12 +88,14 @@ class BASSState(NamedTuple):
     threshold: float  # γ²/4
     local: Statistics
     lent: Matrix  # (N, d(d+1)/2 + d) packed Σ x xᵀ and b of each agent
-    connected: Booleans  # (N, N), True on the diagonal; ends only when the test cuts or samples are withdrawn
-    separation_time: Integers  # (N, N)
+    blocks: Matrix  # (⌈N/64⌉, d(d+1)/2 + d) sums of 64 rows of `lent`
+    apart: Integers  # (N, ⌈N/64⌉) sets: whose samples an agent does not use, as they were cut or withdrawn
+    cuts: Cuts
     degree: Integers  # (N,) active neighbours
     radius: Vector  # (N,) c_i, which is β_i or its square
-    witness: Tensor  # (N, d, N): column j of row i is a point in both ellipsoids, or nan
-    excess: Matrix  # (N, N) ‖p−θ̂_i‖²_{A_i} of that point
+    witness: Tensor  # (N, d, N): column j of row i is a point in both ellipsoids, or nan; (0, d, 0) without
+    excess: Matrix  # (N, N) ‖p−θ̂_i‖²_{A_i} of that point; (0, 0) without
+    crowd: Crowd
     scratch: BASSScratch
 
 
@@ -129,6 +174,8 @@ class BASS(Policy):
 
     def _initial_state(self, n_agents: int) -> BASSState:
         own, d = self.parameters, self.dim
+        packed, words = d * (d + 1) // 2 + d, -(-n_agents // WORD)
+        witnesses, crowded = (n_agents, 0) if self._pair_bytes(n_agents) > 1 else (0, words)
         state = BASSState(
             common=self._common(n_agents),
             noise_scale=own["noise_scale"],
@@ -136,29 +183,74 @@ class BASS(Policy):
             squared=own["radius"] == "beta_squared",
             threshold=own["gamma"] ** 2 / 4.0,
             local=make_statistics(n_agents, d, own["ridge"]),
-            lent=np.zeros((n_agents, d * (d + 1) // 2 + d)),
-            connected=np.ones((n_agents, n_agents), dtype=np.bool_),
-            separation_time=np.full((n_agents, n_agents), -1),
+            lent=np.zeros((n_agents, packed)),
+            blocks=np.zeros((words, packed)),
+            apart=empty_sets(n_agents),
+            cuts=Cuts(np.zeros((0, 2), np.int32), np.zeros(0, np.int64), np.zeros(1, np.int64)),
             degree=np.full(n_agents, n_agents - 1),
             radius=np.zeros(n_agents),
-            witness=np.zeros((n_agents, d, n_agents)),
-            excess=np.zeros((n_agents, n_agents)),
+            witness=np.zeros((witnesses, d, witnesses)),
+            excess=np.zeros((witnesses, witnesses)),
+            crowd=Crowd(
+                centers=np.zeros((crowded, d, WORD)),
+                designs=np.zeros((crowded, packed - d, WORD)),
+                steepness=np.full((crowded, WORD), own["ridge"]),
+                sizes=np.zeros(crowded),
+            ),
             scratch=BASSScratch(
-                total=np.zeros(d * (d + 1) // 2 + d),
+                total=np.zeros(packed),
                 L=np.zeros((d, d)),
                 lanes=np.zeros((d + 2, LANES)),
-                rows=np.zeros((d, n_agents)),
-                chosen=np.zeros(n_agents + 1, dtype=np.int64),
+                rows=np.zeros((d, witnesses or WORD)),
+                screen=np.zeros((5, WORD)),
+                chosen=np.zeros(WORD + 1, dtype=np.int64),
                 test=make_scratch(d),
             ),
         )
         state.radius[:] = scaled_radius(state, 0)
+        state.crowd.designs[:, np.cumsum(np.arange(d) + 1) - 1] = own["ridge"]
         return state
+
+    def _pair_bytes(self, n_agents: int) -> float:
+        witness = 8.0 * (self.dim + 1)
+        return 1 / 8 + (witness if n_agents**2 * witness <= WITNESS_BYTES else 0.0)
+
+    def reserve(self, pulls: int) -> None:
+        used, n = int(self.state.cuts.used[0]), self.n_agents
+        if used + pulls * (n - 1) > len(self.state.cuts.rounds) < pairs_of(n):
+            self._resize_cuts(min(max(2 * used, used + pulls * (n - 1)), pairs_of(n)))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        with self.lock:
+            self._resize_cuts(int(self.state.cuts.used[0]))
+            super().save(path)
+
+    def _resize_cuts(self, room: int) -> None:
+        pairs, rounds, used = self.state.cuts
+        resized = Cuts(np.zeros((room, 2), np.int32), np.zeros(room, np.int64), used)
+        resized.pairs[: used[0]], resized.rounds[: used[0]] = pairs[: used[0]], rounds[: used[0]]
+        self.state = self.state._replace(cuts=resized)
+
+    @property
+    def cuts(self) -> Integers:
+        """The separations in order, shape (n, 3): the two agents, and the round."""
+        with self.lock:
+            pairs, rounds, (count,) = self.state.cuts
+            return np.column_stack([pairs[:count].astype(np.int64), rounds[:count]])
+
+    def count_edges(self, labels: Integers | None = None) -> tuple[int, int]:
+        if not self.state.common.active.all():
+            return super().count_edges(labels)
+        edges = pairs_of(self.n_agents) - int(self.state.cuts.used[0])
+        if labels is None:
+            return edges, 0
+        i, j, _ = self.cuts.T
+        return edges, pairs_within(labels) - int(np.count_nonzero(labels[i] == labels[j]))
 
     @property
     def separation_time(self) -> Integers:
-        """Round in which each pair separated, −1 if it never did, shape (N, N); a copy."""
-        return np.array(self.state.separation_time)
+        """Round in which each pair separated, −1 if it never did, shape (N, N)."""
+        return separation_times(self.cuts, self.n_agents)
 
     def explain(self, agent: int, other: int) -> Explanation:
         """Say how far two agents are from separating, or when they did, and what they lend each other."""
@@ -173,24 +265,26 @@ class BASS(Policy):
                 state.threshold, False, True, state.scratch.test,
             )  # fmt: skip
         beta = np.sqrt(state.radius) if state.squared else state.radius
-        shared = bool(state.connected[i, j])
+        shared = not has_bit(state.apart[i], j)
+        cuts = self.cuts
+        when = cuts[np.isin(cuts[:, :2], (i, j)).all(axis=1), 2]
         return Explanation(
             statistic=statistic,
             threshold=state.threshold,
             s=s,
             radius_agent=float(beta[i]),
             radius_other=float(beta[j]),
-            separated=bool(state.separation_time[i, j] >= 0),
-            separation_time=int(state.separation_time[i, j]),
+            separated=len(when) > 0,
+            separation_time=int(when[0]) if len(when) else -1,
             lent_by_agent=int(local.pulls[i]) if shared else 0,
             lent_by_other=int(local.pulls[j]) if shared else 0,
         )
 
     def _edges(self) -> Booleans:
-        return np.array(self.state.connected)
+        return ~members(self.state.apart, self.n_agents)
 
     def _pool(self, agent: int) -> Booleans:
-        return np.array(self.state.connected[agent])
+        return ~members(self.state.apart[agent], self.n_agents)
 
     def _pooled_estimate(self, agent: int) -> Vector:
         factor_pool(self.state, agent)
@@ -199,28 +293,42 @@ class BASS(Policy):
         return estimate
 
     def _end_edges(self, agent: int) -> None:
-        self._count_neighbors()
+        neighbors = self._pool(agent)
+        neighbors[agent] = False
+        self.state.degree[neighbors] -= 1
 
     def _withdraw(self, agent: int) -> None:
+        state, block = self.state, agent // WORD
         others = np.arange(self.n_agents) != agent
-        self.state.connected[agent, others] = False
-        self.state.connected[others, agent] = False
-        self.state.lent[agent] = 0.0
-        self.state.radius[agent] = scaled_radius(self.state, agent)
+        add_everywhere(state.apart, others, agent)
+        state.apart[agent] = FULL
+        state.apart[agent, block] ^= np.int64(1) << (agent % WORD)
+        state.lent[agent] = 0.0
+        state.blocks[block] = state.lent[block * WORD : (block + 1) * WORD].sum(axis=0)
+        state.radius[agent] = scaled_radius(state, agent)
+        self._lay_out()
 
     def _join(self, first: int) -> None:
-        state = self.state
+        state, active = self.state, self.state.common.active
+        if len(state.crowd.sizes):
+            self.state = state = state._replace(witness=state.witness[:0, :, :0], excess=state.excess[:0, :0])
         for known in (state.witness, state.excess):  # no common point yet: the test will find one
             known[:first, ..., first:] = np.nan
             known[first:, ..., :first] = np.nan
-        gone = ~state.common.active  # newcomers meet only those who are there
-        state.connected[first:, gone] = False
-        state.connected[gone, first:] = False
-        self._count_neighbors()
+        gone = np.flatnonzero(~active)  # newcomers meet only those who are there
+        for newcomer in range(first, self.n_agents):
+            add_everywhere(state.apart, gone, newcomer)
+        for agent in gone:
+            add_everywhere(state.apart, slice(first, None), int(agent))
+        state.degree[:first] += active[:first] * (self.n_agents - first)
+        state.degree[first:] = np.count_nonzero(active) - 1
+        self._lay_out()
 
-    def _count_neighbors(self) -> None:
-        state = self.state
-        state.degree[:] = (state.connected & state.common.active).sum(axis=1) - state.common.active
+    def _lay_out(self) -> None:
+        """Write everyone's statistics side by side, where there are no witnesses."""
+        if len(self.state.crowd.sizes):
+            for agent in range(self.n_agents):
+                join_crowd(self.state, agent)
 
 
 @step("select", BASSState)
@@ -233,29 +341,97 @@ def select(state: BASSState, agent: int, arms: Matrix, t: int) -> int:
 
 @step("observe", BASSState)
 def observe(state: BASSState, agent: int, x: Vector, reward: float, t: int) -> None:
-    local, points, work = state.local, state.witness[agent], state.scratch
+    local, work = state.local, state.scratch
     residual = reward - dot(x, local.theta_hat[agent])
     growth = add_sample(local, agent, x, reward)
     add_packed(state.lent[agent], x, reward)
+    add_packed(state.blocks[agent // WORD], x, reward)
     state.radius[agent] = scaled_radius(state, agent)
     state.common.cost[0] += state.degree[agent]
+    if state.witness.shape[0] == 0:
+        join_crowd(state, agent)
+        return
+    points, excess = state.witness[agent], state.excess[agent]
     shrink = residual * residual / growth
     if local.pulls[agent] % REFRESH_EVERY == 0 or shrink > OUTLIER * state.threshold * state.radius[agent]:
-        excess_at(local.theta_hat[agent], local.A[agent], points, work.rows, state.excess[agent])
+        excess_at(local.theta_hat[agent], local.A[agent], points, work.rows, excess)
     else:
-        excess_grows(points, x, reward, shrink, work.rows[0], state.excess[agent])
+        excess_grows(points, x, reward, shrink, work.rows[0], excess)
 
 
 @step("revise", BASSState)
 def revise(state: BASSState, agent: int, t: int) -> None:
+    apart, doubtful = state.apart[agent], state.scratch.chosen
     limit = safe_limit(state.threshold * state.radius[agent], state.local.A[agent], state.common.ridge)
-    connected, excess = state.connected[agent], state.excess[agent]
-    doubtful, count = state.scratch.chosen, 0
-    for other in range(connected.shape[0]):
-        doubtful[count] = other
-        count += connected[other] & (not excess[other] <= limit) & (other != agent)
-    for n in range(count):
-        settle(state, agent, doubtful[n], t)
+    for w in range(apart.shape[0]):
+        if apart[w] != FULL:
+            if state.witness.shape[0] > 0:
+                excess = state.excess[agent, w * WORD : (w + 1) * WORD]
+                count = list_beyond(apart[w], w * WORD, agent, excess, limit, doubtful)
+            else:
+                count = screen_crowd(state, agent, w)
+            for n in range(count):
+                settle(state, agent, doubtful[n], t)
+
+
+@compiled
+def list_beyond(apart: int, first: int, agent: int, values: Vector, limit: float, chosen: Integers) -> int:
+    """List the agent's neighbours among `first`, … whose value is not at most `limit`, and count them."""
+    count = 0
+    for lane in range(values.shape[0]):
+        chosen[count] = first + lane
+        joined = (apart >> lane) & 1 == 0
+        count += joined & (not values[lane] <= limit) & (first + lane != agent)
+    return count
+
+
+@compiled
+def screen_crowd(state: BASSState, agent: int, w: int) -> int:
+    """List in `scratch.chosen` those of 64 neighbours that lemma 2 does not prove to share a point."""
+    local, crowd, work, first = state.local, state.crowd, state.scratch, w * WORD
+    c, radii, offsets, d = (
+        state.radius[agent],
+        state.radius[first : first + WORD],
+        work.rows,
+        local.b.shape[1],
+    )
+    a, b, v_sq, inner, bounds = work.screen[0], work.screen[1], work.screen[2], work.screen[3], work.screen[4]
+    excess_at(local.theta_hat[agent], local.A[agent], crowd.centers[w], offsets, a)
+    v_sq[:] = 0.0
+    for m in range(d):
+        for lane in range(WORD):
+            v_sq[lane] += offsets[m, lane] * offsets[m, lane]
+    rounding = 16.0 * d * EPS
+    rounding_a = rounding * trace(local.A[agent])
+    for lane in range(WORD):
+        a[lane] += rounding_a * v_sq[lane]
+        b[lane] = crowd.steepness[w, lane] * v_sq[lane]
+    segment_bounds(c, a, radii, b, bounds)
+    apart, found, certain = state.apart[agent, w], bounds[: radii.shape[0]], state.threshold * (1.0 - SAFETY)
+    count = list_beyond(apart, first, agent, found, certain, work.chosen)
+    if count <= FEW:
+        return count
+    forms_of(offsets, crowd.designs[w], inner, b)
+    for lane in range(WORD):
+        b[lane] += rounding * (crowd.steepness[w, lane] + d * state.common.ridge) * v_sq[lane]
+    segment_bounds(c, a, radii, b, bounds)
+    return list_beyond(apart, first, agent, found, certain, work.chosen)
+
+
+@compiled
+def join_crowd(state: BASSState, agent: int) -> None:
+    """Write an agent's statistics among those of the 64 side by side."""
+    theta_hat, A, crowd = state.local.theta_hat[agent], state.local.A[agent], state.crowd
+    w, lane = agent // WORD, agent % WORD
+    position = 0
+    for row in range(theta_hat.shape[0]):
+        crowd.centers[w, row, lane] = theta_hat[row]
+        for column in range(row + 1):
+            crowd.designs[w, position + column, lane] = A[row, column]
+        position += row + 1
+    crowd.steepness[w, lane] = trace(A) - (A.shape[0] - 1) * state.common.ridge
+    for m in range(state.lent.shape[1]):
+        crowd.sizes[w] = max(crowd.sizes[w], abs(state.lent[agent, m]))
 
 
 @compiled
@@ -269,7 +445,7 @@ def settle(state: BASSState, agent: int, other: int, t: int) -> None:
     )  # fmt: skip
     if separated:
         cut(state, agent, other, t)
-    else:
+    elif state.witness.shape[0] > 0:
         for m in range(point.shape[0]):
             state.witness[agent, m, other] = point[m]
             state.witness[other, m, agent] = point[m]
@@ -281,7 +457,10 @@ def settle(state: BASSState, agent: int, other: int, t: int) -> None:
 def factor_pool(state: BASSState, agent: int) -> None:
     """Leave the factor of the agent's pooled A in `scratch.L`, and b at the end of `scratch.total`."""
     work = state.scratch
-    sum_packed(state.lent, state.connected[agent], work.chosen, work.total)
+    sum_packed(
+        state.lent, state.blocks, state.crowd.sizes, SUBTRACTABLE * state.common.ridge, state.apart[agent],
+        work.chosen, work.total,
+    )  # fmt: skip
     unpack(work.total, state.common.ridge, work.L)
     cholesky(work.L, work.L)
 
@@ -301,10 +480,13 @@ def squared_distance(point: Vector, theta: Vector, A: Matrix) -> float:
 @compiled
 def cut(state: BASSState, agent: int, other: int, t: int) -> None:
     """Remove an edge for good."""
-    state.connected[agent, other] = False
-    state.connected[other, agent] = False
-    state.separation_time[agent, other] = t
-    state.separation_time[other, agent] = t
+    set_bit(state.apart[agent], other)
+    set_bit(state.apart[other], agent)
+    n = state.cuts.used[0]
+    state.cuts.pairs[n, 0] = agent
+    state.cuts.pairs[n, 1] = other
+    state.cuts.rounds[n] = t
+    state.cuts.used[0] = n + 1
     state.degree[agent] -= state.common.active[other]
     state.degree[other] -= state.common.active[agent]
 

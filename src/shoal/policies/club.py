@@ -11,6 +11,7 @@ import numpy as np
 from shoal import validation
 from shoal.kernels.compiled import allocating
 from shoal.kernels.graphs import component_labels, confidence_width, distance, share_a_neighbor
+from shoal.policies.base import Policy
 from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, make_statistics
@@ -82,6 +83,20 @@ class CLUB(ClusteredPolicy):
     def separation_time(self) -> Integers:
         """Round in which each edge was cut, −1 if it never was, shape (N, N); a copy."""
         return np.array(self.state.separation_time)
+
+    @property
+    def cuts(self) -> Integers:
+        """The cut edges, shape (n, 3): the two agents, and the round."""
+        times = np.triu(self.state.separation_time, 1)
+        i, j = np.nonzero(times > 0)
+        return np.column_stack([i, j, times[i, j]])
+
+    def count_edges(self, labels: Integers | None = None) -> tuple[int, int]:
+        """Number of edges, and of those that join agents with the same label (0 without labels)."""
+        return Policy.count_edges(self, labels)  # the graph, not its components
+
+    def _pair_bytes(self, n_agents: int) -> float:
+        return 9.0
 
     def _edges(self) -> Booleans:
         return np.array(self.state.connected)

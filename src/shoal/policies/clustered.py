@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from shoal.kernels.compiled import compiled
+from shoal.kernels.graphs import pairs_within
 from shoal.kernels.ucb import best_arm
 from shoal.policies.base import Policy
 from shoal.statistics import Statistics, add_sample, pool_rows
@@ -22,6 +23,15 @@ class ClusteredPolicy(Policy):
     def labels(self) -> Integers:
         """Cluster of each agent, shape (N,); a copy."""
         return np.array(self.state.labels)
+
+    def count_edges(self, labels: Integers | None = None) -> tuple[int, int]:
+        """Number of edges, and of those that join agents with the same label (0 without labels)."""
+        active = self.state.common.active
+        clusters = self.state.labels[active]
+        if labels is None:
+            return pairs_within(clusters), 0
+        refined = clusters * (np.max(labels) + 1) + labels[active]
+        return pairs_within(clusters), pairs_within(refined)
 
     def _edges(self) -> Booleans:
         return np.asarray(np.equal.outer(self.state.labels, self.state.labels))
