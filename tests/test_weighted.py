@@ -210,6 +210,7 @@ def test_withdrawn_samples_never_count_again() -> None:
     assert policy.weights[0, 1] == policy.weights[1, 0] == 0.0
     assert policy.weights[1, 1] == 1.0
     np.testing.assert_allclose(policy.estimate(0), policy.local_estimate(0))  # agent 2 has nothing to lend
+    assert not policy.state.lent[1].any()  # nor are they in its files
     assert not policy.state.columns[:, 1].any()
 
 

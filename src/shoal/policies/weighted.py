@@ -80,8 +80,8 @@ class SharingExplanation(NamedTuple):
 class WeightedBASS(Policy):
     """Pools the samples of agent j with weight `w_ij = max(0, 1 − g_ij/(γ²/4))^power`.
 
-    `g_ij = (β_i/‖v‖_{A_i} + β_j/‖v‖_{A_j})⁻²` with `v = θ̂_i − θ̂_j` tells how far apart the two are. The choice
-    is LinUCB's on `A = ridge·I + Σ_j w_ij (A_j − ridge·I)` and `b = Σ_j w_ij b_j`.
+    `g_ij = (β_i/‖v‖_{A_i} + β_j/‖v‖_{A_j})⁻²` with `v = θ̂_i − θ̂_j` says how far apart the two are. It chooses
+    by LinUCB on `A = ridge·I + Σ_j w_ij (A_j − ridge·I)` and `b = Σ_j w_ij b_j`.
 
     Parameters
     ----------
