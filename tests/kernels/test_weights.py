@@ -46,18 +46,19 @@ def test_both_agents_compute_the_same_bits() -> None:
     assert np.array_equal(matrix, matrix.T)
 
 
-def test_a_form_that_rounding_takes_below_zero_counts_as_nothing() -> None:
-    """Estimates that differ along the flat direction of steep matrices: the forms are all rounding."""
-    below = 0
+@pytest.mark.parametrize("agent", [0, 1])
+def test_a_form_that_rounding_takes_below_zero_counts_as_nothing(agent: int) -> None:
+    """Estimates that differ along the flat direction of agent 0's steep matrix: that form is all rounding."""
+    below, theta_hat, c = 0, np.array([[3e3, -1e3], [0.0, 0.0]]) / 7.0, np.array([5.0, 5.0])
     for step in range(100):
         x = np.array([1e9, 3e9]) * (1.0 + step / 7.0)
-        packed = np.repeat(np.array([[x[0] ** 2], [x[0] * x[1]], [x[1] ** 2]]), 2, axis=1)
-        theta_hat, work, out = np.array([[3e3, -1e3], [0.0, 0.0]]) / 7.0, np.zeros((4, 2)), np.zeros(2)
-        pair_statistics(0, theta_hat, packed, 1.0, np.array([5.0, 5.0]), work, out)
-        if work[2:, 1].min() < 0.0:  # where the forms are summed
+        packed, work, out = np.zeros((3, 2)), np.zeros((4, 2)), np.zeros(2)
+        packed[:, 0] = x[0] ** 2, x[0] * x[1], x[1] ** 2
+        pair_statistics(agent, theta_hat, packed, 1.0, c, work, out)
+        if work[2 + agent, 1 - agent] < 0.0:  # where that form was summed
             below += 1
-            assert out[1] == 0.0
-        assert out[1] >= 0.0
+            assert out[1 - agent] == 0.0
+        assert out[1 - agent] >= 0.0
     assert below > 0
 
 
