@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ from shoal.environments.base import Environment
 from shoal.environments.registry import environment_class, environment_names, make_environment
 from shoal.experiments.fingerprint import code_fingerprint
 from shoal.policies.registry import policy_class, policy_names
+from shoal.simulation import PullingWord
 
 SCHEMA_VERSION = 1
 """Version of the results' columns and of what a run is; part of every spec's hash."""
@@ -52,6 +53,8 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     kind: str
     title: str = ""
     parameters: Parameters = {}
+    pulling: PullingWord | None = None
+    """Instead of the spec's own."""
     optional: bool = False
     """Whether to go on without it when its data or packages are missing."""
 
@@ -84,7 +87,7 @@ class ExperimentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     seed: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Run r uses seed + r for environment, order of agents, noise and policy alike."""
     points: Positive = 200
-    pulling: Literal["asynchronous", "synchronous"] = "asynchronous"
+    pulling: PullingWord = "asynchronous"
     alphas: tuple[float, ...] = ()
     environments: tuple[EnvironmentSpec, ...] = ()
     methods: tuple[MethodSpec, ...] = ()
@@ -176,7 +179,7 @@ def grid(spec: ExperimentSpec) -> dict[str, Any]:
     """What of a spec determines its numbers, as plain data."""
     return {
         **{key: getattr(spec, key) for key in ("horizon", "runs", "seed", "points", "pulling")},
-        "environments": {item.id: [item.kind, item.parameters] for item in spec.environments},
+        "environments": {item.id: [item.kind, item.parameters, item.pulling] for item in spec.environments},
         "methods": {item.id: [item.policy, item.parameters, item.group] for item in spec.methods},
         "cells": sorted(cell.id for cell in cells(spec)),
     }
@@ -238,6 +241,7 @@ def single(
     horizon: int,
     runs: int = 1,
     seed: int = 0,
+    pulling: PullingWord = "asynchronous",
     policy_parameters: Parameters | None = None,
     environment_parameters: Parameters | None = None,
 ) -> ExperimentSpec:
@@ -253,6 +257,7 @@ def single(
         horizon=horizon,
         runs=runs,
         seed=seed,
+        pulling=pulling,
         alphas=(alpha,),
         environments=(
             EnvironmentSpec(id=kind, kind=kind, parameters=environment | (environment_parameters or {})),
