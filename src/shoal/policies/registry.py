@@ -12,9 +12,10 @@ from shoal.policies.dynucb import DynUCB
 from shoal.policies.independent import Independent
 from shoal.policies.oracle import Oracle
 from shoal.policies.sclub import SCLUB
+from shoal.policies.weighted import WeightedBASS
 
 GROUP = "shoal.policies"
-_BUILT_IN = (Independent, Oracle, DynUCB, CLUB, SCLUB, CMLB, BASS)
+_BUILT_IN = (Independent, Oracle, DynUCB, CLUB, SCLUB, CMLB, BASS, WeightedBASS)
 _registered: dict[str, type] = {policy.name: policy for policy in _BUILT_IN}
 
 
