@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast, get_args
 
 import msgspec
 import numpy as np
@@ -26,7 +26,7 @@ from shoal.simulation import PullingWord
 SCHEMA_VERSION = 1
 """Version of the results' columns and of what a run is; part of every spec's hash."""
 
-PRESETS = ("quick", "tables", "paper")
+PRESETS = ("quick", "tables", "paper", "beyond")
 
 Scalar = bool | int | float | str
 Parameters = dict[str, Scalar | list[Scalar]]
@@ -120,7 +120,7 @@ def load_spec(path: str | Path, *, seed: int | None = None) -> ExperimentSpec:
 
 
 def load_preset(name: str, *, seed: int | None = None) -> ExperimentSpec:
-    """Read one of the specs that come with the package: "quick", "tables" or "paper"."""
+    """Read one of the specs that come with the package; see `PRESETS`."""
     if name not in PRESETS:
         raise SpecError(f"unknown preset {name!r}; known are {', '.join(PRESETS)}")
     text = (resources.files("shoal.experiments") / "presets" / f"{name}.toml").read_bytes()
@@ -143,6 +143,8 @@ def check_spec(spec: ExperimentSpec) -> None:
     fail = _failure(spec)
     if spec.seed < 0:
         raise fail("seed", f"must be at least 0, got {spec.seed}")
+    if spec.pulling not in get_args(PullingWord):
+        raise fail("pulling", f"must be one of {', '.join(get_args(PullingWord))}, got {spec.pulling!r}")
     _check_ids("environments", [environment.id for environment in spec.environments], fail)
     _check_ids("methods", [method.id for method in spec.methods], fail)
     for index, environment in enumerate(spec.environments):
@@ -241,23 +243,25 @@ def single(
     horizon: int,
     runs: int = 1,
     seed: int = 0,
-    pulling: PullingWord = "asynchronous",
+    pulling: str = "asynchronous",
     policy_parameters: Parameters | None = None,
     environment_parameters: Parameters | None = None,
 ) -> ExperimentSpec:
-    """A spec of a single cell. Parameters not given are those of the preset "paper", where it has any."""
-    paper = load_preset("paper")
+    """A spec of a single cell. Parameters not given are those of "paper", else "beyond", where they have any."""
+    known = [load_preset("paper"), load_preset("beyond")]
     environment = next(
-        (dict(item.parameters) for item in paper.environments if item.kind == kind),
+        (dict(item.parameters) for preset in known for item in preset.environments if item.kind == kind),
         {"n_agents": 100, "dim": 10},
     )
-    method = next((dict(item.parameters) for item in paper.methods if item.policy == policy), {})
+    method = next(
+        (dict(item.parameters) for preset in known for item in preset.methods if item.policy == policy), {}
+    )
     spec = ExperimentSpec(
         name="single",
         horizon=horizon,
         runs=runs,
         seed=seed,
-        pulling=pulling,
+        pulling=cast(PullingWord, pulling),
         alphas=(alpha,),
         environments=(
             EnvironmentSpec(id=kind, kind=kind, parameters=environment | (environment_parameters or {})),
