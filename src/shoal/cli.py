@@ -70,7 +70,7 @@ def _options(
 
 @app.command()
 def reproduce(
-    preset: Annotated[str, typer.Argument(help="quick, tables or paper.")] = "quick",
+    preset: Annotated[str, typer.Argument(help="quick, tables, paper or beyond.")] = "quick",
     out: Out = None,
     jobs: Jobs = None,
     seed: Seed = None,

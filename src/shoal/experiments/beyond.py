@@ -1,7 +1,7 @@
 """WeightedBASS, which is ours and not in the paper, against BASS, Ind and Oracle, scenario by scenario.
 
-It is judged at its fixed default α, the others at the α that suits each best: what it wins is not won by tuning,
-and what it loses is said.
+It is judged at its fixed default α, the others at the α that suits each best: what it wins is not won by
+tuning, and what it loses is said.
 """
 
 from collections.abc import Sequence
@@ -27,17 +27,17 @@ HEADER = (
 )
 NOTE = (
     "WeightedBASS is ours, not the paper's. Mean final regret with its 95% interval (Student t), then the "
-    "differences run by run on the same seeds with theirs (paired t): negative favours WeightedBASS. It is run "
-    "at its fixed default parameters, BASS, Ind and Oracle each at the α that suits it best (in brackets) on "
-    "these very runs; the column “best α” gives it the same advantage. “Below” says yes or no where the interval "
-    "of the difference leaves out 0, and “unclear” where chance could explain it. Oracle knows the clusters and "
-    "is missing where there are none."
+    "differences run by run on the same seeds with theirs (paired t): negative favours WeightedBASS. It is "
+    "run at its fixed default parameters; BASS, Ind and Oracle each at the α that suits it best on these "
+    "very runs (in brackets). The column “best α” gives it the same advantage. “Below” says yes or no where the "
+    "interval of the difference leaves out 0, and “unclear” where chance could explain it. Oracle knows the "
+    "clusters and is missing where there are none."
 )
 
 
 @dataclass(frozen=True)
 class Contest:
-    """One scenario: our method at its fixed α, and those it has to be compared with, as far as they were run."""
+    """One scenario: our method at its fixed α, and its rivals, as far as they were run."""
 
     title: str
     ours: Row
@@ -113,31 +113,27 @@ def markdown(found: Sequence[Contest]) -> str:
 
 
 def summary(found: Sequence[Contest]) -> str:
-    """Where our method wins and where it loses, in a few sentences; empty if it was not run."""
+    """Where our method wins and where it loses, in words; empty if it was not run."""
     if not found:
         return ""
-    alphas = unique(f"{contest.ours.alpha:g}" for contest in found)
-    parts = [f"WeightedBASS (ours, not in the paper) at {'fixed ' if found[0].ours.fixed else ''}α = {', '.join(alphas)}"]
-    parts += [
-        text
-        for name, rivals in (
-            ("BASS", [contest.bass for contest in found]),
-            ("Ind", [contest.independent for contest in found]),
-        )
-        if (text := _against(name, [c.against(rival) for c, rival in zip(found, rivals, strict=True)], found))
-    ]
-    return ": ".join([parts[0], " ".join(parts[1:])]) if len(parts) > 1 else f"{parts[0]}: nothing to compare."
+    alphas = " or ".join(unique(f"{contest.ours.alpha:g}" for contest in found))
+    how = f"fixed α = {alphas}" if found[0].ours.fixed else "its best α"
+    rivals = (
+        _tally("BASS", [(contest, contest.against(contest.bass)) for contest in found]),
+        _tally("Ind", [(contest, contest.against(contest.independent)) for contest in found]),
+    )
+    said = " ".join(text for text in rivals if text) or "There is nothing to compare it with."
+    return f"WeightedBASS (ours, not in the paper) was run at {how}. {said}"
 
 
-def _against(name: str, pairs: Sequence[Paired | None], found: Sequence[Contest]) -> str:
-    judged = [(verdict(pair), contest.title) for pair, contest in zip(pairs, found, strict=True) if pair]
-    if not judged:
+def _tally(name: str, judged: Sequence[tuple[Contest, Paired | None]]) -> str:
+    words = {contest.title: verdict(pair) for contest, pair in judged if pair is not None}
+    if not words:
         return ""
-    words = [word for word, _ in judged]
-    lost = [title for word, title in judged if word == "no"]
-    scenarios = f"{len(judged)} scenario{'s' if len(judged) > 1 else ''}"
-    text = f"below {name} in {words.count('yes')} of {scenarios}, unclear in {len(words) - words.count('yes') - len(lost)}, "
-    return text + (f"and it loses to {name} in {len(lost)} ({'; '.join(lost)})." if lost else "and it loses in none.")
+    lost = [title for title, word in words.items() if word == "no"]
+    won = sum(word == "yes" for word in words.values())
+    text = f"Run by run it is below {name} in {won} of {len(words)} scenario{'s' if len(words) > 1 else ''}"
+    return f"{text} and loses to it in {len(lost)}" + (f": {'; '.join(lost)}." if lost else ".")
 
 
 def _first(rows: Sequence[Row], policy: str) -> Row | None:

@@ -62,7 +62,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "oracle": ("#3a3a3a", "+"),
     "weighted_bass": ("#009e73", "p"),
 }
-"""Colour and marker of each policy. The green of our own is one that the colour-blind tell from the others."""
+"""Colour and marker of each policy. The colour-blind can tell the green of our own from the others."""
 
 OTHERS = (("#17827f", "v"), ("#6a4fb3", "P"), ("#7a7a00", "h"), ("#00629b", "<"))
 """Colours and markers of policies that are not in the paper."""

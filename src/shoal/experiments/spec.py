@@ -247,7 +247,7 @@ def single(
     policy_parameters: Parameters | None = None,
     environment_parameters: Parameters | None = None,
 ) -> ExperimentSpec:
-    """A spec of a single cell. Parameters not given are those of "paper", else "beyond", where they have any."""
+    """A spec of a single cell. Parameters not given are those of the preset "paper", or else "beyond"."""
     known = [load_preset("paper"), load_preset("beyond")]
     environment = next(
         (dict(item.parameters) for preset in known for item in preset.environments if item.kind == kind),
