@@ -29,9 +29,9 @@ NOTE = (
     "WeightedBASS is ours, not the paper's. Mean final regret with its 95% interval (Student t), then the "
     "differences run by run on the same seeds with theirs (paired t): negative favours WeightedBASS. It is "
     "run at its fixed default parameters; BASS, Ind and Oracle each at the α that suits it best on these "
-    "very runs (in brackets). The column “best α” gives it the same advantage. “Below” says yes or no where the "
-    "interval of the difference leaves out 0, and “unclear” where chance could explain it. Oracle knows the "
-    "clusters and is missing where there are none."
+    "very runs (in brackets). The column “best α” gives it the same advantage. “Below” says yes or no where "
+    "the interval of the difference leaves out 0, and “unclear” where chance could explain it. Oracle knows "
+    "the clusters and is missing where there are none."
 )
 
 

@@ -277,7 +277,7 @@ def main_rows(table: pa.Table, names: Names) -> list[Row]:
 
 
 def paired_comparisons(table: pa.Table, rows: Sequence[Row]) -> list[Paired]:
-    """BASS (see `reference_row`) against all other policies but ours, each at its best α, on the same seeds."""
+    """BASS (see `reference_row`) against all policies but ours, each at its best α, on the same seeds."""
     pairs = []
     for environment in unique(row.environment for row in rows):
         here = [row for row in rows if row.environment == environment]
