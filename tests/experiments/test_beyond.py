@@ -1,13 +1,19 @@
 """WeightedBASS against the others: every scenario, its differences, and what it loses."""
 
 import math
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from tests.experiments.test_tables import make_table, rows_of
 
 from shoal.experiments import beyond, tables
+from shoal.experiments.report import gather
+from shoal.experiments.results import load_results
+from shoal.experiments.runner import run_experiment
+from shoal.experiments.spec import load_preset
 from shoal.experiments.tables import Names
 
 NAMES = Names(
@@ -81,3 +87,22 @@ def test_the_table_by_hand() -> None:
     )
     assert "| +5 (+4 to +6) | no |" in text[3]
     assert text[4] == "| Line | – | – | – | 7 | – | – | – | – | – | – |"
+
+
+def test_the_preset_plays_and_is_judged_in_every_scenario(tmp_path: Path) -> None:
+    """The preset itself, but short, at one α, and without real data."""
+    preset = load_preset("beyond")
+    environments = tuple(item for item in preset.environments if not item.optional)
+    spec = msgspec.structs.replace(preset, horizon=40, runs=2, alphas=(0.3,), environments=environments)
+    run_experiment(spec, tmp_path)
+    judged = gather(tmp_path, load_results(tmp_path)).contests
+    assert [contest.title for contest in judged] == [item.title for item in environments]
+    for contest in judged:
+        assert contest.bass is not None
+        assert contest.independent is not None
+        assert (contest.ours.alpha, contest.ours.fixed) == (0.6, True)
+        assert contest.best is not None
+        assert contest.best.alpha == 0.3
+        assert {pair.runs for pair in contest.pairs} == {2}
+    without = [contest.ours.environment for contest in judged if contest.oracle is None]
+    assert without == ["continuum", "change"]
