@@ -21,12 +21,13 @@ import numba
 import numpy as np
 
 import shoal
+from shoal.policies.registry import policy_class
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests import reference
 
+BASELINES = ("independent", "oracle", "dynucb", "cmlb", "club", "sclub")
 SCENARIOS = {"0.2": math.pi / 16, "1.27": 7 * math.pi / 16}
-TWINS = {"bass": "BASS", "club": "CLUB", "sclub": "SCLUB", "cmlb": "CMLB", "dynucb": "DynUCB"}
 
 
 def own_parameters(name: str, world: shoal.Environment) -> dict[str, Any]:
@@ -38,6 +39,7 @@ def own_parameters(name: str, world: shoal.Environment) -> dict[str, Any]:
         "sclub": {"gamma": world.gap / 4},
         "cmlb": {"gamma": world.gap / 4},
         "bass": {"delta": 0.1},
+        "weighted_bass": {"delta": 0.1},
     }[name]
 
 
@@ -58,7 +60,7 @@ def naive_rate(name: str, world: shoal.Environment, horizon: int) -> float:
     own = own_parameters(name, world)
     if name == "dynucb":
         own["labels"] = np.arange(100) % 3
-    twin = getattr(reference, TWINS.get(name, name.capitalize()))(100, 10, alpha=0.3, **own)
+    twin = getattr(reference, policy_class(name).__name__)(100, 10, alpha=0.3, **own)
     rng = np.random.default_rng(0)
     schedule = [[int(agent)] for agent in rng.integers(100, size=horizon)]
     start = time.thread_time()
@@ -117,18 +119,18 @@ def main() -> None:
         "rounds_per_second": {},
     }
     print(f"N=100, d=10, K=15, asynchronous, T={options.horizon:,}, one thread\n")
-    print(f"{'policy':12} {'gap':>5} {'rounds/s':>10} {'naive':>8} {'ratio':>8}")
+    print(f"{'policy':14} {'gap':>5} {'rounds/s':>10} {'naive':>8} {'ratio':>8}")
     for gap, angle in SCENARIOS.items():
         world = shoal.SyntheticClusters(100, 10, 3, angle, seed=0)
         cases: list[tuple[str, dict[str, Any]]] = [
-            (name, {}) for name in ("independent", "oracle", "dynucb", "cmlb", "club", "sclub", "bass")
+            (name, {}) for name in (*BASELINES, "bass", "weighted_bass")
         ]
         cases.append(("bass", {"radius": "beta_squared"}))
         for name, more in cases:
             fast = compiled_rate(name, world, options.horizon, **more)
             naive = naive_rate(name, world, 60)
             label = "bass β²" if more else name
-            print(f"{label:12} {gap:>5} {fast:>10,.0f} {naive:>8,.0f} {fast / naive:>8,.0f}")
+            print(f"{label:14} {gap:>5} {fast:>10,.0f} {naive:>8,.0f} {fast / naive:>8,.0f}")
             figures["rounds_per_second"][f"{label} {gap}"] = {
                 "compiled": fast,
                 "naive": naive,

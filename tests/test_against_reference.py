@@ -19,8 +19,7 @@ def both(name: str, environment: Environment, alpha: float, seed: int, **own: An
     policy = shoal.make_policy(name, n, d, alpha=alpha, seed=seed, **own)
     if name == "dynucb":
         own["labels"] = policy.labels
-    classes = {"bass": "BASS", "club": "CLUB", "sclub": "SCLUB", "cmlb": "CMLB", "dynucb": "DynUCB"}
-    twin = getattr(reference, classes.get(name, name.capitalize()))(n, d, alpha=alpha, **own)
+    twin = getattr(reference, type(policy).__name__)(n, d, alpha=alpha, **own)
     return policy, twin
 
 
@@ -58,16 +57,18 @@ def play_both(
         assert trace.f1[-1] == pytest.approx(reference.f1(twin.graph(), environment.labels))
     for agent in range(environment.n_agents):
         assert list(policy.neighbors(agent)) == twin.pool(agent)
-        np.testing.assert_allclose(policy.estimate(agent), twin.theta_hat(twin.pool(agent)), atol=1e-8)
+        np.testing.assert_allclose(policy.estimate(agent), twin.pooled(agent).theta_hat, atol=1e-8)
         np.testing.assert_allclose(policy.local_estimate(agent), twin.theta_hat([agent]), atol=1e-8)
         assert policy.pulls[agent] == len(twin.samples[agent])
+    if hasattr(twin, "weights"):
+        np.testing.assert_allclose(policy.weights, twin.weights, atol=1e-9)
     if hasattr(twin, "separation_time"):
         assert np.array_equal(policy.separation_time, twin.separation_time)
         assert trace.separation_time is not None
         assert np.array_equal(trace.separation_time, twin.separation_time)
 
 
-NAMES = ["independent", "oracle", "club", "sclub", "cmlb", "dynucb", "bass"]
+NAMES = ["independent", "oracle", "club", "sclub", "cmlb", "dynucb", "bass", "weighted_bass"]
 
 
 def own_parameters(name: str, environment: Environment, gamma: float) -> dict[str, Any]:
@@ -79,6 +80,7 @@ def own_parameters(name: str, environment: Environment, gamma: float) -> dict[st
         "cmlb": {"gamma": gamma, "exploration_rounds": 60},
         "dynucb": {"n_clusters": 3},
         "bass": {"delta": 0.1},
+        "weighted_bass": {"gamma": gamma},
     }
     return own[name]
 
@@ -109,6 +111,18 @@ def test_bass_over_sizes(n: int, d: int, radius: str) -> None:
     play_both(policy, twin, environment, ASYNCHRONOUS, 300, seed=d)
     if n >= 5:
         assert (policy.separation_time > 0).any()
+
+
+@pytest.mark.parametrize("power", [2.0, 0.7])
+@pytest.mark.parametrize(("n", "d"), [(1, 1), (2, 1), (5, 2), (8, 20), (30, 5)])
+def test_weighted_bass_over_sizes(n: int, d: int, power: float) -> None:
+    environment = shoal.GaussianClusters(n, d, min(3, n), n_arms=6, seed=n)
+    own = {"delta": 0.3, "gamma": 0.8, "power": power, "ridge": 0.7, "noise_scale": 1.3}
+    policy, twin = both("weighted_bass", environment, 0.5, 0, **own)
+    play_both(policy, twin, environment, ASYNCHRONOUS, 300, seed=d)
+    if n >= 5:
+        assert ((policy.weights > 0) & (policy.weights < 1)).any()
+        assert (policy.weights == 0).any()
 
 
 @pytest.mark.parametrize("name", ["club", "sclub", "cmlb", "dynucb", "oracle", "independent"])
@@ -185,9 +199,9 @@ def test_agents_that_come_and_go(name: str, seed: int) -> None:
             assert policy.communication_cost == twin.communication_cost
             for agent in there:
                 assert list(policy.neighbors(agent)) == [i for i in twin.pool(agent) if twin.active[i]]
-                np.testing.assert_allclose(
-                    policy.estimate(agent), twin.theta_hat(twin.pool(agent)), atol=1e-8
-                )
+                np.testing.assert_allclose(policy.estimate(agent), twin.pooled(agent).theta_hat, atol=1e-8)
+            if hasattr(twin, "weights"):
+                np.testing.assert_allclose(policy.weights, twin.weights, atol=1e-9)
     if hasattr(twin, "separation_time"):
         assert np.array_equal(policy.separation_time, twin.separation_time)
 

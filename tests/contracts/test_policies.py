@@ -22,6 +22,7 @@ OWN: dict[str, dict[str, Any]] = {
     "sclub": {"gamma": 0.5},
     "cmlb": {"gamma": 0.9, "exploration_rounds": 60},
     "bass": {"delta": 0.1, "gamma": 1.6},
+    "weighted_bass": {"gamma": 1.2},
 }
 every_policy = pytest.mark.parametrize("name", [name for name in _registered if name in OWN])
 
@@ -29,7 +30,7 @@ every_policy = pytest.mark.parametrize("name", [name for name in _registered if 
 def test_every_built_in_policy_is_here() -> None:
     assert (
         set(OWN)
-        == {"independent", "oracle", "dynucb", "club", "sclub", "cmlb", "bass"}
+        == {"independent", "oracle", "dynucb", "club", "sclub", "cmlb", "bass", "weighted_bass"}
         <= set(shoal.policy_names())
     )
 
@@ -71,6 +72,12 @@ def play(policy: Any, rounds: int, seed: int = 0, log: list[Any] | None = None) 
     return choices
 
 
+def pooled_samples(policy: Any, agent: int, log: list[Any]) -> list[tuple[Any, float]]:
+    """The samples of an agent's pool, each scaled so that it counts by its weight."""
+    weights = policy.weights[agent] if hasattr(policy, "weights") else policy._pool(agent).astype(float)
+    return [(np.sqrt(weights[who]) * x, np.sqrt(weights[who]) * y) for who, x, y in log if weights[who] > 0]
+
+
 @every_policy
 def test_selects_an_arm_and_changes_nothing_by_looking(name: str) -> None:
     policy, rng = make(name), np.random.default_rng(1)
@@ -93,9 +100,9 @@ def test_selects_an_arm_and_changes_nothing_by_looking(name: str) -> None:
         look.fill(0)  # copies: writing to them is nobody's business
     assert policy.communication_cost >= 0
     assert list(policy.agents) == list(range(N))
-    assert name in repr(policy).lower()
+    assert name.replace("_", "") in repr(policy).lower()
     scratch = ("scratch", "members", "pool")
-    if name != "bass":  # which sums its pool in scratch
+    if "bass" not in name:  # those sum a pool in scratch
         assert snapshot(policy) == before
     again = dict(flat(policy.state))
     play_free = make(name)
@@ -126,9 +133,8 @@ def test_estimates_are_a_refit_of_the_pool_s_samples(name: str) -> None:
     policy, log = make(name, ridge=0.5), list[Any]()
     play(policy, 200, log=log)
     for agent in range(N):
-        pool = set(policy.neighbors(agent).tolist())
-        assert agent in pool
-        naive = reference.fit([(x, y) for who, x, y in log if who in pool], D, 0.5)
+        assert agent in policy.neighbors(agent)
+        naive = reference.fit(pooled_samples(policy, agent, log), D, 0.5)
         np.testing.assert_allclose(policy.estimate(agent), naive.theta_hat, atol=1e-9)
         naive = reference.fit([(x, y) for who, x, y in log if who == agent], D, 0.5)
         np.testing.assert_allclose(policy.local_estimate(agent), naive.theta_hat, atol=1e-9)
@@ -314,6 +320,10 @@ def test_bad_parameters_are_named(name: str, changed: dict[str, Any], message: s
         ("bass", {"gamma": 0.0}, "gamma must be a finite number"),
         ("bass", {"radius": "squared"}, "radius must be one of 'beta', 'beta_squared', got 'squared'"),
         ("bass", {"noise_scale": 0.0}, "noise_scale must be a finite number"),
+        ("weighted_bass", {"delta": 1.0}, "delta must be a finite number"),
+        ("weighted_bass", {"gamma": 0.0}, "gamma must be a finite number"),
+        ("weighted_bass", {"power": 0.0}, r"power must be a finite number in \(0, inf\), got 0.0"),
+        ("weighted_bass", {"noise_scale": -1.0}, "noise_scale must be a finite number"),
         ("club", {"gamma": -1.0}, "gamma must be a finite number"),
         ("sclub", {"gamma": np.inf}, "gamma must be a finite number"),
         ("cmlb", {"exploration_rounds": 0}, "exploration_rounds must be an integer of at least 1, got 0"),
@@ -371,6 +381,9 @@ def test_newcomers(name: str) -> None:
     joined = policy.graph[N]
     if name in ("bass", "club"):
         assert joined[np.arange(N + 2) != N].all()
+    elif name == "weighted_bass":
+        assert np.array_equal(joined, (policy.weights[N] > 0) & (np.arange(N + 2) != N))
+        assert 0 < policy.weights[N, :N].min() < policy.weights[N, N + 1] == 1
     elif name in ("independent", "cmlb"):
         assert not joined.any()
     elif name in ("sclub", "oracle"):
@@ -385,7 +398,6 @@ def test_newcomers(name: str) -> None:
 @every_policy
 def test_pools_stay_sums_whoever_comes_and_goes(name: str) -> None:
     policy, log, rng = make(name, ridge=0.5), list[Any](), np.random.default_rng(3)
-    gone: set[int] = set()
     for _ in range(6):
         play(policy, 60, seed=int(rng.integers(1000)), log=log)
         leaver = int(rng.choice(policy.agents))
@@ -394,7 +406,6 @@ def test_pools_stay_sums_whoever_comes_and_goes(name: str) -> None:
         was = policy.graph
         policy.remove_agent(leaver, withdraw=withdraw)
         if withdraw:
-            gone.add(leaver)
             log = [entry for entry in log if entry[0] != leaver]
         else:  # what it lent stays where it was
             for i, estimate in lent.items():
@@ -408,8 +419,7 @@ def test_pools_stay_sums_whoever_comes_and_goes(name: str) -> None:
         if rng.integers(2):
             grow(policy, 1)
         for i in policy.agents:
-            pool = set(np.flatnonzero(policy._pool(i)).tolist()) - gone
-            naive = reference.fit([(x, y) for who, x, y in log if who in pool], D, 0.5)
+            naive = reference.fit(pooled_samples(policy, i, log), D, 0.5)
             np.testing.assert_allclose(policy.estimate(i), naive.theta_hat, atol=1e-9)
 
 
@@ -421,8 +431,7 @@ def test_withdrawal_leaves_what_never_having_lent_would(name: str) -> None:
     policy.remove_agent(2, withdraw=True)
     assert policy.pulls[2] == 0
     for i in policy.agents:
-        pool = set(policy.neighbors(i).tolist())
-        naive = reference.fit([(x, y) for who, x, y in log if who in pool and who != 2], D, 1.0)
+        naive = reference.fit(pooled_samples(policy, i, [entry for entry in log if entry[0] != 2]), D, 1.0)
         np.testing.assert_allclose(policy.estimate(i), naive.theta_hat, atol=1e-12)
 
 

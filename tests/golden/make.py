@@ -21,6 +21,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "sclub": {"gamma": 0.4},
     "cmlb": {"gamma": 0.5, "exploration_rounds": 300},
     "bass": {"delta": 0.1},
+    "weighted_bass": {"delta": 0.1},
 }
 
 

@@ -1,8 +1,8 @@
-"""How much two agents should share: the screen of the separation test as a degree, for one agent and all others.
+"""How much two agents should share: the screen of the separation test as a degree.
 
-With `v = θ̂_i − θ̂_j`, `a = ‖v‖²_{A_i}`, `b = ‖v‖²_{A_j}` and squared radii c, `g = (√(c_i/a) + √(c_j/b))⁻²` bounds the
-separation statistic from above (docs/algorithms.md, lemma 2). Loops run over agents innermost, so that the
-compiler computes several pairs at once; swapping i and j changes no bit of g.
+With `v = θ̂_i − θ̂_j`, `a = ‖v‖²_{A_i}`, `b = ‖v‖²_{A_j}` and squared radii c, the separation statistic is at
+most `g = (√(c_i/a) + √(c_j/b))⁻²` (docs/algorithms.md, lemma 2). Agents are in the innermost loops, so that
+several pairs are computed at once; swapping i and j changes no bit of g.
 """
 
 import math
@@ -17,8 +17,7 @@ def pair_statistics(
 ) -> None:
     """Write g of `agent` with every agent into `out` (n,); 0 where the estimates are equal.
 
-    Column j of `columns` is the packed `Σ x xᵀ` of agent j (what follows it is not read); `work` is scratch of
-    shape (d + 2, n).
+    Column j of `columns` begins with the packed `Σ x xᵀ` of agent j; `work` is scratch of shape (d + 2, n).
     """
     n, d = theta_hat.shape
     offsets, own, others = work[:d], work[d], work[d + 1]
@@ -45,16 +44,16 @@ def pair_statistics(
             position += 1
     c_agent = c[agent]
     for j in range(n):
-        # Rounding may take a form below zero: then the estimates are as good as equal in it.
-        a = own[j] if own[j] > 0.0 else 0.0
-        b = others[j] if others[j] > 0.0 else 0.0
-        reach = math.sqrt(c_agent / a) + math.sqrt(c[j] / b)
-        out[j] = 1.0 / (reach * reach)
+        # √g = rs/(r+s) with r = √(a/c_i) and s = √(b/c_j). Rounding may take a form below zero.
+        r = math.sqrt(own[j] / c_agent if own[j] > 0.0 else 0.0)
+        s = math.sqrt(others[j] / c[j] if others[j] > 0.0 else 0.0)
+        root = r * s / (r + s) if r + s > 0.0 else 0.0
+        out[j] = root * root
 
 
 @compiled
 def shares(statistics: Vector, threshold: float, power: float, out: Vector) -> None:
-    """Write `max(0, 1 − g/threshold)^power` of every statistic g into `out`; 0 for one that is not a number."""
+    """Write `max(0, 1 − g/threshold)^power` of every statistic g into `out`; 0 if g is not a number."""
     for j in range(out.shape[0]):
         room = 1.0 - statistics[j] / threshold
         out[j] = room if room > 0.0 else 0.0

@@ -47,7 +47,7 @@ class WeightedBASSState(NamedTuple):
     columns: Matrix  # its transpose, to run over agents
     beta_sq: Vector  # (N,) squared radii
     weights: Matrix  # (N, N), symmetric, 1 on the diagonal
-    lends_below: Integers  # (N,) agents from this id on came after it left: weight 0. All did, once it withdrew
+    lends_below: Integers  # (N,) ids from here on came after it left, weight 0; 0 once it withdrew
     scratch: WeightedBASSScratch
 
 
@@ -66,9 +66,9 @@ class SharingExplanation(NamedTuple):
     distance: float
     """|v|, between the two estimates."""
     distance_at_half: float
-    """Distance, in the same direction, at which the weight would be one half; inf if the estimates are equal."""
+    """Distance, same direction and matrices, at which the weight would be one half; inf if v = 0."""
     distance_at_end: float
-    """Distance, in the same direction, from which on nothing would be shared; inf if the estimates are equal."""
+    """Distance, same direction and matrices, from which on nothing would be shared; inf if v = 0."""
     pulls_agent: int
     pulls_other: int
     """Samples each has."""
@@ -80,8 +80,8 @@ class SharingExplanation(NamedTuple):
 class WeightedBASS(Policy):
     """Pools the samples of agent j with weight `w_ij = max(0, 1 − g_ij/(γ²/4))^power`.
 
-    `g_ij = (√(c_i/a) + √(c_j/b))⁻²` with `c = β²`, `a = ‖θ̂_i − θ̂_j‖²_{A_i}` and `b = ‖θ̂_i − θ̂_j‖²_{A_j}`; LinUCB on
-    `A = ridge·I + Σ_j w_ij (A_j − ridge·I)`, `b = Σ_j w_ij b_j`. Weights follow both agents' samples, both ways.
+    `g_ij = (β_i/‖v‖_{A_i} + β_j/‖v‖_{A_j})⁻²` with `v = θ̂_i − θ̂_j` says how far apart the two are. It chooses
+    by LinUCB on `A = ridge·I + Σ_j w_ij (A_j − ridge·I)` and `b = Σ_j w_ij b_j`.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class WeightedBASS(Policy):
     >>> policy.select(2, np.eye(2))  # agent 2 has no sample of its own, and uses agent 0's
     1
     >>> policy.weights[2].round(2)  # at nearly full weight
-    array([0.9, 1. , 1. ])
+    array([0.95, 1.  , 1.  ])
 
     Notes
     -----
@@ -171,24 +171,24 @@ class WeightedBASS(Policy):
             return np.array(self.state.weights)
 
     def explain(self, agent: int, other: int) -> SharingExplanation:
-        """Say how much two agents share, and how far apart they would have to be to share less, or nothing."""
+        """Say how much two agents share, and at which distances they would share half, or nothing."""
         i, j, state = self._check_id(agent), self._check_id(other), self.state
         if i == j:
             raise ValueError(f"other must differ from agent, got {other!r} twice")
-        local = state.local
         with self.lock:
             compare(state, i)
             statistic, weight = float(state.scratch.statistics[j]), float(state.weights[i, j])
-            distance = float(np.linalg.norm(local.theta_hat[i] - local.theta_hat[j]))
+            distance = float(np.linalg.norm(state.local.theta_hat[i] - state.local.theta_hat[j]))
+            pulls_agent, pulls_other = (int(state.local.pulls[k]) for k in (i, j))
+            radius_agent, radius_other = (math.sqrt(state.beta_sq[k]) for k in (i, j))
         # g grows with the square of the distance, all else equal
         end = distance * math.sqrt(state.threshold / statistic) if statistic > 0.0 else math.inf
-        pulls_agent, pulls_other = int(local.pulls[i]), int(local.pulls[j])
         return SharingExplanation(
             weight=weight,
             statistic=statistic,
             threshold=state.threshold,
-            radius_agent=math.sqrt(state.beta_sq[i]),
-            radius_other=math.sqrt(state.beta_sq[j]),
+            radius_agent=radius_agent,
+            radius_other=radius_other,
             distance=distance,
             distance_at_half=end * math.sqrt(1.0 - 0.5 ** (1.0 / state.power)),
             distance_at_end=end,
@@ -270,10 +270,8 @@ def weigh(state: WeightedBASSState, agent: int) -> None:
 @compiled
 def compare(state: WeightedBASSState, agent: int) -> None:
     """Leave g of the agent with every agent in `scratch.statistics`."""
-    work = state.scratch
-    pair_statistics(
-        agent, state.local.theta_hat, state.columns, state.common.ridge, state.beta_sq, work.forms, work.statistics
-    )  # fmt: skip
+    theta_hat, ridge, work = state.local.theta_hat, state.common.ridge, state.scratch
+    pair_statistics(agent, theta_hat, state.columns, ridge, state.beta_sq, work.forms, work.statistics)
 
 
 @compiled
