@@ -41,7 +41,7 @@ def play_both(
         return environment.arms_in(t, t)[0]
 
     def means(agent: int, t: int) -> Any:
-        return environment.rewards_in(arms(t)[None], np.array([0]), np.array([agent]))[0]
+        return environment.rewards_in(arms(t)[None], np.array([t]), np.array([agent]), first=t)[0]
 
     _, noise_source = (np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(2))
     noise = environment.noise_scale * noise_source.standard_normal(len(trace.agents))

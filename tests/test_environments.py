@@ -46,6 +46,8 @@ def test_arms_scatter_around_the_parameters() -> None:
         lambda seed: shoal.SyntheticClusters(9, 4, 3, 0.7, seed=seed),
         lambda seed: shoal.GaussianClusters(9, 4, 3, seed=seed),
         lambda seed: shoal.ChangingArms(9, 4, 3, seed=seed),
+        lambda seed: shoal.ChangingAgents(9, 4, 3, 0.7, change_after=7, seed=seed),
+        lambda seed: shoal.Continuum(9, 4, seed=seed),
     ],
 )
 def test_every_environment(make: Any) -> None:
@@ -57,19 +59,20 @@ def test_every_environment(make: Any) -> None:
         environment.mean_rewards, environment.theta_star @ environment.arms.T, atol=1e-12
     )
     distances = [
-        np.linalg.norm(environment.theta_star[i] - environment.theta_star[j])
-        for i in range(9)
-        for j in range(9)
-        if environment.labels[i] != environment.labels[j]
+        np.linalg.norm(one - two)
+        for one in environment.theta_star
+        for two in environment.theta_star
+        if not np.array_equal(one, two)
     ]
+    if environment.labels is not None:
+        together = environment.labels[:, None] == environment.labels
+        assert np.array_equal(together, (environment.theta_star[:, None] == environment.theta_star).all(2))
     assert environment.gap == pytest.approx(min(distances))
     with pytest.raises(ValueError, match="read-only"):
         environment.arms[0, 0] = 1.0
     agents = np.array([4, 0, 8])
     rounds = environment.arms_in(5, 7)
-    means = environment.rewards_in(
-        rounds, np.arange(3) if len(rounds) > 1 else np.zeros(3, dtype=int), agents
-    )
+    means = environment.rewards_in(rounds, np.array([5, 6, 7]), agents, first=5)
     for n, agent in enumerate(agents):
         arms = rounds[n if len(rounds) > 1 else 0]
         np.testing.assert_allclose(means[n], arms @ environment.theta_star[agent], atol=1e-12)
@@ -86,6 +89,47 @@ def test_changing_arms_can_be_asked_for_in_any_pieces() -> None:
     norms = np.linalg.norm(whole, axis=2)
     assert norms.max() <= 1.0
     assert abs((norms < 0.5).mean() - 0.25) < 0.03  # uniform in the disc
+
+
+def test_changing_agents_deal_out_their_parameters_anew_after_the_change() -> None:
+    environment = shoal.ChangingAgents(30, 6, 3, 1.0, change_after=20, seed=4)
+    before, after = environment.theta_star, environment.theta_after
+    assert before is not None
+    assert environment.labels is None
+    assert not np.array_equal(before, after)
+    assert np.array_equal(np.sort(before, axis=0), np.sort(after, axis=0))  # clusters keep their sizes
+    assert np.array_equal(environment.arms, shoal.SyntheticClusters(30, 6, 3, 1.0, seed=4).arms)
+    again = shoal.ChangingAgents(30, 6, 3, 1.0, change_after=20, seed=4)
+    assert np.array_equal(after, again.theta_after)
+    other = shoal.ChangingAgents(30, 6, 3, 1.0, change_after=20, seed=5)
+    assert not np.array_equal(after, other.theta_after)
+
+    agents, rounds = np.array([0, 3, 29, 29]), np.array([19, 20, 20, 21])
+    means = environment.rewards_in(environment.arms_in(19, 21), rounds, agents, first=19)
+    expected = [before[0], before[3], before[29], after[29]]
+    np.testing.assert_allclose(means, np.array(expected) @ environment.arms.T, atol=1e-12)
+
+
+def test_a_continuum_is_a_line_with_arms_along_it() -> None:
+    environment = shoal.Continuum(4000, 5, spread=0.6, n_arms=7, arm_spread=0.0, seed=3)
+    assert environment.labels is None
+    assert environment.n_arms == 7
+    assert shoal.Continuum(3, 5, seed=0).n_arms == 15
+    ends, theta = environment.arms[[0, -1]], environment.theta_star
+    assert theta is not None
+    middle = ends.mean(axis=0)
+    direction = (ends[1] - ends[0]) / 1.2
+    assert np.linalg.norm(middle) == pytest.approx(1.0)
+    assert np.linalg.norm(direction) == pytest.approx(1.0)
+    assert middle @ direction == pytest.approx(0.0, abs=1e-12)
+    np.testing.assert_allclose(np.diff(environment.arms, axis=0), np.tile(0.2 * direction, (6, 1)))
+    z = (theta - middle) @ direction / 0.6
+    np.testing.assert_allclose(theta, middle + 0.6 * z[:, None] * direction, atol=1e-12)
+    assert abs(np.quantile(z, [0.0, 0.25, 0.5, 0.75, 1.0]) - [-1.0, -0.5, 0.0, 0.5, 1.0]).max() < 0.05
+    scattered = shoal.Continuum(3, 5, n_arms=4000, arm_spread=0.5, seed=3).arms
+    line = shoal.Continuum(3, 5, n_arms=4000, arm_spread=0.0, seed=3).arms
+    around = (scattered - line) / np.linalg.norm(line, axis=1, keepdims=True)
+    np.testing.assert_allclose(around.std(axis=0), 0.5, rtol=0.06)
 
 
 def test_what_is_passed_in_stays_the_caller_s() -> None:
@@ -115,6 +159,15 @@ def test_one_cluster_has_no_gap() -> None:
         (lambda: shoal.GaussianClusters(0, 5), "n_agents must be an integer of at least 1, got 0"),
         (lambda: shoal.GaussianClusters(5, 5, n_arms=0), "n_arms must be an integer of at least 1, got 0"),
         (lambda: shoal.ChangingArms(5, 5, seed=-3), "seed must be a non-negative integer or None, got -3"),
+        (
+            lambda: shoal.ChangingAgents(10, 5, 3, 1.0, change_after=0),
+            "change_after must be an integer of at least 1, got 0",
+        ),
+        (lambda: shoal.ChangingAgents(10, 2, 3, 1.0, change_after=9), "dim must be at least n_clusters = 3"),
+        (lambda: shoal.Continuum(10, 1), "dim must be at least 2, .* got 1"),
+        (lambda: shoal.Continuum(10, 4, spread=-0.1), "spread must be a finite number"),
+        (lambda: shoal.Continuum(10, 4, n_arms=0), "n_arms must be an integer of at least 1, got 0"),
+        (lambda: shoal.Continuum(0, 4), "n_agents must be an integer of at least 1, got 0"),
         (lambda: shoal.Environment(np.ones((2, 2))), "theta_star or mean_rewards must be given"),
         (
             lambda: shoal.Environment(np.ones((2, 2)), theta_star=np.ones((3, 1))),

@@ -83,6 +83,48 @@ def test_recording_and_blocks_change_nothing(
     assert_same(full, shoal.simulate(bass(), environment, horizon=300, seed=3, pulling=pulling, points=300))
 
 
+def test_zipf_draws_agents_by_rank_whatever_their_cluster() -> None:
+    environment = world()
+    policy = shoal.Independent(10, 4, alpha=0.3)
+    trace = shoal.simulate(policy, environment, horizon=40_000, seed=5, pulling="zipf")
+    counts = np.bincount(trace.agents, minlength=10)
+    expected = 1.0 / np.arange(1, 11)
+    np.testing.assert_allclose(np.sort(counts)[::-1] / 40_000, expected / expected.sum(), rtol=0.06)
+    assert len(trace.agents) == 40_000  # one in each round
+
+    def busiest(seed: int) -> int:
+        drawn = shoal.simulate(
+            shoal.Independent(10, 4, alpha=0.3), environment, horizon=2000, seed=seed, pulling="zipf"
+        )
+        return int(np.argmax(np.bincount(drawn.agents)))
+
+    assert busiest(5) == np.argmax(counts)  # of the seed, not of the horizon
+    assert len({busiest(seed) for seed in range(12)}) > 4  # agent 0 is not always the first
+
+
+def test_regret_counts_the_means_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = shoal.ChangingAgents(10, 4, 3, 1.0, change_after=150, seed=1)
+    assert environment.theta_star is not None
+    means = np.stack([environment.theta_star, environment.theta_after]) @ environment.arms.T
+
+    def check(pulling: Any, events: int) -> Trace:
+        trace = shoal.simulate(
+            shoal.BASS(10, 4, alpha=0.3, delta=0.1), environment, horizon=300, seed=2, pulling=pulling
+        )
+        after = (np.arange(len(trace.agents)) // events >= 150).astype(int)
+        expected = cumulative_regret(means[after, trace.agents], trace.choices)[events - 1 :: events]
+        np.testing.assert_allclose(trace.regret, expected, atol=1e-9)
+        noise = trace.rewards - means[after, trace.agents, trace.choices]
+        assert abs(noise.std() - 1.0) < 0.15
+        return trace
+
+    one = check("asynchronous", 1)
+    check("synchronous", 10)
+    assert np.isnan(one.f1).all()  # no clusters are true throughout
+    monkeypatch.setattr(simulation, "BLOCK_EVENTS", 7)  # the change falls inside a block
+    assert np.array_equal(one.choices, check("asynchronous", 1).choices)
+
+
 def test_recorded_rounds() -> None:
     trace = shoal.simulate(bass(), world(), horizon=1000, seed=0, points=8)
     assert list(trace.recorded) == [125, 250, 375, 500, 625, 750, 875, 1000]
@@ -171,7 +213,7 @@ def test_misassigned_agents() -> None:
         ({"seed": None}, "seed must be an integer"),
         ({"seed": -1}, "seed must be a non-negative integer"),
         ({"points": 0}, "points must be an integer"),
-        ({"pulling": "sometimes"}, "pulling must be one of 'asynchronous', 'synchronous', got 'sometimes'"),
+        ({"pulling": "sometimes"}, "pulling must be one of 'asynchronous', 'synchronous', 'zipf', got"),
         ({"pulling": [[0], [1]]}, "pulling must have one entry for each of the 5 rounds, got 2"),
         (
             {"pulling": [[0], [1], [10], [0], [0]]},

@@ -7,7 +7,13 @@ from shoal.environments.letor import LearningToRank
 from shoal.environments.logged import LoggedRatings
 from shoal.environments.movielens import MovieLens
 from shoal.environments.sources import DataUnavailable
-from shoal.environments.synthetic import ChangingArms, GaussianClusters, SyntheticClusters
+from shoal.environments.synthetic import (
+    ChangingAgents,
+    ChangingArms,
+    Continuum,
+    GaussianClusters,
+    SyntheticClusters,
+)
 from shoal.policies.base import Policy, PolicyFileError
 from shoal.policies.bass import BASS
 from shoal.policies.club import CLUB
@@ -32,7 +38,9 @@ __all__ = [
     "CLUB",
     "CMLB",
     "SCLUB",
+    "ChangingAgents",
     "ChangingArms",
+    "Continuum",
     "DataUnavailable",
     "DynUCB",
     "Environment",

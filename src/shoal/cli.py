@@ -70,7 +70,7 @@ def _options(
 
 @app.command()
 def reproduce(
-    preset: Annotated[str, typer.Argument(help="quick, tables or paper.")] = "quick",
+    preset: Annotated[str, typer.Argument(help="quick, tables, paper or beyond.")] = "quick",
     out: Out = None,
     jobs: Jobs = None,
     seed: Seed = None,
@@ -117,6 +117,9 @@ def simulate(
     horizon: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 50_000,
     runs: Annotated[int, typer.Option(min=1, help="Number of runs, each with the next seed.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first run.")] = 0,
+    pulling: Annotated[
+        str, typer.Option(help="Who pulls in a round: asynchronous, synchronous or zipf.")
+    ] = "asynchronous",
     parameter: Annotated[
         list[str] | None,
         typer.Option("--parameter", "-p", help="Of the policy, e.g. delta=0.9. Can be repeated."),
@@ -136,6 +139,7 @@ def simulate(
         horizon=horizon,
         runs=runs,
         seed=seed,
+        pulling=pulling,
         policy_parameters=dict(_assignment("--parameter", text) for text in parameter or []),
         environment_parameters=dict(_assignment("--env-parameter", text) for text in env_parameter or []),
     )

@@ -6,7 +6,7 @@ events, so that policies are compared on the same draws.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -23,6 +23,9 @@ BLOCK_EVENTS = 8192
 """Pulls whose draws are made together: bounds the memory of a run."""
 BLOCK_PAIRS = 2**22
 """Pairs of agents that the pulls of a block may concern: bounds what a policy has to reserve for it."""
+
+PullingWord = Literal["asynchronous", "synchronous", "zipf"]
+"""The words for who pulls when; see `simulate`."""
 
 Pulling = str | Sequence[int] | Sequence[Sequence[int]] | Integers
 
@@ -87,9 +90,10 @@ def simulate(
         Number of rounds.
     seed : int
         Seed of the order of agents and of the noise.
-    pulling : "asynchronous", "synchronous" or a schedule
-        One agent drawn uniformly per round; every agent in every round; or, for each round, an agent or
-        a sequence of distinct agents. In a round all choices precede all updates.
+    pulling : "asynchronous", "synchronous", "zipf" or a schedule
+        One agent drawn uniformly per round; every agent in every round; one agent per round, drawn with
+        probability proportional to 1/rank, where the seed ranks the agents at random; or, for each round, an
+        agent or a sequence of distinct agents. In a round all choices precede all updates.
     points : int
         Number of rounds, evenly spread and ending with the last, after which the graph is looked at.
     progress : callable, optional
@@ -129,10 +133,8 @@ def simulate(
         first_event, last_event = int(offsets[start]), int(offsets[stop])
         arms = environment.arms_in(start + 1, stop)
         noise = environment.noise_scale * noise_source.standard_normal(last_event - first_event)
-        within = np.repeat(np.arange(stop - start), np.diff(offsets[start : stop + 1]))
-        means = environment.rewards_in(
-            arms, within if len(arms) > 1 else within * 0, agents[first_event:last_event]
-        )
+        rounds = np.repeat(np.arange(start, stop) + 1, np.diff(offsets[start : stop + 1]))
+        means = environment.rewards_in(arms, rounds, agents[first_event:last_event], first=start + 1)
         marks = np.flatnonzero((recorded > start) & (recorded <= stop))
         for begin, end in zip([start, *recorded[marks]], [*recorded[marks], stop], strict=True):
             if begin < end:
@@ -244,9 +246,14 @@ def _draw_schedule(
 ) -> tuple[Integers, Integers]:
     """Offsets (horizon + 1,) into the agents (events,) that pull, round by round."""
     if isinstance(pulling, str):
-        validation.one_of("pulling", pulling, ("asynchronous", "synchronous"))
+        validation.one_of("pulling", pulling, get_args(PullingWord))
         if pulling == "asynchronous":
             return np.arange(horizon + 1), order.integers(n_agents, size=horizon)
+        if pulling == "zipf":
+            by_rank = order.permutation(n_agents)
+            shares = 1.0 / np.arange(1, n_agents + 1)
+            ranks = order.choice(n_agents, size=horizon, p=shares / shares.sum())
+            return np.arange(horizon + 1), by_rank[ranks]
         return np.arange(horizon + 1) * n_agents, np.tile(np.arange(n_agents), horizon)
     if not isinstance(pulling, Sequence | np.ndarray):
         raise ValueError(f"pulling must be a word or a sequence with one entry per round, got {pulling!r}")

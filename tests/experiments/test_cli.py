@@ -12,10 +12,11 @@ import typer
 
 import shoal
 from shoal import cli
+from shoal.environments.registry import environment_names
 from shoal.experiments import results
 from shoal.experiments.results import load_results
 from shoal.experiments.runner import run_experiment
-from shoal.experiments.spec import load_spec
+from shoal.experiments.spec import PRESETS, load_spec
 from shoal.theory import predictions
 
 TINY = """
@@ -95,6 +96,7 @@ def test_simulate_shows_a_summary(tmp_path: Path) -> None:
     done = run(
         "simulate", "--policy", "bass", "--env", "synthetic", "--horizon", "300", "--runs", "2",
         "-p", "delta=0.5", "-p", "radius=beta_squared", "-e", "n_agents=6", "-e", "dim=3",
+        "--pulling", "zipf",
         cwd=tmp_path,
     )  # fmt: skip
     assert "bass in synthetic: 2 × 300 rounds" in done.stdout
@@ -124,9 +126,7 @@ def test_bounds_shows_what_theory_predicts(tmp_path: Path) -> None:
 
 def test_list_names_everything(tmp_path: Path) -> None:
     words = run("list", cwd=tmp_path).stdout.replace(",", " ").split()
-    assert {*shoal.policy_names(), "synthetic", "gaussian", "changing-arms", "quick", "tables", "paper"} <= {
-        *words
-    }
+    assert {*shoal.policy_names(), *environment_names(), *PRESETS} <= {*words}
 
 
 def test_version_and_help(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_help_does_not_load_what_it_does_not_need(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["reproduce", "quik"], "shoal: unknown preset 'quik'; known are quick, tables, paper"),
+        (["reproduce", "quik"], "shoal: unknown preset 'quik'; known are quick, tables, paper, beyond"),
         (["run", "none.toml"], "shoal: none.toml: No such file or directory"),
         (["run", "wrong.toml"], "shoal: wrong.toml: methods[1].policy: unknown policy 'bas'; known are"),
         (["run", "tiny.toml", "--only", "none"], "shoal: only: no cell matches 'none'"),
@@ -152,6 +152,7 @@ def test_help_does_not_load_what_it_does_not_need(tmp_path: Path) -> None:
         (["report", "nowhere"], "shoal: nowhere: no results here"),
         (["simulate", "--policy", "bas"], "unknown policy 'bas'"),
         (["simulate", "--env", "mars"], "unknown kind 'mars'"),
+        (["simulate", "--pulling", "now"], "pulling: must be one of asynchronous, synchronous, zipf, got"),
         (["simulate", "-p", "delta"], "--parameter must look like name=value, got 'delta'"),
         (["simulate", "-p", "delta=2"], "delta must be a finite number in (0, 1), got 2"),
         (["simulate", "-e", "size=2"], "environments[0].parameters.size: unknown parameter"),

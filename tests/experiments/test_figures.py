@@ -35,18 +35,19 @@ METHODS = [
         "sclub": ["sclub-g4", "sclub-g2"],
         "bass": ["bass-d0.1", "bass-d0.9"],
         "cmlb": ["cmlb-g4", "cmlb-g2"],
+        "weighted_bass": ["weighted", "weighted-best"],
     }.items()
     for method in variants
 ]
 
 
 def lines(high: float = 20_000.0, points: int = 40) -> list[Line]:
-    """A line for each method of the paper, from 0 to between a fiftieth of `high` and `high`."""
+    """A line for each method of the tables, from 0 to between a fiftieth of `high` and `high`."""
     x = np.linspace(1.0, 50_000.0, points)
     styles = figures.method_styles(METHODS)
     shown = []
     for index, (method, _) in enumerate(METHODS):
-        mean = high * (0.02 + 0.98 * index / 10.0) * np.sqrt(x / 50_000.0)
+        mean = high * (0.02 + 0.98 * index / 12.0) * np.sqrt(x / 50_000.0)
         shown.append(
             Line(f"{method} γ=Δ/4", styles[method], Curve(x, mean, mean * 0.9 - 0.01, mean * 1.1 + 0.01))
         )
@@ -189,6 +190,44 @@ def test_methods_have_the_colours_they_are_known_by() -> None:
     for grey in ("independent", "oracle"):
         assert len(set(channels(grey))) == 1
     assert channels("independent")[0] > 128 > channels("oracle")[0]
+
+
+def test_our_own_method_cannot_be_taken_for_one_of_the_paper_s() -> None:
+    styles = figures.method_styles(METHODS)
+    ours, searched = styles.pop("weighted"), styles.pop("weighted-best")
+    assert ours.color == searched.color
+    assert ours.dash != searched.dash
+    for style in styles.values():
+        assert {ours.dash, searched.dash}.isdisjoint({style.dash})
+        assert ours.marker != style.marker
+        for sight in SIGHTS.values():
+            distance = np.linalg.norm(lab(sight, ours.color) - lab(sight, style.color))
+            assert distance > 10.0, style.color
+
+
+SIGHTS = {
+    "normal": np.eye(3),
+    "deuteranopia": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+    "protanopia": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "tritanopia": np.array(
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
+    ),
+}
+"""What becomes of linear RGB in the eye (Machado, Oliveira and Fernandes 2009, severity 1)."""
+
+
+def lab(sight: Any, color: str) -> Any:
+    """CIELAB coordinates of a colour as it is seen; a distance of 2 can just be told."""
+    parts = np.array([int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)])
+    seen = np.clip(sight @ np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4), 0, 1)
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    xyz = to_xyz @ seen / np.array([0.9505, 1.0, 1.089])
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
 def played(**changes: Any) -> shoal.BASS:

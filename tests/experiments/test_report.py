@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tests.experiments.test_validation import TINY
 
-from shoal.experiments import figures, published, report, validation
+from shoal.experiments import beyond, figures, published, report, tables, validation
 from shoal.experiments.report import gather, headline, markdown, notices, order_sentence, write_report
 from shoal.experiments.results import ResultsError, load_results, write_cell
 from shoal.experiments.runner import run_experiment
@@ -62,6 +62,17 @@ id = "bass-d0.9"
 label = "BASS δ=0.9"
 policy = "bass"
 parameters = { delta = 0.9 }
+
+[[methods]]
+id = "weighted"
+label = "WeightedBASS (ours)"
+policy = "weighted_bass"
+alphas = [0.6]
+
+[[methods]]
+id = "weighted-best"
+label = "WeightedBASS (ours), best α"
+policy = "weighted_bass"
 
 [[methods]]
 id = "bass-g1"
@@ -188,6 +199,7 @@ def test_report_is_complete(results: Path, page: Path) -> None:
         "final-regret",
         "f1",
         "paired",
+        "beyond",
         "figures",
         "sharing",
         "theory",
@@ -229,6 +241,31 @@ def test_page_and_tables_hold_the_numbers(results: Path, page: Path) -> None:
     assert text == markdown(found, checks_of(results))
     assert "shoal run small.toml" in text
     assert "8,400 CPU-hours" in text
+
+
+def test_our_own_method_is_set_apart(results: Path, page: Path) -> None:
+    found = gathered(results)
+    (contest,) = found.contests
+    text, shown = markdown(found), html.unescape(page.read_text(encoding="utf-8"))
+    assert "but ours" in headline(found)
+    for said in (
+        beyond.summary(found.contests), beyond.NOTE, report.OURS_NOTE, *beyond.line(contest),
+        *(part for pair in contest.pairs for part in tables.paired_line(pair)),
+    ):  # fmt: skip
+        assert said in text
+        assert said in shown
+    assert beyond.markdown(found.contests) in text
+    lines = [line for line in text.splitlines() if line.startswith("| WeightedBASS (ours) |")]
+    assert lines[0].split(" | ")[1] == "0.6 (fixed)"
+    assert all("not in the paper" in line for line in lines[:2])  # of regret and F1
+    assert shown.count('<tr class="ours">') == 4  # two rows, in both tables
+    assert "WeightedBASS" not in " ".join(report._scenario_sentences(found))  # these are about the paper
+    chart = re.search(r'<script type="application/json" id="chart-data">(.*?)</script>', shown, re.S)
+    assert chart is not None
+    drawn = {key: [s["method"] for s in value["series"]] for key, value in json.loads(chart[1]).items()}
+    assert "weighted" in drawn["regret-synthetic-m3-w1"]
+    assert "weighted" not in drawn["alpha-synthetic-m3-w1"]  # one α is no curve
+    assert "weighted-best" in drawn["alpha-synthetic-m3-w1"]
 
 
 def test_errors_of_the_fills_are_kept_and_shown(results: Path, tmp_path: Path) -> None:
@@ -313,7 +350,13 @@ def test_missing_cells_are_said(results: Path, tmp_path: Path) -> None:
         path.unlink()
     (out / "provenance.json").unlink()
     found = gathered(out)
-    assert [row.method for row in found.rows] == ["oracle", "bass-d0.1", "bass-d0.9"]
+    assert [row.method for row in found.rows] == [
+        "oracle",
+        "bass-d0.1",
+        "bass-d0.9",
+        "weighted",
+        "weighted-best",
+    ]
     assert any("are finished" in text for text in notices(found))
     assert "provenance.json is missing" in markdown(found)
     assert "no comparison of BASS" in headline(found)  # the Oracle is not a rival

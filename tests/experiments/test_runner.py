@@ -19,7 +19,7 @@ import shoal
 from shoal.experiments import results, runner
 from shoal.experiments.results import ResultsError, load_results
 from shoal.experiments.runner import Progress, Summary, run_experiment
-from shoal.experiments.spec import ExperimentSpec, SpecError, cells, parse_spec
+from shoal.experiments.spec import ExperimentSpec, SpecError, build_environment, cells, parse_spec
 
 TIMES = ["seconds", "rounds_per_second"]
 
@@ -142,6 +142,18 @@ def test_rows_are_what_the_library_gives_for_the_same_seed(reference: Path) -> N
     parameters = json.loads(row["policy_parameters"])
     assert (parameters["alpha"], parameters["delta"], parameters["radius"]) == (0.1, 0.9, "beta")
     assert row["rounds_per_second"] == pytest.approx(200 / row["seconds"])
+
+
+def test_an_environment_can_have_its_own_pulling(tmp_path: Path) -> None:
+    own = TINY.replace('kind = "synthetic"', 'kind = "synthetic"\npulling = "zipf"')
+    assert own != TINY
+    run_experiment(spec(own), tmp_path, jobs=1, only="/ind/a0.1")
+    for row in load_results(tmp_path).to_pylist():
+        world = build_environment(spec().environments[row["environment"] != "near"], row["seed"])
+        pulling = "zipf" if row["environment"] == "near" else "asynchronous"
+        policy = shoal.Independent(world.n_agents, world.dim, alpha=0.1)
+        trace = shoal.simulate(policy, world, horizon=200, seed=row["seed"], pulling=pulling)
+        assert row["final_regret"] == trace.final_regret
 
 
 def test_labels_are_left_out_and_symbols_resolved_in_the_parameters(tmp_path: Path, reference: Path) -> None:

@@ -1,5 +1,6 @@
 """Specs: what a file may say, and what is said of a file that is wrong."""
 
+import inspect
 import math
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from shoal.environments.registry import make_environment
 from shoal.experiments import spec as specs
 from shoal.experiments.spec import SpecError, cells, load_preset, load_spec, parse_spec, spec_hash
-from shoal.policies.registry import policy_names
+from shoal.policies.registry import policy_class, policy_names
 
 TINY = """
 name = "tiny"
@@ -112,6 +113,10 @@ def test_cells_are_the_grid_policy_by_policy_with_overrides_and_restrictions() -
         ('name = "x"\nhorizon = 1\nruns = 1', "tiny.toml: environments: the grid is empty"),
         (change("name =", "name"), "tiny.toml: "),
         ('pulling = "now"\n' + TINY, "tiny.toml: pulling: Invalid enum value 'now'"),
+        (
+            change('title = "Near"', 'pulling = "now"'),
+            "tiny.toml: environments[0].pulling: Invalid enum value 'now'",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_file_and_key(text: str, message: str) -> None:
@@ -121,7 +126,7 @@ def test_what_is_wrong_is_named_with_file_and_key(text: str, message: str) -> No
 
 
 def test_an_unknown_preset_is_refused_with_those_there_are() -> None:
-    with pytest.raises(SpecError, match="unknown preset 'quik'; known are quick, tables, paper"):
+    with pytest.raises(SpecError, match="unknown preset 'quik'; known are quick, tables, paper, beyond"):
         load_preset("quik")
 
 
@@ -134,12 +139,13 @@ def test_presets_are_valid_and_survive_being_written_out(name: str) -> None:
 
 
 def test_presets_are_the_paper_s_experiments() -> None:
-    quick, tables, paper = map(load_preset, specs.PRESETS)
+    quick, tables, paper = map(load_preset, ("quick", "tables", "paper"))
     scenarios = {"synthetic-m3-w1", "synthetic-m3-w7"}
     assert {environment.id for environment in quick.environments} == scenarios
     assert {method.policy for method in quick.methods} == set(policy_names())
     assert {environment.id for environment in tables.environments} == scenarios
     expected = "ind oracle dynucb club-g4 club-g2 sclub-g4 sclub-g2 bass-d0.1 bass-d0.9 cmlb-g4 cmlb-g2"
+    expected += " weighted weighted-best"
     assert " ".join(method.id for method in tables.methods if method.group == "main") == expected
     for spec in (tables, paper):
         assert (spec.horizon, spec.runs) == (50_000, 50)
@@ -166,7 +172,52 @@ def test_presets_are_the_paper_s_experiments() -> None:
     )
     for environment in optional:
         found = [c.method.id for c in cells(paper) if c.environment.id == environment and c.alpha == 0.1]
-        assert sorted(found) == sorted(expected.split())
+        assert sorted(found) == sorted([*expected.split(), "weighted-best"])
+
+
+@pytest.mark.parametrize("name", specs.PRESETS)
+def test_our_own_policy_is_in_every_preset_at_its_defaults_after_the_paper_s(name: str) -> None:
+    spec = load_preset(name)
+    fixed, searched = (method for method in spec.methods if method.policy == "weighted_bass")
+    assert [method.id for method in spec.methods if method.group == "main"][-2:] == [fixed.id, searched.id]
+    default = inspect.signature(policy_class("weighted_bass")).parameters["alpha"].default
+    assert fixed.alphas == (default,)
+    assert searched.alphas is None
+    assert fixed.parameters == searched.parameters == {}
+    assert (fixed.label, searched.label) == ("WeightedBASS (ours)", "WeightedBASS (ours), best α")
+    for method in (fixed, searched):
+        assert {cell.environment.id for cell in cells(spec) if cell.method == method} == {
+            environment.id for environment in spec.environments
+        }
+
+
+def test_beyond_has_every_scenario_on_seeds_that_nothing_was_chosen_on() -> None:
+    spec = load_preset("beyond")
+    assert spec.seed >= 10_000
+    assert spec.runs == 20
+    found = {item.id: item for item in spec.environments}
+    paper = {item.id: item for item in load_preset("paper").environments}
+    assert all(found[name] == item for name, item in paper.items())
+    ours = [item for name, item in found.items() if name not in paper]
+    assert [(item.kind, item.pulling) for item in ours] == [
+        ("continuum", None),
+        ("synthetic", "zipf"),
+        ("synthetic", None),
+        ("synthetic", None),
+        ("synthetic", None),
+        ("changing-agents", None),
+    ]
+    assert [(item.parameters["n_agents"], item.parameters["dim"]) for item in ours[2:5]] == [
+        (20, 10),
+        (1000, 10),
+        (100, 30),
+    ]
+    assert ours[0].parameters["spread"] == 0.8
+    assert ours[-1].parameters["change_after"] == spec.horizon // 2
+    for item in spec.environments:
+        if not item.optional:  # the oracle is there where there are clusters
+            has_oracle = any(c.environment == item and c.method.id == "oracle" for c in cells(spec))
+            assert has_oracle is (specs.build_environment(item, spec.seed).labels is not None)
 
 
 def test_what_is_written_out_is_read_back_whatever_it_holds() -> None:
@@ -193,6 +244,7 @@ def test_the_hash_knows_what_determines_the_numbers_and_nothing_else() -> None:
         change('["near"]', '["far"]'),
         change('group = "gamma"', ""),
         'pulling = "synchronous"\n' + TINY,
+        change('title = "Near"', 'title = "Near"\npulling = "zipf"'),
     ]
     assert len({base, *(spec_hash(parse(text)) for text in others)}) == len(others) + 1
 
@@ -271,7 +323,7 @@ def test_a_single_cell_takes_the_paper_s_parameters_unless_told_otherwise() -> N
         specs.single("bass", "synthetic", alpha=0.3, horizon=10, policy_parameters={"detla": 0.3})
 
 
-@pytest.mark.parametrize("kind", ["synthetic", "gaussian", "changing-arms"])
+@pytest.mark.parametrize("kind", ["synthetic", "gaussian", "changing-arms", "changing-agents", "continuum"])
 def test_every_made_environment_can_be_had_by_its_name_alone(kind: str) -> None:
     (environment,) = specs.single("bass", kind, alpha=0.3, horizon=10).environments
     assert specs.build_environment(environment, 0).n_agents == 100

@@ -304,6 +304,29 @@ def test_gamma_points_take_the_published_scale_from_the_tables_on_the_same_alpha
     assert found == [("beta", 1.5, 0.3, 8.0), ("beta", 2.0, 0.3, 7.0), ("beta_squared", 1.25, 0.3, 5.0)]
 
 
+def test_our_own_method_is_marked_and_not_among_bass_s_rivals() -> None:
+    table = make_table(
+        rows_of("ind", "independent", 0.3, [10.0, 20.0]),
+        rows_of("bass-d0.1", "bass", 0.3, [5.0, 6.0]),
+        rows_of("weighted", "weighted_bass", 0.6, [3.0, 4.0]),
+        rows_of("weighted-best", "weighted_bass", 0.6, [3.0, 4.0]),
+        rows_of("weighted-best", "weighted_bass", 1.0, [4.0, 5.0]),
+    )
+    rows = tables.main_rows(table, Names({}, {}, frozenset({"weighted"})))
+    assert [(row.method, row.is_ours, row.fixed) for row in rows] == [
+        ("ind", False, False),
+        ("bass-d0.1", False, False),
+        ("weighted", True, True),
+        ("weighted-best", True, False),
+    ]
+    fixed, searched = map(tables.regret_line, rows[2:])
+    assert fixed[1] == "0.6 (fixed)"
+    assert searched[1] == "0.6 (edge)"
+    assert fixed[-3:] == searched[-3:] == ["not in the paper", "–", "–"]
+    assert tables.f1_line(rows[2])[-3:] == ["not in the paper", "–", "–"]
+    assert [pair.method for pair in tables.paired_comparisons(table, rows)] == ["ind"]
+
+
 def test_order_and_names_come_from_the_spec() -> None:
     table = make_table(
         rows_of("a", "independent", 0.1, [1.0]),

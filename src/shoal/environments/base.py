@@ -16,9 +16,9 @@ class Environment:
     arms : (K, d)
         The arms; where they change every round, those of the first.
     mean_rewards : (N, K)
-        Mean reward of every agent for every one of `arms`.
+        Mean reward of every agent for every one of `arms`; where they change, those of the first round.
     theta_star : (N, d) or None
-        True parameters, where there are any.
+        True parameters, where there are any; where they change, those of the first round.
     labels : (N,) or None
         True clusters, where there are any.
     noise_scale : float
@@ -74,8 +74,12 @@ class Environment:
         """Arms of rounds `first`, …, `last` (from 1 on): shape (rounds, K, d), or (1, K, d) if they stay."""
         return self.arms[None].copy()
 
-    def rewards_in(self, arms: Tensor, rounds: Integers, agents: Integers) -> Matrix:
-        """Mean rewards, shape (n, K), of `agents` (n,) whose arms are `arms[rounds]` (n,); see `arms_in`."""
+    def rewards_in(self, arms: Tensor, rounds: Integers, agents: Integers, *, first: int) -> Matrix:
+        """Mean rewards, shape (n, K), of `agents` (n,) in `rounds` (n,), counted from 1.
+
+        `arms` are what `arms_in` gave from round `first` on: those of round t are `arms[t - first]`, or
+        `arms[0]` if they stay.
+        """
         return np.asarray(self.mean_rewards[agents])
 
     def __repr__(self) -> str:

@@ -9,6 +9,8 @@ _PLACES = {
     "synthetic": ("synthetic", "SyntheticClusters"),
     "gaussian": ("synthetic", "GaussianClusters"),
     "changing-arms": ("synthetic", "ChangingArms"),
+    "changing-agents": ("synthetic", "ChangingAgents"),
+    "continuum": ("synthetic", "Continuum"),
     "movielens": ("movielens", "MovieLens"),
     "letor": ("letor", "LearningToRank"),
 }

@@ -1,4 +1,7 @@
-"""Clusters of agents with made-up parameters: the paper's two benchmarks, and one with moving arms."""
+"""Agents with made-up parameters: the paper's two benchmarks, and others that its assumptions leave out.
+
+Those are arms that change every round, agents on a line without clusters, and agents that change their mind.
+"""
 
 import math
 
@@ -59,9 +62,76 @@ class SyntheticClusters(Environment):
                 centers[m, m - 1 : m + 1] = math.cos(angle), math.sin(angle)
         around = np.repeat(centers, count, axis=0)
         rng = np.random.default_rng(validation.seed_or_none("seed", seed))
-        norms = np.linalg.norm(around, axis=1, keepdims=True)
-        arms = around + spread * norms * rng.standard_normal(around.shape)
-        super().__init__(arms, theta_star=centers[labels], labels=labels, noise_scale=noise_scale)
+        super().__init__(
+            _scatter(around, spread, rng),
+            theta_star=centers[labels],
+            labels=labels,
+            noise_scale=noise_scale,
+        )
+
+
+class ChangingAgents(SyntheticClusters):
+    """`SyntheticClusters` whose agents change their parameters once.
+
+    After round `change_after` the agents' parameters are dealt out anew, by a random permutation: clusters
+    keep their sizes, and about one agent in `n_clusters` keeps its parameter. Arms are those of
+    `SyntheticClusters` with the same seed, and stay.
+
+    Parameters
+    ----------
+    n_agents, dim, n_clusters, angle
+        As for `SyntheticClusters`.
+    change_after : int
+        Rounds with the first parameters.
+    arms_per_cluster, arm_spread, noise_scale
+        As for `SyntheticClusters`.
+    seed : int or None
+        Seed of the arms and of the permutation.
+
+    Attributes
+    ----------
+    theta_after : (N, d)
+        True parameters after the change; `theta_star` and `mean_rewards` are those before it.
+    labels : None
+        No clustering is true in all rounds, so there is none to score a graph against, or to pool by.
+    """
+
+    def __init__(
+        self,
+        n_agents: int,
+        dim: int,
+        n_clusters: int,
+        angle: float,
+        *,
+        change_after: int,
+        arms_per_cluster: int = 5,
+        arm_spread: float = 0.5,
+        noise_scale: float = 1.0,
+        seed: int | None = None,
+    ) -> None:
+        self.change_after = validation.positive_int("change_after", change_after)
+        entropy = _entropy(seed)
+        super().__init__(
+            n_agents,
+            dim,
+            n_clusters,
+            angle,
+            arms_per_cluster=arms_per_cluster,
+            arm_spread=arm_spread,
+            noise_scale=noise_scale,
+            seed=entropy,
+        )
+        assert self.theta_star is not None  # by construction
+        self.labels = None
+        dealt = np.random.default_rng([1, entropy]).permutation(self.n_agents)
+        self.theta_after = self.theta_star[dealt]
+        self._means_after = self.mean_rewards[dealt]
+        self.theta_after.flags.writeable = self._means_after.flags.writeable = False
+
+    def rewards_in(self, arms: Tensor, rounds: Integers, agents: Integers, *, first: int) -> Matrix:
+        """Mean rewards, shape (n, K), of `agents` (n,) with the parameters they have in `rounds` (n,)."""
+        after = (rounds > self.change_after)[:, None]
+        return np.where(after, self._means_after[agents], self.mean_rewards[agents])
 
 
 class GaussianClusters(Environment):
@@ -91,6 +161,53 @@ class GaussianClusters(Environment):
         centers = rng.standard_normal((n_clusters, dim))
         arms = rng.standard_normal((validation.positive_int("n_arms", n_arms), dim))
         super().__init__(arms, theta_star=centers[labels], labels=labels, noise_scale=noise_scale)
+
+
+class Continuum(Environment):
+    """Agents on a line, without clusters: `θ_i = θ_0 + spread z_i u`, z_i uniform in [−1, 1].
+
+    θ_0 and u are random orthonormal vectors. Arms are scattered as in `SyntheticClusters`, around points of
+    the same line, evenly spaced from one end to the other: `x = c + arm_spread ‖c‖ g`, g standard normal.
+
+    Parameters
+    ----------
+    n_agents, dim : int
+        `dim` must be at least 2.
+    spread : float
+        Half the length of the line.
+    n_arms : int
+    arm_spread : float
+    noise_scale : float
+    seed : int or None
+        Seed of parameters and arms.
+
+    Notes
+    -----
+    `labels` is None: there is nothing to score a graph against, and no oracle.
+    """
+
+    def __init__(
+        self,
+        n_agents: int,
+        dim: int,
+        *,
+        spread: float = 0.8,
+        n_arms: int = 15,
+        arm_spread: float = 0.5,
+        noise_scale: float = 1.0,
+        seed: int | None = None,
+    ) -> None:
+        n_agents, dim = validation.positive_int("n_agents", n_agents), validation.positive_int("dim", dim)
+        if dim < 2:
+            raise ValueError(f"dim must be at least 2, for a line beside its middle's direction, got {dim}")
+        spread = validation.number("spread", spread, low=0.0)
+        n_arms = validation.positive_int("n_arms", n_arms)
+        arm_spread = validation.number("arm_spread", arm_spread, low=0.0)
+        rng = np.random.default_rng(validation.seed_or_none("seed", seed))
+        middle, direction = np.linalg.qr(rng.standard_normal((dim, 2)))[0].T
+        theta_star = middle + spread * rng.uniform(-1.0, 1.0, (n_agents, 1)) * direction
+        around = middle + spread * np.linspace(-1.0, 1.0, n_arms)[:, None] * direction
+        super().__init__(_scatter(around, arm_spread, rng), theta_star=theta_star, noise_scale=noise_scale)
 
 
 class ChangingArms(Environment):
@@ -131,10 +248,10 @@ class ChangingArms(Environment):
         offset = start - start // BLOCK * BLOCK
         return np.ascontiguousarray(np.concatenate(blocks)[offset : offset + stop - start])
 
-    def rewards_in(self, arms: Tensor, rounds: Integers, agents: Integers) -> Matrix:
-        """Mean rewards, shape (n, K), of `agents` (n,) whose arms are `arms[rounds]`."""
+    def rewards_in(self, arms: Tensor, rounds: Integers, agents: Integers, *, first: int) -> Matrix:
+        """Mean rewards, shape (n, K), of `agents` (n,) in `rounds` (n,), for the arms of each round."""
         assert self.theta_star is not None  # by construction
-        return np.asarray(np.einsum("nkd,nd->nk", arms[rounds], self.theta_star[agents]))
+        return np.asarray(np.einsum("nkd,nd->nk", arms[rounds - first], self.theta_star[agents]))
 
     def _block(self, index: int) -> Tensor:
         rng = self._rng(1 + index)
@@ -149,6 +266,12 @@ def _entropy(seed: int | None) -> int:
     """The seed, or where there is none, one drawn once."""
     seed = validation.seed_or_none("seed", seed)
     return int(np.random.default_rng().integers(2**63)) if seed is None else seed
+
+
+def _scatter(around: Matrix, spread: float, rng: np.random.Generator) -> Matrix:
+    """Arms, one near each of these points: `c + spread ‖c‖ g`, g standard normal."""
+    norms = np.linalg.norm(around, axis=1, keepdims=True)
+    return np.asarray(around + spread * norms * rng.standard_normal(around.shape))
 
 
 def _on_sphere(vectors: Tensor) -> Tensor:

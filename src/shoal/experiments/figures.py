@@ -60,14 +60,20 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "bass": (ORANGE, "*"),
     "independent": ("#949494", "x"),
     "oracle": ("#3a3a3a", "+"),
+    "weighted_bass": ("#009e73", "p"),
 }
-"""Colour and marker of each policy."""
+"""Colour and marker of each policy. The colour-blind can tell the green of our own from the others."""
 
 OTHERS = (("#17827f", "v"), ("#6a4fb3", "P"), ("#7a7a00", "h"), ("#00629b", "<"))
 """Colours and markers of policies that are not in the paper."""
 
 DASHES: tuple[tuple[float, ...], ...] = ((), (4.0, 2.0), (1.0, 1.5), (5.0, 1.5, 1.0, 1.5))
 """Lines of the first, second, … variant of a policy."""
+
+OWN_DASHES: dict[str, tuple[tuple[float, ...], ...]] = {
+    "weighted_bass": ((6.0, 1.5, 1.0, 1.5, 1.0, 1.5), (2.0, 1.0))
+}
+"""Lines of what is not in the paper, so that no reader takes it for one of its methods."""
 
 
 def method_styles(methods: Iterable[tuple[str, str]]) -> dict[str, Style]:
@@ -82,9 +88,10 @@ def method_styles(methods: Iterable[tuple[str, str]]) -> dict[str, Style]:
         if policy not in families:
             families[policy] = next(others)
         color, marker = families[policy]
-        variant = seen.get(policy, 0)
+        variant, dashes = seen.get(policy, 0), OWN_DASHES.get(policy, DASHES)
         seen[policy] = variant + 1
-        styles[method] = Style(color, marker, DASHES[variant % len(DASHES)], 2.2 if policy == "bass" else 1.5)
+        width = 2.2 if policy in ("bass", "weighted_bass") else 1.5
+        styles[method] = Style(color, marker, dashes[variant % len(dashes)], width)
     return styles
 
 

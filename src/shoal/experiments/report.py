@@ -20,12 +20,15 @@ from matplotlib.figure import Figure
 
 from shoal.environments import datasets
 from shoal.environments.sources import DataUnavailable
-from shoal.experiments import figures, published, tables, validation
+from shoal.experiments import beyond, figures, published, tables, validation
+from shoal.experiments.beyond import Contest
 from shoal.experiments.figures import Line
 from shoal.experiments.results import PROVENANCE, SPEC, load_results, write_whole
 from shoal.experiments.spec import ExperimentSpec, cells, load_spec
 from shoal.experiments.tables import Curve, GammaPoint, Names, Paired, Row, unique
 from shoal.experiments.validation import Check, Measured
+
+BEYOND = "Beyond the paper: WeightedBASS"
 
 REAL_DATA = {
     "movielens": (
@@ -63,6 +66,8 @@ class Report:
     cells_total: int
     rows: list[Row]
     pairs: list[Paired]
+    contests: list[Contest]
+    """Our own method against others, by environment."""
     gamma: list[GammaPoint]
     comparable: Mapping[str, bool]
     """For each environment with printed figures: whether ours were made in the same setting."""
@@ -142,6 +147,7 @@ def gather(out: Path, table: pa.Table) -> Report:
     names = Names(
         environments={item.id: item.title or item.id for item in spec.environments},
         methods={item.id: item.label or item.id for item in spec.methods},
+        fixed=frozenset(item.id for item in spec.methods if item.alphas and len(item.alphas) == 1),
     )
     try:
         provenance = json.loads((out / PROVENANCE).read_text(encoding="utf-8"))
@@ -156,6 +162,7 @@ def gather(out: Path, table: pa.Table) -> Report:
         cells_total=len(cells(spec)),
         rows=rows,
         pairs=tables.paired_comparisons(table, rows),
+        contests=beyond.contests(table, rows),
         gamma=tables.gamma_points(table),
         comparable={
             environment: tables.is_comparable(table, environment)
@@ -195,8 +202,8 @@ def headline(report: Report) -> str:
         return "These results hold no comparison of BASS with another method yet."
     wins = sum(ours.regret.mean < other.regret.mean for _, ours, other in judged)
     lead = (
-        "BASS has the lowest mean regret of all methods that do not know the clusters in "
-        f"{wins} of {len(judged)} scenario{'s' if len(judged) > 1 else ''}."
+        f"BASS has the lowest mean regret of all methods{' but ours' if report.contests else ''} that do not "
+        f"know the clusters in {wins} of {len(judged)} scenario{'s' if len(judged) > 1 else ''}."
     )
     compared = [
         row.regret_printed
@@ -230,7 +237,7 @@ def order_sentence(rows: Sequence[Row]) -> str:
     """Whether mean regrets are ordered as in the paper: Oracle, then BASS, then everyone else."""
     oracle = [row for row in rows if row.policy == "oracle"]
     ours = [row for row in rows if row.policy == "bass"]
-    others = [row for row in rows if row.policy not in ("oracle", "bass")]
+    others = [row for row in rows if row.policy not in ("oracle", "bass") and not row.is_ours]
     wrong = [
         f"{a.label} is not below {b.label}" for a in oracle for b in ours if a.regret.mean >= b.regret.mean
     ]
@@ -291,6 +298,11 @@ METHOD_NOTE = (
     "is chosen on the very runs that are reported, which flatters every method alike; nothing is tuned per "
     "seed. Intervals are 95% intervals of the mean (Student t), std is the standard deviation between runs "
     "(n − 1). Medians are shown because some methods, DynUCB above all, have heavy tails."
+)
+OURS_NOTE = (
+    "WeightedBASS (ours) is not in the paper, so nothing published stands beside it. It is run at its "
+    "default parameters, α included (“fixed”), beside methods that each have the α that suits them best; the "
+    "row “best α” gives it that advantage, too, and is what the figure of regret against α shows."
 )
 F1_NOTE = (
     "F1 of the edges of the graph against the pairs of agents in the same true cluster, at the end of the "
@@ -362,10 +374,10 @@ def provenance_items(report: Report) -> list[tuple[str, str]]:
 
 def markdown(report: Report, checks: Sequence[Check] = (), errors: FillErrors | None = None) -> str:
     """The tables and remarks as Markdown; with the checks of theory and fills, if there are any."""
-    parts = [f"# Results: {report.spec.name}", headline(report)]
+    parts = [f"# Results: {report.spec.name}", headline(report), beyond.summary(report.contests)]
     parts.append(_bullets(_scenario_sentences(report)))
     parts += [f"> {text}" for text in notices(report)]
-    parts += ["## Final regret", METHOD_NOTE]
+    parts += ["## Final regret", METHOD_NOTE, OURS_NOTE if report.contests else ""]
     regret_remarks, f1_remarks = remarks(report.rows)
     for environment in report.environments:
         rows = report.of(environment)
@@ -392,6 +404,14 @@ def markdown(report: Report, checks: Sequence[Check] = (), errors: FillErrors | 
             if pairs:
                 title = f"### {pairs[0].reference}, {report.title(environment)}"
                 parts += [title, tables.markdown_table(tables.PAIRED_HEADER, map(tables.paired_line, pairs))]
+    if report.contests:
+        parts += [f"## {BEYOND}", beyond.NOTE, beyond.markdown(report.contests)]
+        for contest in report.contests:
+            if contest.pairs:
+                parts += [
+                    f"### {contest.ours.label}, {contest.title}",
+                    tables.markdown_table(tables.PAIRED_HEADER, map(tables.paired_line, contest.pairs)),
+                ]
     if checks:
         parts += ["## Theory against simulation", validation.summary(checks), THEORY_NOTE]
         parts += [f"> {BENCHMARK_NOTE}", _bullets(validation.remarks(checks))]
@@ -456,7 +476,7 @@ def _draw_charts(report: Report, table: pa.Table, directory: Path) -> list[Chart
             lines = []
             for row in rows:
                 if kind.name == "alpha":
-                    curve: Curve | None = row.regret_by_alpha
+                    curve: Curve | None = None if row.fixed else row.regret_by_alpha
                 else:
                     curve = tables.curve(table, f"curve_{kind.name}", row.cell)
                 if curve is not None:
@@ -573,6 +593,7 @@ def _page(
         ("final-regret", "Final regret", _regret_section(report)),
         ("f1", "F1 score", _f1_section(report)),
         ("paired", "Run by run", _paired_section(report)),
+        ("beyond", BEYOND, _beyond_section(report)),
         ("figures", "Figures", _charts_section(report, charts)),
         ("sharing", "How sharing works", "".join(_still(*still) for still in stills)),
         ("theory", "Theory against simulation", _theory_section(checks, theory)),
@@ -584,11 +605,12 @@ def _page(
     body = "".join(f'<section id="{key}"><h2>{title}</h2>{text}</section>' for key, title, text in sections)
     noted = "".join(f"<p>{html.escape(text)}</p>" for text in notices(report))
     summary = "".join(f"<li>{html.escape(text)}</li>" for text in _scenario_sentences(report))
+    lead = " ".join(text for text in (headline(report), beyond.summary(report.contests)) if text)
     data = {chart.key: _chart_data(chart) for chart in charts}
     return Template(_asset("page.html")).substitute(
         name=html.escape(report.spec.name),
         setting=html.escape(_setting(report.spec)),
-        headline=html.escape(headline(report)),
+        headline=html.escape(lead),
         summary=f'<ul class="remarks">{summary}</ul>' if summary else "",
         notices=f'<div class="note">{noted}</div>' if noted else "",
         links=links,
@@ -602,7 +624,8 @@ def _page(
 
 
 def _regret_section(report: Report) -> str:
-    parts = [f"<p>{html.escape(METHOD_NOTE)}</p>"]
+    notes = [METHOD_NOTE, OURS_NOTE] if report.contests else [METHOD_NOTE]
+    parts = [f"<p>{html.escape(note)}</p>" for note in notes]
     for environment in report.environments:
         rows = report.of(environment)
         parts.append(
@@ -645,6 +668,18 @@ def _paired_section(report: Report) -> str:
             caption = f"{report.title(environment)}: {pairs[0].reference} minus each method, final regret"
             parts.append(_table(tables.PAIRED_HEADER, pairs, tables.paired_line, caption))
     return f"<p>{html.escape(PAIRED_NOTE)}</p>" + "".join(parts) if parts else ""
+
+
+def _beyond_section(report: Report) -> str:
+    if not report.contests:
+        return ""
+    parts = [f"<p>{html.escape(beyond.NOTE)}</p>"]
+    parts.append(_table(beyond.HEADER, report.contests, beyond.line, "WeightedBASS in every scenario"))
+    for contest in report.contests:
+        caption = f"{contest.title}: {contest.ours.label} minus each method, final regret"
+        if contest.pairs:
+            parts.append(_table(tables.PAIRED_HEADER, contest.pairs, tables.paired_line, caption))
+    return "".join(parts)
 
 
 def _charts_section(report: Report, charts: Sequence[Chart]) -> str:
@@ -730,12 +765,13 @@ def _table(
     body = []
     for entry in entries:
         first, *rest = line(entry)
-        ours = ' class="ours"' if getattr(entry, "policy", "") == "bass" else ""
+        kinds = {"bass": ' class="reference"', tables.OURS: ' class="ours"'}
+        look = kinds.get(getattr(entry, "policy", ""), "")
         items = "".join(
             f'<td class="{text}">{text}</td>' if text in ("yes", "no") else f"<td>{html.escape(text)}</td>"
             for text in rest
         )
-        body.append(f'<tr{ours}><th scope="row">{html.escape(first)}</th>{items}</tr>')
+        body.append(f'<tr{look}><th scope="row">{html.escape(first)}</th>{items}</tr>')
     kind = ' class="wordy"' if wordy else ""
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{html.escape(caption)}">'
@@ -809,7 +845,7 @@ def _scenario_sentences(report: Report) -> list[str]:
 
 
 def _best_other(rows: Sequence[Row]) -> Row | None:
-    others = [row for row in rows if row.policy not in ("bass", "oracle")]
+    others = [row for row in rows if row.policy not in ("bass", "oracle") and not row.is_ours]
     return min(others, key=lambda row: row.regret.mean, default=None)
 
 

@@ -450,7 +450,8 @@ class _Gathered:
 
 
 def _task(spec: ExperimentSpec, cell: Cell, runs: Sequence[int]) -> Task:
-    return Task(cell, tuple(runs), spec.seed, spec.horizon, spec.points, spec.pulling)
+    pulling = cell.environment.pulling or spec.pulling
+    return Task(cell, tuple(runs), spec.seed, spec.horizon, spec.points, pulling)
 
 
 def _warm_up(task: Task) -> None:

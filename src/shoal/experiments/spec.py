@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, cast, get_args
 
 import msgspec
 import numpy as np
@@ -21,11 +21,12 @@ from shoal.environments.base import Environment
 from shoal.environments.registry import environment_class, environment_names, make_environment
 from shoal.experiments.fingerprint import code_fingerprint
 from shoal.policies.registry import policy_class, policy_names
+from shoal.simulation import PullingWord
 
 SCHEMA_VERSION = 1
 """Version of the results' columns and of what a run is; part of every spec's hash."""
 
-PRESETS = ("quick", "tables", "paper")
+PRESETS = ("quick", "tables", "paper", "beyond")
 
 Scalar = bool | int | float | str
 Parameters = dict[str, Scalar | list[Scalar]]
@@ -52,6 +53,8 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     kind: str
     title: str = ""
     parameters: Parameters = {}
+    pulling: PullingWord | None = None
+    """Instead of the spec's own."""
     optional: bool = False
     """Whether to go on without it when its data or packages are missing."""
 
@@ -84,7 +87,7 @@ class ExperimentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     seed: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Run r uses seed + r for environment, order of agents, noise and policy alike."""
     points: Positive = 200
-    pulling: Literal["asynchronous", "synchronous"] = "asynchronous"
+    pulling: PullingWord = "asynchronous"
     alphas: tuple[float, ...] = ()
     environments: tuple[EnvironmentSpec, ...] = ()
     methods: tuple[MethodSpec, ...] = ()
@@ -117,7 +120,7 @@ def load_spec(path: str | Path, *, seed: int | None = None) -> ExperimentSpec:
 
 
 def load_preset(name: str, *, seed: int | None = None) -> ExperimentSpec:
-    """Read one of the specs that come with the package: "quick", "tables" or "paper"."""
+    """Read one of the specs that come with the package; see `PRESETS`."""
     if name not in PRESETS:
         raise SpecError(f"unknown preset {name!r}; known are {', '.join(PRESETS)}")
     text = (resources.files("shoal.experiments") / "presets" / f"{name}.toml").read_bytes()
@@ -140,6 +143,8 @@ def check_spec(spec: ExperimentSpec) -> None:
     fail = _failure(spec)
     if spec.seed < 0:
         raise fail("seed", f"must be at least 0, got {spec.seed}")
+    if spec.pulling not in get_args(PullingWord):
+        raise fail("pulling", f"must be one of {', '.join(get_args(PullingWord))}, got {spec.pulling!r}")
     _check_ids("environments", [environment.id for environment in spec.environments], fail)
     _check_ids("methods", [method.id for method in spec.methods], fail)
     for index, environment in enumerate(spec.environments):
@@ -176,7 +181,7 @@ def grid(spec: ExperimentSpec) -> dict[str, Any]:
     """What of a spec determines its numbers, as plain data."""
     return {
         **{key: getattr(spec, key) for key in ("horizon", "runs", "seed", "points", "pulling")},
-        "environments": {item.id: [item.kind, item.parameters] for item in spec.environments},
+        "environments": {item.id: [item.kind, item.parameters, item.pulling] for item in spec.environments},
         "methods": {item.id: [item.policy, item.parameters, item.group] for item in spec.methods},
         "cells": sorted(cell.id for cell in cells(spec)),
     }
@@ -238,21 +243,25 @@ def single(
     horizon: int,
     runs: int = 1,
     seed: int = 0,
+    pulling: str = "asynchronous",
     policy_parameters: Parameters | None = None,
     environment_parameters: Parameters | None = None,
 ) -> ExperimentSpec:
-    """A spec of a single cell. Parameters not given are those of the preset "paper", where it has any."""
-    paper = load_preset("paper")
+    """A spec of a single cell. Parameters not given are those of the preset "paper", or else "beyond"."""
+    known = [load_preset("paper"), load_preset("beyond")]
     environment = next(
-        (dict(item.parameters) for item in paper.environments if item.kind == kind),
+        (dict(item.parameters) for preset in known for item in preset.environments if item.kind == kind),
         {"n_agents": 100, "dim": 10},
     )
-    method = next((dict(item.parameters) for item in paper.methods if item.policy == policy), {})
+    method = next(
+        (dict(item.parameters) for preset in known for item in preset.methods if item.policy == policy), {}
+    )
     spec = ExperimentSpec(
         name="single",
         horizon=horizon,
         runs=runs,
         seed=seed,
+        pulling=cast(PullingWord, pulling),
         alphas=(alpha,),
         environments=(
             EnvironmentSpec(id=kind, kind=kind, parameters=environment | (environment_parameters or {})),

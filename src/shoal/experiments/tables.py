@@ -23,6 +23,9 @@ from shoal.types import Integers, Matrix, Vector
 MAIN, GAMMA = "main", "gamma"
 """Groups of methods: those of the tables, and those of the figure on γ and radius."""
 
+OURS = "weighted_bass"
+"""The policy that is not in the paper: it is shown beside its methods, never counted among them."""
+
 BOOTSTRAP_SAMPLES = 10_000
 
 
@@ -32,6 +35,8 @@ class Names:
 
     environments: Mapping[str, str]
     methods: Mapping[str, str]
+    fixed: frozenset[str] = frozenset()
+    """Methods whose α was given, not searched for."""
 
     def environment(self, key: str) -> str:
         """Title of an environment, its id where it has none."""
@@ -96,6 +101,8 @@ class Row:
     method: str
     label: str
     policy: str
+    fixed: bool
+    """Whether α was given, not searched for."""
     cell: Cell
     regret: Summary
     regret_printed: Comparison | None
@@ -110,6 +117,11 @@ class Row:
         return self.cell.alpha
 
     @property
+    def is_ours(self) -> bool:
+        """Whether the method is not in the paper but our own."""
+        return self.policy == OURS
+
+    @property
     def at_edge(self) -> bool:
         """Whether the best α is the smallest or largest of several, so that a wider grid may do better."""
         alphas = self.regret_by_alpha.x
@@ -118,7 +130,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Paired:
-    """BASS against another method on the same seeds; differences are BASS minus the other."""
+    """A method, the reference, against another on the same seeds; differences are reference minus other."""
 
     environment: str
     reference: str
@@ -132,7 +144,7 @@ class Paired:
     bootstrap_high: float
     """The same by bootstrap (percentiles), which does not need the differences to be normal."""
     won: float
-    """Share of runs in which BASS had the lower regret."""
+    """Share of runs in which the reference had the lower regret."""
     sign_p: float
     """Two-sided p-value of the sign test."""
     runs: int
@@ -248,6 +260,7 @@ def main_rows(table: pa.Table, names: Names) -> list[Row]:
                 method=method,
                 label=names.method(method),
                 policy=cell.policy,
+                fixed=method in names.fixed,
                 cell=cell,
                 regret=regret,
                 regret_printed=_compare(regret.mean, printed, same, 0.0),
@@ -264,19 +277,22 @@ def main_rows(table: pa.Table, names: Names) -> list[Row]:
 
 
 def paired_comparisons(table: pa.Table, rows: Sequence[Row]) -> list[Paired]:
-    """BASS (see `reference_row`) against every other policy, each at its best α, on the same seeds."""
+    """BASS (see `reference_row`) against all policies but ours, each at its best α, on the same seeds."""
     pairs = []
     for environment in unique(row.environment for row in rows):
         here = [row for row in rows if row.environment == environment]
         reference = reference_row(here)
-        if reference is None:
-            continue
-        for row in here:
-            if row.policy != reference.policy:
-                own, other = _on_same_seeds(table, reference.cell, row.cell)
-                if len(own):
-                    pairs.append(compare_paired(own, other, reference=reference, row=row))
-    return pairs
+        others = [row for row in here if reference is not None and row.policy not in (reference.policy, OURS)]
+        pairs += [pair_up(table, reference, row) for row in others]
+    return [pair for pair in pairs if pair is not None]
+
+
+def pair_up(table: pa.Table, reference: Row | None, row: Row | None) -> Paired | None:
+    """Compare two methods on the seeds that both have; None where one is missing or there are none."""
+    if reference is None or row is None:
+        return None
+    own, other = _on_same_seeds(table, reference.cell, row.cell)
+    return compare_paired(own, other, reference=reference, row=row) if len(own) else None
 
 
 def reference_row(rows: Sequence[Row]) -> Row | None:
@@ -470,7 +486,7 @@ REGRET_HEADER = (
 )
 F1_HEADER = ("method", "mean ± std", "95% interval", "runs", "published", "difference", "within tolerance")
 PAIRED_HEADER = (
-    "BASS against",
+    "against",
     "mean difference",
     "95% interval (paired t)",
     "95% interval (bootstrap)",
@@ -483,7 +499,7 @@ PAIRED_HEADER = (
 def regret_line(row: Row) -> list[str]:
     """A line of the table of final regret, as text."""
     s = row.regret
-    alpha = f"{row.alpha:g}" + (" (edge)" if row.at_edge else "")
+    alpha = f"{row.alpha:g}" + (" (fixed)" if row.fixed else " (edge)" if row.at_edge else "")
     return [
         row.label,
         alpha,
@@ -491,7 +507,7 @@ def regret_line(row: Row) -> list[str]:
         _interval(s.low, s.high, "{:,.0f}"),
         f"{s.median:,.0f}",
         str(s.runs),
-        *_comparison(row.regret_printed, "{:,.1f}", "{:+,.0f}"),
+        *_comparison(row, row.regret_printed, "{:,.1f}", "{:+,.0f}"),
     ]
 
 
@@ -505,7 +521,7 @@ def f1_line(row: Row) -> list[str]:
         _plus_minus(s, "{:.2f}"),
         _interval(s.low, s.high, "{:.2f}"),
         str(s.runs),
-        *_comparison(row.f1_printed, "{:.1f}", "{:+.2f}"),
+        *_comparison(row, row.f1_printed, "{:.1f}", "{:+.2f}"),
     ]
 
 
@@ -568,9 +584,9 @@ def _interval(low: float, high: float, form: str) -> str:
     return "–" if math.isnan(low) else f"{_number(form, low)} to {_number(form, high)}"
 
 
-def _comparison(comparison: Comparison | None, form: str, signed: str) -> list[str]:
+def _comparison(row: Row, comparison: Comparison | None, form: str, signed: str) -> list[str]:
     if comparison is None:
-        return ["–", "–", "–"]
+        return ["not in the paper" if row.is_ours else "–", "–", "–"]
     printed = f"{form.format(comparison.printed.mean)} ± {form.format(comparison.printed.std)}"
     if comparison.within is None:
         return [printed, "–", "–"]

@@ -195,10 +195,10 @@ class GivenArms(Environment):
         """The arm of each of the rounds `first`, …, `last`, shape (rounds, 1, d)."""
         return np.ascontiguousarray(self.arms[self._order[first - 1 : last], None])
 
-    def rewards_in(self, arms: Tensor, rounds: Integers, agents: Integers) -> Matrix:
-        """Mean rewards, shape (n, 1), of `agents` (n,) whose arm is that of `rounds`."""
+    def rewards_in(self, arms: Tensor, rounds: Integers, agents: Integers, *, first: int) -> Matrix:
+        """Mean rewards, shape (n, 1), of `agents` (n,) in `rounds` (n,), for the arm of each round."""
         assert self.theta_star is not None  # every experiment here has parameters
-        return np.asarray(np.einsum("nkd,nd->nk", arms[rounds], self.theta_star[agents]))
+        return np.asarray(np.einsum("nkd,nd->nk", arms[rounds - first], self.theta_star[agents]))
 
 
 def measure(cache: Path | None = None, setting: Setting | None = None) -> Measured:

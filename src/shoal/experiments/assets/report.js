@@ -12,6 +12,7 @@
     "^": (c, x, y, r) => polygon(c, x, y, 1.3 * r, 3, -Math.PI / 2),
     v: (c, x, y, r) => polygon(c, x, y, 1.3 * r, 3, Math.PI / 2),
     "<": (c, x, y, r) => polygon(c, x, y, 1.3 * r, 3, Math.PI),
+    p: (c, x, y, r) => polygon(c, x, y, 1.25 * r, 5, -Math.PI / 2),
     h: (c, x, y, r) => polygon(c, x, y, 1.2 * r, 6, 0),
     P: (c, x, y, r) => { c.rect(x - r / 2, y - 1.2 * r, r, 2.4 * r); c.rect(x - 1.2 * r, y - r / 2, 2.4 * r, r); },
     "*": (c, x, y, r) => {
