@@ -161,6 +161,9 @@ class WeightedBASS(Policy):
         state.beta_sq[:] = squared_radius(state, 0)
         return state
 
+    def _pair_bytes(self, n_agents: int) -> float:
+        return 8.0
+
     @property
     def weights(self) -> Matrix:
         """Weight of j's samples in i's pool: (N, N), symmetric, 1 on the diagonal; a copy.
