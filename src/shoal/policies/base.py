@@ -16,10 +16,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from shoal import validation
+from shoal.kernels.pinned import pin
 from shoal.policies.steps import Common, choose_checked, make_common, update_checked
 from shoal.statistics import forget_row
 from shoal.types import AnyArray, Booleans, Integers, Vector
 
+FLOAT64 = np.dtype(np.float64)
 FORMAT = 1
 """Version of the files that `save` writes."""
 
@@ -49,6 +51,8 @@ class Policy(ABC):
     label: ClassVar[str]
     """The name in published tables."""
     state: Any
+    _pinned: tuple[Any, Any] = None, None
+    """A state and what `pin` made of it."""
     lock: threading.RLock
     """Held by every call that works on the state: threads may share a policy, one call at a time."""
 
@@ -117,7 +121,7 @@ class Policy(ABC):
         if not (_is_plain(arms) and arms.ndim == 2 and arms.shape[1] == self._dim and arms.shape[0] > 0):
             arms = validation.matrix("arms", arms, columns=self._dim).copy()
         with self.lock:
-            choice = choose_checked(self.state, agent, arms)
+            choice = choose_checked(self._pinned_state(), agent, arms)
         if choice < 0:
             validation.matrix("arms", arms, columns=self._dim)
         return int(choice)
@@ -132,10 +136,16 @@ class Policy(ABC):
         except (TypeError, ValueError):
             raise ValueError(f"reward must be a number, got {reward!r}") from None
         with self.lock:
-            accepted = update_checked(self.state, agent, x, reward)
+            accepted = update_checked(self._pinned_state(), agent, x, reward)
         if not accepted:
             validation.number("reward", reward, low=-validation.LARGEST, high=validation.LARGEST)
             validation.vector("x", x, self._dim)
+
+    def _pinned_state(self) -> Any:
+        """The state as the compiled online calls take it; made anew when the state was replaced."""
+        if self._pinned[0] is not self.state:
+            self._pinned = self.state, pin(self.state)
+        return self._pinned[1]
 
     # Inspection
 
@@ -215,6 +225,7 @@ class Policy(ABC):
         with self.lock:
             first = self.n_agents
             self.state = _paste(self.state, self._initial_state(first + n))
+            self._pinned = None, None  # let go of the old arrays
             self._join(first)
         return np.arange(first, first + n)
 
@@ -292,7 +303,7 @@ class Policy(ABC):
 
 def _is_plain(array: Any) -> TypeGuard[Vector]:
     """Whether an array is of the one layout that the online calls are compiled for."""
-    return type(array) is np.ndarray and array.dtype == np.float64 and array.flags.carray
+    return type(array) is np.ndarray and array.dtype == FLOAT64 and array.flags.carray
 
 
 def read_policy_name(path: str | os.PathLike[str]) -> str:

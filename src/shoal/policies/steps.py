@@ -12,6 +12,7 @@ import numpy as np
 from numba.extending import overload
 
 from shoal.kernels.compiled import compiled
+from shoal.kernels.pinned import unpin
 from shoal.kernels.random import integer_below, random_state, uniform
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Vector
 from shoal.validation import LARGEST
@@ -121,8 +122,9 @@ def choose(state: Any, agent: int, arms: Matrix, t: int) -> int:
 
 
 @compiled
-def choose_checked(state: Any, agent: int, arms: Matrix) -> int:
+def choose_checked(pinned: Any, agent: int, arms: Matrix) -> int:
     """`choose` in the round after the last, or −1 if an entry of `arms` is not a number of fair size."""
+    state = unpin(pinned)
     for k in range(arms.shape[0]):
         for m in range(arms.shape[1]):
             if not abs(arms[k, m]) <= LARGEST:
@@ -131,8 +133,9 @@ def choose_checked(state: Any, agent: int, arms: Matrix) -> int:
 
 
 @compiled
-def update_checked(state: Any, agent: int, x: Vector, reward: float) -> bool:
+def update_checked(pinned: Any, agent: int, x: Vector, reward: float) -> bool:
     """Finish a round in which only `agent` pulled; refuse, changing nothing, numbers of unfair size."""
+    state = unpin(pinned)
     for m in range(x.shape[0]):
         if not abs(x[m]) <= LARGEST:
             return False
