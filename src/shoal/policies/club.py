@@ -140,8 +140,8 @@ def relabel(state: CLUBState) -> None:
         if old[i] != state.labels[i]:
             changed[old[i]] = True
             changed[state.labels[i]] = True
-    state.sizes[:] = sizes
-    for i in range(n):
+    for i in range(n):  # not sizes[:] = …, which takes a second to compile, for its error message
+        state.sizes[i] = sizes[i]
         changed[state.labels[i]] = changed[state.labels[i]] or state.common.withdrawn[i]
     for c in range(n):
         if changed[c]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.kernels.compiled import compiled
+from shoal.kernels.compiled import compiled, inlined
 from shoal.kernels.ucb import best_arm
 from shoal.policies.base import Policy
 from shoal.statistics import Statistics, add_sample, pool_rows
@@ -43,7 +43,7 @@ class ClusteredPolicy(Policy):
         state.sizes[:] = np.bincount(state.labels[state.common.active], minlength=len(state.sizes))
 
 
-@compiled
+@inlined
 def pool_cluster(state: Any, cluster: int) -> None:
     """Sum a cluster's statistics anew from its members."""
     for j in range(state.labels.shape[0]):
@@ -57,7 +57,7 @@ def select_from(stats: Statistics, row: int, arms: Matrix, alpha: float, t: int)
     return best_arm(stats.theta_hat[row], stats.A_inv[row], arms, alpha * math.sqrt(math.log(t + 1.0)))
 
 
-@compiled
+@inlined
 def observe_in_cluster(state: Any, agent: int, x: Vector, reward: float) -> None:
     """Add a sample to the agent and to its cluster, shared with the other active members."""
     add_sample(state.local, agent, x, reward)
