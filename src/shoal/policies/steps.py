@@ -83,8 +83,8 @@ def revise(state: Any, agent: int, t: int) -> None:
     _STEPS["revise", type(state)](state, agent, t)
 
 
-# What compiled code calls is the registered function itself: one that calls it would be one more function of a
-# whole state to compile. Not strict: the names of its parameters are its own.
+# What compiled code calls is the registered function itself: one that calls it would be one more function of
+# a whole state to compile. Not strict: the names of its parameters are its own.
 @overload(select, strict=False, jit_options=OPTIONS)
 def _overload_select(state: Any, agent: Any, arms: Any, t: Any) -> Any:
     return _plain_step("select", state)
