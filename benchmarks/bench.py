@@ -7,6 +7,7 @@ machines. Points of growth run in processes of their own, so that each peak of m
 """
 
 import argparse
+import copy
 import json
 import math
 import os
@@ -18,18 +19,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 import shoal
 from shoal import benchmark
-from shoal.experiments.figures import BLUE, DPI, GREY, ORANGE
+from shoal.kernels.compiled import OPTIONS
+from shoal.policies.steps import observe, revise, select
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-from tests import reference
-
 PAGE, PLOT, RESULTS = (
     ROOT / "docs" / "performance.md",
     ROOT / "docs" / "performance-growth.png",
@@ -76,6 +74,9 @@ def paper_workload(horizon: int) -> Figures:
 
 def naive_rate(name: str, world: shoal.Environment, horizon: int) -> float:
     """Rounds per second of the naive twin."""
+    sys.path.insert(0, str(ROOT))
+    from tests import reference
+
     own = {key: value for key, value in benchmark.build(name, world).parameters.items() if key != "seed"}
     for key in ("epsilon", "radius", "noise_scale"):  # as the twins have them anyway
         own.pop(key, None)
@@ -92,7 +93,7 @@ def naive_rate(name: str, world: shoal.Environment, horizon: int) -> float:
 
 
 def growth_point(sizes: dict[str, int]) -> Figures:
-    """Cost and peak memory of BASS for one choice of sizes, in this process; as many rounds as time allows."""
+    """Cost and peak memory of BASS for some sizes, in this process; as many rounds as time allows."""
     wanted = sizes["rounds"]
     world = shoal.GaussianClusters(sizes["agents"], sizes["dim"], 3, n_arms=sizes["arms"], seed=0)
     small = shoal.GaussianClusters(4, 3, 2, n_arms=4, seed=0)
@@ -174,6 +175,54 @@ def slope(points: Figures) -> float:
     return float(np.polyfit(x, y, 1)[0])
 
 
+@numba.njit(**OPTIONS)  # type: ignore[untyped-decorator, unused-ignore]
+def _choose_all(state: Any, agents: Any, arms: Any, t: int) -> int:
+    total = 0
+    for agent in agents:
+        total += select(state, agent, arms, t)
+    return total
+
+
+@numba.njit(**OPTIONS)  # type: ignore[untyped-decorator, unused-ignore]
+def _learn_all(
+    state: Any, agents: Any, arms: Any, choices: Any, rewards: Any, t: int, revising: bool
+) -> None:
+    for event in range(agents.shape[0]):
+        observe(state, agents[event], arms[choices[event]], rewards[event], t)
+        if revising:
+            revise(state, agents[event], t)
+
+
+def steps() -> Figures:
+    """Microseconds of each step of a round of BASS, in rounds 50,001 to 60,000 of the paper's workload."""
+    figures: Figures = {}
+    for gap, angle in SCENARIOS.items():
+        world = shoal.SyntheticClusters(100, 10, 3, angle, seed=0)
+        policy = benchmark.build("bass", world)
+        shoal.simulate(policy, world, horizon=50_000, seed=0)
+        twin = copy.deepcopy(policy.state)
+        trace = shoal.simulate(policy, world, horizon=10_000, seed=1)
+        arms, events = np.array(world.arms), (trace.choices, trace.rewards)
+
+        def best(function: Any, *arguments: Any, state: Any = twin) -> float:
+            times = []
+            for _ in range(4):
+                own = copy.deepcopy(state)
+                start = time.thread_time()
+                function(own, *arguments)
+                times.append(time.thread_time() - start)
+            return min(times[1:]) / 10_000 * 1e6
+
+        learn = best(_learn_all, trace.agents, arms, *events, 60_000, False)
+        both = best(_learn_all, trace.agents, arms, *events, 60_000, True)
+        figures[gap] = {
+            "select": best(_choose_all, trace.agents, arms, 60_000),
+            "observe": learn,
+            "revise": max(both - learn, 0.0),
+        }
+    return figures
+
+
 def synchronous() -> Figures:
     """Microseconds per pull when one agent pulls in a round, and when all do."""
     world = shoal.SyntheticClusters(100, 10, 3, math.pi / 16, seed=0)
@@ -242,6 +291,11 @@ def start_up() -> Figures:
 
 def draw(figures: Figures) -> None:
     """Microseconds and peak memory against each size, on logarithmic axes."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from shoal.experiments.figures import BLUE, DPI, GREY, ORANGE
+
     figure = Figure(figsize=(10.0, 5.4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(2, len(GROWTH), sharey="row", squeeze=False)
@@ -308,8 +362,8 @@ def tables(figures: Figures) -> str:
     pulls, calls = figures["microseconds_per_pull"], figures["online_microseconds"]
     lines += [
         "",
-        f"**Synchronous rounds:** {pulls['synchronous']:.2f} µs a pull when all 100 agents pull in each round, "
-        f"{pulls['asynchronous']:.2f} when one does.",
+        f"**Synchronous rounds:** {pulls['synchronous']:.2f} µs a pull when all 100 agents pull in each "
+        f"round, {pulls['asynchronous']:.2f} when one does.",
         "",
         f"**Online calls**, `select` and `update` together from Python, checks included: BASS "
         f"{calls['bass']:.1f} µs, Independent {calls['independent']:.1f} µs.",
@@ -317,6 +371,15 @@ def tables(figures: Figures) -> str:
         "**Start-up**, seconds: "
         + "; ".join(f"{what} {took:.2f}" for what, took in figures["start_up_seconds"].items())
         + ".",
+        "",
+        "**Steps of a BASS round**, µs, in rounds 50,001 to 60,000:",
+        "",
+        "| gap | select | observe | revise |",
+        "|---|--:|--:|--:|",
+        *(
+            f"| {gap} | {row['select']:.2f} | {row['observe']:.2f} | {row['revise']:.2f} |"
+            for gap, row in figures["steps_microseconds"].items()
+        ),
         "",
     ]
     return "\n".join(lines)
@@ -337,14 +400,14 @@ def main() -> None:
     figures: Figures = {"machine": benchmark.machine(), "horizon": options.horizon}
     figures["rounds_per_second"] = paper_workload(options.horizon)
     figures["growth"] = growth()
-    figures["microseconds_per_pull"] = synchronous()
-    print("\nµs a pull:", ", ".join(f"{k} {v:.2f}" for k, v in figures["microseconds_per_pull"].items()))
-    figures["online_microseconds"] = online()
-    print(
-        "select + update, µs:", ", ".join(f"{k} {v:.1f}" for k, v in figures["online_microseconds"].items())
-    )
-    figures["start_up_seconds"] = start_up()
-    print("seconds:", ", ".join(f"{k} {v:.2f}" for k, v in figures["start_up_seconds"].items()))
+    for name, section in (
+        ("microseconds_per_pull", synchronous),
+        ("online_microseconds", online),
+        ("steps_microseconds", steps),
+        ("start_up_seconds", start_up),
+    ):
+        figures[name] = section()
+        print(f"\n{name}: {json.dumps(figures[name], indent=2)}")
     draw(figures["growth"])
     write_page(figures)
     RESULTS.write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n")
