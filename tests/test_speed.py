@@ -36,9 +36,9 @@ def naive_seconds_a_round(twin: reference.Steps, world: shoal.Environment, round
 
 
 TWINS: dict[str, tuple[Callable[[shoal.Environment], reference.Steps], float]] = {
-    "bass": (lambda world: reference.BASS(100, 10, alpha=0.3, delta=0.1), 1_000),
-    "club": (lambda world: reference.CLUB(100, 10, alpha=0.3, gamma=0.3), 300),
-    "independent": (lambda world: reference.Independent(100, 10, alpha=0.3), 15),
+    "bass": (lambda world: reference.BASS(100, 10, alpha=0.3, delta=0.1), 2_000),
+    "club": (lambda world: reference.CLUB(100, 10, alpha=0.3, gamma=0.3), 1_000),
+    "independent": (lambda world: reference.Independent(100, 10, alpha=0.3), 40),
 }
 """Naive twin, and how many times faster than it the compiled policy has to be."""
 
@@ -67,7 +67,7 @@ def test_a_pull_in_a_synchronous_round_costs_no_more_than_one_alone() -> None:
 
 
 def test_online_calls_cost_little_more_than_the_rounds_themselves() -> None:
-    """Looking at every array of the state in each call would make it four times the round."""
+    """Looking at every array of the state in each call would double it."""
     world = world_of(100)
     calls = min(benchmark.online_microseconds(benchmark.build("bass", world), world) for _ in range(3))
-    assert calls / (seconds_a_round("bass", world, 5_000) * 1e6) < 4
+    assert calls / (seconds_a_round("bass", world, 5_000) * 1e6) < 3
