@@ -35,7 +35,7 @@ lint: setup  ## Style, formatting, types and import direction
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup  ## Time the kernels and the simulation loop
+bench: setup  ## Measure speed and memory, and write docs/performance.md
 	$(BIN)/python benchmarks/bench.py
 
 clean:  ## Remove .venv, caches and build output (results/ stays)

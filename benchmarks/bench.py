@@ -1,18 +1,20 @@
-"""Rounds per second of every policy on the paper's workload, beside the naive reference in the same run.
+"""Everything docs/performance.md says in figures, measured anew: `make bench` writes the page's tables.
 
-Times are processor time of one thread, best of three: other programs on the machine disturb them little. The
-ratio to the reference, measured in the same process, is what to compare between machines.
+Ratios to the naive twins of tests/reference.py, measured in the same process, are what to compare between
+machines. Points of growth run in processes of their own, so that each peak of memory is its own.
 
-    python benchmarks/bench.py [--json FILE]
+    python benchmarks/bench.py
 """
 
 import argparse
+import copy
 import json
 import math
 import os
-import platform
+import resource
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -21,46 +23,68 @@ import numba
 import numpy as np
 
 import shoal
+from shoal import benchmark
+from shoal.kernels.compiled import OPTIONS
 from shoal.policies.registry import policy_class
+from shoal.policies.steps import observe, revise, select
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests import reference
-
-BASELINES = ("independent", "oracle", "dynucb", "cmlb", "club", "sclub")
+ROOT = Path(__file__).parents[1]
+PAGE, PLOT, RESULTS = (
+    ROOT / "docs" / "performance.md",
+    ROOT / "docs" / "performance-growth.png",
+    ROOT / "benchmarks" / "results.json",
+)
+BEGIN, END = "<!-- written by make bench -->\n", "<!-- until here -->\n"
 SCENARIOS = {"0.2": math.pi / 16, "1.27": 7 * math.pi / 16}
+POLICIES = ("independent", "oracle", "dynucb", "cmlb", "club", "sclub", "bass", "weighted_bass")
+MEMORY_LIMIT = 8e9
+GROWTH: dict[str, tuple[int, ...]] = {
+    "agents": (100, 300, 1_000, 3_000, 10_000, 30_000, 100_000),
+    "dim": (2, 5, 10, 20, 50, 100),
+    "arms": (5, 15, 50, 150, 500, 1_000),
+    "rounds": (1_000, 10_000, 100_000, 1_000_000),
+}
+LETTERS = {"agents": "N", "dim": "d", "arms": "K", "rounds": "T"}
+POINT_SECONDS = 12.0
+PULLS_PER_AGENT = 10
+"""Rounds for each agent where N grows: young agents cost more than old ones, so all have to be as old."""
+Figures = dict[str, Any]
 
 
-def own_parameters(name: str, world: shoal.Environment) -> dict[str, Any]:
-    return {
-        "independent": {},
-        "oracle": {"labels": world.labels},
-        "dynucb": {"n_clusters": 3},
-        "club": {"gamma": world.gap / 4},
-        "sclub": {"gamma": world.gap / 4},
-        "cmlb": {"gamma": world.gap / 4},
-        "bass": {"delta": 0.1},
-        "weighted_bass": {"delta": 0.1},
-    }[name]
-
-
-def compiled_rate(name: str, world: shoal.Environment, horizon: int, **more: Any) -> float:
-    """Rounds per second of a compiled run, compilation excluded."""
-    best = math.inf
-    for attempt in range(4):
-        policy = shoal.make_policy(name, 100, 10, alpha=0.3, seed=0, **own_parameters(name, world), **more)
-        start = time.thread_time()
-        shoal.simulate(policy, world, horizon=horizon if attempt else 100, seed=0)
-        if attempt:
-            best = min(best, time.thread_time() - start)
-    return horizon / best
+def paper_workload(horizon: int) -> Figures:
+    """Rounds per second of every policy, and of its naive twin in the rounds it begins with."""
+    print(f"N=100, d=10, K=15, asynchronous, T={horizon:,}, one thread\n")
+    print(f"{'policy':12} {'gap':>5} {'rounds/s':>10} {'naive':>8} {'ratio':>8}")
+    figures: Figures = {}
+    for gap, angle in SCENARIOS.items():
+        world = shoal.SyntheticClusters(100, 10, 3, angle, seed=0)
+        cases: list[tuple[str, str, Figures]] = [(name, name, {}) for name in POLICIES]
+        cases.append(("bass β²", "bass", {"radius": "beta_squared"}))
+        for label, name, more in cases:
+            took = benchmark.best_seconds(
+                lambda name=name, more=more, world=world: benchmark.build(name, world, **more),  # type: ignore[misc]
+                world,
+                horizon,
+                3,
+                points=200,
+            )
+            fast, naive = horizon / took, naive_rate(name, world, 60)
+            print(f"{label:12} {gap:>5} {fast:>10,.0f} {naive:>8,.0f} {fast / naive:>8,.0f}")
+            figures[f"{label} {gap}"] = {"compiled": fast, "naive": naive, "ratio": fast / naive}
+    return figures
 
 
 def naive_rate(name: str, world: shoal.Environment, horizon: int) -> float:
-    """Rounds per second of the naive twin, in the rounds that the compiled run begins with."""
-    own = own_parameters(name, world)
-    if name == "dynucb":
-        own["labels"] = np.arange(100) % 3
-    twin = getattr(reference, policy_class(name).__name__)(100, 10, alpha=0.3, **own)
+    """Rounds per second of the naive twin."""
+    sys.path.insert(0, str(ROOT))
+    from tests import reference
+
+    own = {key: value for key, value in benchmark.build(name, world).parameters.items() if key != "seed"}
+    for key in ("epsilon", "radius", "noise_scale"):  # as the twins have them anyway
+        own.pop(key, None)
+    if name in ("oracle", "dynucb"):
+        own["labels"] = world.labels if name == "oracle" else np.arange(100) % 3
+    twin = getattr(reference, policy_class(name).__name__)(100, 10, **own)
     rng = np.random.default_rng(0)
     schedule = [[int(agent)] for agent in rng.integers(100, size=horizon)]
     start = time.thread_time()
@@ -70,80 +94,330 @@ def naive_rate(name: str, world: shoal.Environment, horizon: int) -> float:
     return horizon / (time.thread_time() - start)
 
 
-def online_microseconds(world: shoal.Environment) -> float:
-    """Microseconds of one `select` and one `update` of BASS from Python."""
-    policy, arms, rng = (
-        shoal.BASS(100, 10, alpha=0.3, delta=0.1),
-        np.array(world.arms),
-        np.random.default_rng(0),
-    )
-    calls = 20_000
-    agents, noise = rng.integers(100, size=calls).tolist(), rng.standard_normal(calls).tolist()
-    means = world.mean_rewards.tolist()
-    policy.update(0, arms[policy.select(0, arms)], 0.0)
-    start = time.thread_time()
-    for agent, error in zip(agents, noise, strict=True):
-        k = policy.select(agent, arms)
-        policy.update(agent, arms[k], means[agent][k] + error)
-    return (time.thread_time() - start) / calls * 1e6
+def growth_point(sizes: dict[str, int]) -> Figures:
+    """Cost and peak memory of BASS for some sizes, in this process; as many rounds as time allows."""
+    wanted = sizes["rounds"]
+    world = shoal.GaussianClusters(sizes["agents"], sizes["dim"], 3, n_arms=sizes["arms"], seed=0)
+    small = shoal.GaussianClusters(4, 3, 2, n_arms=4, seed=0)
+    benchmark.seconds(benchmark.build("bass", small), small, 1)  # loads the compiled code
+    policy = benchmark.build("bass", world)
+    rounds, took = 0, 0.0
+    while rounds < wanted and took < POINT_SECONDS:
+        block = min(max(rounds, 100), wanted - rounds)
+        took += benchmark.seconds(policy, world, block)
+        rounds += block
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return {
+        "microseconds": took / rounds * 1e6,
+        "rounds": rounds,
+        "complete": rounds == wanted,
+        "state_bytes": benchmark.state_bytes(policy.state),
+        "peak_bytes": peak,
+    }
 
 
-def start_up_seconds() -> dict[str, float]:
-    """Processor seconds of an import, and of a second process that imports and simulates BASS."""
-    program = (
-        "import time; start = time.process_time(); import shoal; imported = time.process_time()\n"
-        "world = shoal.SyntheticClusters(100, 10, 3, 1.0, seed=0)\n"
-        "shoal.simulate(shoal.BASS(100, 10, alpha=0.3, delta=0.1), world, horizon=100, seed=0)\n"
-        "print(imported - start, time.process_time() - start)"
+def growth() -> Figures:
+    """BASS against N, d, K and T, each point in a process of its own."""
+    usual = {"agents": 100, "dim": 10, "arms": 15, "rounds": 20_000}
+    figures: Figures = {}
+    for size, values in GROWTH.items():
+        print(f"\n{LETTERS[size]:>9} {'µs/round':>9} {'rounds':>9} {'state MB':>9} {'peak MB':>9}")
+        figures[size] = {}
+        for value in values:
+            rounds = PULLS_PER_AGENT * value if size == "agents" else usual["rounds"]
+            point = in_own_process(usual | {"rounds": rounds, size: value})
+            figures[size][str(value)] = point
+            print(f"{value:>9,} {point_row(point)}")
+        figures[size]["slope"] = slope(figures[size])
+    return figures
+
+
+def in_own_process(sizes: dict[str, int]) -> Figures:
+    """`growth_point` in a fresh process that may not take more than the limit of memory."""
+    code = (
+        f"import sys, json; sys.path.insert(0, {str(Path(__file__).parent)!r}); import bench\n"
+        f"bench.limit_memory()\nprint(json.dumps(bench.growth_point({sizes!r})))"
     )
-    runs = [
-        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-        for _ in range(4)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if done.returncode == 0:
+        return dict(json.loads(done.stdout))
+    if "MemoryError" not in done.stderr:
+        raise RuntimeError(done.stderr)
+    return {"problem": f"needs more than {MEMORY_LIMIT / 1e9:.0f} GB"}
+
+
+def limit_memory() -> None:
+    """Let allocations of this process fail beyond the limit."""
+    if hasattr(resource, "RLIMIT_DATA"):
+        resource.setrlimit(resource.RLIMIT_DATA, (int(MEMORY_LIMIT), int(MEMORY_LIMIT)))
+
+
+def point_row(point: Figures, separator: str = " ") -> str:
+    if "problem" in point:
+        return str(point["problem"]) + 3 * separator
+    return separator.join(
+        [
+            f"{point['microseconds']:>9,.1f}",
+            f"{point['rounds']:>9,}",
+            f"{point['state_bytes'] / 1e6:>9,.1f}",
+            f"{point['peak_bytes'] / 1e6:>9,.0f}",
+        ]
+    )
+
+
+def measured(points: Figures) -> list[tuple[float, Figures]]:
+    """The points that ran, by size."""
+    return [
+        (float(size), point) for size, point in points.items() if size != "slope" and "problem" not in point
     ]
-    times = np.array([run.stdout.split() for run in runs[1:]], dtype=float).min(axis=0)
-    return {"import": float(times[0]), "import and simulate": float(times[1])}
+
+
+def slope(points: Figures) -> float:
+    """Exponent p of the fit `cost ∝ size^p`, by least squares of logarithms, where all rounds were played."""
+    rows = [row for row in measured(points) if row[1]["complete"]]
+    x, y = np.log([size for size, _ in rows]), np.log([point["microseconds"] for _, point in rows])
+    return float(np.polyfit(x, y, 1)[0])
+
+
+@numba.njit(**OPTIONS)  # type: ignore[untyped-decorator, unused-ignore]
+def _choose_all(state: Any, agents: Any, arms: Any, t: int) -> int:
+    total = 0
+    for agent in agents:
+        total += select(state, agent, arms, t)
+    return total
+
+
+@numba.njit(**OPTIONS)  # type: ignore[untyped-decorator, unused-ignore]
+def _learn_all(
+    state: Any, agents: Any, arms: Any, choices: Any, rewards: Any, t: int, revising: bool
+) -> None:
+    for event in range(agents.shape[0]):
+        observe(state, agents[event], arms[choices[event]], rewards[event], t)
+        if revising:
+            revise(state, agents[event], t)
+
+
+def steps() -> Figures:
+    """Microseconds of each step of a round of BASS, in rounds 50,001 to 60,000 of the paper's workload."""
+    figures: Figures = {}
+    for gap, angle in SCENARIOS.items():
+        world = shoal.SyntheticClusters(100, 10, 3, angle, seed=0)
+        policy = benchmark.build("bass", world)
+        shoal.simulate(policy, world, horizon=50_000, seed=0)
+        twin = copy.deepcopy(policy.state)
+        trace = shoal.simulate(policy, world, horizon=10_000, seed=1)
+        arms, events = np.array(world.arms), (trace.choices, trace.rewards)
+
+        def best(function: Any, *arguments: Any, state: Any = twin) -> float:
+            times = []
+            for _ in range(4):
+                own = copy.deepcopy(state)
+                start = time.thread_time()
+                function(own, *arguments)
+                times.append(time.thread_time() - start)
+            return min(times[1:]) / 10_000 * 1e6
+
+        learn = best(_learn_all, trace.agents, arms, *events, 60_000, False)
+        both = best(_learn_all, trace.agents, arms, *events, 60_000, True)
+        figures[gap] = {
+            "select": best(_choose_all, trace.agents, arms, 60_000),
+            "observe": learn,
+            "revise": max(both - learn, 0.0),
+        }
+    return figures
+
+
+def synchronous() -> Figures:
+    """Microseconds per pull when one agent pulls in a round, and when all do."""
+    world = shoal.SyntheticClusters(100, 10, 3, math.pi / 16, seed=0)
+
+    def pull(pulling: str, rounds: int, pulls: int) -> float:
+        took = benchmark.best_seconds(
+            lambda: benchmark.build("bass", world), world, rounds, 3, pulling=pulling
+        )
+        return took / pulls * 1e6
+
+    return {
+        "asynchronous": pull("asynchronous", 30_000, 30_000),
+        "synchronous": pull("synchronous", 300, 30_000),
+    }
+
+
+def online() -> Figures:
+    """Microseconds of `select` and `update` from Python, best of three."""
+    world = shoal.SyntheticClusters(100, 10, 3, math.pi / 16, seed=0)
+    return {
+        name: min(
+            benchmark.online_microseconds(benchmark.build(name, world), world, 20_000) for _ in range(3)
+        )
+        for name in ("independent", "bass")
+    }
+
+
+SIMULATE = (
+    "import time; start = time.process_time(); import shoal; imported = time.process_time()\n"
+    "world = shoal.SyntheticClusters(100, 10, 3, 1.0, seed=0)\n"
+    "shoal.simulate(shoal.BASS(100, 10, alpha=0.3, delta=0.1), world, horizon=100, seed=0)\n"
+    "print(imported - start, time.process_time() - start)"
+)
+COMPILE = (
+    "import time; start = time.process_time(), time.perf_counter()\n"
+    "import shoal; from shoal import benchmark\n"
+    "world = shoal.SyntheticClusters(100, 10, 3, 1.0, seed=0)\n"
+    f"for name in {POLICIES!r}: benchmark.seconds(benchmark.build(name, world), world, 1)\n"
+    "print(time.process_time() - start[0], time.perf_counter() - start[1])"
+)
+
+
+def start_up() -> Figures:
+    """Processor seconds of an import, of a second process that simulates, and of compiling everything."""
+
+    def run(program: str, **environment: str) -> list[float]:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, **environment},
+        )
+        return [float(word) for word in done.stdout.split()]
+
+    imported, simulated = np.min([run(SIMULATE) for _ in range(4)][1:], axis=0)
+    with tempfile.TemporaryDirectory() as empty:
+        cold, wall = run(COMPILE, NUMBA_CACHE_DIR=empty)
+    return {
+        "import": imported,
+        "second process: import and simulate BASS": simulated,
+        "cold compilation of all policies": cold,
+        "the same by the clock": wall,
+    }
+
+
+def draw(figures: Figures) -> None:
+    """Microseconds and peak memory against each size, on logarithmic axes."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from shoal.experiments.figures import BLUE, DPI, GREY, ORANGE
+
+    figure = Figure(figsize=(10.0, 5.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(2, len(GROWTH), sharey="row", squeeze=False)
+    for column, size in enumerate(GROWTH):
+        rows = measured(figures[size])
+        x = [value for value, _ in rows]
+        time_axis, memory_axis = axes[0][column], axes[1][column]
+        cost = [point["microseconds"] for _, point in rows]
+        time_axis.plot(x, cost, color=ORANGE, marker="*", markersize=9, linewidth=2.2)
+        linear = [cost[0] * value / x[0] for value in x]
+        time_axis.plot(x, linear, color=GREY, linestyle=(0, (4, 2)), linewidth=1.0)
+        time_axis.set_title(f"{LETTERS[size]}: slope {figures[size]['slope']:.2f}", fontsize=11)
+        peak = [point["peak_bytes"] / 1e6 for _, point in rows]
+        memory_axis.plot(x, peak, color=BLUE, marker="o", markersize=5, linewidth=1.5)
+        memory_axis.set_xlabel(LETTERS[size])
+        for ax in (time_axis, memory_axis):
+            ax.set_xscale("log")
+            ax.set_yscale("log")
+            ax.grid(alpha=0.25)
+    axes[0][0].set_ylabel("µs a round (dashed: linear)")
+    axes[1][0].set_ylabel("peak memory, MB")
+    lowest = min(point["microseconds"] for size in GROWTH for _, point in measured(figures[size]))
+    axes[0][0].set_ylim(bottom=lowest / 2)
+    figure.savefig(PLOT, dpi=DPI, metadata={"Software": None})
+
+
+def tables(figures: Figures) -> str:
+    """The generated part of the page."""
+    made, growing = figures["machine"], figures["growth"]
+    lines = [
+        f"{made['processor']}, {made['cpus']} processors, {made['system']}; Python {made['python']}, "
+        f"NumPy {made['numpy']}, Numba {made['numba']}. Processor time of one thread.",
+        "",
+        f"**The paper's workload:** N=100, d=10, K=15, asynchronous, T={figures['horizon']:,}, "
+        "200 points of curves.",
+        "",
+        "| policy | gap | rounds/s | naive twin | ratio |",
+        "|---|---|--:|--:|--:|",
+    ]
+    for case, row in figures["rounds_per_second"].items():
+        policy, gap = case.rsplit(" ", 1)
+        lines.append(
+            f"| {policy} | {gap} | {row['compiled']:,.0f} | {row['naive']:,.0f} | {row['ratio']:,.0f} |"
+        )
+    lines += [
+        "",
+        f"**Growth of BASS**, from N=100, d=10, K=15, T=20,000; T={PULLS_PER_AGENT}·N where N grows, and "
+        f"whatever {POINT_SECONDS:.0f} s allow where that takes longer. Peak memory is the whole process's, "
+        "Python and compiler included. The slope is the exponent of a power of the size, fitted to the "
+        "points that had all their rounds.",
+        "",
+        "![µs a round and peak memory against N, d, K and T](performance-growth.png)",
+    ]
+    for size, points in growing.items():
+        lines += [
+            "",
+            f"| {LETTERS[size]} | µs a round | rounds | state, MB | peak, MB |",
+            "|--:|--:|--:|--:|--:|",
+        ]
+        lines += [
+            f"| {int(value):,} | {' | '.join(part.strip() for part in point_row(point, '|').split('|'))} |"
+            for value, point in points.items()
+            if value != "slope"
+        ]
+        lines += ["", f"Slope {points['slope']:.2f}."]
+    pulls, calls = figures["microseconds_per_pull"], figures["online_microseconds"]
+    lines += [
+        "",
+        f"**Synchronous rounds:** {pulls['synchronous']:.2f} µs a pull when all 100 agents pull in each "
+        f"round, {pulls['asynchronous']:.2f} when one does.",
+        "",
+        f"**Online calls**, `select` and `update` together from Python, checks included: BASS "
+        f"{calls['bass']:.1f} µs, Independent {calls['independent']:.1f} µs.",
+        "",
+        "**Start-up**, seconds: "
+        + "; ".join(f"{what} {took:.2f}" for what, took in figures["start_up_seconds"].items())
+        + ".",
+        "",
+        "**Steps of a BASS round**, µs, in rounds 50,001 to 60,000:",
+        "",
+        "| gap | select | observe | revise |",
+        "|---|--:|--:|--:|",
+        *(
+            f"| {gap} | {row['select']:.2f} | {row['observe']:.2f} | {row['revise']:.2f} |"
+            for gap, row in figures["steps_microseconds"].items()
+        ),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def write_page(figures: Figures) -> None:
+    """Put the tables between the page's two marks."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text(before + BEGIN + "\n" + tables(figures) + "\n" + END + after)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    parser.add_argument("--horizon", type=int, default=50_000)
+    parser.add_argument("--horizon", type=int, default=50_000, help="rounds of the paper's workload")
     options = parser.parse_args()
-    figures: dict[str, Any] = {
-        "machine": platform.processor() or platform.machine(),
-        "cpus": os.cpu_count(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "numba": numba.__version__,
-        "horizon": options.horizon,
-        "rounds_per_second": {},
-    }
-    print(f"N=100, d=10, K=15, asynchronous, T={options.horizon:,}, one thread\n")
-    print(f"{'policy':14} {'gap':>5} {'rounds/s':>10} {'naive':>8} {'ratio':>8}")
-    for gap, angle in SCENARIOS.items():
-        world = shoal.SyntheticClusters(100, 10, 3, angle, seed=0)
-        cases: list[tuple[str, dict[str, Any]]] = [
-            (name, {}) for name in (*BASELINES, "bass", "weighted_bass")
-        ]
-        cases.append(("bass", {"radius": "beta_squared"}))
-        for name, more in cases:
-            fast = compiled_rate(name, world, options.horizon, **more)
-            naive = naive_rate(name, world, 60)
-            label = "bass β²" if more else name
-            print(f"{label:14} {gap:>5} {fast:>10,.0f} {naive:>8,.0f} {fast / naive:>8,.0f}")
-            figures["rounds_per_second"][f"{label} {gap}"] = {
-                "compiled": fast,
-                "naive": naive,
-                "ratio": fast / naive,
-            }
-    world = shoal.SyntheticClusters(100, 10, 3, math.pi / 16, seed=0)
-    figures["online_microseconds"] = online_microseconds(world)
-    print(f"\nselect + update from Python: {figures['online_microseconds']:.1f} µs")
-    figures["start_up_seconds"] = start_up_seconds()
-    for what, seconds in figures["start_up_seconds"].items():
-        print(f"{what}: {seconds:.2f} s")
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n")
+    begin = time.perf_counter()
+    figures: Figures = {"machine": benchmark.machine(), "horizon": options.horizon}
+    figures["rounds_per_second"] = paper_workload(options.horizon)
+    figures["growth"] = growth()
+    for name, section in (
+        ("microseconds_per_pull", synchronous),
+        ("online_microseconds", online),
+        ("steps_microseconds", steps),
+        ("start_up_seconds", start_up),
+    ):
+        figures[name] = section()
+        print(f"\n{name}: {json.dumps(figures[name], indent=2)}")
+    draw(figures["growth"])
+    write_page(figures)
+    RESULTS.write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n")
+    print(f"wrote {PAGE}, {PLOT.name} and {RESULTS}, in {time.perf_counter() - begin:.0f} s")
 
 
 if __name__ == "__main__":

@@ -100,6 +100,7 @@ PLAY_OTHER = (
     "world = shoal.GaussianClusters(4, 2, 2, seed=0)\n"
     "policy = other_policy.Other(4, 2, alpha=0.5)\n"
     "print(set(shoal.simulate(policy, world, horizon=20, seed=0).choices.tolist()))\n"
+    "print(policy.select(0, world.arms))\n"
 )
 
 
@@ -115,7 +116,7 @@ def test_another_package_s_policy_leaves_no_trace_and_is_never_stale(tmp_path: P
 
     module = tmp_path / "other_policy.py"
     module.write_text(OTHER.replace("CHOICE", "1"))
-    assert play(PLAY_OTHER, str(tmp_path)) == ["{1}"]
+    assert play(PLAY_OTHER, str(tmp_path)) == ["{1}", "1"]
     module.write_text(OTHER.replace("CHOICE", "11"))
-    assert play(PLAY_OTHER, str(tmp_path)) == ["{11}"]
+    assert play(PLAY_OTHER, str(tmp_path)) == ["{11}", "11"]
     assert play(RUN, "")[-1].startswith("hits")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:  # what these import takes seconds, which `shoal --help` need not
+    from shoal.benchmark import Cost
     from shoal.experiments.runner import Progress
     from shoal.experiments.spec import ExperimentSpec
     from shoal.theory import Prediction
@@ -175,6 +176,34 @@ def bounds(
     _print_predictions(rows)
 
 
+@app.command()
+def bench(
+    agents: Annotated[int, typer.Option(min=1, help="Number of agents.")] = 100,
+    dim: Annotated[int, typer.Option(min=1, help="Dimension of the arms.")] = 10,
+    arms: Annotated[int, typer.Option(min=1, help="Number of arms.")] = 15,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to measure.")] = 20_000,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Name of a policy; can be repeated. [default: all]")
+    ] = None,
+) -> None:
+    """Measure what a round of each policy costs here, for your own sizes. docs/performance.md has ours."""
+    from rich.console import Console
+
+    from shoal.benchmark import measure
+
+    terminal = Console(stderr=True)  # shows nothing where there is no terminal
+    with terminal.status("starting") as status:
+        costs = measure(
+            agents=agents,
+            dim=dim,
+            arms=arms,
+            rounds=rounds,
+            policies=tuple(policy or ()),
+            progress=lambda name: status.update(f"measuring {name} (compiled first, if need be)"),
+        )
+    _print_costs(costs, f"N={agents:,}, d={dim}, K={arms:,}: {rounds:,} rounds, one pull each, one thread")
+
+
 @app.command("list")
 def list_names() -> None:
     """Show the policies, environments and presets there are."""
@@ -313,6 +342,35 @@ def _print_predictions(rows: "tuple[Prediction, ...]") -> None:
         values = ("–" if value is None else _significant(value) for value in (row.printed, row.derived))
         table.add_row(row.quantity, *values, row.remark)
     Console().print(table)
+
+
+def _print_costs(costs: "list[Cost]", title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title)
+    table.add_column("policy")
+    for heading in ("µs a round", "rounds/s", "× independent", "state", "online µs"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    plain = next((cost.microseconds for cost in costs if cost.policy == "independent"), None)
+    for cost in costs:
+        if cost.problem:
+            table.add_row(cost.policy, *["–"] * 5)
+            continue
+        table.add_row(
+            cost.policy,
+            f"{cost.microseconds:,.2f}",
+            f"{1e6 / cost.microseconds:,.0f}",
+            f"{cost.microseconds / plain:,.1f}" if plain else "–",
+            f"{cost.state_bytes / 1e6:,.1f} MB",
+            f"{cost.online_microseconds:,.1f}",
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    console.print("online: one select and one update, called from Python")
+    for cost in costs:
+        if cost.problem:
+            console.print(f"{cost.policy}: {cost.problem}", markup=False)
 
 
 def _print_record(record: Any) -> None:

@@ -125,6 +125,8 @@ def simulate(
     f1 = np.full(len(recorded), np.nan)
     edges = np.full(len(recorded), -1)
     communication = np.full(len(recorded), -1)
+    labels = None if environment.labels is None else np.unique(environment.labels, return_inverse=True)[1]
+    true_edges = 0 if labels is None else pairs_within(labels)
     play_block = _play_compiled if _runs_compiled(policy) else _play_plain
 
     mark = 0
@@ -154,7 +156,7 @@ def simulate(
                 if progress is not None:
                     progress(int(end - begin))
             if mark < len(recorded) and recorded[mark] == end:
-                f1[mark], edges[mark], communication[mark] = _look_at(policy, environment.labels)
+                f1[mark], edges[mark], communication[mark] = _look_at(policy, labels, true_edges)
                 mark += 1
     np.cumsum(regret, out=regret)
     cuts, n_agents = getattr(policy, "cuts", None), environment.n_agents
@@ -282,7 +284,7 @@ def _check_fit(policy: Any, environment: Environment) -> None:
         raise ValueError("policy must not have removed agents: an environment draws from all of them")
 
 
-def _look_at(policy: Any, labels: Integers | None) -> tuple[float, int, int]:
+def _look_at(policy: Any, labels: Integers | None, true_edges: int) -> tuple[float, int, int]:
     """F1 score, number of edges and communication cost, as far as the policy shows them."""
     cost = getattr(policy, "communication_cost", -1)
     if isinstance(policy, Policy):
@@ -293,4 +295,4 @@ def _look_at(policy: Any, labels: Integers | None) -> tuple[float, int, int]:
         return float("nan"), -1, cost
     if labels is None:
         return float("nan"), edges, cost
-    return f1_of_counts(found, edges, pairs_within(labels)), edges, cost
+    return f1_of_counts(found, edges, true_edges), edges, cost

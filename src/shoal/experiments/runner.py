@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from shoal import validation
 from shoal.environments.base import Environment
@@ -527,9 +528,9 @@ def _plain_parameters(policy: Any, cell: Cell) -> dict[str, Any]:
 
 def _separation(trace: Trace, environment: Environment) -> tuple[float, float]:
     """Mean round of separation of the pairs of different clusters that were separated, and their share."""
-    labels = environment.labels
-    if trace.cuts is None or labels is None:
+    if trace.cuts is None or environment.labels is None:
         return float("nan"), float("nan")
+    _, labels = np.unique(environment.labels, return_inverse=True)
     i, j, rounds = trace.cuts.T
     cut = rounds[labels[i] != labels[j]]
     pairs = pairs_of(len(labels)) - pairs_within(labels)

@@ -20,6 +20,8 @@ config: Any = numba.config
 
 FLOORS = ("kernels", "policies", "statistics.py", "simulation.py")
 """Where compiled code may live."""
+OPTIONS: Any = {"nogil": True, "error_model": "numpy", "_nrt": False}
+"""How `compiled` compiles."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -30,27 +32,29 @@ def compiled(function: Function) -> Function:
     the counting of references, which otherwise costs more than the arithmetic: an atomic increment and
     decrement at each call for each array of a state.
     """
-    return _compile(function, counts_references=False)
+    return _compile(function)
 
 
 def allocating(function: Function) -> Function:
     """`compiled`, for a function that allocates arrays: rarely called, so that it may count references."""
-    return _compile(function, counts_references=True)
+    return _compile(function, _nrt=True)
 
 
-def _compile(function: Function, *, counts_references: bool) -> Function:
+def inlined(function: Function) -> Function:
+    """`compiled`, but as a part of each caller: for short functions of a whole state.
+
+    On its own, even the shortest of them takes Numba a third of a second.
+    """
+    return _compile(function, inline="always")
+
+
+def _compile(function: Function, **more: Any) -> Function:
     if config.DISABLE_JIT:
         return function
-    options: dict[str, Any] = {
-        "cache": True,
-        "nogil": True,
-        "error_model": "numpy",
-        "_nrt": counts_references,
-    }
     outer = config.CACHE_DIR
     config.CACHE_DIR = str(cache_directory())  # read once, when the decorator below runs
     try:
-        dispatcher: Any = numba.njit(**options)(function)
+        dispatcher: Any = numba.njit(**{**OPTIONS, **more}, cache=True)(function)
     finally:
         config.CACHE_DIR = outer
     _lock_saves(dispatcher)

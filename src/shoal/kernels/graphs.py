@@ -14,8 +14,9 @@ def pairs_of(n: int) -> int:
 
 
 def pairs_within(labels: Integers) -> int:
-    """Number of pairs of agents with the same label."""
-    return sum(pairs_of(size) for size in np.unique(labels, return_counts=True)[1].tolist())
+    """Number of pairs of agents with the same label; labels are small numbers, 0 or more."""
+    sizes = np.bincount(labels)
+    return int(sizes @ (sizes - 1)) // 2
 
 
 def count_edges(graph: Booleans, labels: Integers | None) -> tuple[int, int]:

@@ -18,10 +18,12 @@ from numpy.typing import ArrayLike
 
 from shoal import validation
 from shoal.kernels.graphs import count_edges
+from shoal.kernels.pinned import pin
 from shoal.policies.steps import Common, choose_checked, make_common, update_checked
 from shoal.statistics import forget_row
 from shoal.types import AnyArray, Booleans, Integers, Vector
 
+FLOAT64 = np.dtype(np.float64)
 FORMAT = 1
 """Version of the files that `save` writes."""
 
@@ -51,6 +53,8 @@ class Policy(ABC):
     label: ClassVar[str]
     """The name in published tables."""
     state: Any
+    _pinned: tuple[Any, Any] = None, None
+    """A state and what `pin` made of it."""
     lock: threading.RLock
     """Held by every call that works on the state: threads may share a policy, one call at a time."""
 
@@ -128,7 +132,7 @@ class Policy(ABC):
         if not (_is_plain(arms) and arms.ndim == 2 and arms.shape[1] == self._dim and arms.shape[0] > 0):
             arms = validation.matrix("arms", arms, columns=self._dim).copy()
         with self.lock:
-            choice = choose_checked(self.state, agent, arms)
+            choice = choose_checked(self._pinned_state(), agent, arms)
         if choice < 0:
             validation.matrix("arms", arms, columns=self._dim)
         return int(choice)
@@ -144,10 +148,16 @@ class Policy(ABC):
             raise ValueError(f"reward must be a number, got {reward!r}") from None
         with self.lock:
             self.reserve(1)
-            accepted = update_checked(self.state, agent, x, reward)
+            accepted = update_checked(self._pinned_state(), agent, x, reward)
         if not accepted:
             validation.number("reward", reward, low=-validation.LARGEST, high=validation.LARGEST)
             validation.vector("x", x, self._dim)
+
+    def _pinned_state(self) -> Any:
+        """The state as the compiled online calls take it; made anew when the state was replaced."""
+        if self._pinned[0] is not self.state:
+            self._pinned = self.state, pin(self.state)
+        return self._pinned[1]
 
     # Inspection
 
@@ -188,7 +198,7 @@ class Policy(ABC):
         return edges
 
     def count_edges(self, labels: Integers | None = None) -> tuple[int, int]:
-        """Number of edges, and of those that join agents with the same label (0 without labels)."""
+        """Number of edges, and of those that join agents with the same label (0, 1, …)."""
         return count_edges(self.graph, labels)
 
     @property
@@ -237,6 +247,7 @@ class Policy(ABC):
             first = self.n_agents
             self._check_memory(first + n)
             self.state = _paste(self.state, self._initial_state(first + n))
+            self._pinned = None, None  # let go of the old arrays
             self._join(first)
         return np.arange(first, first + n)
 
@@ -333,7 +344,7 @@ def _physical_memory() -> float:
 
 def _is_plain(array: Any) -> TypeGuard[Vector]:
     """Whether an array is of the one layout that the online calls are compiled for."""
-    return type(array) is np.ndarray and array.dtype == np.float64 and array.flags.carray
+    return type(array) is np.ndarray and array.dtype == FLOAT64 and array.flags.carray
 
 
 def read_policy_name(path: str | os.PathLike[str]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from shoal import validation
 from shoal.kernels.bits import FULL, WORD, add_everywhere, empty_sets, has_bit, members, set_bit
-from shoal.kernels.compiled import compiled
+from shoal.kernels.compiled import compiled, inlined
 from shoal.kernels.graphs import pairs_of, pairs_within, separation_times
 from shoal.kernels.linalg import add_packed, cholesky, dot, solve_cholesky, sum_packed, trace, unpack
 from shoal.kernels.separation import (
@@ -241,11 +241,12 @@ class BASS(Policy):
     def count_edges(self, labels: Integers | None = None) -> tuple[int, int]:
         if not self.state.common.active.all():
             return super().count_edges(labels)
-        edges = pairs_of(self.n_agents) - int(self.state.cuts.used[0])
+        used = int(self.state.cuts.used[0])
+        edges = pairs_of(self.n_agents) - used
         if labels is None:
             return edges, 0
-        i, j, _ = self.cuts.T
-        return edges, pairs_within(labels) - int(np.count_nonzero(labels[i] == labels[j]))
+        ends = labels[self.state.cuts.pairs[:used]]
+        return edges, pairs_within(labels) - int(np.count_nonzero(ends[:, 0] == ends[:, 1]))
 
     @property
     def separation_time(self) -> Integers:
@@ -385,7 +386,7 @@ def list_beyond(apart: int, first: int, agent: int, values: Vector, limit: float
     return count
 
 
-@compiled
+@inlined
 def screen_crowd(state: BASSState, agent: int, w: int) -> int:
     """List in `scratch.chosen` those of 64 neighbours that lemma 2 does not prove to share a point."""
     local, crowd, work, first = state.local, state.crowd, state.scratch, w * WORD
@@ -418,7 +419,7 @@ def screen_crowd(state: BASSState, agent: int, w: int) -> int:
     return list_beyond(apart, first, agent, found, certain, work.chosen)
 
 
-@compiled
+@inlined
 def join_crowd(state: BASSState, agent: int) -> None:
     """Write an agent's statistics among those of the 64 side by side."""
     theta_hat, A, crowd = state.local.theta_hat[agent], state.local.A[agent], state.crowd
@@ -434,7 +435,7 @@ def join_crowd(state: BASSState, agent: int) -> None:
         crowd.sizes[w] = max(crowd.sizes[w], abs(state.lent[agent, m]))
 
 
-@compiled
+@inlined
 def settle(state: BASSState, agent: int, other: int, t: int) -> None:
     """Cut the edge if the exact test says so, otherwise keep the common point it found."""
     local, point = state.local, state.scratch.test.vectors[Z]
@@ -453,7 +454,7 @@ def settle(state: BASSState, agent: int, other: int, t: int) -> None:
         state.excess[other, agent] = squared_distance(point, local.theta_hat[other], local.A[other])
 
 
-@compiled
+@inlined
 def factor_pool(state: BASSState, agent: int) -> None:
     """Leave the factor of the agent's pooled A in `scratch.L`, and b at the end of `scratch.total`."""
     work = state.scratch
@@ -477,7 +478,7 @@ def squared_distance(point: Vector, theta: Vector, A: Matrix) -> float:
     return total
 
 
-@compiled
+@inlined
 def cut(state: BASSState, agent: int, other: int, t: int) -> None:
     """Remove an edge for good."""
     set_bit(state.apart[agent], other)
@@ -491,7 +492,7 @@ def cut(state: BASSState, agent: int, other: int, t: int) -> None:
     state.degree[other] -= state.common.active[agent]
 
 
-@compiled
+@inlined
 def scaled_radius(state: BASSState, agent: int) -> float:
     """c_i: `β_i = R √(2 ln(1/δ) + ln det A_i − d ln ridge)`, or its square."""
     # Rounding may take the sum, positive in exact arithmetic, to zero when δ is close to one.

@@ -92,7 +92,7 @@ class CLUB(ClusteredPolicy):
         return np.column_stack([i, j, times[i, j]])
 
     def count_edges(self, labels: Integers | None = None) -> tuple[int, int]:
-        """Number of edges, and of those that join agents with the same label (0 without labels)."""
+        """Number of edges, and of those that join agents with the same label (0, 1, …)."""
         return Policy.count_edges(self, labels)  # the graph, not its components
 
     def _pair_bytes(self, n_agents: int) -> float:
@@ -155,8 +155,8 @@ def relabel(state: CLUBState) -> None:
         if old[i] != state.labels[i]:
             changed[old[i]] = True
             changed[state.labels[i]] = True
-    state.sizes[:] = sizes
-    for i in range(n):
+    for i in range(n):  # not sizes[:] = …, which takes a second to compile, for its error message
+        state.sizes[i] = sizes[i]
         changed[state.labels[i]] = changed[state.labels[i]] or state.common.withdrawn[i]
     for c in range(n):
         if changed[c]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.kernels.compiled import compiled
+from shoal.kernels.compiled import compiled, inlined
 from shoal.kernels.graphs import pairs_within
 from shoal.kernels.ucb import best_arm
 from shoal.policies.base import Policy
@@ -25,12 +25,12 @@ class ClusteredPolicy(Policy):
         return np.array(self.state.labels)
 
     def count_edges(self, labels: Integers | None = None) -> tuple[int, int]:
-        """Number of edges, and of those that join agents with the same label (0 without labels)."""
+        """Number of edges, and of those that join agents with the same label (0, 1, …)."""
         active = self.state.common.active
         clusters = self.state.labels[active]
         if labels is None:
             return pairs_within(clusters), 0
-        refined = clusters * (np.max(labels) + 1) + labels[active]
+        _, refined = np.unique(clusters * (np.max(labels) + 1) + labels[active], return_inverse=True)
         return pairs_within(clusters), pairs_within(refined)
 
     def _edges(self) -> Booleans:
@@ -53,7 +53,7 @@ class ClusteredPolicy(Policy):
         state.sizes[:] = np.bincount(state.labels[state.common.active], minlength=len(state.sizes))
 
 
-@compiled
+@inlined
 def pool_cluster(state: Any, cluster: int) -> None:
     """Sum a cluster's statistics anew from its members."""
     for j in range(state.labels.shape[0]):
@@ -67,7 +67,7 @@ def select_from(stats: Statistics, row: int, arms: Matrix, alpha: float, t: int)
     return best_arm(stats.theta_hat[row], stats.A_inv[row], arms, alpha * math.sqrt(math.log(t + 1.0)))
 
 
-@compiled
+@inlined
 def observe_in_cluster(state: Any, agent: int, x: Vector, reward: float) -> None:
     """Add a sample to the agent and to its cluster, shared with the other active members."""
     add_sample(state.local, agent, x, reward)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shoal import validation
-from shoal.kernels.compiled import allocating, compiled
+from shoal.kernels.compiled import allocating, inlined
 from shoal.kernels.graphs import component_labels, distance
 from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
 from shoal.policies.steps import Common, step
@@ -140,7 +140,7 @@ def form_clusters(state: CMLBState) -> None:
             pool_cluster(state, c)
 
 
-@compiled
+@inlined
 def _count(state: CMLBState) -> None:
     """Count the active members of every cluster."""
     state.sizes[:] = 0

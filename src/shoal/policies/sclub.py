@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shoal import validation
-from shoal.kernels.compiled import compiled
+from shoal.kernels.compiled import compiled, inlined
 from shoal.kernels.graphs import confidence_width, distance
 from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
 from shoal.policies.steps import Common, step
@@ -130,7 +130,7 @@ def revise(state: SCLUBState, agent: int, t: int) -> None:
     merge(state, home, now)
 
 
-@compiled
+@inlined
 def start_stage(state: SCLUBState, t: int) -> None:
     """Uncheck everybody and remember every cluster's estimate and pulls."""
     while t >= state.next_stage[0]:
@@ -194,27 +194,27 @@ def next_merge(state: SCLUBState, touched: int, also_touched: int) -> tuple[int,
     return -1, -1
 
 
-@compiled
+@inlined
 def is_checked(state: SCLUBState, cluster: int) -> bool:
     """Whether a cluster has active members, all of them checked in this stage."""
     return bool(state.sizes[cluster] > 0 and state.waiting[cluster] == 0)
 
 
-@compiled
+@inlined
 def are_close(state: SCLUBState, low: int, high: int) -> bool:
     """Whether two clusters' estimates are within half the splitting radius."""
     allowed = 0.5 * state.gamma * (state.widths[low] + state.widths[high])
     return bool(distance(state.pool.theta_hat[low], state.pool.theta_hat[high]) < allowed)
 
 
-@compiled
+@inlined
 def renew(state: SCLUBState, cluster: int) -> None:
     """Sum a cluster's statistics anew."""
     pool_cluster(state, cluster)
     state.widths[cluster] = confidence_width(state.pool.pulls[cluster])
 
 
-@compiled
+@inlined
 def remember(state: SCLUBState, cluster: int) -> None:
     """Take a cluster's statistics of this moment as those of the stage's start."""
     for m in range(state.stage_theta.shape[1]):
@@ -222,7 +222,7 @@ def remember(state: SCLUBState, cluster: int) -> None:
     state.stage_pulls[cluster] = state.pool.pulls[cluster]
 
 
-@compiled
+@inlined
 def in_use(state: SCLUBState, cluster: int) -> bool:
     """Whether any agent, even one that left, bears this cluster's label."""
     if state.sizes[cluster] > 0:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numba.extending import overload
 
-from shoal.kernels.compiled import compiled
+from shoal.kernels.compiled import OPTIONS, compiled, inlined
+from shoal.kernels.pinned import unpin
 from shoal.kernels.random import integer_below, random_state, uniform
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Vector
 from shoal.validation import LARGEST
@@ -82,37 +83,30 @@ def revise(state: Any, agent: int, t: int) -> None:
     _STEPS["revise", type(state)](state, agent, t)
 
 
-@overload(select)
+# What compiled code calls is the registered function itself: one that calls it would be one more function of
+# a whole state to compile. Not strict: the names of its parameters are its own.
+@overload(select, strict=False, jit_options=OPTIONS)
 def _overload_select(state: Any, agent: Any, arms: Any, t: Any) -> Any:
-    function = _STEPS["select", state.instance_class]
-
-    def implementation(state: Any, agent: Any, arms: Any, t: Any) -> Any:
-        return function(state, agent, arms, t)
-
-    return implementation
+    return _plain_step("select", state)
 
 
-@overload(observe)
+@overload(observe, strict=False, jit_options=OPTIONS)
 def _overload_observe(state: Any, agent: Any, x: Any, reward: Any, t: Any) -> Any:
-    function = _STEPS["observe", state.instance_class]
-
-    def implementation(state: Any, agent: Any, x: Any, reward: Any, t: Any) -> Any:
-        function(state, agent, x, reward, t)
-
-    return implementation
+    return _plain_step("observe", state)
 
 
-@overload(revise)
+@overload(revise, strict=False, jit_options=OPTIONS)
 def _overload_revise(state: Any, agent: Any, t: Any) -> Any:
-    function = _STEPS["revise", state.instance_class]
-
-    def implementation(state: Any, agent: Any, t: Any) -> Any:
-        function(state, agent, t)
-
-    return implementation
+    return _plain_step("revise", state)
 
 
-@compiled
+def _plain_step(name: str, state: Any) -> Any:
+    """The function that was registered, not yet compiled, for a type of state."""
+    implementation: Any = _STEPS[name, state.instance_class]
+    return implementation.py_func
+
+
+@inlined
 def choose(state: Any, agent: int, arms: Matrix, t: int) -> int:
     """`select`, except that with probability epsilon a uniformly drawn arm is played."""
     if state.common.epsilon > 0.0 and uniform(state.common.rng) < state.common.epsilon:
@@ -121,8 +115,9 @@ def choose(state: Any, agent: int, arms: Matrix, t: int) -> int:
 
 
 @compiled
-def choose_checked(state: Any, agent: int, arms: Matrix) -> int:
+def choose_checked(pinned: Any, agent: int, arms: Matrix) -> int:
     """`choose` in the round after the last, or −1 if an entry of `arms` is not a number of fair size."""
+    state = unpin(pinned)
     for k in range(arms.shape[0]):
         for m in range(arms.shape[1]):
             if not abs(arms[k, m]) <= LARGEST:
@@ -131,8 +126,9 @@ def choose_checked(state: Any, agent: int, arms: Matrix) -> int:
 
 
 @compiled
-def update_checked(state: Any, agent: int, x: Vector, reward: float) -> bool:
+def update_checked(pinned: Any, agent: int, x: Vector, reward: float) -> bool:
     """Finish a round in which only `agent` pulled; refuse, changing nothing, numbers of unfair size."""
+    state = unpin(pinned)
     for m in range(x.shape[0]):
         if not abs(x[m]) <= LARGEST:
             return False

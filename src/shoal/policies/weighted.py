@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shoal import validation
-from shoal.kernels.compiled import compiled
+from shoal.kernels.compiled import inlined
 from shoal.kernels.linalg import add_packed, cholesky, solve_cholesky, unpack
 from shoal.kernels.ucb import LANES, best_arm_of_factor
 from shoal.kernels.weights import pair_statistics, shares, sum_weighted
@@ -257,7 +257,7 @@ def revise(state: WeightedBASSState, agent: int, t: int) -> None:
     weigh(state, agent)
 
 
-@compiled
+@inlined
 def weigh(state: WeightedBASSState, agent: int) -> None:
     """Compute the agent's weights with all others afresh."""
     weights, statistics = state.weights[agent], state.scratch.statistics
@@ -270,14 +270,14 @@ def weigh(state: WeightedBASSState, agent: int) -> None:
     weights[agent] = 1.0
 
 
-@compiled
+@inlined
 def compare(state: WeightedBASSState, agent: int) -> None:
     """Leave g of the agent with every agent in `scratch.statistics`."""
     theta_hat, ridge, work = state.local.theta_hat, state.common.ridge, state.scratch
     pair_statistics(agent, theta_hat, state.columns, ridge, state.beta_sq, work.forms, work.statistics)
 
 
-@compiled
+@inlined
 def factor_pool(state: WeightedBASSState, agent: int) -> None:
     """Leave the factor of the agent's pooled A in `scratch.L`, and b at the end of `scratch.total`."""
     work = state.scratch
@@ -286,7 +286,7 @@ def factor_pool(state: WeightedBASSState, agent: int) -> None:
     cholesky(work.L, work.L)
 
 
-@compiled
+@inlined
 def squared_radius(state: WeightedBASSState, agent: int) -> float:
     """`β_i² = R² (2 ln(1/δ) + ln det A_i − d ln ridge)`, kept positive under rounding, as in BASS."""
     return float(state.noise_scale**2 * max(state.confidence + state.local.logdet_A[agent], 1e-15))

@@ -1,0 +1,146 @@
+"""A state that compiled code finds by its address.
+
+To hand a named tuple of thirty arrays to compiled code, Numba looks at each of them, at each call, which
+takes longer than the round itself. A pinned state has been looked at once: what compiled code needs to know
+of its arrays (where they are, shape, strides) is in a buffer, and a call passes on where that buffer is.
+"""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import extending
+from numba.extending import intrinsic, models, overload, register_model, typeof_impl
+from numba.np import arrayobj
+
+from shoal.kernels.compiled import config
+
+typeof: Any = numba.typeof
+types: Any = numba.types
+unbox: Any = extending.unbox
+NativeValue: Any = extending.NativeValue
+populate_array: Any = arrayobj.populate_array
+WORD: Any = ir.IntType(64)
+
+
+class Pinned:
+    """A state and the buffer that describes it. Arrays of the state may change, but not move."""
+
+    __slots__ = ("_numba_type_", "address", "state", "words")
+
+    def __init__(self, state: Any, kind: Any) -> None:
+        self.state = state  # keeps the arrays where they are
+        self.words = np.array(list(_words(state)), dtype=np.int64)
+        self.address = self.words.ctypes.data
+        self._numba_type_ = PinnedType(kind)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pin, (self.state,)  # a copy has arrays elsewhere
+
+
+def pin(state: Any) -> Any:
+    """Pin a state, or return it as it is: without compilation, or with a field of a kind not known here."""
+    if config.DISABLE_JIT:
+        return state
+    kind = typeof(state)
+    return Pinned(state, kind) if _is_plain(kind) else state
+
+
+def unpin(pinned: Any) -> Any:
+    """The state again; for compiled code and plain code, pinned or not."""
+    return pinned.state if isinstance(pinned, Pinned) else pinned
+
+
+class PinnedType(numba.types.Type):  # type: ignore[misc, unused-ignore]  # untyped in some versions
+    """Type of a pinned state: known by the type of the state, all its fields included."""
+
+    def __init__(self, kind: Any) -> None:
+        self.types = (kind,)
+        super().__init__(name=f"Pinned({kind})")
+
+    @property
+    def key(self) -> Any:
+        return self.types
+
+
+register_model(PinnedType)(models.OpaqueModel)
+
+
+@typeof_impl.register(Pinned)
+def _typeof(value: Pinned, context: Any) -> Any:
+    return value._numba_type_
+
+
+def _address(kind: Any, value: Any, c: Any) -> Any:
+    address = c.pyapi.object_getattr_string(value, "address")
+    pointer = c.pyapi.long_as_voidptr(address)
+    c.pyapi.decref(address)
+    return NativeValue(pointer)
+
+
+unbox(PinnedType)(_address)
+
+
+@overload(unpin)
+def _overload_unpin(pinned: Any) -> Any:
+    is_pinned = isinstance(pinned, PinnedType)
+
+    def implementation(pinned: Any) -> Any:
+        return _load(pinned) if is_pinned else pinned
+
+    return implementation
+
+
+def _read(typing_context: Any, pinned: Any) -> Any:
+    (kind,) = pinned.types
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        words = builder.bitcast(arguments[0], WORD.as_pointer())
+        position = itertools.count()
+
+        def word() -> Any:
+            return builder.load(builder.gep(words, [WORD(next(position))]))
+
+        def read(kind: Any) -> Any:
+            """The mirror image of `_words`."""
+            if isinstance(kind, types.BaseTuple):
+                return context.make_tuple(builder, kind, [read(field) for field in kind.types])
+            if isinstance(kind, types.Array):
+                array = context.make_array(kind)(context, builder)
+                data = builder.inttoptr(word(), array.data.type)
+                itemsize = word()
+                shape, strides = ([word() for _ in range(kind.ndim)] for _ in range(2))
+                populate_array(array, data, shape, strides, itemsize, meminfo=None)
+                return array._getvalue()
+            if isinstance(kind, types.Float):
+                return builder.bitcast(word(), ir.DoubleType())
+            return builder.trunc(word(), ir.IntType(1)) if isinstance(kind, types.Boolean) else word()
+
+        return read(kind)
+
+    return kind(pinned), generate
+
+
+_load: Any = intrinsic(_read)
+
+
+def _is_plain(kind: Any) -> bool:
+    """Whether a type is one that `_words` and `_load` can take apart and put together."""
+    if isinstance(kind, types.BaseTuple):
+        return all(_is_plain(field) for field in kind.types)
+    return isinstance(kind, types.Array) or kind in (types.float64, types.int64, types.boolean)
+
+
+def _words(value: Any) -> Iterator[int]:
+    if isinstance(value, tuple):
+        for field in value:
+            yield from _words(field)
+    elif isinstance(value, np.ndarray):
+        yield from (value.ctypes.data, value.itemsize, *value.shape, *value.strides)
+    elif isinstance(value, float):
+        yield int(np.float64(value).view(np.int64))
+    else:
+        yield int(value)
