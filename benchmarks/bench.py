@@ -116,7 +116,7 @@ def growth_point(sizes: dict[str, int]) -> Figures:
 
 
 def peak_bytes() -> int:
-    """Most memory this process has had. On Linux `ru_maxrss` would begin with that of the process before it."""
+    """Most memory this process has had. On Linux `ru_maxrss` would begin with its parent's."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:
