@@ -106,14 +106,22 @@ def growth_point(sizes: dict[str, int]) -> Figures:
         block = min(max(rounds, 100), wanted - rounds)
         took += benchmark.seconds(policy, world, block)
         rounds += block
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return {
         "microseconds": took / rounds * 1e6,
         "rounds": rounds,
         "complete": rounds == wanted,
-        "state_bytes": benchmark.state_bytes(policy.state),
-        "peak_bytes": peak,
+        "state_bytes": policy.nbytes,
+        "peak_bytes": peak_bytes(),
     }
+
+
+def peak_bytes() -> int:
+    """Most memory this process has had. On Linux `ru_maxrss` would begin with its parent's."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
 
 def growth() -> Figures:
@@ -173,7 +181,7 @@ def measured(points: Figures) -> list[tuple[float, Figures]]:
 
 
 def slope(points: Figures) -> float:
-    """Exponent p of the fit `cost ∝ size^p`, by least squares of logarithms, where all rounds were played."""
+    """Exponent p of the fit `cost ∝ size^p`, least squares of logarithms, to points with all their rounds."""
     rows = [row for row in measured(points) if row[1]["complete"]]
     x, y = np.log([size for size, _ in rows]), np.log([point["microseconds"] for _, point in rows])
     return float(np.polyfit(x, y, 1)[0])
@@ -309,8 +317,12 @@ def draw(figures: Figures) -> None:
         time_axis, memory_axis = axes[0][column], axes[1][column]
         cost = [point["microseconds"] for _, point in rows]
         time_axis.plot(x, cost, color=ORANGE, marker="*", markersize=9, linewidth=2.2)
-        linear = [cost[0] * value / x[0] for value in x]
-        time_axis.plot(x, linear, color=GREY, linestyle=(0, (4, 2)), linewidth=1.0)
+        short = [(value, point["microseconds"]) for value, point in rows if not point["complete"]]
+        if short:
+            time_axis.plot(*zip(*short, strict=True), "o", color=GREY, fillstyle="none", markersize=13)
+        if size in ("agents", "arms"):
+            linear = [cost[0] * value / x[0] for value in x]
+            time_axis.plot(x, linear, color=GREY, linestyle=(0, (4, 2)), linewidth=1.0)
         time_axis.set_title(f"{LETTERS[size]}: slope {figures[size]['slope']:.2f}", fontsize=11)
         peak = [point["peak_bytes"] / 1e6 for _, point in rows]
         memory_axis.plot(x, peak, color=BLUE, marker="o", markersize=5, linewidth=1.5)
@@ -352,6 +364,8 @@ def tables(figures: Figures) -> str:
         "points that had all their rounds.",
         "",
         "![µs a round and peak memory against N, d, K and T](performance-growth.png)",
+        "",
+        "Circled: points with fewer rounds, so that their agents are younger.",
     ]
     for size, points in growing.items():
         lines += [

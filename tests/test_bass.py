@@ -129,7 +129,8 @@ def test_memory_is_refused_before_it_is_taken() -> None:
     with pytest.raises(MemoryError, match="this machine has"):
         policy.add_agents(20_000_000)
     assert policy.n_agents == 2
-    assert policy.nbytes < 3000
+    arrays = [value for field in policy.state if isinstance(field, tuple) for value in field]
+    assert sum(getattr(value, "nbytes", 0) for value in arrays) < policy.nbytes < 6000
 
 
 def test_every_kept_witness_lies_in_both_ellipsoids() -> None:

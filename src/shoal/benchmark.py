@@ -106,13 +106,6 @@ def online_microseconds(policy: Any, world: Environment, calls: int = ONLINE_CAL
     return (time.thread_time() - start) / calls * 1e6
 
 
-def state_bytes(state: Any) -> int:
-    """Memory of all arrays in a state."""
-    if isinstance(state, tuple):
-        return sum(state_bytes(field) for field in state)
-    return int(getattr(state, "nbytes", 0))
-
-
 def machine() -> dict[str, Any]:
     """What the figures were measured on and with."""
     return {
@@ -126,7 +119,7 @@ def machine() -> dict[str, Any]:
 
 def _cost(name: str, world: Environment, rounds: int) -> Cost:
     policy = build(name, world)
-    size = state_bytes(getattr(policy, "state", None))
+    size = getattr(policy, "nbytes", 0)
     took = best_seconds(lambda: build(name, world), world, rounds, 2)
     return Cost(name, took / rounds * 1e6, online_microseconds(policy, world), size)
 

@@ -129,6 +129,16 @@ def test_list_names_everything(tmp_path: Path) -> None:
     assert {*shoal.policy_names(), *environment_names(), *PRESETS} <= {*words}
 
 
+def test_bench_measures_the_sizes_it_is_given(tmp_path: Path) -> None:
+    sizes = ["--agents", "12", "--dim", "3", "--arms", "4", "--rounds", "50"]
+    done = run("bench", *sizes, "--policy", "independent", "--policy", "oracle", cwd=tmp_path)
+    assert "N=12, d=3, K=4: 50 rounds" in done.stdout
+    assert "independent" in done.stdout
+    assert "oracle" in done.stdout
+    assert "bass" not in done.stdout
+    assert done.stderr == ""
+
+
 def test_version_and_help(tmp_path: Path) -> None:
     assert run("--version", cwd=tmp_path).stdout == f"shoal {shoal.__version__}\n"
     assert "reproduce" in run("--help", cwd=tmp_path).stdout
@@ -153,6 +163,7 @@ def test_help_does_not_load_what_it_does_not_need(tmp_path: Path) -> None:
         (["simulate", "--policy", "bas"], "unknown policy 'bas'"),
         (["simulate", "--env", "mars"], "unknown kind 'mars'"),
         (["simulate", "--pulling", "now"], "pulling: must be one of asynchronous, synchronous, zipf, got"),
+        (["bench", "--policy", "bas"], "policy must be one of 'independent', 'oracle'"),
         (["simulate", "-p", "delta"], "--parameter must look like name=value, got 'delta'"),
         (["simulate", "-p", "delta=2"], "delta must be a finite number in (0, 1), got 2"),
         (["simulate", "-e", "size=2"], "environments[0].parameters.size: unknown parameter"),

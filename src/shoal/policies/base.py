@@ -204,7 +204,7 @@ class Policy(ABC):
     @property
     def nbytes(self) -> int:
         """Memory of the state, in bytes."""
-        return sum(int(value.nbytes) for _, value in _flatten(self.state) if isinstance(value, np.ndarray))
+        return _nbytes(self.state)
 
     def neighbors(self, agent: int) -> Integers:
         """Ids of the agents whose samples `agent` uses, itself included (𝒩_i)."""
@@ -355,6 +355,12 @@ def read_policy_name(path: str | os.PathLike[str]) -> str:
 def _is_log(fresh: AnyArray) -> bool:
     """Whether an array of a fresh state has no rows: such arrays may grow to any length."""
     return fresh.ndim > 0 and len(fresh) == 0
+
+
+def _nbytes(state: Any) -> int:
+    if isinstance(state, tuple):
+        return sum(_nbytes(field) for field in state)
+    return int(state.nbytes) if isinstance(state, np.ndarray) else 0
 
 
 def _paste(old: Any, fresh: Any) -> Any:

@@ -40,6 +40,8 @@ WITNESS_BYTES = 2**28
 SUBTRACTABLE = 2.0**12
 """Largest entry of agents' sums, over the ridge, with which they may be subtracted from a sum of 64: the
 rounding is then below 1e-10 of the ridge, and so is its effect on the pooled A and estimate."""
+ROOM = 2**12
+"""Least room of the log of cuts."""
 FEW = 8
 """Agents of 64 that are sooner tested one by one than screened together once more."""
 OUTLIER = 1000.0
@@ -218,7 +220,7 @@ class BASS(Policy):
     def reserve(self, pulls: int) -> None:
         used, n = int(self.state.cuts.used[0]), self.n_agents
         if used + pulls * (n - 1) > len(self.state.cuts.rounds) < pairs_of(n):
-            self._resize_cuts(min(max(2 * used, used + pulls * (n - 1)), pairs_of(n)))
+            self._resize_cuts(min(max(2 * used, used + pulls * (n - 1), ROOM), pairs_of(n)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         with self.lock:
