@@ -116,7 +116,7 @@ def test_agents_come_and_go_across_the_limit_of_witnesses(
         few.update(agent, x, reward)
         many.update(agent, x, reward)
     assert len(few.state.witness) == 0 < len(many.state.witness)
-    assert np.array_equal(few.cuts, many.cuts)
+    assert np.array_equal(few.separation_time, many.separation_time)
     assert np.array_equal(few.graph, many.graph)
     assert few.communication_cost == many.communication_cost
     assert 0 < few.count_edges()[0] == np.count_nonzero(np.triu(few.graph))
@@ -130,7 +130,7 @@ def test_memory_is_refused_before_it_is_taken() -> None:
         policy.add_agents(20_000_000)
     assert policy.n_agents == 2
     arrays = [value for field in policy.state if isinstance(field, tuple) for value in field]
-    assert sum(getattr(value, "nbytes", 0) for value in arrays) < policy.nbytes < 6000
+    assert sum(getattr(value, "nbytes", 0) for value in arrays) < policy.nbytes < 20_000
 
 
 def test_every_kept_witness_lies_in_both_ellipsoids() -> None:

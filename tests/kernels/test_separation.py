@@ -11,6 +11,10 @@ from tests.kernels.test_linalg import random_spd
 
 from shoal import separated, separation_statistic
 from shoal.kernels.separation import (
+    APART,
+    LANES,
+    TOGETHER,
+    UNDECIDED,
     V,
     W,
     Y,
@@ -18,8 +22,10 @@ from shoal.kernels.separation import (
     excess_at,
     excess_grows,
     forms_of,
+    make_batch,
     make_scratch,
     probe,
+    probe_many,
     safe_limit,
     search,
     segment_bounds,
@@ -308,3 +314,37 @@ def test_no_eigenvalue_exceeds_the_steepness(d: int, ridge: float, seed: int) ->
     x = rng.standard_normal((rng.integers(0, 8), d)) * 10.0 ** rng.uniform(-3, 3)
     A = ridge * np.eye(d) + x.T @ x
     assert np.linalg.eigvalsh(A)[-1] <= (np.trace(A) - (d - 1) * ridge) * (1 + 1e-9)
+
+
+def test_many_probes_at_once_decide_as_the_search_does() -> None:
+    rng, d, decided = np.random.default_rng(0), 4, {UNDECIDED: 0, APART: 0, TOGETHER: 0}
+    batch, scratch = make_batch(d), make_scratch(d)
+    for _ in range(60):
+        n = int(rng.integers(1, LANES + 1))
+        sizes, conditions = 10.0 ** rng.uniform(-1, 3, n + 1), 10.0 ** rng.uniform(0, 9, n + 1)
+        A = np.array([s * random_spd(rng, d, kappa) for s, kappa in zip(sizes, conditions, strict=True)])
+            [10.0 ** rng.uniform(-1, 3) * random_spd(rng, d, 10 ** rng.uniform(0, 9)) for _ in range(n + 1)]
+        )
+        theta_hat, c = rng.standard_normal((n + 1, d)), 10.0 ** rng.uniform(-1, 1, n + 1)
+        others = rng.permutation(np.arange(1, n + 1))
+        threshold = float(np.median([statistic_of(theta_hat, A, c, j, scratch) for j in others]))
+        probe_many(0, others, theta_hat, A, c, threshold, batch)
+        for lane, j in enumerate(others.tolist()):
+            verdict = int(batch.verdicts[lane])
+            decided[verdict] += 1
+            statistic = statistic_of(theta_hat, A, c, j, scratch)
+            if verdict == APART:
+                assert statistic > threshold
+            elif verdict == TOGETHER:
+                assert statistic <= threshold
+                point = theta_hat[j] + batch.vectors[1, :, lane]
+                for agent in (0, j):
+                    offset = point - theta_hat[agent]
+                    assert offset @ A[agent] @ offset <= threshold * c[agent]
+    assert decided[APART] > 50
+    assert decided[TOGETHER] > 50
+    assert decided[UNDECIDED] > 50  # close to the threshold, or ill-conditioned
+
+
+def statistic_of(theta_hat: Matrix, A: Any, c: Vector, j: int, scratch: Any) -> float:
+    return search(theta_hat[0], A[0], c[0], theta_hat[j], A[j], c[j], 1.0, False, True, scratch)[0]

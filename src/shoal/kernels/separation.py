@@ -22,7 +22,7 @@ from shoal.kernels.linalg import (
     solve_lower,
     trace,
 )
-from shoal.types import Matrix, Vector
+from shoal.types import Integers, Matrix, Tensor, Vector
 
 EPS = 2.220446049250313e-16
 ILL_CONDITIONED = 1e-4
@@ -30,6 +30,11 @@ ILL_CONDITIONED = 1e-4
 SAFETY = 1e-9
 """Relative distance from the threshold within which only the exact test decides."""
 TINY = 1e-300
+CLEAR = 1e-6
+"""Relative distance from the threshold beyond which rounding of a well-conditioned probe cannot matter."""
+LANES = 16
+"""Pairs probed at once."""
+UNDECIDED, APART, TOGETHER = range(3)
 MAX_ITERATIONS = 200
 V, Y, W, A_W, A_Y, RHS, Z = range(7)  # rows of Scratch.vectors
 
@@ -170,6 +175,165 @@ def search(
         if not low < log_ratio < high:
             break  # the bracket has closed to neighbouring numbers
     return best, best_s, best > threshold
+
+
+class Batch(NamedTuple):
+    """Work space of `probe_many` for dimension d; the lanes, one for each pair, come last."""
+
+    vectors: Tensor  # (4, d, LANES): v, y, w, A_i v and then A_i w
+    A: Matrix  # (d(d+1)/2, LANES) lower triangles of A_j, row by row
+    L: Matrix  # (d(d+1)/2, LANES)
+    scalars: Matrix  # (7, LANES)
+    verdicts: Integers  # (LANES,)
+
+
+def make_batch(dim: int) -> Batch:
+    """Allocate work space for dimension `dim`."""
+    triangle = dim * (dim + 1) // 2
+    return Batch(
+        np.zeros((4, dim, LANES)),
+        np.zeros((triangle, LANES)),
+        np.zeros((triangle, LANES)),
+        np.zeros((7, LANES)),
+        np.zeros(LANES, dtype=np.int64),
+    )
+
+
+@compiled
+def probe_many(
+    i: int,
+    others: Integers,
+    theta_hat: Matrix,
+    A: Tensor,
+    c: Vector,
+    threshold: float,
+    batch: Batch,
+) -> None:
+    """The first step of `search` for up to LANES pairs at once; write what it decides into `batch.verdicts`.
+
+    Only what is clear by a margin that no rounding reaches is decided: APART, TOGETHER (then θ̂_j + y is a
+    common point), else UNDECIDED.
+    """
+    v, y, w, A_w = batch.vectors[0], batch.vectors[1], batch.vectors[2], batch.vectors[3]
+    a, b, c_j, ratio, low, high, work = (
+        batch.scalars[0], batch.scalars[1], batch.scalars[2], batch.scalars[3], batch.scalars[4],
+        batch.scalars[5], batch.scalars[6],
+    )  # fmt: skip
+    A_i, c_i, L, d = A[i], c[i], batch.L, theta_hat.shape[1]
+    for lane in range(others.shape[0]):
+        j = others[lane]
+        c_j[lane] = c[j]
+        position = 0
+        for row in range(d):
+            v[row, lane] = theta_hat[i, row] - theta_hat[j, row]
+            for column in range(row + 1):
+                batch.A[position + column, lane] = A[j, row, column]
+            position += row + 1
+
+    multiply_lanes(A_i, v, A_w)
+    a[:] = 0.0
+    b[:] = 0.0
+    position = 0
+    for row in range(d):
+        work[:] = 0.0
+        for column in range(row):
+            for lane in range(LANES):
+                work[lane] += batch.A[position + column, lane] * v[column, lane]
+        position += row + 1
+        for lane in range(LANES):
+            a[lane] += v[row, lane] * A_w[row, lane]
+            b[lane] += v[row, lane] * (2.0 * work[lane] + batch.A[position - 1, lane] * v[row, lane])
+    for lane in range(LANES):
+        ratio[lane] = math.sqrt(a[lane] * c_j[lane] / (b[lane] * c_i))
+        work[lane] = ratio[lane] * c_i / c_j[lane]
+    position = 0
+    for row in range(d):
+        for column in range(row + 1):
+            for lane in range(LANES):
+                L[position + column, lane] = A_i[row, column] + work[lane] * batch.A[position + column, lane]
+        position += row + 1
+    cholesky_lanes(L, d, low, high)
+    solve_lanes(L, A_w, y)
+    for row in range(d):
+        for lane in range(LANES):
+            w[row, lane] = v[row, lane] - y[row, lane]
+    multiply_lanes(A_i, w, A_w)
+    a[:] = 0.0
+    b[:] = 0.0
+    for row in range(d):  # A_i w = r A_j y: one product serves both forms
+        for lane in range(LANES):
+            a[lane] += w[row, lane] * A_w[row, lane]
+            b[lane] += y[row, lane] * A_w[row, lane]
+    for lane in range(others.shape[0]):
+        q_i = a[lane] / c_i
+        q_j = b[lane] / (work[lane] * c_j[lane])
+        batch.verdicts[lane] = UNDECIDED
+        if low[lane] >= ILL_CONDITIONED * high[lane]:
+            if (q_i + ratio[lane] * q_j) / (1.0 + ratio[lane]) > threshold * (1.0 + CLEAR):
+                batch.verdicts[lane] = APART
+            elif max(q_i, q_j) <= threshold * (1.0 - CLEAR):
+                batch.verdicts[lane] = TOGETHER
+
+
+@compiled
+def multiply_lanes(A: Matrix, vectors: Matrix, out: Matrix) -> None:
+    """`A v` for every lane v."""
+    for row in range(A.shape[0]):
+        for lane in range(LANES):
+            out[row, lane] = A[row, 0] * vectors[0, lane]
+        for column in range(1, A.shape[0]):
+            for lane in range(LANES):
+                out[row, lane] += A[row, column] * vectors[column, lane]
+
+
+@compiled
+def cholesky_lanes(L: Matrix, d: int, low: Vector, high: Vector) -> None:
+    """Factor every lane's matrix in place, with the pivots' inverses on the diagonal.
+
+    Leaves the least and the largest of these inverses in `low` and `high`.
+    """
+    low[:] = math.inf
+    high[:] = 0.0
+    start = 0
+    for row in range(d):
+        other = 0
+        for column in range(row + 1):
+            for k in range(column):
+                for lane in range(LANES):
+                    L[start + column, lane] -= L[start + k, lane] * L[other + k, lane]
+            if column < row:
+                for lane in range(LANES):
+                    L[start + column, lane] *= L[other + column, lane]
+            other += column + 1
+        for lane in range(LANES):
+            inverse = 1.0 / math.sqrt(L[start + row, lane])
+            L[start + row, lane] = inverse
+            low[lane] = min(low[lane], inverse)
+            high[lane] = max(high[lane], inverse)
+        start += row + 1
+
+
+@compiled
+def solve_lanes(L: Matrix, rhs: Matrix, out: Matrix) -> None:
+    """Solve `L Lᵀ out = rhs` in every lane, L as `cholesky_lanes` leaves it."""
+    d = rhs.shape[0]
+    start = 0
+    for row in range(d):
+        for lane in range(LANES):
+            out[row, lane] = rhs[row, lane]
+        for column in range(row):
+            for lane in range(LANES):
+                out[row, lane] -= L[start + column, lane] * out[column, lane]
+        for lane in range(LANES):
+            out[row, lane] *= L[start + row, lane]
+        start += row + 1
+    for row in range(d - 1, -1, -1):
+        start -= row + 1
+        for lane in range(LANES):
+            out[row, lane] *= L[start + row, lane]
+        for column in range(row):
+            for lane in range(LANES):
+                out[column, lane] -= L[start + column, lane] * out[row, lane]
 
 
 @compiled

@@ -17,18 +17,25 @@ from shoal.kernels.compiled import compiled, inlined
 from shoal.kernels.graphs import pairs_of, pairs_within, separation_times
 from shoal.kernels.linalg import add_packed, cholesky, dot, solve_cholesky, sum_packed, trace, unpack
 from shoal.kernels.separation import (
+    APART,
     EPS,
     SAFETY,
+    TOGETHER,
+    UNDECIDED,
+    Batch,
     Scratch,
     Z,
     excess_at,
     excess_grows,
     forms_of,
+    make_batch,
     make_scratch,
+    probe_many,
     safe_limit,
     search,
     segment_bounds,
 )
+from shoal.kernels.separation import LANES as PAIRS
 from shoal.kernels.ucb import LANES, best_arm_of_factor
 from shoal.policies.base import Policy
 from shoal.policies.steps import Common, step
@@ -42,7 +49,7 @@ SUBTRACTABLE = 2.0**12
 rounding is then below 1e-10 of the ridge, and so is its effect on the pooled A and estimate."""
 ROOM = 2**12
 """Least room of the log of cuts."""
-FEW = 8
+FEW = 3
 """Agents of 64 that are sooner tested one by one than screened together once more."""
 OUTLIER = 1000.0
 """After a sample this surprising for the ellipsoid, the distances to the witnesses are computed afresh."""
@@ -56,8 +63,9 @@ class BASSScratch(NamedTuple):
     lanes: Matrix  # (d + 2, LANES) for the scores
     rows: Matrix  # (d, n) offsets of points, n = N with witnesses and 64 without
     screen: Matrix  # (5, 64) for the screen
-    chosen: Integers  # (65,) indices of agents
+    chosen: Integers  # (PAIRS + 64,) indices of agents
     test: Scratch
+    batch: Batch
 
 
 class Cuts(NamedTuple):
@@ -205,8 +213,9 @@ class BASS(Policy):
                 lanes=np.zeros((d + 2, LANES)),
                 rows=np.zeros((d, witnesses or WORD)),
                 screen=np.zeros((5, WORD)),
-                chosen=np.zeros(WORD + 1, dtype=np.int64),
+                chosen=np.zeros(PAIRS + WORD, dtype=np.int64),
                 test=make_scratch(d),
+                batch=make_batch(d),
             ),
         )
         state.radius[:] = scaled_radius(state, 0)
@@ -366,15 +375,18 @@ def observe(state: BASSState, agent: int, x: Vector, reward: float, t: int) -> N
 def revise(state: BASSState, agent: int, t: int) -> None:
     apart, doubtful = state.apart[agent], state.scratch.chosen
     limit = safe_limit(state.threshold * state.radius[agent], state.local.A[agent], state.common.ridge)
+    count = 0
     for w in range(apart.shape[0]):
         if apart[w] != FULL:
             if state.witness.shape[0] > 0:
                 excess = state.excess[agent, w * WORD : (w + 1) * WORD]
-                count = list_beyond(apart[w], w * WORD, agent, excess, limit, doubtful)
+                count += list_beyond(apart[w], w * WORD, agent, excess, limit, doubtful[count:])
             else:
-                count = screen_crowd(state, agent, w)
-            for n in range(count):
-                settle(state, agent, doubtful[n], t)
+                count += screen_crowd(state, agent, w, doubtful[count:])
+        while count >= PAIRS:
+            count -= PAIRS
+            settle(state, agent, doubtful[count : count + PAIRS], t)
+    settle(state, agent, doubtful[:count], t)
 
 
 @compiled
@@ -389,15 +401,11 @@ def list_beyond(apart: int, first: int, agent: int, values: Vector, limit: float
 
 
 @inlined
-def screen_crowd(state: BASSState, agent: int, w: int) -> int:
-    """List in `scratch.chosen` those of 64 neighbours that lemma 2 does not prove to share a point."""
+def screen_crowd(state: BASSState, agent: int, w: int, chosen: Integers) -> int:
+    """List those of 64 neighbours that lemma 2 does not prove to share a point with the agent."""
     local, crowd, work, first = state.local, state.crowd, state.scratch, w * WORD
-    c, radii, offsets, d = (
-        state.radius[agent],
-        state.radius[first : first + WORD],
-        work.rows,
-        local.b.shape[1],
-    )
+    c, radii, offsets = state.radius[agent], state.radius[first : first + WORD], work.rows
+    d = offsets.shape[0]
     a, b, v_sq, inner, bounds = work.screen[0], work.screen[1], work.screen[2], work.screen[3], work.screen[4]
     excess_at(local.theta_hat[agent], local.A[agent], crowd.centers[w], offsets, a)
     v_sq[:] = 0.0
@@ -411,14 +419,14 @@ def screen_crowd(state: BASSState, agent: int, w: int) -> int:
         b[lane] = crowd.steepness[w, lane] * v_sq[lane]
     segment_bounds(c, a, radii, b, bounds)
     apart, found, certain = state.apart[agent, w], bounds[: radii.shape[0]], state.threshold * (1.0 - SAFETY)
-    count = list_beyond(apart, first, agent, found, certain, work.chosen)
-    if count <= FEW:
-        return count
-    forms_of(offsets, crowd.designs[w], inner, b)
-    for lane in range(WORD):
-        b[lane] += rounding * (crowd.steepness[w, lane] + d * state.common.ridge) * v_sq[lane]
-    segment_bounds(c, a, radii, b, bounds)
-    return list_beyond(apart, first, agent, found, certain, work.chosen)
+    count = list_beyond(apart, first, agent, found, certain, chosen)
+    if count > FEW:
+        forms_of(offsets, crowd.designs[w], inner, b)
+        for lane in range(WORD):
+            b[lane] += rounding * (crowd.steepness[w, lane] + d * state.common.ridge) * v_sq[lane]
+        segment_bounds(c, a, radii, b, bounds)
+        count = list_beyond(apart, first, agent, found, certain, chosen)
+    return count
 
 
 @inlined
@@ -437,23 +445,40 @@ def join_crowd(state: BASSState, agent: int) -> None:
         crowd.sizes[w] = max(crowd.sizes[w], abs(state.lent[agent, m]))
 
 
+@compiled
+def settle(state: BASSState, agent: int, others: Integers, t: int) -> None:
+    """Cut the edges that the exact test says must go; keep a common point of the others."""
+    local, test, batch = state.local, state.scratch.test, state.scratch.batch
+    batched = others.shape[0] >= PAIRS // 2
+    if batched:
+        probe_many(agent, others, local.theta_hat, local.A, state.radius, state.threshold, batch)
+    for lane in range(others.shape[0]):
+        other, point, verdict = others[lane], test.vectors[Z], batch.verdicts[lane] if batched else UNDECIDED
+        separated = verdict == APART
+        if verdict == UNDECIDED:
+            _, _, separated = search(
+                local.theta_hat[agent], local.A[agent], state.radius[agent],
+                local.theta_hat[other], local.A[other], state.radius[other],
+                state.threshold, True, False, test,
+            )  # fmt: skip
+        if separated:
+            cut(state, agent, other, t)
+        elif state.witness.shape[0] > 0:
+            if verdict == TOGETHER:
+                for m in range(point.shape[0]):
+                    point[m] = local.theta_hat[other, m] + batch.vectors[1, m, lane]
+            keep_witness(state, agent, other, point)
+
+
 @inlined
-def settle(state: BASSState, agent: int, other: int, t: int) -> None:
-    """Cut the edge if the exact test says so, otherwise keep the common point it found."""
-    local, point = state.local, state.scratch.test.vectors[Z]
-    _, _, separated = search(
-        local.theta_hat[agent], local.A[agent], state.radius[agent],
-        local.theta_hat[other], local.A[other], state.radius[other],
-        state.threshold, True, False, state.scratch.test,
-    )  # fmt: skip
-    if separated:
-        cut(state, agent, other, t)
-    elif state.witness.shape[0] > 0:
-        for m in range(point.shape[0]):
-            state.witness[agent, m, other] = point[m]
-            state.witness[other, m, agent] = point[m]
-        state.excess[agent, other] = squared_distance(point, local.theta_hat[agent], local.A[agent])
-        state.excess[other, agent] = squared_distance(point, local.theta_hat[other], local.A[other])
+def keep_witness(state: BASSState, agent: int, other: int, point: Vector) -> None:
+    """Remember a point that two agents share."""
+    local = state.local
+    for m in range(point.shape[0]):
+        state.witness[agent, m, other] = point[m]
+        state.witness[other, m, agent] = point[m]
+    state.excess[agent, other] = squared_distance(point, local.theta_hat[agent], local.A[agent])
+    state.excess[other, agent] = squared_distance(point, local.theta_hat[other], local.A[other])
 
 
 @inlined
