@@ -323,8 +323,6 @@ def test_many_probes_at_once_decide_as_the_search_does() -> None:
         n = int(rng.integers(1, LANES + 1))
         sizes, conditions = 10.0 ** rng.uniform(-1, 3, n + 1), 10.0 ** rng.uniform(0, 9, n + 1)
         A = np.array([s * random_spd(rng, d, kappa) for s, kappa in zip(sizes, conditions, strict=True)])
-            [10.0 ** rng.uniform(-1, 3) * random_spd(rng, d, 10 ** rng.uniform(0, 9)) for _ in range(n + 1)]
-        )
         theta_hat, c = rng.standard_normal((n + 1, d)), 10.0 ** rng.uniform(-1, 1, n + 1)
         others = rng.permutation(np.arange(1, n + 1))
         threshold = float(np.median([statistic_of(theta_hat, A, c, j, scratch) for j in others]))
