@@ -220,8 +220,8 @@ def probe_many(
         batch.scalars[5], batch.scalars[6],
     )  # fmt: skip
     A_i, c_i, L, d = A[i], c[i], batch.L, theta_hat.shape[1]
-    for lane in range(others.shape[0]):
-        j = others[lane]
+    for lane in range(LANES):
+        j = others[min(lane, others.shape[0] - 1)]  # lanes that are left over repeat the last pair
         c_j[lane] = c[j]
         position = 0
         for row in range(d):
@@ -244,7 +244,7 @@ def probe_many(
             a[lane] += v[row, lane] * A_w[row, lane]
             b[lane] += v[row, lane] * (2.0 * work[lane] + batch.A[position - 1, lane] * v[row, lane])
     for lane in range(LANES):
-        ratio[lane] = math.sqrt(a[lane] * c_j[lane] / (b[lane] * c_i))
+        ratio[lane] = math.sqrt((a[lane] * c_j[lane] + TINY) / (b[lane] * c_i + TINY))
         work[lane] = ratio[lane] * c_i / c_j[lane]
     position = 0
     for row in range(d):
