@@ -77,6 +77,8 @@ class MixtureState(NamedTuple):
     learns_noise: bool
     local: Statistics
     lent: Matrix  # (N, d(d+1)/2 + d) packed Σ x xᵀ and b of each agent
+    form: Vector  # (N,) its bᵀA⁻¹b
+    logdet: Vector  # (N,) its log det A
     errors: Vector  # (N,) Σ of each agent's squared standardised prediction errors
     noise: Vector  # (2,) sum and count whose ratio is the noise variance
     labels: Integers  # (N,) cluster of each agent; −1 − agent while it has none
@@ -180,6 +182,8 @@ class ClusterMixture(ClusteredPolicy):
             learns_noise=scale is None,
             local=make_statistics(n_agents, d, own["ridge"]),
             lent=np.zeros((n_agents, size)),
+            form=np.zeros(n_agents),
+            logdet=np.full(n_agents, d * math.log(own["ridge"])),
             errors=np.zeros(n_agents),
             noise=np.array(known),
             labels=-1 - np.arange(n_agents),
@@ -268,6 +272,7 @@ class ClusterMixture(ClusteredPolicy):
     def _withdraw(self, agent: int) -> None:
         state, cluster = self.state, self.state.labels[agent]
         state.lent[agent] = 0.0
+        state.form[agent], state.logdet[agent] = 0.0, state.local.logdet_A[agent]
         state.labels[agent] = -1 - agent
         if cluster >= 0:
             state.clusters.removed[cluster] -= 1
@@ -289,7 +294,7 @@ def select(state: MixtureState, agent: int, arms: Matrix, t: int) -> int:
 
 @step("observe", MixtureState)
 def observe(state: MixtureState, agent: int, x: Vector, reward: float, t: int) -> None:
-    local, clusters, cluster = state.local, state.clusters, state.labels[agent]
+    local, clusters, cluster, work = state.local, state.clusters, state.labels[agent], state.scratch
     error = reward - dot(x, local.theta_hat[agent])
     growth = add_sample(local, agent, x, reward)
     if state.learns_noise and local.pulls[agent] > x.shape[0]:
@@ -297,6 +302,9 @@ def observe(state: MixtureState, agent: int, x: Vector, reward: float, t: int) -
         state.noise[0] += error * error / growth
         state.noise[1] += 1.0
     add_packed(state.lent[agent], x, reward)
+    terms = evidence_terms(state.lent[agent], state.common.ridge, work.L[0], work.y[0])
+    state.form[agent] = terms[0]
+    state.logdet[agent] = terms[1]
     if cluster >= 0:
         add_packed(clusters.sums[cluster], x, reward)
         clusters.outdated[cluster] = 1
@@ -350,11 +358,11 @@ def weigh(state: MixtureState, agent: int) -> int:
     The agent is taken out of its own cluster first; `scratch.rest` and `scratch.alone` are what is left of
     it, `forms` and `logdets` what each cluster's evidence is with the agent in it. Changes no more than that.
     """
-    local, clusters, work, ridge = state.local, state.clusters, state.scratch, state.common.ridge
-    own, count, d = state.labels[agent], state.clusters.count[0], state.local.b.shape[1]
+    clusters, work, ridge = state.clusters, state.scratch, state.common.ridge
+    own, count = state.labels[agent], clusters.count[0]
     precision = 0.5 * state.noise[1] / state.noise[0]
-    form, logdet = dot(local.b[agent], local.theta_hat[agent]), local.logdet_A[agent]
-    prior = d * math.log(ridge)
+    form, logdet = state.form[agent], state.logdet[agent]
+    prior = state.local.b.shape[1] * math.log(ridge)
     for n in range(count):
         k = clusters.used[n]
         others, form_k, logdet_k = state.sizes[k], clusters.form[k], clusters.logdet[k]
@@ -373,7 +381,7 @@ def weigh(state: MixtureState, agent: int) -> int:
             terms = evidence_terms(work.rest, ridge, work.L[0], work.y[0])
             work.alone[0] = form_k = terms[0]
             work.alone[1] = logdet_k = terms[1]
-        elif local.pulls[agent] > 0:
+        elif state.local.pulls[agent] > 0:
             for m in range(work.total.shape[0]):
                 work.total[m] = clusters.sums[k, m] + state.lent[agent, m]
             terms = evidence_terms(work.total, ridge, work.L[0], work.y[0])
@@ -396,8 +404,23 @@ def take_out(state: MixtureState, agent: int, cluster: int) -> None:
     clusters, rest = state.clusters, state.scratch.rest
     for m in range(rest.shape[0]):
         rest[m] = clusters.sums[cluster, m] - state.lent[agent, m]
-    if clusters.peak[cluster] > LOSSY * max(state.common.ridge, largest(rest, state.local.b.shape[1])):
+    if is_lossy(state, cluster, rest):
         sum_members(state.labels, cluster, agent, state.lent, rest)
+
+
+@inlined
+def is_lossy(state: MixtureState, cluster: int, left: Vector) -> bool:
+    """Whether a cluster's sums were once so large that their rounding shows in what is left of them."""
+    size = largest(left, state.local.b.shape[1])
+    return bool(state.clusters.peak[cluster] > LOSSY * max(state.common.ridge, size))
+
+
+@inlined
+def is_worn(state: MixtureState, cluster: int) -> bool:
+    """Whether rounding may have piled up in a cluster's sums."""
+    if state.clusters.changes[cluster] >= max(RESUM_AFTER, state.labels.shape[0]):
+        return True
+    return is_lossy(state, cluster, state.clusters.sums[cluster])
 
 
 @inlined
@@ -442,7 +465,7 @@ def move(state: MixtureState, agent: int, drawn: int) -> None:
     clusters.form[cluster] = work.forms[drawn]
     clusters.logdet[cluster] = work.logdets[drawn]
     clusters.outdated[cluster] = 0
-    if clusters.changes[cluster] >= max(RESUM_AFTER, state.labels.shape[0]):
+    if is_worn(state, cluster):
         sum_anew(state, cluster)
 
 
@@ -461,7 +484,7 @@ def leave(state: MixtureState, agent: int, cluster: int) -> None:
     clusters.logdet[cluster] = work.alone[1]
     clusters.outdated[cluster] = 0
     clusters.changes[cluster] += 1
-    if clusters.peak[cluster] > LOSSY * max(state.common.ridge, largest(work.rest, state.local.b.shape[1])):
+    if is_worn(state, cluster):
         sum_anew(state, cluster)
 
 
