@@ -144,7 +144,9 @@ def test_weighted_bass_over_sizes(n: int, d: int, power: float) -> None:
 @pytest.mark.parametrize("noise_scale", [None, 0.8])
 @pytest.mark.parametrize(("n", "d"), [(1, 1), (2, 1), (5, 2), (8, 20), (25, 5)])
 def test_cluster_mixture_over_sizes(n: int, d: int, noise_scale: float | None) -> None:
-    environment = shoal.GaussianClusters(n, d, min(3, n), n_arms=20, seed=n)  # more arms than fit side by side
+    environment = shoal.GaussianClusters(
+        n, d, min(3, n), n_arms=20, seed=n
+    )  # more arms than fit side by side
     own: dict[str, Any] = {"spread": 0.7, "concentration": 3.0, "redraws": n % 3, "ridge": 0.7}
     policy, twin = both("cluster_mixture", environment, 0.5, 3, noise_scale=noise_scale, **own)
     play_both(policy, twin, environment, ASYNCHRONOUS, 250, seed=d)

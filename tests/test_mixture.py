@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
 import shoal
-from shoal.kernels.mixture import evidence_terms, largest
+from shoal.kernels.mixture import factor_packed, largest
 from shoal.policies.mixture import RESUM_AFTER, move, weigh
 from shoal.policies.steps import observe, revise
 from shoal.types import Matrix, Vector
@@ -49,7 +49,7 @@ def check(policy: shoal.ClusterMixture) -> None:
         np.testing.assert_allclose(clusters.sums[k], fresh, rtol=0.0, atol=1e-9 * size)
         if k in used:
             assert not clusters.outdated[k]
-            terms = evidence_terms(clusters.sums[k], policy.parameters["ridge"], np.eye(d), np.zeros(d))
+            terms = factor_packed(clusters.sums[k], policy.parameters["ridge"], np.eye(d), np.zeros(d))
             assert clusters.form[k] == pytest.approx(terms[0], rel=1e-6, abs=1e-6)
             assert clusters.logdet[k] == pytest.approx(terms[1], rel=1e-6, abs=1e-6)
 
@@ -183,11 +183,16 @@ def test_an_outlier_leaves_nothing_behind(scale: float) -> None:
     check(policy)
 
 
-def test_an_outlier_s_choice_does_not_see_rounding() -> None:
+@pytest.mark.parametrize("is_member", [False, True])
+def test_an_outlier_s_choice_does_not_see_rounding(is_member: bool) -> None:
     """What is left of its cluster without it is summed, not subtracted, before anyone decides to move it."""
     policy = together()
-    observe(policy.state, 4, np.array([1e30, 0.0]), 1.0, 21)
-    put(policy, 4, 0)
+    if is_member:
+        observe(policy.state, 4, np.array([1.0, 0.0]), 1.0, 21)
+        put(policy, 4, 0)
+    observe(policy.state, 4, np.array([1e30, 0.0]), 1.0, 22)
+    if not is_member:
+        put(policy, 4, 0)
     weigh(policy.state, 4)
     fresh = policy.state.lent[:4].sum(axis=0)
     np.testing.assert_allclose(policy.state.scratch.rest, fresh, rtol=1e-12)

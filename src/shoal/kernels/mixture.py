@@ -3,31 +3,61 @@
 import math
 
 from shoal.kernels.compiled import compiled
-from shoal.kernels.linalg import add_row, cholesky, dot, logdet_from_cholesky, solve_lower, unpack
+from shoal.kernels.linalg import add_row, unpack
 from shoal.types import Integers, Matrix, Tensor, Vector
 
 LANES = 16
 """Arms scored side by side."""
+PIVOTS = 8
+"""Pivots multiplied before a logarithm is taken: none is much above 1e30, so that no product overflows."""
+EPS = 2.220446049250313e-16
 
 
 @compiled
-def factor_packed(packed: Vector, ridge: float, L: Matrix, y: Vector) -> None:
-    """Write the factor of `A = ridge·I + Σ x xᵀ = L Lᵀ` into `L`, and `L⁻¹ b` into `y`."""
+def factor_packed(packed: Vector, ridge: float, L: Matrix, y: Vector) -> tuple[float, float]:
+    """Write the factor of `A = ridge·I + Σ x xᵀ = L Lᵀ` and `y = L⁻¹ b`; return `bᵀA⁻¹b` and log det A.
+
+    `linalg.cholesky` with b as one more row, in one pass. Only the lower triangle of `L` is written.
+    """
+    d = L.shape[0]
+    b = packed[packed.shape[0] - d :]
+    form, logdet, product = 0.0, 0.0, 1.0
     unpack(packed, ridge, L)
-    cholesky(L, L)
-    solve_lower(L, packed[packed.shape[0] - L.shape[0] :], y)
-
-
-@compiled
-def evidence_terms(packed: Vector, ridge: float, L: Matrix, y: Vector) -> tuple[float, float]:
-    """`bᵀA⁻¹b` and log det A of packed sums; `L` and `y` are left as by `factor_packed`."""
-    factor_packed(packed, ridge, L, y)
-    return dot(y, y), logdet_from_cholesky(L)
+    for column in range(d):
+        pivot = L[column, column]
+        least = EPS * pivot
+        for m in range(column):
+            pivot -= L[column, m] * L[column, m]
+        root = math.sqrt(max(pivot, least))
+        scale = 1.0 / root
+        L[column, column] = root
+        for row in range(column + 1, d):
+            value = L[row, column]
+            for m in range(column):
+                value -= L[row, m] * L[column, m]
+            L[row, column] = value * scale
+        value = b[column]
+        for m in range(column):
+            value -= y[m] * L[column, m]
+        y[column] = value * scale
+        form += y[column] * y[column]
+        product *= root
+        if column % PIVOTS == PIVOTS - 1:
+            logdet += math.log(product)
+            product = 1.0
+    return form, 2.0 * (logdet + math.log(product))
 
 
 @compiled
 def best_arm_of_mixture(
-    L: Tensor, y: Matrix, shares: Vector, count: int, arms: Matrix, within: float, between: float, work: Matrix
+    L: Tensor,
+    y: Matrix,
+    shares: Vector,
+    count: int,
+    arms: Matrix,
+    within: float,
+    between: float,
+    work: Matrix,
 ) -> int:
     """First arm with the largest score `m(x) + √(within Σ_k p_k xᵀA_k⁻¹x + between Var_p(x·θ_k))`.
 

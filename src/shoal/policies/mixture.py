@@ -12,11 +12,10 @@ import numpy as np
 
 from shoal import validation
 from shoal.kernels.compiled import inlined
-from shoal.kernels.linalg import add_packed, add_row, dot, solve_cholesky
+from shoal.kernels.linalg import add_packed, add_row, dot
 from shoal.kernels.mixture import (
     LANES,
     best_arm_of_mixture,
-    evidence_terms,
     factor_packed,
     largest,
     normalise,
@@ -255,10 +254,9 @@ class ClusterMixture(ClusteredPolicy):
     def _pooled_estimate(self, agent: int) -> Vector:
         state, work = self.state, self.state.scratch
         count = factor_components(state, agent)
-        estimate, theta_hat = np.zeros(self.dim), np.zeros(self.dim)
-        for c in range(count):
-            solve_cholesky(work.L[c], work.L[c] @ work.y[c], theta_hat)
-            estimate += work.shares[c] * theta_hat
+        estimate = np.zeros(self.dim)
+        for share, L, y in zip(work.shares[:count], work.L, work.y, strict=False):
+            estimate += share * np.linalg.solve(np.tril(L).T, y)
         return estimate / work.shares[:count].sum()
 
     def _end_edges(self, agent: int) -> None:
@@ -287,9 +285,7 @@ class ClusterMixture(ClusteredPolicy):
 def select(state: MixtureState, agent: int, arms: Matrix, t: int) -> int:
     count = factor_components(state, agent)
     within, work = state.common.alpha**2 * math.log(t + 1.0), state.scratch
-    return best_arm_of_mixture(
-        work.L, work.y, work.shares, count, arms, within, state.spread**2, work.lanes
-    )
+    return best_arm_of_mixture(work.L, work.y, work.shares, count, arms, within, state.spread**2, work.lanes)
 
 
 @step("observe", MixtureState)
@@ -302,7 +298,7 @@ def observe(state: MixtureState, agent: int, x: Vector, reward: float, t: int) -
         state.noise[0] += error * error / growth
         state.noise[1] += 1.0
     add_packed(state.lent[agent], x, reward)
-    terms = evidence_terms(state.lent[agent], state.common.ridge, work.L[0], work.y[0])
+    terms = factor_packed(state.lent[agent], state.common.ridge, work.L[0], work.y[0])
     state.form[agent] = terms[0]
     state.logdet[agent] = terms[1]
     if cluster >= 0:
@@ -345,7 +341,7 @@ def refresh(state: MixtureState, but: int) -> None:
 def evaluate(state: MixtureState, cluster: int) -> None:
     """Compute a cluster's evidence from its sums."""
     clusters, work = state.clusters, state.scratch
-    terms = evidence_terms(clusters.sums[cluster], state.common.ridge, work.L[0], work.y[0])
+    terms = factor_packed(clusters.sums[cluster], state.common.ridge, work.L[0], work.y[0])
     clusters.form[cluster] = terms[0]
     clusters.logdet[cluster] = terms[1]
     clusters.outdated[cluster] = 0
@@ -374,17 +370,17 @@ def weigh(state: MixtureState, agent: int) -> int:
                 work.chances[n] = -math.inf
                 continue
             if clusters.outdated[k]:
-                terms = evidence_terms(clusters.sums[k], ridge, work.L[0], work.y[0])
+                terms = factor_packed(clusters.sums[k], ridge, work.L[0], work.y[0])
                 work.forms[n] = terms[0]
                 work.logdets[n] = terms[1]
             take_out(state, agent, k)
-            terms = evidence_terms(work.rest, ridge, work.L[0], work.y[0])
+            terms = factor_packed(work.rest, ridge, work.L[0], work.y[0])
             work.alone[0] = form_k = terms[0]
             work.alone[1] = logdet_k = terms[1]
         elif state.local.pulls[agent] > 0:
             for m in range(work.total.shape[0]):
                 work.total[m] = clusters.sums[k, m] + state.lent[agent, m]
-            terms = evidence_terms(work.total, ridge, work.L[0], work.y[0])
+            terms = factor_packed(work.total, ridge, work.L[0], work.y[0])
             work.forms[n] = terms[0]
             work.logdets[n] = terms[1]
         gain = precision * (work.forms[n] - form_k - form) - 0.5 * (
