@@ -494,6 +494,154 @@ class WeightedBASS(Twin):
         self.weights = self.fresh_weights()
 
 
+class Xorshift:
+    """Marsaglia's xorshift64: the policies' own random numbers."""
+
+    def __init__(self, seed: int) -> None:
+        self.word = max(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]), 1)
+
+    def uniform(self) -> float:
+        """A number in [0, 1)."""
+        self.word ^= self.word << 13 & (2**64 - 1)
+        self.word ^= self.word >> 7
+        self.word ^= self.word << 17 & (2**64 - 1)
+        return (self.word >> 11) / 2**53
+
+    def below(self, n: int) -> int:
+        """An integer in 0, …, n−1."""
+        return int(self.uniform() * n)
+
+
+class ClusterMixture(Twin):
+    """Clusters drawn from their posterior; an agent chooses by all that it may belong to."""
+
+    def __init__(
+        self,
+        n_agents: int,
+        dim: int,
+        *,
+        alpha: float = 0.6,
+        spread: float = 1.0,
+        concentration: float = 5.0,
+        redraws: int = 1,
+        noise_scale: float | None = None,
+        ridge: float = 1.0,
+        seed: int,
+    ) -> None:
+        super().__init__(n_agents, dim, alpha=alpha, ridge=ridge)
+        self.spread = spread
+        self.concentration = concentration
+        self.redraws = redraws
+        self.noise_scale = noise_scale
+        self.random = Xorshift(seed)
+        self.labels: list[int | None] = [None] * n_agents
+        self.errors: list[list[float]] = [[] for _ in range(n_agents)]
+
+    def join(self, n: int) -> None:
+        super().join(n)
+        self.labels += [None] * n
+        self.errors += [[] for _ in range(n)]
+
+    def leave(self, agent: int, *, withdraw: bool) -> None:
+        super().leave(agent, withdraw=withdraw)
+        if withdraw:
+            self.labels[agent] = None
+            self.errors[agent] = []
+        self.dissolve()
+
+    def dissolve(self) -> None:
+        """Forget the clusters in which nobody is active."""
+        alive = {label for label, active in zip(self.labels, self.active, strict=True) if active}
+        self.labels = [label if label in alive else None for label in self.labels]
+
+    def members(self, label: int) -> list[int]:
+        """Agents of a cluster, removed ones included."""
+        return [agent for agent in range(self.n_agents) if self.labels[agent] == label]
+
+    def pool(self, agent: int) -> list[int]:
+        label = self.labels[agent]
+        return [agent] if label is None else self.members(label)
+
+    def variance(self) -> float:
+        """Noise variance, known or estimated."""
+        if self.noise_scale is not None:
+            return self.noise_scale**2
+        errors = [error for one in self.errors for error in one]
+        return (10 + sum(errors)) / (10 + len(errors))
+
+    def evidence(self, agents: Sequence[int]) -> float:
+        """Log marginal likelihood of the samples of some agents under one parameter, up to what cancels."""
+        pooled = self.statistics(agents)
+        form = float(pooled.b @ pooled.theta_hat) / (2 * self.variance())
+        return form - 0.5 * (pooled.logdet_A - self.dim * log(self.ridge))
+
+    def candidates(self, agent: int) -> list[tuple[int, list[int], float]]:
+        """Cluster, its other members, and its probability for an agent; −1 is a cluster of its own."""
+        found: list[tuple[int, list[int], float]] = []
+        for label in sorted({label for label in self.labels if label is not None}):
+            others = [other for other in self.members(label) if other != agent]
+            if others:
+                size = max(sum(self.active[other] for other in others), 1)
+                gain = self.evidence([*others, agent]) - self.evidence(others) - self.evidence([agent])
+                found.append((label, others, gain + log(size)))
+        found.append((-1, [], log(self.concentration)))
+        logs = np.array([weight for _, _, weight in found])
+        weights = np.exp(logs - logs.max())
+        return [(k, who, float(p)) for (k, who, _), p in zip(found, weights / weights.sum(), strict=True)]
+
+    def posterior(self, agent: int) -> dict[int, float]:
+        """Probability of every cluster."""
+        return {label: chance for label, _, chance in self.candidates(agent) if chance > 0}
+
+    def components(self, agent: int) -> list[tuple[float, Statistics]]:
+        """The clusters that count in a choice, with the agent in them."""
+        kept = [(chance, others) for _, others, chance in self.candidates(agent) if chance >= 1e-3]
+        total = sum(chance for chance, _ in kept)
+        return [(chance / total, self.statistics([*others, agent])) for chance, others in kept]
+
+    def pooled(self, agent: int) -> Statistics:
+        mixture = self.components(agent)
+        theta_hat = np.sum([p * one.theta_hat for p, one in mixture], axis=0)
+        return mixture[0][1]._replace(theta_hat=theta_hat)
+
+    def select(self, agent: int, arms: Floats, t: int) -> int:
+        mixture = self.components(agent)
+        p = np.array([chance for chance, _ in mixture])
+        means = np.array([arms @ one.theta_hat for _, one in mixture])
+        inner = np.array([[x @ np.linalg.inv(one.A) @ x for x in arms] for _, one in mixture])
+        mean = p @ means
+        outer = p @ (means - mean) ** 2
+        values = mean + np.sqrt(self.alpha**2 * log(t + 1) * (p @ inner) + self.spread**2 * outer)
+        return int(np.argmax(values))
+
+    def observe(self, agent: int, x: Floats, reward: float, t: int) -> None:
+        before = self.statistics([agent])
+        super().observe(agent, x, reward, t)
+        if len(self.samples[agent]) > self.dim:
+            error = reward - x @ before.theta_hat
+            self.errors[agent].append(float(error**2 / (1 + x @ np.linalg.inv(before.A) @ x)))
+
+    def revise(self, agent: int, t: int) -> None:
+        self.draw(agent)
+        for _ in range(self.redraws if self.n_agents > 1 else 0):
+            others = [other for other in range(self.n_agents) if other != agent]
+            other = others[self.random.below(len(others))]
+            if self.active[other] and self.labels[other] is not None:
+                self.draw(other)
+
+    def draw(self, agent: int) -> None:
+        """Draw an agent's cluster."""
+        found, u = self.candidates(agent), self.random.uniform()
+        cumulative = np.cumsum([chance for _, _, chance in found])
+        position = min(int(np.sum(cumulative <= u)), len(found) - 1)
+        if found[position][0] == self.labels[agent]:
+            return
+        self.labels[agent] = None
+        self.dissolve()
+        free = min(set(range(self.n_agents)) - set(self.labels))
+        self.labels[agent] = free if position == len(found) - 1 else found[position][0]
+
+
 class CLUB(EdgeTwin):
     """Connected components pool; an edge goes when the estimates are far apart for their pulls."""
 

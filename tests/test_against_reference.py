@@ -19,6 +19,8 @@ def both(name: str, environment: Environment, alpha: float, seed: int, **own: An
     policy = shoal.make_policy(name, n, d, alpha=alpha, seed=seed, **own)
     if name == "dynucb":
         own["labels"] = policy.labels
+    if name == "cluster_mixture":
+        own["seed"] = seed
     twin = getattr(reference, type(policy).__name__)(n, d, alpha=alpha, **own)
     return policy, twin
 
@@ -62,13 +64,26 @@ def play_both(
         assert policy.pulls[agent] == len(twin.samples[agent])
     if hasattr(twin, "weights"):
         np.testing.assert_allclose(policy.weights, twin.weights, atol=1e-9)
+    if hasattr(twin, "posterior"):
+        same_posteriors(policy, twin)
     if hasattr(twin, "separation_time"):
         assert np.array_equal(policy.separation_time, twin.separation_time)
         assert trace.separation_time is not None
         assert np.array_equal(trace.separation_time, twin.separation_time)
 
 
+def same_posteriors(policy: Any, twin: Any) -> None:
+    """Clusters, their probabilities and the noise of a mixture and its twin."""
+    assert policy.labels.tolist() == [-1 if label is None else label for label in twin.labels]
+    assert policy.noise_variance == pytest.approx(twin.variance(), rel=1e-9)
+    for agent in policy.agents:
+        ours, theirs = policy.posterior(agent), twin.posterior(agent)
+        assert list(ours) == list(theirs)
+        np.testing.assert_allclose(list(ours.values()), list(theirs.values()), atol=1e-8)
+
+
 NAMES = ["independent", "oracle", "club", "sclub", "cmlb", "dynucb", "bass", "weighted_bass"]
+NAMES += ["cluster_mixture"]
 
 
 def own_parameters(name: str, environment: Environment, gamma: float) -> dict[str, Any]:
@@ -81,6 +96,7 @@ def own_parameters(name: str, environment: Environment, gamma: float) -> dict[st
         "dynucb": {"n_clusters": 3},
         "bass": {"delta": 0.1},
         "weighted_bass": {"gamma": gamma},
+        "cluster_mixture": {"concentration": 1.5, "redraws": 2},
     }
     return own[name]
 
@@ -123,6 +139,20 @@ def test_weighted_bass_over_sizes(n: int, d: int, power: float) -> None:
     if n >= 5:
         assert ((policy.weights > 0) & (policy.weights < 1)).any()
         assert (policy.weights == 0).any()
+
+
+@pytest.mark.parametrize("noise_scale", [None, 0.8])
+@pytest.mark.parametrize(("n", "d"), [(1, 1), (2, 1), (5, 2), (8, 20), (25, 5)])
+def test_cluster_mixture_over_sizes(n: int, d: int, noise_scale: float | None) -> None:
+    environment = shoal.GaussianClusters(
+        n, d, min(3, n), n_arms=20, seed=n
+    )  # more arms than fit side by side
+    own: dict[str, Any] = {"spread": 0.7, "concentration": 3.0, "redraws": n % 3, "ridge": 0.7}
+    policy, twin = both("cluster_mixture", environment, 0.5, 3, noise_scale=noise_scale, **own)
+    play_both(policy, twin, environment, ASYNCHRONOUS, 250, seed=d)
+    if n == 25:
+        assert len(set(policy.labels)) > 1
+        assert np.bincount(policy.labels).max() > 2
 
 
 @pytest.mark.parametrize("name", ["club", "sclub", "cmlb", "dynucb", "oracle", "independent"])
@@ -186,7 +216,7 @@ def test_agents_that_come_and_go(name: str, seed: int) -> None:
         if hasattr(policy.state, "sizes"):
             count = {label: 0 for label in range(len(policy.state.sizes))}
             waiting = dict(count)
-            for i in policy.agents:
+            for i in policy.agents[policy.labels[policy.agents] >= 0]:
                 count[policy.labels[i]] += 1
                 if name == "sclub" and not policy.state.checked[i]:
                     waiting[policy.labels[i]] += 1
@@ -202,6 +232,8 @@ def test_agents_that_come_and_go(name: str, seed: int) -> None:
                 np.testing.assert_allclose(policy.estimate(agent), twin.pooled(agent).theta_hat, atol=1e-8)
             if hasattr(twin, "weights"):
                 np.testing.assert_allclose(policy.weights, twin.weights, atol=1e-9)
+            if hasattr(twin, "posterior"):
+                same_posteriors(policy, twin)
     if hasattr(twin, "separation_time"):
         assert np.array_equal(policy.separation_time, twin.separation_time)
 

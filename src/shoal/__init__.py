@@ -20,6 +20,7 @@ from shoal.policies.club import CLUB
 from shoal.policies.cmlb import CMLB
 from shoal.policies.dynucb import DynUCB
 from shoal.policies.independent import Independent
+from shoal.policies.mixture import ClusterMixture
 from shoal.policies.oracle import Oracle
 from shoal.policies.registry import load_policy, make_policy, policy_names, register_policy
 from shoal.policies.sclub import SCLUB
@@ -40,6 +41,7 @@ __all__ = [
     "SCLUB",
     "ChangingAgents",
     "ChangingArms",
+    "ClusterMixture",
     "Continuum",
     "DataUnavailable",
     "DynUCB",

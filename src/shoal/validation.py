@@ -18,6 +18,13 @@ def positive_int(name: str, value: Any) -> int:
     return int(value)
 
 
+def natural(name: str, value: Any) -> int:
+    """An integer of at least zero."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+        raise ValueError(f"{name} must be an integer of at least 0, got {value!r}")
+    return int(value)
+
+
 def number(
     name: str,
     value: Any,

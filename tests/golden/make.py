@@ -22,6 +22,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "cmlb": {"gamma": 0.5, "exploration_rounds": 300},
     "bass": {"delta": 0.1},
     "weighted_bass": {"delta": 0.1},
+    "cluster_mixture": {},
 }
 
 

@@ -17,7 +17,10 @@ from shoal.types import Booleans, Integers, Matrix, Vector
 
 
 class ClusteredPolicy(Policy):
-    """Base of policies whose state has `labels`, `pool`, `sizes` (active members) and `members` (scratch)."""
+    """Base of policies whose state has `labels`, `pool`, `sizes` (active members) and `members` (scratch).
+
+    An agent whose label is negative, and its own, is alone.
+    """
 
     @property
     def labels(self) -> Integers:
@@ -26,7 +29,7 @@ class ClusteredPolicy(Policy):
 
     def count_edges(self, labels: Integers | None = None) -> tuple[int, int]:
         """Number of edges, and of those that join agents with the same label (0, 1, …)."""
-        active = self.state.common.active
+        active = self.state.common.active & (self.state.labels >= 0)
         clusters = self.state.labels[active]
         if labels is None:
             return pairs_within(clusters), 0

@@ -1,0 +1,142 @@
+"""Evidence of linear models given by packed sums, and the arm that a mixture of such models prefers."""
+
+import math
+
+from shoal.kernels.compiled import compiled
+from shoal.kernels.linalg import add_row, unpack
+from shoal.types import Integers, Matrix, Tensor, Vector
+
+LANES = 16
+"""Arms scored side by side."""
+PIVOTS = 8
+"""Pivots multiplied before a logarithm is taken: none is much above 1e30, so that no product overflows."""
+EPS = 2.220446049250313e-16
+
+
+@compiled
+def factor_packed(packed: Vector, ridge: float, L: Matrix, y: Vector) -> tuple[float, float]:
+    """Write the factor of `A = ridge·I + Σ x xᵀ = L Lᵀ` and `y = L⁻¹ b`; return `bᵀA⁻¹b` and log det A.
+
+    `linalg.cholesky` with b as one more row, in one pass. Only the lower triangle of `L` is written.
+    """
+    d = L.shape[0]
+    b = packed[packed.shape[0] - d :]
+    form, logdet, product = 0.0, 0.0, 1.0
+    unpack(packed, ridge, L)
+    for column in range(d):
+        pivot = L[column, column]
+        least = EPS * pivot
+        for m in range(column):
+            pivot -= L[column, m] * L[column, m]
+        root = math.sqrt(max(pivot, least))
+        scale = 1.0 / root
+        L[column, column] = root
+        for row in range(column + 1, d):
+            value = L[row, column]
+            for m in range(column):
+                value -= L[row, m] * L[column, m]
+            L[row, column] = value * scale
+        value = b[column]
+        for m in range(column):
+            value -= y[m] * L[column, m]
+        y[column] = value * scale
+        form += y[column] * y[column]
+        product *= root
+        if column % PIVOTS == PIVOTS - 1:
+            logdet += math.log(product)
+            product = 1.0
+    return form, 2.0 * (logdet + math.log(product))
+
+
+@compiled
+def best_arm_of_mixture(
+    L: Tensor,
+    y: Matrix,
+    shares: Vector,
+    count: int,
+    arms: Matrix,
+    within: float,
+    between: float,
+    work: Matrix,
+) -> int:
+    """First arm with the largest score `m(x) + √(within Σ_k p_k xᵀA_k⁻¹x + between Var_p(x·θ_k))`.
+
+    `m(x) = Σ_k p_k x·θ_k`, over the first `count` models, factored by `factor_packed`; p is in proportion to
+    `shares`. With `z = L⁻¹ x`: `xᵀ A⁻¹ x = z·z` and `x·θ = z·y`. `work` is scratch of shape (d + 5, LANES).
+    """
+    n_arms, d = arms.shape
+    columns, means, variances = work[:d], work[d], work[d + 1]
+    mean, inner, outer = work[d + 2], work[d + 3], work[d + 4]
+    best = -math.inf
+    choice = 0
+    for start in range(0, n_arms, LANES):
+        here = min(LANES, n_arms - start)
+        for k in range(LANES):
+            mean[k] = 0.0
+            inner[k] = 0.0
+            outer[k] = 0.0
+        total = 0.0
+        for c in range(count):
+            for row in range(d):
+                for k in range(LANES):
+                    columns[row, k] = arms[start + k, row] if k < here else 0.0
+            for k in range(LANES):
+                means[k] = 0.0
+                variances[k] = 0.0
+            for row in range(d):
+                for m in range(row):
+                    factor = L[c, row, m]
+                    for k in range(LANES):
+                        columns[row, k] -= factor * columns[m, k]
+                scale = 1.0 / L[c, row, row]
+                y_row = y[c, row]
+                for k in range(LANES):
+                    z = columns[row, k] * scale
+                    columns[row, k] = z
+                    means[k] += y_row * z
+                    variances[k] += z * z
+            total += shares[c]
+            step = shares[c] / total
+            for k in range(LANES):  # averages over the models so far (West 1979)
+                offset = means[k] - mean[k]
+                mean[k] += step * offset
+                inner[k] += step * (variances[k] - inner[k])
+                outer[k] = (1.0 - step) * (outer[k] + step * offset * offset)
+        for k in range(here):
+            score = mean[k] + math.sqrt(within * inner[k] + between * outer[k])
+            if score > best:
+                best = score
+                choice = start + k
+    return choice
+
+
+@compiled
+def normalise(logs: Vector, count: int) -> None:
+    """Turn the first `count` log-weights, not all −inf, into probabilities."""
+    top, total = -math.inf, 0.0
+    for n in range(count):
+        top = max(top, logs[n])
+    for n in range(count):
+        logs[n] = math.exp(logs[n] - top)
+        total += logs[n]
+    for n in range(count):
+        logs[n] /= total
+
+
+@compiled
+def largest(packed: Vector, d: int) -> float:
+    """Largest absolute entry of packed sums; those of `Σ x xᵀ` are largest on its diagonal."""
+    found, diagonal, b = 0.0, -1, packed.shape[0] - d
+    for row in range(d):
+        diagonal += row + 1
+        found = max(found, packed[diagonal], abs(packed[b + row]))
+    return found
+
+
+@compiled
+def sum_members(labels: Integers, cluster: int, left_out: int, packed: Matrix, out: Vector) -> None:
+    """Sum the rows of `packed` of a cluster's members but one."""
+    out[:] = 0.0
+    for j in range(labels.shape[0]):
+        if labels[j] == cluster and j != left_out:
+            add_row(1.0, packed[j], out)

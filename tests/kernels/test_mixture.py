@@ -1,0 +1,90 @@
+"""Evidence, probabilities and scores of mixtures, against NumPy."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.kernels.linalg import add_packed
+from shoal.kernels.mixture import (
+    LANES,
+    best_arm_of_mixture,
+    factor_packed,
+    largest,
+    normalise,
+    sum_members,
+)
+from shoal.types import Matrix, Vector
+
+
+def packed_of(X: Matrix, rewards: Vector) -> Vector:
+    d = X.shape[1]
+    packed = np.zeros(d * (d + 1) // 2 + d)
+    for x, reward in zip(X, rewards, strict=True):
+        add_packed(packed, x, float(reward))
+    return packed
+
+
+@given(n=st.integers(0, 30), d=st.integers(1, 18), ridge=st.floats(0.1, 5.0), seed=st.integers(0, 10**6))
+def test_evidence(n: int, d: int, ridge: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    X, rewards = rng.standard_normal((n, d)), rng.standard_normal(n)
+    A, b = ridge * np.eye(d) + X.T @ X, X.T @ rewards
+    L, y = np.zeros((d, d)), np.zeros(d)
+    form, logdet = factor_packed(packed_of(X, rewards), ridge, L, y)
+    np.testing.assert_allclose(L @ L.T, A, atol=1e-9)
+    np.testing.assert_allclose(L @ y, b, atol=1e-9)
+    assert form == pytest.approx(b @ np.linalg.solve(A, b), rel=1e-9, abs=1e-12)
+    assert logdet == pytest.approx(np.linalg.slogdet(A)[1], rel=1e-9, abs=1e-12)
+
+
+@given(
+    n_arms=st.integers(1, 40),
+    d=st.integers(1, 6),
+    count=st.integers(1, 4),
+    within=st.sampled_from([0.0, 0.5, 3.0]),
+    between=st.sampled_from([0.0, 1.0, 10.0]),
+    seed=st.integers(0, 10**6),
+)
+def test_best_arm(n_arms: int, d: int, count: int, within: float, between: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    arms, shares = rng.standard_normal((n_arms, d)), rng.uniform(0.1, 2.0, size=count)
+    L, y = np.zeros((count, d, d)), np.zeros((count, d))
+    means, inner = np.zeros((count, n_arms)), np.zeros((count, n_arms))
+    for c in range(count):
+        X, rewards = rng.standard_normal((5, d)), 3.0 * rng.standard_normal(5)
+        factor_packed(packed_of(X, rewards), 0.7, L[c], y[c])
+        A = 0.7 * np.eye(d) + X.T @ X
+        means[c] = arms @ np.linalg.solve(A, X.T @ rewards)
+        inner[c] = np.einsum("kd,de,ke->k", arms, np.linalg.inv(A), arms)
+    p = shares / shares.sum()
+    outer = p @ (means - p @ means) ** 2
+    scores = p @ means + np.sqrt(within * (p @ inner) + between * outer)
+    work = np.full((d + 5, LANES), np.nan)
+    choice = best_arm_of_mixture(L, y, shares, count, arms, within, between, work)
+    assert scores[choice] == pytest.approx(scores.max(), rel=1e-9, abs=1e-9)
+
+
+def test_the_first_of_equal_arms() -> None:
+    arms = np.ones((20, 2))
+    L, y = np.eye(2)[None], np.ones((1, 2))
+    assert best_arm_of_mixture(L, y, np.ones(1), 1, arms, 1.0, 1.0, np.zeros((7, LANES))) == 0
+
+
+def test_normalise() -> None:
+    logs = np.array([-1000.0, -math.inf, -1000.0 + math.log(3.0), 5.0])
+    normalise(logs, 3)
+    assert logs.tolist() == pytest.approx([0.25, 0.0, 0.75, 5.0])
+
+
+def test_largest_and_sums_of_members() -> None:
+    packed = np.arange(1.0, 16.0).reshape(3, 5)  # d = 2: x₁², x₁x₂, x₂², b
+    assert largest(packed[0], 2) == 5.0
+    assert largest(np.array([1.0, 99.0, 7.0, -9.0, 2.0]), 2) == 9.0  # no entry is larger than the diagonal's
+    out = np.full(5, np.nan)
+    sum_members(np.array([4, 1, 4]), 4, -1, packed, out)
+    assert np.array_equal(out, packed[0] + packed[2])
+    sum_members(np.array([4, 1, 4]), 4, 0, packed, out)
+    assert np.array_equal(out, packed[2])
