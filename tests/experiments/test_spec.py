@@ -145,7 +145,7 @@ def test_presets_are_the_paper_s_experiments() -> None:
     assert {method.policy for method in quick.methods} == set(policy_names())
     assert {environment.id for environment in tables.environments} == scenarios
     expected = "ind oracle dynucb club-g4 club-g2 sclub-g4 sclub-g2 bass-d0.1 bass-d0.9 cmlb-g4 cmlb-g2"
-    expected += " weighted weighted-best"
+    expected += " weighted weighted-best mixture"
     assert " ".join(method.id for method in tables.methods if method.group == "main") == expected
     for spec in (tables, paper):
         assert (spec.horizon, spec.runs) == (50_000, 50)
@@ -176,16 +176,19 @@ def test_presets_are_the_paper_s_experiments() -> None:
 
 
 @pytest.mark.parametrize("name", specs.PRESETS)
-def test_our_own_policy_is_in_every_preset_at_its_defaults_after_the_paper_s(name: str) -> None:
+def test_our_own_policies_are_in_every_preset_at_their_defaults_after_the_paper_s(name: str) -> None:
     spec = load_preset(name)
-    fixed, searched = (method for method in spec.methods if method.policy == "weighted_bass")
-    assert [method.id for method in spec.methods if method.group == "main"][-2:] == [fixed.id, searched.id]
-    default = inspect.signature(policy_class("weighted_bass")).parameters["alpha"].default
-    assert fixed.alphas == (default,)
+    fixed, searched, mixture = [method for method in spec.methods if method.group == "main"][-3:]
+    assert fixed.policy == searched.policy == "weighted_bass"
+    assert mixture.policy == "cluster_mixture"
+    for method in (fixed, mixture):
+        default = inspect.signature(policy_class(method.policy)).parameters["alpha"].default
+        assert method.alphas == (default,)
     assert searched.alphas is None
-    assert fixed.parameters == searched.parameters == {}
+    assert fixed.parameters == searched.parameters == mixture.parameters == {}
     assert (fixed.label, searched.label) == ("WeightedBASS (ours)", "WeightedBASS (ours), best α")
-    for method in (fixed, searched):
+    assert mixture.label == "ClusterMixture (ours)"
+    for method in (fixed, searched, mixture):
         assert {cell.environment.id for cell in cells(spec) if cell.method == method} == {
             environment.id for environment in spec.environments
         }

@@ -1,9 +1,10 @@
-"""WeightedBASS, which is ours and not in the paper, against BASS, Ind and Oracle, scenario by scenario.
+"""Our own policies, which are not in the paper, against BASS, Ind and Oracle, scenario by scenario.
 
-It is judged at its fixed default α, the others at the α that suits each best: what it wins is not won by
-tuning, and what it loses is said.
+They are judged at their fixed default α, the others at the α that suits each best: what they win is not won
+by tuning, and what they lose is said.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,14 +12,16 @@ import pyarrow as pa
 
 from shoal.experiments import tables
 from shoal.experiments.tables import Paired, Row, Summary, unique
+from shoal.policies.registry import policy_class
 
 HEADER = (
+    "ours",
     "scenario",
     "Oracle",
     "Ind",
     "BASS",
-    "WeightedBASS, fixed α",
-    "WeightedBASS, best α",
+    "fixed α",
+    "best α",
     "fixed minus BASS",
     "below BASS",
     "fixed minus Ind",
@@ -26,18 +29,18 @@ HEADER = (
     "fixed over Oracle",
 )
 NOTE = (
-    "WeightedBASS is ours, not the paper's. Mean final regret with its 95% interval (Student t), then the "
-    "differences run by run on the same seeds with theirs (paired t): negative favours WeightedBASS. It is "
-    "run at its fixed default parameters; BASS, Ind and Oracle each at the α that suits it best on these "
-    "very runs (in brackets). The column “best α” gives it the same advantage. “Below” says yes or no where "
-    "the interval of the difference leaves out 0, and “unclear” where chance could explain it. Oracle knows "
-    "the clusters and is missing where there are none."
+    "These policies are ours, not the paper's. Mean final regret with its 95% interval (Student t), then the "
+    "differences run by run on the same seeds with theirs (paired t): negative favours ours. Ours are run at "
+    "their fixed default parameters; BASS, Ind and Oracle each at the α that suits it best on these very "
+    "runs (in brackets). The column “best α” gives ours the same advantage. “Below” says yes or no where the "
+    "interval of the difference leaves out 0, and “unclear” where chance could explain it. Oracle knows the "
+    "clusters and is missing where there are none."
 )
 
 
 @dataclass(frozen=True)
 class Contest:
-    """One scenario: our method at its fixed α, and its rivals, as far as they were run."""
+    """One scenario: a policy of ours at its fixed α, and its rivals, as far as they were run."""
 
     title: str
     ours: Row
@@ -60,11 +63,12 @@ class Contest:
 
 
 def contests(table: pa.Table, rows: Sequence[Row]) -> list[Contest]:
-    """The scenarios in which our method was run, in the order of `rows`."""
+    """The scenarios in which each policy of ours was run, in the order of `rows`."""
     found = []
-    for environment in unique(row.environment for row in rows):
+    scenarios = unique(row.environment for row in rows)
+    for policy, environment in itertools.product(tables.OURS, scenarios):
         here = [row for row in rows if row.environment == environment]
-        ours = [row for row in here if row.is_ours]
+        ours = [row for row in here if row.policy == policy]
         if not ours:
             continue
         own = next((row for row in ours if row.fixed), ours[0])
@@ -82,6 +86,11 @@ def contests(table: pa.Table, rows: Sequence[Row]) -> list[Contest]:
     return found
 
 
+def name(row: Row) -> str:
+    """What a policy of ours is called."""
+    return policy_class(row.policy).__name__
+
+
 def verdict(pair: Paired | None) -> str:
     """Whether the reference's regret is lower: yes or no where the paired interval excludes 0."""
     if pair is None or not pair.low <= pair.high:
@@ -93,6 +102,7 @@ def line(contest: Contest) -> list[str]:
     """A line of the table, as text; the columns are those of `HEADER`."""
     bass, independent = contest.against(contest.bass), contest.against(contest.independent)
     return [
+        name(contest.ours),
         contest.title,
         _mean(contest.oracle),
         _mean(contest.independent),
@@ -113,17 +123,19 @@ def markdown(found: Sequence[Contest]) -> str:
 
 
 def summary(found: Sequence[Contest]) -> str:
-    """Where our method wins and where it loses, in words; empty if it was not run."""
-    if not found:
-        return ""
-    alphas = " or ".join(unique(f"{contest.ours.alpha:g}" for contest in found))
-    how = f"fixed α = {alphas}" if found[0].ours.fixed else "its best α"
-    rivals = (
-        _tally("BASS", [(contest, contest.against(contest.bass)) for contest in found]),
-        _tally("Ind", [(contest, contest.against(contest.independent)) for contest in found]),
-    )
-    said = " ".join(text for text in rivals if text) or "There is nothing to compare it with."
-    return f"WeightedBASS (ours, not in the paper) was run at {how}. {said}"
+    """Where our policies win and where they lose, in words; empty if none was run."""
+    texts = []
+    for policy in unique(contest.ours.policy for contest in found):
+        own = [contest for contest in found if contest.ours.policy == policy]
+        alphas = " or ".join(unique(f"{contest.ours.alpha:g}" for contest in own))
+        how = f"fixed α = {alphas}" if own[0].ours.fixed else "its best α"
+        rivals = (
+            _tally("BASS", [(contest, contest.against(contest.bass)) for contest in own]),
+            _tally("Ind", [(contest, contest.against(contest.independent)) for contest in own]),
+        )
+        said = " ".join(text for text in rivals if text) or "There is nothing to compare it with."
+        texts.append(f"{name(own[0].ours)} (ours, not in the paper) was run at {how}. {said}")
+    return " ".join(texts)
 
 
 def _tally(name: str, judged: Sequence[tuple[Contest, Paired | None]]) -> str:

@@ -61,17 +61,19 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "independent": ("#949494", "x"),
     "oracle": ("#3a3a3a", "+"),
     "weighted_bass": ("#009e73", "p"),
+    "cluster_mixture": ("#f0c419", "P"),
 }
-"""Colour and marker of each policy. The colour-blind can tell the green of our own from the others."""
+"""Colour and marker of each policy. The colour-blind can tell those of our own from the others."""
 
-OTHERS = (("#17827f", "v"), ("#6a4fb3", "P"), ("#7a7a00", "h"), ("#00629b", "<"))
+OTHERS = (("#17827f", "v"), ("#6a4fb3", "X"), ("#7a7a00", "h"), ("#00629b", "<"))
 """Colours and markers of policies that are not in the paper."""
 
 DASHES: tuple[tuple[float, ...], ...] = ((), (4.0, 2.0), (1.0, 1.5), (5.0, 1.5, 1.0, 1.5))
 """Lines of the first, second, … variant of a policy."""
 
 OWN_DASHES: dict[str, tuple[tuple[float, ...], ...]] = {
-    "weighted_bass": ((6.0, 1.5, 1.0, 1.5, 1.0, 1.5), (2.0, 1.0))
+    "weighted_bass": ((6.0, 1.5, 1.0, 1.5, 1.0, 1.5), (2.0, 1.0)),
+    "cluster_mixture": ((3.0, 1.0, 3.0, 1.0, 1.0, 1.0),),
 }
 """Lines of what is not in the paper, so that no reader takes it for one of its methods."""
 
@@ -90,7 +92,7 @@ def method_styles(methods: Iterable[tuple[str, str]]) -> dict[str, Style]:
         color, marker = families[policy]
         variant, dashes = seen.get(policy, 0), OWN_DASHES.get(policy, DASHES)
         seen[policy] = variant + 1
-        width = 2.2 if policy in ("bass", "weighted_bass") else 1.5
+        width = 2.2 if policy in ("bass", "weighted_bass", "cluster_mixture") else 1.5
         styles[method] = Style(color, marker, dashes[variant % len(dashes)], width)
     return styles
 

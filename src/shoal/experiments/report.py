@@ -28,7 +28,7 @@ from shoal.experiments.spec import ExperimentSpec, cells, load_spec
 from shoal.experiments.tables import Curve, GammaPoint, Names, Paired, Row, unique
 from shoal.experiments.validation import Check, Measured
 
-BEYOND = "Beyond the paper: WeightedBASS"
+BEYOND = "Beyond the paper: our own policies"
 
 REAL_DATA = {
     "movielens": (
@@ -300,9 +300,10 @@ METHOD_NOTE = (
     "(n − 1). Medians are shown because some methods, DynUCB above all, have heavy tails."
 )
 OURS_NOTE = (
-    "WeightedBASS (ours) is not in the paper, so nothing published stands beside it. It is run at its "
-    "default parameters, α included (“fixed”), beside methods that each have the α that suits them best; the "
-    "row “best α” gives it that advantage, too, and is what the figure of regret against α shows."
+    "Methods marked “ours” are not in the paper, so nothing published stands beside them. They are run at "
+    "their default parameters, α included (“fixed”), beside methods that each have the α that suits them "
+    "best; the row “best α” gives WeightedBASS that advantage, too, and is what the figure of regret against "
+    "α shows."
 )
 F1_NOTE = (
     "F1 of the edges of the graph against the pairs of agents in the same true cluster, at the end of the "
@@ -674,7 +675,7 @@ def _beyond_section(report: Report) -> str:
     if not report.contests:
         return ""
     parts = [f"<p>{html.escape(beyond.NOTE)}</p>"]
-    parts.append(_table(beyond.HEADER, report.contests, beyond.line, "WeightedBASS in every scenario"))
+    parts.append(_table(beyond.HEADER, report.contests, beyond.line, "Our policies in every scenario"))
     for contest in report.contests:
         caption = f"{contest.title}: {contest.ours.label} minus each method, final regret"
         if contest.pairs:
@@ -765,7 +766,7 @@ def _table(
     body = []
     for entry in entries:
         first, *rest = line(entry)
-        kinds = {"bass": ' class="reference"', tables.OURS: ' class="ours"'}
+        kinds = {"bass": ' class="reference"', **dict.fromkeys(tables.OURS, ' class="ours"')}
         look = kinds.get(getattr(entry, "policy", ""), "")
         items = "".join(
             f'<td class="{text}">{text}</td>' if text in ("yes", "no") else f"<td>{html.escape(text)}</td>"

@@ -23,7 +23,7 @@ from shoal.types import Integers, Matrix, Vector
 MAIN, GAMMA = "main", "gamma"
 """Groups of methods: those of the tables, and those of the figure on γ and radius."""
 
-OURS = "weighted_bass"
+OURS = ("weighted_bass", "cluster_mixture")
 """The policy that is not in the paper: it is shown beside its methods, never counted among them."""
 
 BOOTSTRAP_SAMPLES = 10_000
@@ -119,7 +119,7 @@ class Row:
     @property
     def is_ours(self) -> bool:
         """Whether the method is not in the paper but our own."""
-        return self.policy == OURS
+        return self.policy in OURS
 
     @property
     def at_edge(self) -> bool:
@@ -282,8 +282,9 @@ def paired_comparisons(table: pa.Table, rows: Sequence[Row]) -> list[Paired]:
     for environment in unique(row.environment for row in rows):
         here = [row for row in rows if row.environment == environment]
         reference = reference_row(here)
-        others = [row for row in here if reference is not None and row.policy not in (reference.policy, OURS)]
-        pairs += [pair_up(table, reference, row) for row in others]
+        if reference is not None:
+            others = [row for row in here if row.policy != reference.policy and not row.is_ours]
+            pairs += [pair_up(table, reference, row) for row in others]
     return [pair for pair in pairs if pair is not None]
 
 

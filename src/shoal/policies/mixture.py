@@ -63,7 +63,7 @@ class Clusters(NamedTuple):
     peak: Vector  # (N,) largest entry of the sums since they were last summed
     changes: Integers  # (N,) changes since then
     used: Integers  # (N,) rows in use, in order
-    count: Integers  # (1,) how many
+    in_use: Integers  # (1,) how many
 
 
 class MixtureState(NamedTuple):
@@ -107,9 +107,9 @@ class ClusterMixture(ClusteredPolicy):
     """Chooses by the mixture of all clusters k an agent may belong to, each with its probability `π_k`.
 
     `argmax_x m(x) + √(α² ln(t+1) Σ_k π_k xᵀA_k⁻¹x + η² Var_π(x·θ̂_k))` with `m(x) = Σ_k π_k x·θ̂_k`, where A_k
-    and θ̂_k are those of the cluster with the agent in it. `π_k` is in proportion to the number of other members
-    times the evidence for pooling the agent's samples with theirs, against not pooling them. After each of its
-    pulls an agent's cluster is drawn from π.
+    and θ̂_k are those of the cluster with the agent in it. `π_k` is in proportion to the number of other
+    members times the evidence for pooling the agent's samples with theirs, against not pooling them. After
+    each of its pulls an agent's cluster is drawn from π.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ class ClusterMixture(ClusteredPolicy):
                 peak=np.zeros(n_agents),
                 changes=zeros(),
                 used=zeros(),
-                count=np.zeros(1, dtype=np.int64),
+                in_use=np.zeros(1, dtype=np.int64),
             ),
             scratch=MixtureScratch(
                 total=np.zeros(size),
@@ -215,7 +215,7 @@ class ClusterMixture(ClusteredPolicy):
     @property
     def labels(self) -> Integers:
         """Cluster of each agent, −1 while it has none, shape (N,); a copy."""
-        return np.maximum(self.state.labels, -1)
+        return np.asarray(np.maximum(self.state.labels, -1))
 
     @property
     def noise_variance(self) -> float:
@@ -257,7 +257,7 @@ class ClusterMixture(ClusteredPolicy):
         estimate = np.zeros(self.dim)
         for share, L, y in zip(work.shares[:count], work.L, work.y, strict=False):
             estimate += share * np.linalg.solve(np.tril(L).T, y)
-        return estimate / work.shares[:count].sum()
+        return np.asarray(estimate / work.shares[:count].sum())
 
     def _end_edges(self, agent: int) -> None:
         cluster = self.state.labels[agent]
@@ -331,7 +331,7 @@ def revise(state: MixtureState, agent: int, t: int) -> None:
 @inlined
 def refresh(state: MixtureState, but: int) -> None:
     """Bring the evidence of all clusters but one up to date with their sums."""
-    for n in range(state.clusters.count[0]):
+    for n in range(state.clusters.in_use[0]):
         k = state.clusters.used[n]
         if k != but and state.clusters.outdated[k]:
             evaluate(state, k)
@@ -355,7 +355,7 @@ def weigh(state: MixtureState, agent: int) -> int:
     it, `forms` and `logdets` what each cluster's evidence is with the agent in it. Changes no more than that.
     """
     clusters, work, ridge = state.clusters, state.scratch, state.common.ridge
-    own, count = state.labels[agent], clusters.count[0]
+    own, count = state.labels[agent], int(clusters.in_use[0])
     precision = 0.5 * state.noise[1] / state.noise[0]
     form, logdet = state.form[agent], state.logdet[agent]
     prior = state.local.b.shape[1] * math.log(ridge)
@@ -396,7 +396,7 @@ def weigh(state: MixtureState, agent: int) -> int:
 
 @inlined
 def take_out(state: MixtureState, agent: int, cluster: int) -> None:
-    """Leave a cluster's sums without the agent's in `scratch.rest`, by subtraction where that loses little."""
+    """Leave a cluster's sums without the agent's in `scratch.rest`; subtract them where that loses little."""
     clusters, rest = state.clusters, state.scratch.rest
     for m in range(rest.shape[0]):
         rest[m] = clusters.sums[cluster, m] - state.lent[agent, m]
@@ -445,7 +445,7 @@ def factor_components(state: MixtureState, agent: int) -> int:
 def move(state: MixtureState, agent: int, drawn: int) -> None:
     """Put an agent into the cluster at position `drawn` of those in use, or into a new one, after `weigh`."""
     clusters, work, own = state.clusters, state.scratch, state.labels[agent]
-    is_new = drawn == clusters.count[0]
+    is_new = drawn == clusters.in_use[0]
     cluster = -1 if is_new else clusters.used[drawn]
     if own >= 0 and cluster != own:
         leave(state, agent, own)
@@ -497,7 +497,7 @@ def sum_anew(state: MixtureState, cluster: int) -> None:
 @inlined
 def open_cluster(state: MixtureState) -> int:
     """Put the lowest free row to use."""
-    used, count = state.clusters.used, state.clusters.count
+    used, count = state.clusters.used, state.clusters.in_use
     cluster = 0
     while cluster < count[0] and used[cluster] == cluster:
         cluster += 1
@@ -522,7 +522,7 @@ def dissolve(state: MixtureState, cluster: int) -> None:
     clusters.outdated[cluster] = 0
     clusters.removed[cluster] = 0
     found = 0
-    for n in range(clusters.count[0]):
+    for n in range(clusters.in_use[0]):
         clusters.used[found] = clusters.used[n]
         found += clusters.used[n] != cluster
-    clusters.count[0] = found
+    clusters.in_use[0] = found
