@@ -59,12 +59,12 @@ class Contest:
         return None if self.oracle is None else self.ours.regret.mean / self.oracle.regret.mean
 
 
-def contests(table: pa.Table, rows: Sequence[Row]) -> list[Contest]:
+def contests(table: pa.Table, rows: Sequence[Row], policy: str = "weighted_bass") -> list[Contest]:
     """The scenarios in which our method was run, in the order of `rows`."""
     found = []
     for environment in unique(row.environment for row in rows):
         here = [row for row in rows if row.environment == environment]
-        ours = [row for row in here if row.is_ours]
+        ours = [row for row in here if row.policy == policy]
         if not ours:
             continue
         own = next((row for row in ours if row.fixed), ours[0])

@@ -61,6 +61,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "independent": ("#949494", "x"),
     "oracle": ("#3a3a3a", "+"),
     "weighted_bass": ("#009e73", "p"),
+    "cluster_mixture": ("#5b2a86", "H"),
 }
 """Colour and marker of each policy. The colour-blind can tell the green of our own from the others."""
 
@@ -71,7 +72,8 @@ DASHES: tuple[tuple[float, ...], ...] = ((), (4.0, 2.0), (1.0, 1.5), (5.0, 1.5, 
 """Lines of the first, second, … variant of a policy."""
 
 OWN_DASHES: dict[str, tuple[tuple[float, ...], ...]] = {
-    "weighted_bass": ((6.0, 1.5, 1.0, 1.5, 1.0, 1.5), (2.0, 1.0))
+    "weighted_bass": ((6.0, 1.5, 1.0, 1.5, 1.0, 1.5), (2.0, 1.0)),
+    "cluster_mixture": ((8.0, 1.5, 2.0, 1.5), (3.0, 1.0)),
 }
 """Lines of what is not in the paper, so that no reader takes it for one of its methods."""
 
@@ -90,7 +92,7 @@ def method_styles(methods: Iterable[tuple[str, str]]) -> dict[str, Style]:
         color, marker = families[policy]
         variant, dashes = seen.get(policy, 0), OWN_DASHES.get(policy, DASHES)
         seen[policy] = variant + 1
-        width = 2.2 if policy in ("bass", "weighted_bass") else 1.5
+        width = 2.2 if policy in ("bass", "weighted_bass", "cluster_mixture") else 1.5
         styles[method] = Style(color, marker, dashes[variant % len(dashes)], width)
     return styles
 

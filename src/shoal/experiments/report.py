@@ -765,7 +765,7 @@ def _table(
     body = []
     for entry in entries:
         first, *rest = line(entry)
-        kinds = {"bass": ' class="reference"', tables.OURS: ' class="ours"'}
+        kinds = {"bass": ' class="reference"'} | dict.fromkeys(tables.OURS, ' class="ours"')
         look = kinds.get(getattr(entry, "policy", ""), "")
         items = "".join(
             f'<td class="{text}">{text}</td>' if text in ("yes", "no") else f"<td>{html.escape(text)}</td>"

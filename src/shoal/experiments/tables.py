@@ -23,8 +23,8 @@ from shoal.types import Integers, Matrix, Vector
 MAIN, GAMMA = "main", "gamma"
 """Groups of methods: those of the tables, and those of the figure on γ and radius."""
 
-OURS = "weighted_bass"
-"""The policy that is not in the paper: it is shown beside its methods, never counted among them."""
+OURS = {"weighted_bass": "WeightedBASS", "cluster_mixture": "ClusterMixture"}
+"""The policies that are not in the paper: shown beside its methods, never counted among them."""
 
 BOOTSTRAP_SAMPLES = 10_000
 
@@ -119,7 +119,7 @@ class Row:
     @property
     def is_ours(self) -> bool:
         """Whether the method is not in the paper but our own."""
-        return self.policy == OURS
+        return self.policy in OURS
 
     @property
     def at_edge(self) -> bool:
@@ -282,7 +282,7 @@ def paired_comparisons(table: pa.Table, rows: Sequence[Row]) -> list[Paired]:
     for environment in unique(row.environment for row in rows):
         here = [row for row in rows if row.environment == environment]
         reference = reference_row(here)
-        others = [row for row in here if reference is not None and row.policy not in (reference.policy, OURS)]
+        others = [row for row in here if reference is not None and row.policy not in (reference.policy, *OURS)]
         pairs += [pair_up(table, reference, row) for row in others]
     return [pair for pair in pairs if pair is not None]
 
