@@ -282,7 +282,8 @@ def paired_comparisons(table: pa.Table, rows: Sequence[Row]) -> list[Paired]:
     for environment in unique(row.environment for row in rows):
         here = [row for row in rows if row.environment == environment]
         reference = reference_row(here)
-        others = [row for row in here if reference is not None and row.policy not in (reference.policy, *OURS)]
+        rivals = [row for row in here if not row.is_ours]
+        others = [row for row in rivals if reference is not None and row.policy != reference.policy]
         pairs += [pair_up(table, reference, row) for row in others]
     return [pair for pair in pairs if pair is not None]
 

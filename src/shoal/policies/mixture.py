@@ -107,9 +107,9 @@ class ClusterMixture(ClusteredPolicy):
     """Chooses by the mixture of all clusters k an agent may belong to, each with its probability `π_k`.
 
     `argmax_x m(x) + √(α² ln(t+1) Σ_k π_k xᵀA_k⁻¹x + η² Var_π(x·θ̂_k))` with `m(x) = Σ_k π_k x·θ̂_k`, where A_k
-    and θ̂_k are those of the cluster with the agent in it. `π_k` is in proportion to the number of other members
-    times the evidence for pooling the agent's samples with theirs, against not pooling them. After each of its
-    pulls an agent's cluster is drawn from π.
+    and θ̂_k are those of the cluster with the agent in it. `π_k` is in proportion to the number of other
+    members times the evidence for pooling the agent's samples with theirs, against not pooling them. After
+    each of its pulls an agent's cluster is drawn from π.
 
     Parameters
     ----------
@@ -396,7 +396,7 @@ def weigh(state: MixtureState, agent: int) -> int:
 
 @inlined
 def take_out(state: MixtureState, agent: int, cluster: int) -> None:
-    """Leave a cluster's sums without the agent's in `scratch.rest`, by subtraction where that loses little."""
+    """Leave a cluster's sums without the agent's in `scratch.rest`; subtract where that loses little."""
     clusters, rest = state.clusters, state.scratch.rest
     for m in range(rest.shape[0]):
         rest[m] = clusters.sums[cluster, m] - state.lent[agent, m]
