@@ -36,7 +36,7 @@ def check(policy: shoal.ClusterMixture) -> None:
     """Every cluster's sums, evidence and sizes are those of its members, computed afresh."""
     state, d = policy.state, policy.dim
     clusters, labels, active = state.clusters, state.labels, state.common.active
-    used = clusters.used[: clusters.in_use[0]].tolist()
+    used = clusters.used[: clusters.n_used[0]].tolist()
     assert used == sorted({int(label) for label in labels if label >= 0})
     assert (labels[(state.local.pulls > 0) & active] >= 0).all()
     for k in range(policy.n_agents):
@@ -215,7 +215,7 @@ def test_clusters_take_the_lowest_free_row() -> None:
     put(policy, 3, -1)  # leaves row 3, which frees it, for row 1
     assert policy.labels.tolist() == [0, 0, 2, 1, -1]
     put(policy, 2, 0)
-    assert policy.state.clusters.used[: policy.state.clusters.in_use[0]].tolist() == [0, 1]
+    assert policy.state.clusters.used[: policy.state.clusters.n_used[0]].tolist() == [0, 1]
     check(policy)
 
 
@@ -236,7 +236,7 @@ def test_what_removed_agents_lent_stays_with_who_pooled_it() -> None:
     np.testing.assert_allclose(policy.state.clusters.sums[0], policy.state.lent[1])
     policy.remove_agent(2, withdraw=True)
     policy.remove_agent(1)
-    assert policy.state.clusters.in_use[0] == 0
+    assert policy.state.clusters.n_used[0] == 0
     assert policy.posterior(4) == {-1: 1.0}
     check(policy)
 

@@ -61,7 +61,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "independent": ("#949494", "x"),
     "oracle": ("#3a3a3a", "+"),
     "weighted_bass": ("#009e73", "p"),
-    "cluster_mixture": ("#f0c419", "P"),
+    "cluster_mixture": ("#5b2a86", "P"),
 }
 """Colour and marker of each policy. The colour-blind can tell those of our own from the others."""
 

@@ -63,7 +63,7 @@ class Clusters(NamedTuple):
     peak: Vector  # (N,) largest entry of the sums since they were last summed
     changes: Integers  # (N,) changes since then
     used: Integers  # (N,) rows in use, in order
-    in_use: Integers  # (1,) how many
+    n_used: Integers  # (1,) how many
 
 
 class MixtureState(NamedTuple):
@@ -196,7 +196,7 @@ class ClusterMixture(ClusteredPolicy):
                 peak=np.zeros(n_agents),
                 changes=zeros(),
                 used=zeros(),
-                in_use=np.zeros(1, dtype=np.int64),
+                n_used=np.zeros(1, dtype=np.int64),
             ),
             scratch=MixtureScratch(
                 total=np.zeros(size),
@@ -331,7 +331,7 @@ def revise(state: MixtureState, agent: int, t: int) -> None:
 @inlined
 def refresh(state: MixtureState, but: int) -> None:
     """Bring the evidence of all clusters but one up to date with their sums."""
-    for n in range(state.clusters.in_use[0]):
+    for n in range(state.clusters.n_used[0]):
         k = state.clusters.used[n]
         if k != but and state.clusters.outdated[k]:
             evaluate(state, k)
@@ -355,7 +355,7 @@ def weigh(state: MixtureState, agent: int) -> int:
     it, `forms` and `logdets` what each cluster's evidence is with the agent in it. Changes no more than that.
     """
     clusters, work, ridge = state.clusters, state.scratch, state.common.ridge
-    own, count = state.labels[agent], int(clusters.in_use[0])
+    own, count = state.labels[agent], clusters.n_used[0]
     precision = 0.5 * state.noise[1] / state.noise[0]
     form, logdet = state.form[agent], state.logdet[agent]
     prior = state.local.b.shape[1] * math.log(ridge)
@@ -391,12 +391,12 @@ def weigh(state: MixtureState, agent: int) -> int:
     work.logdets[count] = logdet
     work.chances[count] = state.log_concentration
     normalise(work.chances, count + 1)
-    return count
+    return int(count)
 
 
 @inlined
 def take_out(state: MixtureState, agent: int, cluster: int) -> None:
-    """Leave a cluster's sums without the agent's in `scratch.rest`; subtract them where that loses little."""
+    """Leave a cluster's sums without the agent's in `scratch.rest`; subtract where that loses little."""
     clusters, rest = state.clusters, state.scratch.rest
     for m in range(rest.shape[0]):
         rest[m] = clusters.sums[cluster, m] - state.lent[agent, m]
@@ -445,7 +445,7 @@ def factor_components(state: MixtureState, agent: int) -> int:
 def move(state: MixtureState, agent: int, drawn: int) -> None:
     """Put an agent into the cluster at position `drawn` of those in use, or into a new one, after `weigh`."""
     clusters, work, own = state.clusters, state.scratch, state.labels[agent]
-    is_new = drawn == clusters.in_use[0]
+    is_new = drawn == clusters.n_used[0]
     cluster = -1 if is_new else clusters.used[drawn]
     if own >= 0 and cluster != own:
         leave(state, agent, own)
@@ -497,7 +497,7 @@ def sum_anew(state: MixtureState, cluster: int) -> None:
 @inlined
 def open_cluster(state: MixtureState) -> int:
     """Put the lowest free row to use."""
-    used, count = state.clusters.used, state.clusters.in_use
+    used, count = state.clusters.used, state.clusters.n_used
     cluster = 0
     while cluster < count[0] and used[cluster] == cluster:
         cluster += 1
@@ -522,7 +522,7 @@ def dissolve(state: MixtureState, cluster: int) -> None:
     clusters.outdated[cluster] = 0
     clusters.removed[cluster] = 0
     found = 0
-    for n in range(clusters.in_use[0]):
+    for n in range(clusters.n_used[0]):
         clusters.used[found] = clusters.used[n]
         found += clusters.used[n] != cluster
-    clusters.in_use[0] = found
+    clusters.n_used[0] = found
