@@ -8,7 +8,8 @@ import pytest
 from tests import reference
 
 import shoal
-from shoal.policies import bass
+from shoal.policies import base, bass, steps
+from shoal.policies.base import PolicyFileError
 
 
 def two_agents(pulls: int = 200, radius: str = "beta") -> shoal.BASS:
@@ -96,11 +97,11 @@ def test_without_witnesses_nothing_changes(pulling: str, monkeypatch: pytest.Mon
 def test_agents_come_and_go_across_the_limit_of_witnesses(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    few, many = (shoal.BASS(60, 2, alpha=0.3, delta=0.1, gamma=1.5) for _ in range(2))
+    few, many = (shoal.BASS(70, 2, alpha=0.3, delta=0.1, gamma=1.5) for _ in range(2))
     rng, centers = np.random.default_rng(5), np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
     for t in range(6000):
         if t in (1500, 3000, 4000):
-            for policy, limit in ((few, 60**2 * 8 * 3), (many, 2**28)):
+            for policy, limit in ((few, 70**2 * 8 * 3), (many, 2**28)):
                 monkeypatch.setattr(bass, "WITNESS_BYTES", limit)
                 if t == 1500:
                     policy.remove_agent(3)
@@ -109,7 +110,7 @@ def test_agents_come_and_go_across_the_limit_of_witnesses(
                     policy.remove_agent(t // 1000, withdraw=True)
             if t == 4000:
                 few.save(tmp_path / "few")
-                monkeypatch.setattr(bass, "WITNESS_BYTES", 60**2 * 8 * 3)
+                monkeypatch.setattr(bass, "WITNESS_BYTES", 70**2 * 8 * 3)
                 few = shoal.BASS.load(tmp_path / "few")
         agent, x = int(rng.choice(few.agents)), rng.standard_normal(2)
         reward = float(x @ centers[agent % 3] + rng.standard_normal())
@@ -120,6 +121,42 @@ def test_agents_come_and_go_across_the_limit_of_witnesses(
     assert np.array_equal(few.graph, many.graph)
     assert few.communication_cost == many.communication_cost
     assert 0 < few.count_edges()[0] == np.count_nonzero(np.triu(few.graph))
+
+
+def test_steps_without_room_for_their_cuts_are_refused() -> None:
+    policy = shoal.BASS(2, 2, alpha=0.5, delta=0.1)
+
+    def learn_apart() -> None:
+        for n in range(400):
+            x = np.eye(2)[n % 2]
+            for agent, sign in ((0, 1.0), (1, -1.0)):
+                steps.observe(policy.state, agent, x, sign * float(x[0]), n)
+                steps.revise(policy.state, agent, n)
+
+    with pytest.raises(IndexError, match="no room in the log of cuts: call reserve"):
+        learn_apart()
+    assert len(policy.cuts) == 0
+    assert policy.graph[0, 1]  # nothing was cut without being written down
+
+
+def test_a_damaged_log_of_cuts_is_refused(tmp_path: Path) -> None:
+    two_agents().save(tmp_path / "policy")
+    with np.load(tmp_path / "policy") as archive:
+        arrays = {**archive}
+    for name in ("cuts.pairs", "cuts.rounds"):
+        damaged = {**arrays, name: arrays[name][:0]}
+        with (tmp_path / "damaged").open("wb") as handle:
+            np.savez(handle, **damaged)
+        with pytest.raises(PolicyFileError, match="1 cuts in a log of"):
+            shoal.BASS.load(tmp_path / "damaged")
+
+
+def test_room_for_cuts_is_refused_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = shoal.BASS(200, 2, alpha=0.3, delta=0.1)
+    monkeypatch.setattr(base, "_physical_memory", lambda: 1e5)
+    with pytest.raises(MemoryError, match="room for 19,900 cuts"):
+        policy.reserve(200)
+    assert len(policy.state.cuts.rounds) == 0
 
 
 def test_memory_is_refused_before_it_is_taken() -> None:

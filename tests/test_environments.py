@@ -142,6 +142,15 @@ def test_what_is_passed_in_stays_the_caller_s() -> None:
         shoal.Environment(arms, theta_star=theta, labels=np.array([0.7, 1.2, 0.0]))
 
 
+def test_the_gap_of_many_agents_takes_little_memory() -> None:
+    environment = shoal.Continuum(20_000, 10, seed=0)  # all different; 20,000² distances would not do
+    assert environment.theta_star is not None
+    offsets = environment.theta_star - environment.theta_star[0]
+    line = offsets[np.argmax(np.linalg.norm(offsets, axis=1))]
+    along = np.sort(offsets @ line / np.linalg.norm(line))
+    assert environment.gap == pytest.approx(np.diff(along).min(), rel=1e-6)
+
+
 def test_one_cluster_has_no_gap() -> None:
     assert math.isnan(shoal.GaussianClusters(4, 2, 1, seed=0).gap)
 

@@ -119,9 +119,10 @@ def machine() -> dict[str, Any]:
 
 def _cost(name: str, world: Environment, rounds: int) -> Cost:
     policy = build(name, world)
-    size = getattr(policy, "nbytes", 0)
+    size, online = getattr(policy, "nbytes", 0), online_microseconds(policy, world)
+    del policy  # one at a time in memory
     took = best_seconds(lambda: build(name, world), world, rounds, 2)
-    return Cost(name, took / rounds * 1e6, online_microseconds(policy, world), size)
+    return Cost(name, took / rounds * 1e6, online, size)
 
 
 def _processor() -> str:

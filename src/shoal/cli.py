@@ -1,6 +1,7 @@
 """The command line: parse, call the library, print."""
 
 import contextlib
+import math
 import os
 import shlex
 import sys
@@ -44,7 +45,7 @@ def main() -> None:
     """Run the command line; errors a user can mend are one line on stderr and exit code 2."""
     try:
         app()
-    except (ValueError, OSError, RuntimeError) as error:
+    except (ValueError, OSError, RuntimeError, MemoryError) as error:
         if isinstance(error, RuntimeError) and type(error) is not RuntimeError:
             raise
         print(f"shoal: {_one_line(error)}", file=sys.stderr)
@@ -361,7 +362,7 @@ def _print_costs(costs: "list[Cost]", title: str) -> None:
             cost.policy,
             f"{cost.microseconds:,.2f}",
             f"{1e6 / cost.microseconds:,.0f}",
-            f"{cost.microseconds / plain:,.1f}" if plain else "–",
+            f"{cost.microseconds / plain:,.1f}" if plain and math.isfinite(plain) else "–",
             f"{cost.state_bytes / 1e6:,.1f} MB",
             f"{cost.online_microseconds:,.1f}",
         )

@@ -1,8 +1,11 @@
 """What every registered policy promises, checked for each of them alike."""
 
+import copy
 import json
 import os
+import pickle
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +94,19 @@ def refit(policy: Any, agent: int, log: list[Any], ridge: float) -> Any:
             total += chance * reference.fit(samples, D, ridge).theta_hat
             weight += chance
     return total / weight
+
+
+@every_policy
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda policy: pickle.loads(pickle.dumps(policy))])
+def test_a_copy_goes_its_own_way(name: str, how: Callable[[Any], Any]) -> None:
+    policy, untouched = make(name), make(name)
+    play(policy, 60)
+    play(untouched, 60)
+    other = how(policy)
+    play(other, 80, seed=1)
+    assert snapshot(policy) == snapshot(untouched)
+    assert play(policy, 80, seed=1) == play(untouched, 80, seed=1)
+    assert np.array_equal(other.graph, policy.graph)
 
 
 @every_policy

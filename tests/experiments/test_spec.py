@@ -175,6 +175,12 @@ def test_presets_are_the_paper_s_experiments() -> None:
         assert sorted(found) == sorted([*expected.split(), "weighted-best"])
 
 
+@pytest.mark.parametrize("name", policy_names())
+def test_every_policy_can_be_had_by_its_name_alone(name: str) -> None:
+    (cell,) = cells(specs.single(name, "synthetic", alpha=0.3, horizon=10))
+    assert cell.method.policy == name
+
+
 @pytest.mark.parametrize("name", specs.PRESETS)
 def test_our_own_policies_are_in_every_preset_at_their_defaults_after_the_paper_s(name: str) -> None:
     spec = load_preset(name)

@@ -1,6 +1,7 @@
 """Components and the shared-neighbour shortcut against a naive search."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests import reference
@@ -36,3 +37,13 @@ def test_shared_neighbor(graph: Booleans) -> None:
 @given(st.integers(0, 10**9))
 def test_confidence_width(pulls: int) -> None:
     assert abs(graphs.confidence_width(pulls) - reference.F(pulls)) < 1e-15
+
+
+@given(random_graphs(), st.integers(0, 2**32), st.integers(1, 5))
+def test_edges_are_counted_some_rows_at_a_time(graph: Booleans, seed: int, rows: int) -> None:
+    labels = np.random.default_rng(seed).integers(3, size=len(graph))
+    i, j = np.nonzero(np.triu(graph, 1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graphs, "ROWS", rows)
+        assert graphs.count_edges(graph, labels) == (len(i), int((labels[i] == labels[j]).sum()))
+        assert graphs.count_edges(graph | np.eye(len(graph), dtype=bool), None) == (len(i), 0)

@@ -67,8 +67,10 @@ class Environment:
         distinct = np.unique(self.theta_star, axis=0)
         if len(distinct) < 2:
             return float("nan")
-        distances = np.linalg.norm(distinct[:, None] - distinct[None], axis=2)
-        return float(distances[np.triu_indices(len(distinct), 1)].min())
+        from scipy.spatial import cKDTree  # takes longer to import than the rest of this package
+
+        nearest, _ = cKDTree(distinct).query(distinct, k=2)  # of each, the first is itself
+        return float(nearest[:, 1].min())
 
     def arms_in(self, first: int, last: int) -> Tensor:
         """Arms of rounds `first`, …, `last` (from 1 on): shape (rounds, K, d), or (1, K, d) if they stay."""

@@ -32,7 +32,7 @@ Scalar = bool | int | float | str
 Parameters = dict[str, Scalar | list[Scalar]]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _SYMBOL = re.compile(r"(?P<name>gap|labels|n_clusters)|gap/(?P<divisor>[0-9]+(\.[0-9]+)?)")
 _GIVEN_TO_POLICIES = ("self", "n_agents", "dim", "alpha", "seed")
 _GIVEN_TO_ENVIRONMENTS = ("self", "seed")
@@ -291,7 +291,7 @@ def _check_ids(key: str, ids: list[str], fail: Fail) -> None:
         raise fail(key, "the grid is empty: at least one is needed")
     for index, name in enumerate(ids):
         if not _ID.fullmatch(name):
-            raise fail(f"{key}[{index}].id", f"must consist of letters, digits and . + -, got {name!r}")
+            raise fail(f"{key}[{index}].id", f"must consist of letters, digits and . _ + -, got {name!r}")
         if name in ids[:index]:
             raise fail(f"{key}[{index}].id", f"{name!r} is used twice")
 

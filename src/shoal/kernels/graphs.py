@@ -7,6 +7,9 @@ import numpy as np
 from shoal.kernels.compiled import allocating, compiled
 from shoal.types import Booleans, Integers, Vector
 
+ROWS = 1024
+"""Rows of a graph looked at together."""
+
 
 def pairs_of(n: int) -> int:
     """Number of pairs of n agents."""
@@ -21,8 +24,15 @@ def pairs_within(labels: Integers) -> int:
 
 def count_edges(graph: Booleans, labels: Integers | None) -> tuple[int, int]:
     """Number of edges i < j, and of those among them whose ends have the same label (0 without labels)."""
-    i, j = np.nonzero(np.triu(graph, 1))
-    return len(i), 0 if labels is None else int(np.count_nonzero(labels[i] == labels[j]))
+    ends = within = 0  # both ends of an edge are counted, some rows at a time
+    for start in range(0, len(graph), ROWS):
+        rows = np.array(graph[start : start + ROWS], dtype=np.bool_)
+        rows[np.arange(len(rows)), np.arange(start, start + len(rows))] = False
+        ends += int(np.count_nonzero(rows))
+        if labels is not None:
+            rows &= labels[start : start + ROWS, None] == labels
+            within += int(np.count_nonzero(rows))
+    return ends // 2, within // 2
 
 
 def separation_times(cuts: Integers, n: int) -> Integers:

@@ -30,7 +30,9 @@ ILL_CONDITIONED = 1e-4
 SAFETY = 1e-9
 """Relative distance from the threshold within which only the exact test decides."""
 TINY = 1e-300
-CLEAR = 1e-6
+WELL_CONDITIONED = 1e-3
+"""The same ratio, from which on pairs may be probed together."""
+CLEAR = 1e-5
 """Relative distance from the threshold beyond which rounding of a well-conditioned probe cannot matter."""
 LANES = 16
 """Pairs probed at once."""
@@ -268,7 +270,7 @@ def probe_many(
         q_i = a[lane] / c_i
         q_j = b[lane] / (work[lane] * c_j[lane])
         batch.verdicts[lane] = UNDECIDED
-        if low[lane] >= ILL_CONDITIONED * high[lane]:
+        if low[lane] >= WELL_CONDITIONED * high[lane]:
             if (q_i + ratio[lane] * q_j) / (1.0 + ratio[lane]) > threshold * (1.0 + CLEAR):
                 batch.verdicts[lane] = APART
             elif max(q_i, q_j) <= threshold * (1.0 - CLEAR):

@@ -1,5 +1,6 @@
 """What users see of every policy: validated online calls, inspection, saving, agents that come and go."""
 
+import copy
 import io
 import json
 import math
@@ -24,6 +25,8 @@ from shoal.statistics import forget_row
 from shoal.types import AnyArray, Booleans, Integers, Vector
 
 FLOAT64 = np.dtype(np.float64)
+_OWN = ("lock", "_pinned")
+"""Attributes that a copy of a policy makes anew."""
 FORMAT = 1
 """Version of the files that `save` writes."""
 
@@ -159,6 +162,18 @@ class Policy(ABC):
             self._pinned = self.state, pin(self.state)
         return self._pinned[1]
 
+    # Copies: arrays are never shared, nor is the lock
+
+    def __copy__(self) -> Self:
+        return copy.deepcopy(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self.lock:
+            return copy.deepcopy({key: value for key, value in vars(self).items() if key not in _OWN})
+
+    def __setstate__(self, content: dict[str, Any]) -> None:
+        vars(self).update(content, lock=threading.RLock())
+
     # Inspection
 
     @property
@@ -258,10 +273,10 @@ class Policy(ABC):
         A removed agent's samples can still be withdrawn by a second call.
         """
         agent = self._check_id(agent)
-        common = self.state.common
-        if not common.active[agent] and (common.withdrawn[agent] or not withdraw):
-            raise ValueError(f"agent {agent} has been removed already")
         with self.lock:
+            common = self.state.common
+            if not common.active[agent] and (common.withdrawn[agent] or not withdraw):
+                raise ValueError(f"agent {agent} has been removed already")
             if common.active[agent]:
                 common.active[agent] = False
                 self._end_edges(agent)
@@ -275,6 +290,8 @@ class Policy(ABC):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the whole policy to a file. A crash while writing leaves the old file, or none."""
         target = Path(path)
+        if target.exists() and not target.is_file():
+            raise ValueError(f"path must name a file, got {target}, which is something else")
         header = {
             "format": FORMAT,
             "policy": self.name,
@@ -311,11 +328,17 @@ class Policy(ABC):
         """Refuse, before anything is allocated, what this machine cannot hold."""
         statistics = 8 * (2 * self.dim**2 + 2 * self.dim + 2) * n_agents
         needed = statistics + self._pair_bytes(n_agents) * n_agents**2
+        self._refuse(
+            needed, f"{statistics / 1e9:,.1f} for statistics, the rest for pairs of agents", n_agents
+        )
+
+    def _refuse(self, needed: float, what: str, n_agents: int | None = None) -> None:
+        """Raise if this machine does not have so many bytes."""
         if needed > (available := _physical_memory()):
+            n_agents = self.n_agents if n_agents is None else n_agents
             raise MemoryError(
                 f"{type(self).__name__} with n_agents={n_agents}, dim={self.dim} needs at least "
-                f"{needed / 1e9:,.1f} GB ({statistics / 1e9:,.1f} for statistics, the rest for pairs of "
-                f"agents); this machine has {available / 1e9:,.1f} GB"
+                f"{needed / 1e9:,.1f} GB ({what}); this machine has {available / 1e9:,.1f} GB"
             )
 
     def _check_id(self, agent: int) -> int:
@@ -364,9 +387,10 @@ def _nbytes(state: Any) -> int:
 
 
 def _paste(old: Any, fresh: Any) -> Any:
-    """Copy an old state into the leading corner of a larger fresh one."""
-    if isinstance(old, tuple):
-        return type(old)(*(_paste(a, b) for a, b in zip(old, fresh, strict=True)))
+    """Copy an old state into the leading corner of a larger fresh one; its work space stays fresh."""
+    if hasattr(fresh, "_fields"):
+        kept = [key for key in fresh._fields if key != "scratch"]
+        return fresh._replace(**{key: _paste(getattr(old, key), getattr(fresh, key)) for key in kept})
     if isinstance(old, np.ndarray):
         if _is_log(fresh):
             return old
@@ -396,7 +420,7 @@ def _restore(state: Any, arrays: Mapping[str, AnyArray], path: str, prefix: str 
         if name not in arrays:
             raise PolicyFileError(f"{path} lacks the array {name!r}")
         saved, expected = arrays[name], np.asarray(value)
-        shape = saved.shape if _is_log(expected) else expected.shape
+        shape = (len(saved), *expected.shape[1:]) if saved.ndim and _is_log(expected) else expected.shape
         if saved.shape != shape or saved.dtype != expected.dtype:
             raise PolicyFileError(
                 f"{path}: array {name!r} is {saved.dtype}{saved.shape}, "

@@ -7,7 +7,7 @@ outgrown the noise it removes.
 
 import math
 import os
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from shoal.kernels.separation import (
 )
 from shoal.kernels.separation import LANES as PAIRS
 from shoal.kernels.ucb import LANES, best_arm_of_factor
-from shoal.policies.base import Policy
+from shoal.policies.base import Policy, PolicyFileError
 from shoal.policies.steps import Common, step
 from shoal.statistics import REFRESH_EVERY, Statistics, add_sample, make_statistics
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Tensor, Vector
@@ -46,7 +46,9 @@ WITNESS_BYTES = 2**28
 """Memory that witnesses may take. With more agents than that allows, the other's centre serves as witness."""
 SUBTRACTABLE = 2.0**12
 """Largest entry of agents' sums, over the ridge, with which they may be subtracted from a sum of 64: the
-rounding is then below 1e-10 of the ridge, and so is its effect on the pooled A and estimate."""
+rounding stays below 1e-8 of the ridge, which the pooled A exceeds in every direction."""
+CUT_BYTES = 16
+"""Memory of a cut in the log."""
 ROOM = 2**12
 """Least room of the log of cuts."""
 FEW = 3
@@ -71,7 +73,7 @@ class BASSScratch(NamedTuple):
 class Cuts(NamedTuple):
     """Log of the separations, in order; its arrays have room for more than the first `used`."""
 
-    pairs: AnyArray  # (room, 2) int32
+    pairs: AnyArray  # (room, 2) int32, the lower id first
     rounds: Integers  # (room,)
     used: Integers  # (1,)
 
@@ -229,18 +231,28 @@ class BASS(Policy):
     def reserve(self, pulls: int) -> None:
         used, n = int(self.state.cuts.used[0]), self.n_agents
         if used + pulls * (n - 1) > len(self.state.cuts.rounds) < pairs_of(n):
-            self._resize_cuts(min(max(2 * used, used + pulls * (n - 1), ROOM), pairs_of(n)))
+            self._resize_cuts(min(max(2 * (used + pulls * (n - 1)), ROOM), pairs_of(n)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         with self.lock:
             self._resize_cuts(int(self.state.cuts.used[0]))
             super().save(path)
 
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        policy = super().load(path)
+        pairs, rounds, (used,) = policy.state.cuts
+        if not 0 <= used <= len(rounds) == len(pairs):
+            raise PolicyFileError(f"{path}: {used} cuts in a log of {len(pairs)} pairs, {len(rounds)} rounds")
+        return policy
+
     def _resize_cuts(self, room: int) -> None:
+        self._refuse(CUT_BYTES * room, f"room for {room:,} cuts")
         pairs, rounds, used = self.state.cuts
         resized = Cuts(np.zeros((room, 2), np.int32), np.zeros(room, np.int64), used)
         resized.pairs[: used[0]], resized.rounds[: used[0]] = pairs[: used[0]], rounds[: used[0]]
         self.state = self.state._replace(cuts=resized)
+        self._pinned = None, None  # let go of the old arrays
 
     @property
     def cuts(self) -> Integers:
@@ -276,18 +288,19 @@ class BASS(Policy):
                 local.theta_hat[j], local.A[j], state.radius[j],
                 state.threshold, False, True, state.scratch.test,
             )  # fmt: skip
+            shared = not has_bit(state.apart[i], j)
+            first, second = state.cuts.pairs[: state.cuts.used[0]].T
+            here = np.flatnonzero((first == min(i, j)) & (second == max(i, j)))
+            when = int(state.cuts.rounds[here[0]]) if len(here) else -1
         beta = np.sqrt(state.radius) if state.squared else state.radius
-        shared = not has_bit(state.apart[i], j)
-        cuts = self.cuts
-        when = cuts[np.isin(cuts[:, :2], (i, j)).all(axis=1), 2]
         return Explanation(
             statistic=statistic,
             threshold=state.threshold,
             s=s,
             radius_agent=float(beta[i]),
             radius_other=float(beta[j]),
-            separated=len(when) > 0,
-            separation_time=int(when[0]) if len(when) else -1,
+            separated=when >= 0,
+            separation_time=when,
             lent_by_agent=int(local.pulls[i]) if shared else 0,
             lent_by_other=int(local.pulls[j]) if shared else 0,
         )
@@ -318,7 +331,8 @@ class BASS(Policy):
         state.lent[agent] = 0.0
         state.blocks[block] = state.lent[block * WORD : (block + 1) * WORD].sum(axis=0)
         state.radius[agent] = scaled_radius(state, agent)
-        self._lay_out()
+        if len(state.crowd.sizes):
+            join_crowd(state, agent)
 
     def _join(self, first: int) -> None:
         state, active = self.state, self.state.common.active
@@ -330,17 +344,13 @@ class BASS(Policy):
         gone = np.flatnonzero(~active)  # newcomers meet only those who are there
         for newcomer in range(first, self.n_agents):
             add_everywhere(state.apart, gone, newcomer)
-        for agent in gone:
-            add_everywhere(state.apart, slice(first, None), int(agent))
+        for leaver in gone.tolist():
+            add_everywhere(state.apart, slice(first, None), leaver)
         state.degree[:first] += active[:first] * (self.n_agents - first)
         state.degree[first:] = np.count_nonzero(active) - 1
-        self._lay_out()
-
-    def _lay_out(self) -> None:
-        """Write everyone's statistics side by side, where there are no witnesses."""
-        if len(self.state.crowd.sizes):
+        if len(state.crowd.sizes):
             for agent in range(self.n_agents):
-                join_crowd(self.state, agent)
+                join_crowd(state, agent)
 
 
 @step("select", BASSState)
@@ -508,11 +518,13 @@ def squared_distance(point: Vector, theta: Vector, A: Matrix) -> float:
 @inlined
 def cut(state: BASSState, agent: int, other: int, t: int) -> None:
     """Remove an edge for good."""
+    n = state.cuts.used[0]
+    if n >= state.cuts.rounds.shape[0]:
+        raise IndexError("no room in the log of cuts: call reserve(pulls) before observe and revise")
     set_bit(state.apart[agent], other)
     set_bit(state.apart[other], agent)
-    n = state.cuts.used[0]
-    state.cuts.pairs[n, 0] = agent
-    state.cuts.pairs[n, 1] = other
+    state.cuts.pairs[n, 0] = min(agent, other)
+    state.cuts.pairs[n, 1] = max(agent, other)
     state.cuts.rounds[n] = t
     state.cuts.used[0] = n + 1
     state.degree[agent] -= state.common.active[other]

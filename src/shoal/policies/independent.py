@@ -12,7 +12,7 @@ from shoal.kernels.ucb import best_arm
 from shoal.policies.base import Policy
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, add_sample, make_statistics
-from shoal.types import Booleans, Matrix, Vector
+from shoal.types import Booleans, Integers, Matrix, Vector
 
 
 class IndependentState(NamedTuple):
@@ -47,6 +47,10 @@ class Independent(Policy):
 
     def _edges(self) -> Booleans:
         return np.zeros((self.n_agents, self.n_agents), dtype=np.bool_)
+
+    def count_edges(self, labels: Integers | None = None) -> tuple[int, int]:
+        """None, however many agents there are."""
+        return 0, 0
 
     def _pool(self, agent: int) -> Booleans:
         return np.asarray(np.arange(self.n_agents) == agent)
