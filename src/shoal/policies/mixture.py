@@ -127,7 +127,7 @@ class ClusterMixture(ClusteredPolicy):
     >>> import numpy as np, shoal
     >>> policy = shoal.ClusterMixture(n_agents=3, dim=2, seed=0)
     >>> policy.update(0, np.array([0.0, 1.0]), reward=1.0)
-    >>> policy.posterior(2)[0].round(2)  # agent 2 has no samples: one member against c = 5
+    >>> round(policy.posterior(2)[0], 2)  # agent 2 has no samples: one member against c = 5
     0.17
     >>> policy.select(2, np.eye(2))
     1
