@@ -84,6 +84,8 @@ def naive_rate(name: str, world: shoal.Environment, horizon: int) -> float:
     own = {key: value for key, value in benchmark.build(name, world).parameters.items() if key != "seed"}
     for key in ("epsilon", "radius", "noise_scale"):  # as the twins have them anyway
         own.pop(key, None)
+    if name == "cluster_mixture":
+        own["seed"] = 0
     if name in ("oracle", "dynucb"):
         own["labels"] = world.labels if name == "oracle" else np.arange(100) % 3
     twin = getattr(reference, policy_class(name).__name__)(100, 10, **own)
