@@ -393,10 +393,11 @@ def revise(state: BASSState, agent: int, t: int) -> None:
                 count += list_beyond(apart[w], w * WORD, agent, excess, limit, doubtful[count:])
             else:
                 count += screen_crowd(state, agent, w, doubtful[count:])
-        while count >= PAIRS:
-            count -= PAIRS
-            settle(state, agent, doubtful[count : count + PAIRS], t)
-    settle(state, agent, doubtful[:count], t)
+        is_last = w == apart.shape[0] - 1
+        while count >= PAIRS or (is_last and count > 0):
+            taken = min(count, PAIRS)
+            count -= taken
+            settle(state, agent, doubtful[count : count + taken], t)
 
 
 @compiled
@@ -455,7 +456,7 @@ def join_crowd(state: BASSState, agent: int) -> None:
         crowd.sizes[w] = max(crowd.sizes[w], abs(state.lent[agent, m]))
 
 
-@compiled
+@inlined
 def settle(state: BASSState, agent: int, others: Integers, t: int) -> None:
     """Cut the edges that the exact test says must go; keep a common point of the others."""
     local, test, batch = state.local, state.scratch.test, state.scratch.batch
