@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from shoal.kernels.linalg import add_packed
 from shoal.kernels.mixture import (
-    LANES,
     best_arm_of_mixture,
     factor_packed,
     largest,
     normalise,
     sum_members,
 )
+from shoal.kernels.ucb import LANES
 from shoal.types import Matrix, Vector
 
 

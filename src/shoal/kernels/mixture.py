@@ -4,13 +4,12 @@ import math
 
 from shoal.kernels.compiled import compiled
 from shoal.kernels.linalg import add_row, unpack
+from shoal.kernels.separation import EPS
+from shoal.kernels.ucb import LANES
 from shoal.types import Integers, Matrix, Tensor, Vector
 
-LANES = 16
-"""Arms scored side by side."""
 PIVOTS = 8
 """Pivots multiplied before a logarithm is taken: none is much above 1e30, so that no product overflows."""
-EPS = 2.220446049250313e-16
 
 
 @compiled

@@ -34,6 +34,7 @@ from shoal.kernels.separation import (
     safe_limit,
     search,
     segment_bounds,
+    squared_radius,
 )
 from shoal.kernels.separation import LANES as PAIRS
 from shoal.kernels.ucb import LANES, best_arm_of_factor
@@ -43,7 +44,7 @@ from shoal.statistics import REFRESH_EVERY, Statistics, add_sample, make_statist
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Tensor, Vector
 
 WITNESS_BYTES = 2**28
-"""Memory that witnesses may take. With more agents than that allows, the other's centre serves as witness."""
+"""Memory that witnesses may take. With more agents than that allows, none are kept (see `Crowd`)."""
 SUBTRACTABLE = 2.0**12
 """Largest entry of agents' sums, over the ridge, with which they may be subtracted from a sum of 64: the
 rounding stays below 1e-8 of the ridge, which the pooled A exceeds in every direction."""
@@ -187,7 +188,7 @@ class BASS(Policy):
     def _initial_state(self, n_agents: int) -> BASSState:
         own, d = self.parameters, self.dim
         packed, words = d * (d + 1) // 2 + d, -(-n_agents // WORD)
-        witnesses, crowded = (n_agents, 0) if self._pair_bytes(n_agents) > 1 else (0, words)
+        witnesses, crowded = (n_agents, 0) if self._keeps_witnesses(n_agents) else (0, words)
         state = BASSState(
             common=self._common(n_agents),
             noise_scale=own["noise_scale"],
@@ -224,9 +225,11 @@ class BASS(Policy):
         state.crowd.designs[:, np.cumsum(np.arange(d) + 1) - 1] = own["ridge"]
         return state
 
+    def _keeps_witnesses(self, n_agents: int) -> bool:
+        return n_agents**2 * 8 * (self.dim + 1) <= WITNESS_BYTES
+
     def _pair_bytes(self, n_agents: int) -> float:
-        witness = 8.0 * (self.dim + 1)
-        return 1 / 8 + (witness if n_agents**2 * witness <= WITNESS_BYTES else 0.0)
+        return 1 / 8 + (8 * (self.dim + 1) if self._keeps_witnesses(n_agents) else 0)
 
     def reserve(self, pulls: int) -> None:
         used, n = int(self.state.cuts.used[0]), self.n_agents
@@ -534,7 +537,6 @@ def cut(state: BASSState, agent: int, other: int, t: int) -> None:
 
 @inlined
 def scaled_radius(state: BASSState, agent: int) -> float:
-    """c_i: `β_i = R √(2 ln(1/δ) + ln det A_i − d ln ridge)`, or its square."""
-    # Rounding may take the sum, positive in exact arithmetic, to zero when δ is close to one.
-    beta_sq = state.noise_scale**2 * max(state.confidence + state.local.logdet_A[agent], 1e-15)
+    """c_i, which is β_i or its square."""
+    beta_sq = squared_radius(state.noise_scale, state.confidence, state.local.logdet_A[agent])
     return beta_sq if state.squared else math.sqrt(beta_sq)

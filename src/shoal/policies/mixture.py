@@ -14,7 +14,6 @@ from shoal import validation
 from shoal.kernels.compiled import inlined
 from shoal.kernels.linalg import add_packed, add_row, dot
 from shoal.kernels.mixture import (
-    LANES,
     best_arm_of_mixture,
     factor_packed,
     largest,
@@ -22,6 +21,7 @@ from shoal.kernels.mixture import (
     sum_members,
 )
 from shoal.kernels.random import integer_below, uniform
+from shoal.kernels.ucb import LANES
 from shoal.policies.clustered import ClusteredPolicy
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, add_sample, make_statistics

@@ -13,6 +13,7 @@ import numpy as np
 from shoal import validation
 from shoal.kernels.compiled import inlined
 from shoal.kernels.linalg import add_packed, cholesky, solve_cholesky, unpack
+from shoal.kernels.separation import squared_radius
 from shoal.kernels.ucb import LANES, best_arm_of_factor
 from shoal.kernels.weights import pair_statistics, shares, sum_weighted
 from shoal.policies.base import Policy
@@ -158,7 +159,7 @@ class WeightedBASS(Policy):
                 chosen=np.zeros(n_agents + 1, dtype=np.int64),
             ),
         )
-        state.beta_sq[:] = squared_radius(state, 0)
+        state.beta_sq[:] = own_radius(state, 0)
         return state
 
     def _pair_bytes(self, n_agents: int) -> float:
@@ -221,7 +222,7 @@ class WeightedBASS(Policy):
         state.lends_below[agent] = 0
         state.lent[agent] = 0.0
         state.columns[:, agent] = 0.0
-        state.beta_sq[agent] = squared_radius(state, agent)
+        state.beta_sq[agent] = own_radius(state, agent)
         state.weights[agent] = 0.0
         state.weights[:, agent] = 0.0
         state.weights[agent, agent] = 1.0
@@ -244,7 +245,7 @@ def observe(state: WeightedBASSState, agent: int, x: Vector, reward: float, t: i
     add_sample(state.local, agent, x, reward)
     add_packed(state.lent[agent], x, reward)
     add_packed(state.columns[:, agent], x, reward)
-    state.beta_sq[agent] = squared_radius(state, agent)
+    state.beta_sq[agent] = own_radius(state, agent)
     weights, active = state.weights[agent], state.common.active
     sharing = 0
     for other in range(weights.shape[0]):
@@ -287,6 +288,6 @@ def factor_pool(state: WeightedBASSState, agent: int) -> None:
 
 
 @inlined
-def squared_radius(state: WeightedBASSState, agent: int) -> float:
-    """`β_i² = R² (2 ln(1/δ) + ln det A_i − d ln ridge)`, kept positive under rounding, as in BASS."""
-    return float(state.noise_scale**2 * max(state.confidence + state.local.logdet_A[agent], 1e-15))
+def own_radius(state: WeightedBASSState, agent: int) -> float:
+    """β_i²."""
+    return squared_radius(state.noise_scale, state.confidence, state.local.logdet_A[agent])
