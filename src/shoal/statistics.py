@@ -6,10 +6,11 @@ that rounding cannot accumulate.
 """
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from shoal.fields import COUNT, DIM, ROWS, kept, scratch
 from shoal.kernels.compiled import compiled
 from shoal.kernels.linalg import (
     add_sample_to_inverse,
@@ -29,27 +30,50 @@ STEEP = 1e4
 class Statistics(NamedTuple):
     """Rows of linear-model statistics."""
 
-    A: Tensor  # (n, d, d)
-    A_inv: Tensor  # (n, d, d)
-    b: Matrix  # (n, d)
-    theta_hat: Matrix  # (n, d)
-    logdet_A: Vector  # (n,)
-    pulls: Integers  # (n,)
-    scratch: Matrix  # (2 d + 1, d): a factor, its inverse, a vector
+    A: Annotated[Tensor, kept(ROWS, DIM, DIM)]
+    A_inv: Annotated[Tensor, kept(ROWS, DIM, DIM)]
+    b: Annotated[Matrix, kept(ROWS, DIM)]
+    theta_hat: Annotated[Matrix, kept(ROWS, DIM)]
+    logdet_A: Annotated[Vector, kept(ROWS)]
+    pulls: Annotated[Integers, kept(ROWS, **COUNT)]
+    scratch: Annotated[Matrix, scratch(2 * DIM + 1, DIM)]  # a factor, its inverse, a vector
 
 
-def make_statistics(n: int, dim: int, ridge: float) -> Statistics:
-    """Statistics of `n` models that have seen nothing."""
-    identity = np.broadcast_to(np.eye(dim), (n, dim, dim))
-    return Statistics(
-        A=identity * ridge,
-        A_inv=identity / ridge,
-        b=np.zeros((n, dim)),
-        theta_hat=np.zeros((n, dim)),
-        logdet_A=np.full(n, dim * math.log(ridge)),
-        pulls=np.zeros(n, dtype=np.int64),
-        scratch=np.zeros((2 * dim + 1, dim)),
-    )
+def start_rows(stats: Statistics, first: int, ridge: float) -> None:
+    """Make the rows from `first` on those of models that have seen nothing; b, θ̂ and pulls are 0 already."""
+    dim = stats.b.shape[1]
+    stats.A[first:] = ridge * np.eye(dim)
+    stats.A_inv[first:] = np.eye(dim) / ridge
+    stats.logdet_A[first:] = dim * math.log(ridge)
+
+
+def problem(stats: Statistics, ridge: float) -> str:
+    """What is wrong with rows that were loaded, as a phrase; "" if they are statistics of some samples.
+
+    What follows from A and b is compared with them up to the rounding that its updates may have left: computed
+    afresh it would differ in the last digits from what was saved.
+    """
+    A, d = stats.A, stats.b.shape[1]
+    if len(A) == 0:
+        return ""
+    diagonal = np.einsum("nii->ni", A)
+    if not np.array_equal(A, A.transpose(0, 2, 1)) or diagonal.min() <= 0.0:
+        return "A is not symmetric with a positive diagonal"
+    scale = np.sqrt(diagonal)
+    try:  # a little more than A, that rounding may have left singular
+        np.linalg.cholesky(A / scale[:, :, None] / scale[:, None, :] + 1e-9 * np.eye(d))
+    except np.linalg.LinAlgError:
+        return "A is not positive definite"
+    rounding = 1e-6 + 1e-10 * diagonal.sum(axis=1) / ridge
+    if (np.abs(A @ stats.A_inv - np.eye(d)).max(axis=(1, 2)) > rounding).any():
+        return "A_inv is not the inverse of A"
+    size = np.abs(stats.b).max(axis=1) + diagonal.max(axis=1) * np.abs(stats.theta_hat).max(axis=1)
+    residual = np.einsum("nij,nj->ni", A, stats.theta_hat) - stats.b
+    if (np.abs(residual).max(axis=1) > rounding * size).any():
+        return "theta_hat is not A⁻¹ b"
+    if (np.abs(stats.logdet_A - np.linalg.slogdet(A)[1]) > d * rounding).any():
+        return "logdet_A is not the log-determinant of A"
+    return ""
 
 
 @compiled

@@ -11,18 +11,22 @@ LARGEST = 1e30
 """Numbers larger than this are refused: their squares and products would overflow in the statistics."""
 
 
+def integer(name: str, value: Any, *, low: float | None = None) -> int:
+    """An integer, of at least `low`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or (low is not None and value < low):
+        wanted = "an integer" if low is None else f"an integer of at least {low:g}"
+        raise ValueError(f"{name} must be {wanted}, got {value!r}")
+    return int(value)
+
+
 def positive_int(name: str, value: Any) -> int:
     """An integer of at least one."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
-    return int(value)
+    return integer(name, value, low=1)
 
 
 def natural(name: str, value: Any) -> int:
     """An integer of at least zero."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
-        raise ValueError(f"{name} must be an integer of at least 0, got {value!r}")
-    return int(value)
+    return integer(name, value, low=0)
 
 
 def number(

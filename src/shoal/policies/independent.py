@@ -4,14 +4,15 @@ Every agent keeps its own ridge regression and plays the arm with the largest up
 """
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from shoal.fields import AGENTS, rows
 from shoal.kernels.ucb import best_arm
 from shoal.policies.base import Policy
 from shoal.policies.steps import Common, step
-from shoal.statistics import Statistics, add_sample, make_statistics
+from shoal.statistics import Statistics, add_sample
 from shoal.types import Booleans, Integers, Matrix, Vector
 
 
@@ -19,7 +20,7 @@ class IndependentState(NamedTuple):
     """State of Independent."""
 
     common: Common
-    local: Statistics
+    local: Annotated[Statistics, rows(AGENTS)]
 
 
 class Independent(Policy):
@@ -39,11 +40,7 @@ class Independent(Policy):
 
     name = "independent"
     label = "Ind"
-
-    def _initial_state(self, n_agents: int) -> IndependentState:
-        return IndependentState(
-            self._common(n_agents), make_statistics(n_agents, self.dim, self.parameters["ridge"])
-        )
+    State = IndependentState
 
     def _edges(self) -> Booleans:
         return np.zeros((self.n_agents, self.n_agents), dtype=np.bool_)
