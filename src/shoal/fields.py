@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from shoal.types import AnyArray
 
 COUNT: dict[str, float] = {"low": 0, "below": 2.0**62}
 """Bounds of a count: adding to it cannot overflow."""
-State = TypeVar("State")
 Sizes = Mapping[str, int]
 """What the names of sizes stand for."""
 
@@ -167,23 +166,25 @@ class Leaf(NamedTuple):
 
 
 @cache
-def leaves(state_class: type) -> tuple[Leaf, ...]:
+def leaves(state_class: Any) -> tuple[Leaf, ...]:
     """All declared fields of a class of states; raises TypeError where a field has no declaration."""
     return tuple(_walk(state_class, (), {}))
 
 
 def _walk(state_class: type, path: tuple[str, ...], names: Mapping[str, Size]) -> Iterator[Leaf]:
     for key, hint in get_type_hints(state_class, include_extras=True).items():
-        kind, marks = (hint, ()) if get_origin(hint) is not Annotated else (hint.__origin__, hint.__metadata__)
+        kind, marks = (
+            (hint, ()) if get_origin(hint) is not Annotated else (hint.__origin__, hint.__metadata__)
+        )
         if isinstance(kind, type) and issubclass(kind, tuple):
-            inner = {"rows": mark.size for mark in marks if isinstance(mark, Rows)}
-            yield from _walk(kind, (*path, key), {**names, **inner})
+            inner = next((mark.size for mark in marks if isinstance(mark, Rows)), None)
+            yield from _walk(kind, (*path, key), names if inner is None else {**names, "rows": inner})
             continue
         found = [mark for mark in marks if isinstance(mark, Field)]
         if len(found) != 1:
             raise TypeError(
-                f"field {'.'.join((*path, key))!r} of {state_class.__name__} must have one declaration, such as "
-                f"Annotated[Vector, kept(AGENTS)]; see shoal.fields"
+                f"field {'.'.join((*path, key))!r} of {state_class.__name__} must have one declaration, "
+                "such as Annotated[Vector, kept(AGENTS)]; see shoal.fields"
             )
         field = found[0] if found[0].dtype is not None else replace(found[0], dtype=_dtype(kind))
         yield Leaf((*path, key), replace(field, dtype=np.dtype(field.dtype)), names)
@@ -208,7 +209,7 @@ def nbytes(state_class: type, sizes: Sizes) -> int:
     )
 
 
-def make(state_class: type[State], sizes: Sizes, settings: Mapping[str, float | int | bool]) -> State:
+def make(state_class: Any, sizes: Sizes, settings: Mapping[str, float | int | bool]) -> Any:
     """A fresh state: every array filled as declared, every setting (by its name) as given."""
     values: dict[str, Any] = {}
     for leaf in leaves(state_class):
@@ -225,7 +226,7 @@ def make(state_class: type[State], sizes: Sizes, settings: Mapping[str, float | 
 def grow(state: Any, sizes: Sizes) -> Any:
     """A state of the given, larger sizes: the old one in the leading corner of a fresh one."""
     values: dict[str, Any] = {}
-    for leaf in leaves(type(state)):
+    for leaf in leaves(_class(state)):
         old, field = leaf.get(state), leaf.field
         if field.role is Role.SETTING or field.count:
             values[leaf.name] = old
@@ -240,10 +241,10 @@ def grow(state: Any, sizes: Sizes) -> Any:
 
 def flatten(state: Any) -> dict[str, Any]:
     """The fields of a state by name, e.g. "local.A"."""
-    return {leaf.name: leaf.get(state) for leaf in leaves(type(state))}
+    return {leaf.name: leaf.get(state) for leaf in leaves(_class(state))}
 
 
-def assemble(state_class: type[State], values: Mapping[str, Any]) -> State:
+def assemble(state_class: Any, values: Mapping[str, Any]) -> Any:
     """A state from its fields by name, e.g. "local.A"."""
     tree: dict[str, Any] = {}
     for leaf in leaves(state_class):
@@ -256,9 +257,12 @@ def assemble(state_class: type[State], values: Mapping[str, Any]) -> State:
 
 def _build(state_class: Any, tree: Mapping[str, Any]) -> Any:
     hints = get_type_hints(state_class)
-    return state_class(**{
-        key: _build(hints[key], value) if isinstance(value, dict) else value for key, value in tree.items()
-    })
+    return state_class(
+        **{
+            key: _build(hints[key], value) if isinstance(value, dict) else value
+            for key, value in tree.items()
+        }
+    )
 
 
 def problem(leaf: Leaf, array: AnyArray, sizes: Sizes) -> str:
@@ -282,3 +286,7 @@ def problem(leaf: Leaf, array: AnyArray, sizes: Sizes) -> str:
     if greatest >= below:
         return f"holds {greatest}, which is not less than {below:g}"
     return ""
+
+
+def _class(state: Any) -> Any:
+    return type(state)

@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from shoal.fields import COUNT, DIM, ROWS, kept, scratch
+from shoal.fields import COUNT, DIM, ROWS, kept, make, scratch
 from shoal.kernels.compiled import compiled
 from shoal.kernels.linalg import (
     add_sample_to_inverse,
@@ -39,6 +39,13 @@ class Statistics(NamedTuple):
     scratch: Annotated[Matrix, scratch(2 * DIM + 1, DIM)]  # a factor, its inverse, a vector
 
 
+def make_statistics(n: int, dim: int, ridge: float) -> Statistics:
+    """Statistics of `n` models that have seen nothing."""
+    stats: Statistics = make(Statistics, {"rows": n, "dim": dim}, {})
+    start_rows(stats, 0, ridge)
+    return stats
+
+
 def start_rows(stats: Statistics, first: int, ridge: float) -> None:
     """Make the rows from `first` on those of models that have seen nothing; b, θ̂ and pulls are 0 already."""
     dim = stats.b.shape[1]
@@ -50,8 +57,8 @@ def start_rows(stats: Statistics, first: int, ridge: float) -> None:
 def problem(stats: Statistics, ridge: float) -> str:
     """What is wrong with rows that were loaded, as a phrase; "" if they are statistics of some samples.
 
-    What follows from A and b is compared with them up to the rounding that its updates may have left: computed
-    afresh it would differ in the last digits from what was saved.
+    What follows from A and b is compared with them up to the rounding that updates may have left: computed
+    afresh it would differ from what was saved in its last digits.
     """
     A, d = stats.A, stats.b.shape[1]
     if len(A) == 0:
@@ -74,6 +81,15 @@ def problem(stats: Statistics, ridge: float) -> str:
     if (np.abs(stats.logdet_A - np.linalg.slogdet(A)[1]) > d * rounding).any():
         return "logdet_A is not the log-determinant of A"
     return ""
+
+
+def packed_problem(lent: Matrix, stats: Statistics, ridge: float) -> str:
+    """What is wrong with packed sums of the same samples, as a phrase."""
+    d = stats.b.shape[1]
+    row, column = np.tril_indices(d)
+    wanted = np.hstack([stats.A[:, row, column] - ridge * (row == column), stats.b])
+    size = ridge + np.abs(lent).max(axis=1, initial=0.0)
+    return "lent is not what local holds" if (np.abs(lent - wanted) > 1e-9 * size[:, None]).any() else ""
 
 
 @compiled

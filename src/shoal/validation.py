@@ -13,7 +13,11 @@ LARGEST = 1e30
 
 def integer(name: str, value: Any, *, low: float | None = None) -> int:
     """An integer, of at least `low`."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or (low is not None and value < low):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | np.integer)
+        or (low is not None and value < low)
+    ):
         wanted = "an integer" if low is None else f"an integer of at least {low:g}"
         raise ValueError(f"{name} must be {wanted}, got {value!r}")
     return int(value)

@@ -59,8 +59,9 @@ class Policy(ABC):
     Parameters: ClassVar[type[Parameters]] = Parameters
     """What the class takes beside the sizes."""
     State: ClassVar[type]
-    """A NamedTuple, every field declared (see `shoal.fields`), with `common: Common` and `local: Statistics`."""
+    """A NamedTuple with fields `common` and `local`, every field declared (see `shoal.fields`)."""
     state: Any
+    _parameters: Any
     _pinned: tuple[Any, Any] = None, None
     """A state and what `pin` made of it."""
     _changing: str = ""
@@ -101,7 +102,7 @@ class Policy(ABC):
         return msgspec.structs.asdict(self._parameters)
 
     def _join(self, state: Any, first: int) -> None:
-        """Initialise what declarations cannot, for the newcomers `first`, `first + 1`, …; 0 in a new policy."""
+        """Initialise what declarations cannot, for the newcomers `first`, `first + 1`, …; 0 when new."""
         return
 
     def _derive(self, state: Any) -> None:
@@ -109,7 +110,7 @@ class Policy(ABC):
         return
 
     def _problem(self, state: Any) -> str:
-        """What is wrong with a loaded state, as a phrase; "" if nothing is. Derived fields are not there yet."""
+        """What is wrong with a loaded state, as a phrase, before `_derive`; "" if nothing is."""
         common = state.common
         if (common.withdrawn & (common.active | (state.local.pulls > 0))).any():
             return "an agent is withdrawn, and active or with samples"
@@ -132,7 +133,7 @@ class Policy(ABC):
         return
 
     def _withdraw(self, agent: int) -> None:
-        """Take the samples of `agent` out of whatever was computed from them; its statistics are empty already."""
+        """Take the samples of `agent` out of whatever holds them; its own statistics are empty already."""
         return
 
     def reserve(self, pulls: int) -> None:
@@ -245,7 +246,9 @@ class Policy(ABC):
     @property
     def nbytes(self) -> int:
         """Memory of the state, in bytes."""
-        return sum(value.nbytes for value in fields.flatten(self.state).values() if isinstance(value, np.ndarray))
+        return sum(
+            value.nbytes for value in fields.flatten(self.state).values() if isinstance(value, np.ndarray)
+        )
 
     def neighbors(self, agent: int) -> Integers:
         """Ids of the agents whose samples `agent` uses, itself included (𝒩_i)."""
@@ -274,9 +277,7 @@ class Policy(ABC):
         return int(self.state.common.cost[0])
 
     def __repr__(self) -> str:
-        shown = ", ".join(
-            f"{key}={value!r}" for key, value in self.parameters.items() if np.ndim(value) == 0
-        )
+        shown = ", ".join(f"{key}={value!r}" for key, value in self.parameters.items() if np.ndim(value) == 0)
         return f"{type(self).__name__}(n_agents={self.n_agents}, dim={self.dim}, {shown})"
 
     # Agents come and go
@@ -298,8 +299,8 @@ class Policy(ABC):
         """End the edges of `agent`; its id is never used again.
 
         Its samples stay where they are, and newcomers use them as they would had it stayed, unless `withdraw`
-        takes them out of everything that was computed from them. A removed agent's samples can still be withdrawn
-        by a second call.
+        takes them out of everything that was computed from them. A removed agent's samples can still be
+        withdrawn by a second call.
         """
         agent = self._check_id(agent)
         with self._change("remove_agent"):
@@ -400,7 +401,9 @@ class Policy(ABC):
         except TypeError:
             raise ValueError(f"agent must be an integer, got {agent!r}") from None
         if not 0 <= index < len(self.state.common.active):
-            known = f"in 0, …, {self.n_agents - 1}" if self.n_agents else "one that was added: there is none yet"
+            known = (
+                f"in 0, …, {self.n_agents - 1}" if self.n_agents else "one that was added: there is none yet"
+            )
             raise ValueError(f"agent must be {known}, got {agent!r}")
         return index
 

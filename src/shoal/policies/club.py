@@ -104,7 +104,11 @@ class CLUB(ClusteredPolicy):
         times, connected = state.separation_time, state.connected
         if not (np.array_equal(times, times.T) and np.array_equal(connected, connected.T)):
             return "connected and separation_time are not symmetric"
-        if connected.diagonal().any() or (connected & (times >= 0)).any() or connected[state.common.withdrawn].any():
+        if (
+            connected.diagonal().any()
+            or (connected & (times >= 0)).any()
+            or connected[state.common.withdrawn].any()
+        ):
             return "connected holds an edge to oneself, one that was cut, or one of a withdrawn agent"
         component_labels(connected, state.labels)
         return super()._problem(state)

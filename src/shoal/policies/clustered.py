@@ -85,7 +85,9 @@ class ClusteredPolicy(Policy):
             ours, theirs = getattr(local, name), getattr(pool, name)
             summed, size = np.zeros(theirs.shape), np.zeros(len(theirs))
             np.add.at(summed, labels[with_label], (ours - start)[with_label])
-            np.add.at(size, labels[with_label], np.abs(ours[with_label]).reshape(with_label.sum(), -1).max(axis=1))
+            np.add.at(
+                size, labels[with_label], np.abs(ours[with_label]).reshape(with_label.sum(), -1).max(axis=1)
+            )
             gap = np.abs(theirs - start - summed).reshape(len(theirs), -1).max(axis=1)
             if (gap > 1e-9 * (size + state.common.ridge)).any():
                 return f"pool.{name} is not the sum over the members of each cluster"

@@ -41,7 +41,9 @@ class CMLBParameters(Parameters, frozen=True, kw_only=True):
     exploration_rounds: Annotated[int, Meta(ge=1, description="Rounds of independent learning T_e.")] = 1000
     min_cluster_fraction: Annotated[
         float,
-        Meta(ge=0.0, le=1.0, description="Components with a smaller share of all agents are merged into one."),
+        Meta(
+            ge=0.0, le=1.0, description="Components with a smaller share of all agents are merged into one."
+        ),
     ] = 0.1
 
 

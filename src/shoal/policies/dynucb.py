@@ -59,7 +59,9 @@ class DynUCB(ClusteredPolicy):
     def _join(self, state: DynUCBState, first: int) -> None:
         if first == 0:
             start_rows(state.pool, 0, state.common.ridge)
-        drawn = np.random.default_rng(self._parameters.seed).integers(len(state.sizes), size=len(state.labels))
+        drawn = np.random.default_rng(self._parameters.seed).integers(
+            len(state.sizes), size=len(state.labels)
+        )
         state.labels[first:] = drawn[first:]
         self._derive(state)
 

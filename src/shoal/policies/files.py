@@ -89,7 +89,8 @@ def read(path: Path) -> Contents:
     for earlier in range(version, FORMAT):
         if earlier in MIGRATIONS:
             MIGRATIONS[earlier](header, arrays)
-    return Contents(*(header[key] for key in NEEDED), arrays, strict=version == FORMAT)
+    sizes = header["policy"], header["n_agents"], header["dim"]
+    return Contents(*sizes, header["parameters"], arrays, version == FORMAT)
 
 
 def _unpack(content: bytes) -> tuple[dict[str, Any], dict[str, AnyArray]]:
@@ -133,9 +134,7 @@ def check_arrays(
     path: Path, state_class: type, arrays: Mapping[str, AnyArray], sizes: fields.Sizes, *, strict: bool
 ) -> dict[str, AnyArray]:
     """The arrays that a state keeps, each of the shape, type and range declared for it."""
-    wanted = {
-        leaf.name: leaf for leaf in fields.leaves(state_class) if leaf.field.role is fields.Role.KEPT
-    }
+    wanted = {leaf.name: leaf for leaf in fields.leaves(state_class) if leaf.field.role is fields.Role.KEPT}
     if strict and (unknown := sorted(set(arrays) - set(wanted))):
         raise PolicyFileError(f"{path} holds an array {unknown[0]!r}, which its policy does not have")
     for name, leaf in wanted.items():
@@ -164,7 +163,6 @@ def _add_param_norm(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None
     """Format 1 knew no `param_norm`: its radius was the printed one, which is that of norm 0."""
     if header["policy"] == "bass":
         header["parameters"]["param_norm"] = 0.0
-
 
 
 MIGRATIONS: dict[int, Callable[[dict[str, Any], dict[str, AnyArray]], None]] = {1: _add_param_norm}

@@ -15,8 +15,8 @@ class BrokenLock:
 
     def __enter__(self) -> NoReturn:
         raise RuntimeError(
-            "this process was forked while another thread was using the policy, whose state may be half changed; "
-            "fork while no thread uses it, or load it from a file in the child"
+            "this process was forked while another thread was using the policy, whose state may be half "
+            "changed; fork while no thread uses it, or load it from a file in the child"
         )
 
     def __exit__(self, *exception: object) -> None:

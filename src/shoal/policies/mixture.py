@@ -24,10 +24,10 @@ from shoal.kernels.mixture import (
 from shoal.kernels.random import integer_below, uniform
 from shoal.kernels.ucb import LANES
 from shoal.policies.base import Policy
-from shoal.policies.clustered import ClusteredPolicy, lent_problem
+from shoal.policies.clustered import ClusteredPolicy
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
-from shoal.statistics import Statistics, add_sample
+from shoal.statistics import Statistics, add_sample, packed_problem
 from shoal.types import Integers, Matrix, Tensor, Vector
 
 LEAST_SHARE = 1e-3
@@ -85,9 +85,13 @@ class MixtureState(NamedTuple):
     lent: Annotated[Matrix, kept(AGENTS, PACKED)]  # packed Σ x xᵀ and b of each agent
     form: Annotated[Vector, derived(AGENTS)]  # its bᵀA⁻¹b
     logdet: Annotated[Vector, derived(AGENTS)]  # its log det A
-    errors: Annotated[Vector, kept(AGENTS, low=0.0)]  # Σ of each agent's squared standardised prediction errors
+    errors: Annotated[
+        Vector, kept(AGENTS, low=0.0)
+    ]  # Σ of each agent's squared standardised prediction errors
     noise: Annotated[Vector, kept(2, low=0.0)]  # sum and count whose ratio is the noise variance
-    labels: Annotated[Integers, kept(AGENTS, low=0, below=AGENTS, own=True)]  # −1 − agent while it has no cluster
+    labels: Annotated[
+        Integers, kept(AGENTS, low=0, below=AGENTS, own=True)
+    ]  # −1 − agent while it has no cluster
     sizes: Annotated[Integers, derived(AGENTS)]  # active members of each cluster
     clusters: Clusters
     scratch: MixtureScratch
@@ -102,7 +106,10 @@ class MixtureParameters(Parameters, frozen=True, kw_only=True):
     ] = 1.0
     concentration: Annotated[
         float,
-        Meta(gt=0.0, description="c, the weight of a cluster of one's own beside the others' numbers of members."),
+        Meta(
+            gt=0.0,
+            description="c, the weight of a cluster of one's own beside the others' numbers of members.",
+        ),
     ] = 5.0
     redraws: Annotated[
         int, Meta(ge=0, description="Other agents whose cluster is drawn again after each pull.")
@@ -221,7 +228,7 @@ class ClusterMixture(ClusteredPolicy):
         np.add.at(size, labels[with_label], np.abs(state.lent[with_label]))
         if (np.abs(state.clusters.sums - summed) > 1e-6 * (size + state.clusters.peak[:, None])).any():
             return "clusters.sums is not the sum over the members of each cluster"
-        if trouble := lent_problem(state):
+        if trouble := packed_problem(state.lent, state.local, state.common.ridge):
             return trouble
         self._forget_noise(state)
         if not np.allclose(noise, state.noise, rtol=1e-6, atol=0.0):

@@ -58,14 +58,19 @@ class Oracle(ClusteredPolicy):
 
     def _configure(self, dim: int, parameters: Mapping[str, Any]) -> None:
         if "labels" in parameters:
-            parameters = {**parameters, "labels": _check_labels(parameters["labels"], len(parameters["labels"]))}
+            parameters = {
+                **parameters,
+                "labels": _check_labels(parameters["labels"], len(parameters["labels"])),
+            }
         super()._configure(dim, parameters)
         self._clusters: dict[int, int] = {}
         self._number(self._parameters.labels)
 
     def _number(self, labels: Integers) -> Integers:
         """The clusters of some agents, new labels getting new numbers."""
-        return np.array([self._clusters.setdefault(label, len(self._clusters)) for label in labels.tolist()], int)
+        return np.array(
+            [self._clusters.setdefault(label, len(self._clusters)) for label in labels.tolist()], int
+        )
 
     @property
     def labels(self) -> Integers:

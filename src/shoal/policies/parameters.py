@@ -78,18 +78,20 @@ def signature(kind: type[Parameters]) -> inspect.Signature:
         for name in ("n_agents", "dim")
     ]
     required_first = sorted(fields(kind), key=lambda field: not field.required)
-    return inspect.Signature([
-        *first,
-        *(
-            inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if field.required else field.default,
-                annotation=_unwrap(field.type)[0],
-            )
-            for field in required_first
-        ),
-    ])
+    return inspect.Signature(
+        [
+            *first,
+            *(
+                inspect.Parameter(
+                    field.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=inspect.Parameter.empty if field.required else field.default,
+                    annotation=_unwrap(field.type)[0],
+                )
+                for field in required_first
+            ),
+        ]
+    )
 
 
 def _unwrap(hint: Any) -> tuple[Any, Meta | None]:
