@@ -11,15 +11,15 @@ LARGEST = 1e30
 """Numbers larger than this are refused: their squares and products would overflow in the statistics."""
 
 
-def integer(name: str, value: Any, *, low: float | None = None) -> int:
-    """An integer, of at least `low`."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | np.integer)
-        or (low is not None and value < low)
-    ):
-        wanted = "an integer" if low is None else f"an integer of at least {low:g}"
-        raise ValueError(f"{name} must be {wanted}, got {value!r}")
+def integer(name: str, value: Any, *, low: float | None = None, high: float | None = None) -> int:
+    """An integer, of at least `low` and at most `high`."""
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_integer or (low is not None and value < low) or (high is not None and value > high):
+        bounds = [f"of at least {low:g}"] if low is not None else []
+        bounds += [f"at most {high:g}"] if high is not None else []
+        raise ValueError(
+            f"{name} must be {' '.join(['an integer', ' and '.join(bounds)]).strip()}, got {value!r}"
+        )
     return int(value)
 
 

@@ -1,6 +1,7 @@
 """Sets of agents as bits, against sets of Python."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -56,7 +56,7 @@ from shoal.kernels.separation import (
     safe_limit,
     search,
     segment_bounds,
-    squared_radius,
+    squared_width,
 )
 from shoal.kernels.separation import LANES as PAIRS
 from shoal.kernels.ucb import LANES, best_arm_of_factor
@@ -101,11 +101,9 @@ class BASSScratch(NamedTuple):
 
 
 class Cuts(NamedTuple):
-    """Log of the separations, in order."""
+    """Log of the separations, in order; of each pair the lower id first."""
 
-    pairs: Annotated[
-        AnyArray, log(2, count="used", dtype=np.int32, low=0, below=AGENTS)
-    ]  # the lower id first
+    pairs: Annotated[AnyArray, log(2, count="used", dtype=np.int32, low=0, below=AGENTS)]
     rounds: Annotated[Integers, log(count="used", **COUNT)]
     used: Annotated[Integers, kept(1, **COUNT)]
 
@@ -127,15 +125,14 @@ class BASSState(NamedTuple):
 
     common: Common
     noise_scale: Annotated[float, setting()]
+    offset: Annotated[float, setting()]  # √ridge · S, the part of β that does not grow
     confidence: Annotated[float, setting()]  # 2 ln(1/δ) − d ln(ridge)
     squared: Annotated[bool, setting()]  # whether the test uses β² or β
     threshold: Annotated[float, setting()]  # γ²/4
     local: Annotated[Statistics, rows(AGENTS)]
     lent: Annotated[Matrix, kept(AGENTS, PACKED)]  # packed Σ x xᵀ and b of each agent
     blocks: Annotated[Matrix, kept(BLOCKS, PACKED)]  # sums of 64 rows of `lent`
-    apart: Annotated[
-        Integers, kept(AGENTS, BLOCKS)
-    ]  # sets: whose samples are not used, being cut or withdrawn
+    apart: Annotated[Integers, kept(AGENTS, BLOCKS)]  # sets: whose samples an agent does not use
     cuts: Cuts
     degree: Annotated[Integers, derived(AGENTS)]  # active neighbours
     radius: Annotated[Vector, derived(AGENTS)]  # c_i, which is β_i or its square
@@ -157,6 +154,9 @@ class BASSParameters(Parameters, frozen=True, kw_only=True):
         Literal["beta", "beta_squared"], Meta(description="Scale the ellipsoids by β or by β².")
     ] = "beta"
     noise_scale: Annotated[float, Meta(gt=0.0, description="R, the scale of the sub-Gaussian noise.")] = 1.0
+    param_norm: Annotated[
+        float, Meta(ge=0.0, description="S, a bound on the norm of every agent's parameter.")
+    ] = 1.0
 
 
 class Explanation(NamedTuple):
@@ -192,6 +192,9 @@ class BASS(Policy):
         Scale the ellipsoids by β (as published figures do) or by β² (as the proofs do; try γ = 1.25 with it).
     noise_scale : float
         R, the scale of the sub-Gaussian noise.
+    param_norm : float
+        S, a bound on the norm of every agent's parameter: β has the summand √ridge · S. 0 is the radius as
+        the paper prints it; its authors run it with S (docs/algorithms.md).
 
     Examples
     --------
@@ -204,7 +207,8 @@ class BASS(Policy):
 
     Notes
     -----
-    Departs from the paper: the printed test's slips are corrected (docs/algorithms.md).
+    Departs from the paper: the printed test's slips are corrected, and the radius has the term √ridge · S of
+    the theorem that the paper cites (docs/algorithms.md).
     """
 
     name = "bass"
@@ -226,6 +230,7 @@ class BASS(Policy):
         own = self._parameters
         return {
             **super()._settings(),
+            "offset": math.sqrt(own.ridge) * own.param_norm,
             "confidence": -2.0 * math.log(own.delta) - self.dim * math.log(own.ridge),
             "squared": own.radius == "beta_squared",
             "threshold": own.gamma**2 / 4.0,
@@ -262,8 +267,10 @@ class BASS(Policy):
             return "cuts.pairs are not pairs, the lower id first, each there once"
         if not (apart[first, second // WORD] >> (second % WORD) & 1).all() or not are_mutual(apart):
             return "apart does not fit the cuts, or is not mutual"
+        if n == 0:
+            return ""
         sums, sizes = (np.add.reduceat(each, np.arange(0, n, WORD)) for each in (state.lent, abs(state.lent)))
-        if n and (np.abs(state.blocks - sums) > 1e-9 * (sizes + state.common.ridge)).any():
+        if (np.abs(state.blocks - sums) > 1e-9 * (sizes + state.common.ridge)).any():
             return "blocks are not the sums of lent"
         return packed_problem(state.lent, state.local, state.common.ridge)
 
@@ -565,5 +572,7 @@ def cut(state: BASSState, agent: int, other: int, t: int) -> None:
 @inlined
 def scaled_radius(state: BASSState, agent: int) -> float:
     """c_i, which is β_i or its square."""
-    beta_sq = squared_radius(state.noise_scale, state.confidence, state.local.logdet_A[agent])
-    return beta_sq if state.squared else math.sqrt(beta_sq)
+    grown_sq = squared_width(state.noise_scale, state.confidence, state.local.logdet_A[agent])
+    grown = math.sqrt(grown_sq)
+    # The binomial, not the square of a sum: with S = 0 it is grown_sq to the bit.
+    return grown_sq + (2.0 * grown + state.offset) * state.offset if state.squared else grown + state.offset

@@ -85,13 +85,9 @@ class MixtureState(NamedTuple):
     lent: Annotated[Matrix, kept(AGENTS, PACKED)]  # packed Σ x xᵀ and b of each agent
     form: Annotated[Vector, derived(AGENTS)]  # its bᵀA⁻¹b
     logdet: Annotated[Vector, derived(AGENTS)]  # its log det A
-    errors: Annotated[
-        Vector, kept(AGENTS, low=0.0)
-    ]  # Σ of each agent's squared standardised prediction errors
+    errors: Annotated[Vector, kept(AGENTS, low=0.0)]  # Σ of squared standardised prediction errors
     noise: Annotated[Vector, kept(2, low=0.0)]  # sum and count whose ratio is the noise variance
-    labels: Annotated[
-        Integers, kept(AGENTS, low=0, below=AGENTS, own=True)
-    ]  # −1 − agent while it has no cluster
+    labels: Annotated[Integers, kept(AGENTS, low=0, below=AGENTS, own=True)]  # −1 − agent: none yet
     sizes: Annotated[Integers, derived(AGENTS)]  # active members of each cluster
     clusters: Clusters
     scratch: MixtureScratch
@@ -112,7 +108,7 @@ class MixtureParameters(Parameters, frozen=True, kw_only=True):
         ),
     ] = 5.0
     redraws: Annotated[
-        int, Meta(ge=0, description="Other agents whose cluster is drawn again after each pull.")
+        int, Meta(ge=0, le=1000, description="Other agents whose cluster is drawn again after each pull.")
     ] = 1
     noise_scale: Annotated[
         Annotated[float, Meta(gt=0.0)] | None,
@@ -152,7 +148,7 @@ class ClusterMixture(ClusteredPolicy):
     concentration : float
         c, the weight of a cluster of its own, beside the number of members of the others; positive.
     redraws : int
-        Other agents, drawn at random, whose cluster is drawn again after each pull; at least 0.
+        Other agents, drawn at random, whose cluster is drawn again after each pull; at most 1000.
     noise_scale : float or None
         Scale of the noise; None: estimated from the agents' prediction errors.
 

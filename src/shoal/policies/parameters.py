@@ -57,7 +57,9 @@ def check_one(field: FieldInfo, value: Any) -> Any:
     if get_origin(kind) is Literal:
         return validation.one_of(field.name, value, get_args(kind))
     if kind is int:
-        return validation.integer(field.name, value, low=meta.ge if meta else None)
+        return validation.integer(
+            field.name, value, low=meta.ge if meta else None, high=meta.le if meta else None
+        )
     if kind is float:
         low, high = (meta.gt, meta.lt) if meta else (None, None)
         bounds = {} if meta is None else {"low": _first(low, meta.ge), "high": _first(high, meta.le)}

@@ -35,9 +35,7 @@ class SCLUBState(NamedTuple):
     widths: Annotated[Vector, derived(AGENTS)]  # F of each cluster's pulls
     stage_theta: Annotated[Matrix, kept(AGENTS, DIM)]  # each cluster's estimate at the stage's start
     stage_pulls: Annotated[Integers, kept(AGENTS, **COUNT)]  # and its pulls
-    next_stage: Annotated[
-        Integers, kept(1, low=1, below=2.0**62, fill=1)
-    ]  # round in which the next stage starts
+    next_stage: Annotated[Integers, kept(1, low=1, below=2.0**62, fill=1)]  # the round it starts in
 
 
 class SCLUBParameters(Parameters, frozen=True, kw_only=True):
