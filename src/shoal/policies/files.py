@@ -20,6 +20,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from shoal import fields
+from shoal.statistics import Statistics, make_statistics
 from shoal.types import AnyArray
 
 FORMAT = 3
@@ -86,9 +87,11 @@ def read(path: Path) -> Contents:
             raise PolicyFileError(f"{path} lacks {key!r} in its header")
         if type(header[key]) is not kind:
             raise PolicyFileError(f"{path}: {key!r} in its header is {header[key]!r:.100}")
-    for earlier in range(version, FORMAT):
-        if earlier in MIGRATIONS:
+    try:
+        for earlier in range(version, FORMAT):
             MIGRATIONS[earlier](header, arrays)
+    except Exception as error:  # nothing of the file has been checked yet
+        raise PolicyFileError(f"{path} of format {version} cannot be brought to {FORMAT}: {error}") from error
     sizes = header["policy"], header["n_agents"], header["dim"]
     return Contents(*sizes, header["parameters"], arrays, version == FORMAT)
 
@@ -165,8 +168,23 @@ def _add_param_norm(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None
         header["parameters"]["param_norm"] = 0.0
 
 
-MIGRATIONS: dict[int, Callable[[dict[str, Any], dict[str, AnyArray]], None]] = {1: _add_param_norm}
-"""From a format to the next, in place, where more is needed than to leave out what is no longer saved."""
+def _clear_left_clusters(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
+    """Formats 1 and 2 kept, of clusters that CMLB's agents had left, the statistics of their last member."""
+    if header["policy"] != "cmlb":
+        return
+    labels, ridge = arrays["labels"], header["parameters"]["ridge"]
+    pool = Statistics(*(arrays[f"pool.{key}"] for key in Statistics._fields[:-1]), np.zeros(0))
+    left = np.setdiff1d(np.arange(len(labels)), labels)
+    fresh = make_statistics(len(left), header["dim"], ridge)
+    for ours, theirs in zip(pool[:-1], fresh[:-1], strict=True):
+        ours[left] = theirs
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any], dict[str, AnyArray]], None]] = {
+    1: _add_param_norm,
+    2: _clear_left_clusters,
+}
+"""From each format to the next, in place. What is no longer saved is left out without further ado."""
 
 
 def to_json(value: Any) -> Any:
