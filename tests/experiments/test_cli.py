@@ -116,7 +116,7 @@ def test_bounds_shows_what_theory_predicts(tmp_path: Path) -> None:
     }
     shown = {name: [text.strip() for text in rest] for name, rest in lines.items()}
     assert shown["no separation before round"][:2] == ["45", "231"]
-    assert shown["separation by round"][:2] == ["–", "319,209"]
+    assert shown["separation by round"][:2] == ["–", "389,511"]
     assert shown["communication"][:2] == ["4,950,000", "–"]
     assert shown["largest γ that gains, γ_max"] == ["-0.238", "–", "no γ keeps μ below 1"]
     expected = predictions(dim=10, gap=0.2, delta=0.1, n_agents=100, n_clusters=3)

@@ -556,7 +556,15 @@ def plot_ellipsoids(
     ax.set(xlabel=f"coordinate {first}", ylabel=f"coordinate {second}")
     ax.grid(alpha=0.25)
     if ax.figure.axes == [ax]:
-        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False, fontsize=9)
+        # Four lines of text below the axes, whatever their height: clear of ticks and label.
+        ax.legend(
+            loc="upper center",
+            bbox_to_anchor=(0.5, 0.0),
+            borderaxespad=4.0,
+            ncols=2,
+            frameon=False,
+            fontsize=9,
+        )
     return ax
 
 
