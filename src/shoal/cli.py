@@ -96,10 +96,10 @@ def run(
     executor: Where = "threads",
 ) -> None:
     """Run your own grid of environments, policies, parameters and seeds, and write a report."""
-    from shoal.experiments.spec import load_spec
+    from shoal.experiments.spec import directory_name, load_spec
 
     loaded = load_spec(spec, seed=seed)
-    _run(loaded, out or Path("results") / loaded.name, jobs=jobs, only=only, executor=executor)
+    _run(loaded, out or Path("results") / directory_name(loaded), jobs=jobs, only=only, executor=executor)
 
 
 @app.command()
