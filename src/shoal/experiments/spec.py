@@ -149,9 +149,10 @@ def parse_spec(text: bytes, *, source: str, seed: int | None = None) -> Experime
 def check_spec(spec: ExperimentSpec) -> None:
     """Raise a `SpecError` for whatever can be seen to be wrong without building an environment."""
     fail = _failure(spec)
-    last = LARGEST_SEED - spec.runs + 1
-    if not 0 <= spec.seed <= last:
-        raise fail("seed", f"must be in 0, …, {last} for {spec.runs} runs, got {spec.seed}")
+    if spec.seed < 0:
+        raise fail("seed", f"must be at least 0, got {spec.seed}")
+    if spec.seed + spec.runs - 1 > LARGEST_SEED:
+        raise fail("seed", f"must be at most 2**63 − {spec.runs} for {spec.runs} runs, got {spec.seed}")
     if spec.pulling not in get_args(PullingWord):
         raise fail("pulling", f"must be one of {', '.join(get_args(PullingWord))}, got {spec.pulling!r}")
     _check_ids("environments", [environment.id for environment in spec.environments], fail)
@@ -168,7 +169,8 @@ def directory_name(spec: ExperimentSpec) -> str:
     name = spec.name
     if name in ("", ".", "..") or len(name) > LONGEST_ID or not name.isprintable() or set(name) & set("/\\"):
         raise _failure(spec)(
-            "name", f"cannot name the directory of the results; change it or use --out, got {name[:LONGEST_ID]!r}"
+            "name",
+            f"cannot name the directory of the results; change it or use --out, got {name[:LONGEST_ID]!r}",
         )
     return name
 
