@@ -23,6 +23,9 @@ class Environment:
         True clusters, where there are any.
     noise_scale : float
         Standard deviation of the Gaussian noise on rewards.
+    param_norm : float
+        Largest norm of a true parameter, in any round. Without true parameters the bound that was given, or
+        nan.
     """
 
     def __init__(
@@ -33,6 +36,7 @@ class Environment:
         mean_rewards: Matrix | None = None,
         labels: Integers | None = None,
         noise_scale: float = 1.0,
+        param_norm: float | None = None,
     ) -> None:
         arms = np.asarray(arms, dtype=np.float64)
         self.arms = validation.matrix("arms", arms, columns=arms.shape[-1]).copy()
@@ -55,6 +59,11 @@ class Environment:
                 raise ValueError(f"labels must be {self.n_agents} integers, got {given.dtype}{given.shape}")
             self.labels = given.astype(np.int64)
         self.noise_scale = validation.number("noise_scale", noise_scale, low=0.0)
+        self.param_norm = float("nan")
+        if param_norm is not None:
+            self.param_norm = validation.number("param_norm", param_norm, low=0.0)
+        elif self.theta_star is not None:
+            self.param_norm = float(np.linalg.norm(self.theta_star, axis=1).max())
         for array in (self.arms, self.theta_star, self.mean_rewards, self.labels):
             if array is not None:
                 array.flags.writeable = False

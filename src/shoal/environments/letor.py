@@ -61,6 +61,8 @@ class LearningToRank(RatedEnvironment):
     fill : "paper" or "tuned"
         How missing rewards are predicted; see `shoal.environments.ratings.FILLS`.
     noise_scale : float
+    param_norm : float
+        What policies that ask for a bound on the norm of parameters are told: ratings have no true ones.
     seed : int or None
         Seed of the draw of queries. All else, the groups included, is the same for every seed.
     cache : path, optional
@@ -89,6 +91,7 @@ class LearningToRank(RatedEnvironment):
         arms: str = "first",
         fill: str = "paper",
         noise_scale: float = 1.0,
+        param_norm: float = 1.0,
         seed: int | None = None,
         cache: PathLike | None = None,
     ) -> None:
@@ -98,7 +101,12 @@ class LearningToRank(RatedEnvironment):
         )
         source = ", ".join(map(str, files))
         super().__init__(
-            prepared.filled, n_agents=n_agents, noise_scale=noise_scale, seed=seed, source=source
+            prepared.filled,
+            n_agents=n_agents,
+            noise_scale=noise_scale,
+            param_norm=param_norm,
+            seed=seed,
+            source=source,
         )
 
 

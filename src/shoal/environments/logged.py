@@ -32,6 +32,7 @@ class LogOptions(TypedDict, total=False):
     arms: str
     fill: str
     noise_scale: float
+    param_norm: float
     seed: int | None
     cache: PathLike | None
 
@@ -72,6 +73,8 @@ class LoggedRatings(RatedEnvironment):
             How missing rewards are predicted; "tuned" unless told. See `shoal.environments.ratings.FILLS`.
         noise_scale : float
             Standard deviation of the noise on rewards in simulations; 1 unless told.
+        param_norm : float
+            What policies that ask for a bound on the norm of parameters are told; 1 unless told.
         seed : int, optional
             Seed of the draw of agents.
         cache : path, optional
@@ -100,6 +103,7 @@ class LoggedRatings(RatedEnvironment):
         arms: str = "first",
         fill: str = "tuned",
         noise_scale: float = 1.0,
+        param_norm: float = 1.0,
         seed: int | None = None,
         cache: PathLike | None = None,
     ) -> "LoggedRatings":
@@ -124,7 +128,14 @@ class LoggedRatings(RatedEnvironment):
             columns=[agent, arm, reward],
             features=digest,
         )
-        return cls(prepared.filled, n_agents=n_agents, noise_scale=noise_scale, seed=seed, source=str(path))
+        return cls(
+            prepared.filled,
+            n_agents=n_agents,
+            noise_scale=noise_scale,
+            param_norm=param_norm,
+            seed=seed,
+            source=str(path),
+        )
 
 
 Rows = Callable[[Any, list[str]], Iterator[tuple[str, list[Any]]]]

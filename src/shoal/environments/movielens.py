@@ -87,6 +87,8 @@ class MovieLens(RatedEnvironment):
     fill : "paper" or "tuned"
         How missing ratings are predicted; see `shoal.environments.ratings.FILLS`.
     noise_scale : float
+    param_norm : float
+        What policies that ask for a bound on the norm of parameters are told: ratings have no true ones.
     seed : int or None
         Seed of the draw of users. All else is the same for every seed.
     cache : path, optional
@@ -113,13 +115,21 @@ class MovieLens(RatedEnvironment):
         arms: str = "first",
         fill: str = "paper",
         noise_scale: float = 1.0,
+        param_norm: float = 1.0,
         seed: int | None = None,
         cache: PathLike | None = None,
     ) -> None:
         files = locate(path, cache=cache)
         filled = prepare(files, n_arms=n_arms, dim=dim, arms=arms, fill=fill, cache=cache).filled
         source = str(files.ratings)
-        super().__init__(filled, n_agents=n_agents, noise_scale=noise_scale, seed=seed, source=source)
+        super().__init__(
+            filled,
+            n_agents=n_agents,
+            noise_scale=noise_scale,
+            param_norm=param_norm,
+            seed=seed,
+            source=source,
+        )
 
 
 @dataclass(frozen=True)
