@@ -11,7 +11,7 @@ import pytest
 import typer
 
 import shoal
-from shoal import cli
+from shoal.cli import commands
 from shoal.environments.registry import environment_names
 from shoal.experiments import results
 from shoal.experiments.results import load_results
@@ -214,10 +214,10 @@ def test_a_full_disk_is_said_and_finished_cells_stay(tiny: Path) -> None:
 
 def test_every_command_and_option_is_documented() -> None:
     text = DOCS.read_text()
-    group = typer.main.get_command(cli.app)
-    commands = group.commands  # type: ignore[attr-defined]
-    assert commands
-    for name, command in commands.items():
+    group = typer.main.get_command(commands.app)
+    found = group.commands  # type: ignore[attr-defined]
+    assert found
+    for name, command in found.items():
         assert f"shoal {name}" in text, name
         for parameter in command.params:
             for option in (opt for opt in parameter.opts if opt.startswith("--") and opt != "--help"):
