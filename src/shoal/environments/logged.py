@@ -5,12 +5,14 @@ import hashlib
 import math
 import os
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
 
+from shoal import validation
 from shoal.environments import sources
 from shoal.environments.ratings import ArmFeatures, Numbering, RatedEnvironment, Ratings, prepare_ratings
 from shoal.environments.sources import PathLike
@@ -157,8 +159,9 @@ def read_features(features: Path | Table, arm: str) -> ArmFeatures:
             names = next(csv.reader(file), [])
         rows = _csv_rows
     else:
-        names, rows = _parquet_file(features).schema_arrow.names, _parquet_rows
+        names, rows = _parquet_file(features)[1], _parquet_rows
     columns = [name for name in names if name != arm]
+    _check_once(source, names, names)
     if arm not in names or not columns:
         raise ValueError(f"{source}: expected a column {arm!r} and columns of features, got {names}")
     numbers: dict[str, list[float]] = {}
@@ -189,9 +192,10 @@ def _csv_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[Any]]]
 
 
 def _parquet_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[Any]]]:
-    file = _parquet_file(path)
-    _positions(str(path), file.schema_arrow.names, columns)
-    return _number_rows(f"{path}: row ", file.iter_batches(columns=columns), columns)
+    file, names = _parquet_file(path)
+    _positions(str(path), names, columns)
+    with sources.whole_archive(path):  # an error in whoever uses the rows does not come through here
+        yield from _number_rows(f"{path}: row ", file.iter_batches(columns=columns), columns)
 
 
 def _table_rows(table: Table, columns: list[str]) -> Iterator[tuple[str, list[Any]]]:
@@ -210,15 +214,27 @@ def _positions(place: str, header: list[str], columns: list[str]) -> list[int]:
     missing = [column for column in columns if column not in header]
     if missing:
         raise ValueError(f"{place}: expected the columns {', '.join(columns)} (commas between), got {header}")
+    _check_once(place, header, columns)
     return [header.index(column) for column in columns]
 
 
-def _parquet_file(path: Path) -> Any:
+def _check_once(place: str, header: list[str], columns: list[str]) -> None:
+    counts = Counter(header)
+    for column in columns:
+        if counts[column] > 1:
+            raise ValueError(
+                f"{place}: the column {column!r} is there {counts[column]} times, and must be there once"
+            )
+
+
+def _parquet_file(path: Path) -> tuple[Any, list[str]]:
+    """The open file and the names of its columns."""
     import pyarrow.parquet
 
     try:
-        return pyarrow.parquet.ParquetFile(path)
-    except pyarrow.ArrowInvalid as error:
+        file = pyarrow.parquet.ParquetFile(path)
+        return file, list(file.schema_arrow.names)
+    except Exception as error:  # damage shows as errors of Arrow, of the system, of text, of memory
         raise ValueError(f"{path}: not a Parquet file, or a damaged one ({error})") from error
 
 
@@ -229,17 +245,18 @@ def _as_arrow(table: Table) -> Table:
 
 
 def _table_hash(table: Table) -> str:
-    columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    columns = [(name, table.column(j).to_pylist()) for j, name in enumerate(table.column_names)]
     return hashlib.sha256(repr(columns).encode()).hexdigest()
 
 
 def _number(place: str, column: str, value: Any) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not math.isfinite(number):
-        raise ValueError(f"{place}: {column} must be a finite number, got {value!r}")
+    if not abs(number) <= validation.LARGEST:
+        limit = f" of at most {validation.LARGEST:g} in size" if math.isfinite(number) else ""
+        raise ValueError(f"{place}: {column} must be a finite number{limit}, got {value!r}")
     return number
 
 
