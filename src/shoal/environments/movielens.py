@@ -7,6 +7,7 @@ with the data.
 
 import contextlib
 import csv
+import itertools
 import os
 import zipfile
 from array import array
@@ -207,7 +208,7 @@ def licence(files: Files) -> str:
     with sources.whole_archive(files.path):
         lines = files.readme.read_bytes().decode("utf-8", errors="replace").splitlines()
     headings = [i for i in range(len(lines) - 1) if lines[i].strip() and set(lines[i + 1].strip()) == {"="}]
-    for start, stop in zip(headings, [*headings[1:], len(lines)], strict=True):
+    for start, stop in itertools.pairwise([*headings, len(lines)]):
         if "license" in lines[start].lower():
             return "\n".join(lines[start + 2 : stop]).strip()
     return "\n".join(lines).strip()
