@@ -20,6 +20,7 @@ import numpy as np
 
 from shoal import validation
 from shoal.environments import sources
+from shoal.environments.base import Noise, NoiseScale
 from shoal.environments.ratings import (
     FIT_SEED,
     ArmFeatures,
@@ -63,7 +64,8 @@ class LearningToRank(RatedEnvironment):
         document in.
     fill : "paper" or "tuned"
         How missing rewards are predicted; see `shoal.environments.ratings.FILLS`.
-    noise_scale : float
+    noise, noise_scale
+        As for `Environment`.
     seed : int or None
         Seed of the draw of queries. All else, the groups included, is the same for every seed.
     cache : path, optional
@@ -91,7 +93,8 @@ class LearningToRank(RatedEnvironment):
         dim: int = 10,
         arms: str = "first",
         fill: str = "paper",
-        noise_scale: float = 1.0,
+        noise: Noise = "gaussian",
+        noise_scale: NoiseScale = 1.0,
         seed: int | None = None,
         cache: PathLike | None = None,
     ) -> None:
@@ -101,7 +104,7 @@ class LearningToRank(RatedEnvironment):
         )
         source = ", ".join(map(str, files))
         super().__init__(
-            prepared.filled, n_agents=n_agents, noise_scale=noise_scale, seed=seed, source=source
+            prepared.filled, n_agents=n_agents, noise=noise, noise_scale=noise_scale, seed=seed, source=source
         )
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from shoal import validation
 from shoal.environments import sources
+from shoal.environments.base import Noise, NoiseScale
 from shoal.environments.ratings import (
     ArmFeatures,
     Numbering,
@@ -88,7 +89,8 @@ class MovieLens(RatedEnvironment):
         The first movies of the movie file, which is in the order of ids; or those with the most ratings.
     fill : "paper" or "tuned"
         How missing ratings are predicted; see `shoal.environments.ratings.FILLS`.
-    noise_scale : float
+    noise, noise_scale
+        As for `Environment`.
     seed : int or None
         Seed of the draw of users. All else is the same for every seed.
     cache : path, optional
@@ -114,14 +116,17 @@ class MovieLens(RatedEnvironment):
         dim: int = 10,
         arms: str = "first",
         fill: str = "paper",
-        noise_scale: float = 1.0,
+        noise: Noise = "gaussian",
+        noise_scale: NoiseScale = 1.0,
         seed: int | None = None,
         cache: PathLike | None = None,
     ) -> None:
         files = locate(path, cache=cache)
         filled = prepare(files, n_arms=n_arms, dim=dim, arms=arms, fill=fill, cache=cache).filled
         source = str(files.ratings)
-        super().__init__(filled, n_agents=n_agents, noise_scale=noise_scale, seed=seed, source=source)
+        super().__init__(
+            filled, n_agents=n_agents, noise=noise, noise_scale=noise_scale, seed=seed, source=source
+        )
 
 
 @dataclass(frozen=True)

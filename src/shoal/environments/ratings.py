@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import validation
-from shoal.environments.base import Environment
+from shoal.environments.base import Environment, Noise, NoiseScale
 from shoal.environments.sources import PathLike, cached, need
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Vector
 
@@ -185,7 +185,8 @@ class RatedEnvironment(Environment):
         filled: FilledRatings,
         *,
         n_agents: int | None,
-        noise_scale: float,
+        noise: Noise = "gaussian",
+        noise_scale: NoiseScale = 1.0,
         seed: int | None,
         source: str,
     ) -> None:
@@ -198,7 +199,9 @@ class RatedEnvironment(Environment):
             )
         rng = np.random.default_rng(validation.seed_or_none("seed", seed))
         drawn = rng.choice(available, size=n_agents, replace=False)
-        super().__init__(filled.features, mean_rewards=filled.rewards[drawn], noise_scale=noise_scale)
+        super().__init__(
+            filled.features, mean_rewards=filled.rewards[drawn], noise=noise, noise_scale=noise_scale
+        )
         self.agent_ids = filled.agent_ids[drawn]
         self.arm_ids = filled.arm_ids
         self.observed = filled.observed[drawn]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import platformdirs
 
 from shoal.types import AnyArray
 
@@ -111,7 +112,7 @@ def fetch(name: str, *, cache: PathLike | None = None) -> Path:
 def cache_directory(cache: PathLike | None = None) -> Path:
     """`cache`, else the environment variable SHOAL_CACHE, else `shoal` in the user's cache directory."""
     chosen = cache or os.environ.get("SHOAL_CACHE")
-    return Path(chosen) if chosen else Path(need("pooch").os_cache("shoal"))
+    return Path(chosen) if chosen else platformdirs.user_cache_path("shoal")
 
 
 def content_hash(path: PathLike) -> str:
