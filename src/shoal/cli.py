@@ -157,6 +157,9 @@ def bounds(
     horizon: Annotated[int, typer.Option(min=1, help="Pulls of all agents together.")] = 50_000,
     gamma: Annotated[float, typer.Option(help="Scale of the ellipsoids.")] = 2.0,
     noise_scale: Annotated[float, typer.Option(help="Scale of the noise.")] = 1.0,
+    param_norm: Annotated[
+        float, typer.Option(help="Bound on the norm of the parameters, in the radius.")
+    ] = 1.0,
     clusters: Annotated[int, typer.Option(min=1, help="Number of clusters, of equal size.")] = 2,
     epsilon: Annotated[float, typer.Option(help="Probability of a uniformly drawn arm.")] = 1.0,
 ) -> None:
@@ -171,6 +174,7 @@ def bounds(
         horizon=horizon,
         gamma=gamma,
         noise_scale=noise_scale,
+        param_norm=param_norm,
         n_clusters=clusters,
         epsilon=epsilon,
     )

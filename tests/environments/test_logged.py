@@ -99,23 +99,27 @@ class TestFormats:
 
     def test_three_lines_say_whether_sharing_would_have_helped(self, tmp_path: Path) -> None:
         rng = np.random.default_rng(0)
-        kinds = rng.standard_normal((15, 5))
-        tastes = np.repeat(np.eye(5)[:2], 50, axis=0)
+        kinds = rng.standard_normal((12, 3))
+        tastes = np.array([1.0, 0.5, 0.0]) + 0.05 * rng.standard_normal((20, 3))  # much alike
         rows = [
             f"u{i},{k},{tastes[i] @ kinds[k]}"
-            for i in range(100)
-            for k in range(15)
-            if rng.random() < 0.95 or i == k
+            for i in range(20)
+            for k in range(12)
+            if rng.random() < 0.9 or i == k
         ]
         (tmp_path / "log.csv").write_text("\n".join(["agent,arm,reward", *rows]))
-        table = {"arm": list(range(15)), **{f"x{j}": kinds[:, j] for j in range(5)}}
+        table = {"arm": list(range(12)), **{f"x{j}": kinds[:, j] for j in range(3)}}
         world = LoggedRatings.from_csv(tmp_path / "log.csv", features=table, seed=0)
-        policies = (
-            shoal.Independent(n_agents=100, dim=5, alpha=0.3),
-            shoal.BASS(n_agents=100, dim=5, alpha=0.3, delta=0.1),
+        alone, together = (
+            np.mean(
+                [shoal.simulate(make(), world, horizon=5_000, seed=seed).final_regret for seed in range(5)]
+            )
+            for make in (
+                lambda: shoal.Independent(n_agents=20, dim=3, alpha=0.3),
+                lambda: shoal.BASS(n_agents=20, dim=3, alpha=0.3, delta=0.1),
+            )
         )
-        alone, together = (shoal.simulate(p, world, horizon=5_000, seed=0).final_regret for p in policies)
-        assert together < 0.8 * alone
+        assert together < 0.5 * alone
 
 
 def test_the_guide_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,9 @@ class Environment:
         function may be given as the text "module:function".
     noise_scale : float or (N,)
         Standard deviation of Gaussian noise, of all agents or of each.
+    param_norm : float
+        Largest norm of a true parameter, in any round. Without true parameters the bound that was given, or
+        nan.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Environment:
         labels: Integers | None = None,
         noise: Noise = "gaussian",
         noise_scale: NoiseScale = 1.0,
+        param_norm: float | None = None,
     ) -> None:
         arms = np.asarray(arms, dtype=np.float64)
         self.arms = validation.matrix("arms", arms, columns=arms.shape[-1]).copy()
@@ -75,6 +79,11 @@ class Environment:
             raise ValueError("noise_scale is that of Gaussian noise: leave it out where noise is another")
         if self.noise == "bernoulli":
             _check_probabilities(self.mean_rewards)
+        self.param_norm = float("nan")
+        if param_norm is not None:
+            self.param_norm = validation.number("param_norm", param_norm, low=0.0)
+        elif self.theta_star is not None:
+            self.param_norm = float(np.linalg.norm(self.theta_star, axis=1).max())
         for array in (self.arms, self.theta_star, self.mean_rewards, self.labels, self.noise_scale):
             if isinstance(array, np.ndarray):
                 array.flags.writeable = False

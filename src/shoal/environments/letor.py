@@ -66,6 +66,8 @@ class LearningToRank(RatedEnvironment):
         How missing rewards are predicted; see `shoal.environments.ratings.FILLS`.
     noise, noise_scale
         As for `Environment`.
+    param_norm : float
+        What policies that ask for a bound on the norm of parameters are told: ratings have no true ones.
     seed : int or None
         Seed of the draw of queries. All else, the groups included, is the same for every seed.
     cache : path, optional
@@ -95,6 +97,7 @@ class LearningToRank(RatedEnvironment):
         fill: str = "paper",
         noise: Noise = "gaussian",
         noise_scale: NoiseScale = 1.0,
+        param_norm: float = 1.0,
         seed: int | None = None,
         cache: PathLike | None = None,
     ) -> None:
@@ -104,7 +107,13 @@ class LearningToRank(RatedEnvironment):
         )
         source = ", ".join(map(str, files))
         super().__init__(
-            prepared.filled, n_agents=n_agents, noise=noise, noise_scale=noise_scale, seed=seed, source=source
+            prepared.filled,
+            n_agents=n_agents,
+            noise=noise,
+            noise_scale=noise_scale,
+            param_norm=param_norm,
+            seed=seed,
+            source=source,
         )
 
 

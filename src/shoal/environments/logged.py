@@ -36,6 +36,7 @@ class LogOptions(TypedDict, total=False):
     fill: str
     noise: Noise
     noise_scale: NoiseScale
+    param_norm: float
     seed: int | None
     cache: PathLike | None
 
@@ -65,6 +66,8 @@ class LoggedRatings(RatedEnvironment):
         How missing rewards are predicted; see `shoal.environments.ratings.FILLS`.
     noise, noise_scale
         As for `Environment`.
+    param_norm : float
+        What policies that ask for a bound on the norm of parameters are told: ratings have no true ones.
     seed : int or None
         Seed of the draw of agents.
     cache : path, optional
@@ -95,6 +98,7 @@ class LoggedRatings(RatedEnvironment):
         fill: str = "tuned",
         noise: Noise = "gaussian",
         noise_scale: NoiseScale = 1.0,
+        param_norm: float = 1.0,
         seed: int | None = None,
         cache: PathLike | None = None,
     ) -> None:
@@ -124,6 +128,7 @@ class LoggedRatings(RatedEnvironment):
             n_agents=n_agents,
             noise=noise,
             noise_scale=noise_scale,
+            param_norm=param_norm,
             seed=seed,
             source=str(path),
         )

@@ -91,6 +91,8 @@ class MovieLens(RatedEnvironment):
         How missing ratings are predicted; see `shoal.environments.ratings.FILLS`.
     noise, noise_scale
         As for `Environment`.
+    param_norm : float
+        What policies that ask for a bound on the norm of parameters are told: ratings have no true ones.
     seed : int or None
         Seed of the draw of users. All else is the same for every seed.
     cache : path, optional
@@ -118,6 +120,7 @@ class MovieLens(RatedEnvironment):
         fill: str = "paper",
         noise: Noise = "gaussian",
         noise_scale: NoiseScale = 1.0,
+        param_norm: float = 1.0,
         seed: int | None = None,
         cache: PathLike | None = None,
     ) -> None:
@@ -125,7 +128,13 @@ class MovieLens(RatedEnvironment):
         filled = prepare(files, n_arms=n_arms, dim=dim, arms=arms, fill=fill, cache=cache).filled
         source = str(files.ratings)
         super().__init__(
-            filled, n_agents=n_agents, noise=noise, noise_scale=noise_scale, seed=seed, source=source
+            filled,
+            n_agents=n_agents,
+            noise=noise,
+            noise_scale=noise_scale,
+            param_norm=param_norm,
+            seed=seed,
+            source=source,
         )
 
 

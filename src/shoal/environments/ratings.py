@@ -187,6 +187,7 @@ class RatedEnvironment(Environment):
         n_agents: int | None,
         noise: Noise = "gaussian",
         noise_scale: NoiseScale = 1.0,
+        param_norm: float = 1.0,
         seed: int | None,
         source: str,
     ) -> None:
@@ -200,7 +201,11 @@ class RatedEnvironment(Environment):
         rng = np.random.default_rng(validation.seed_or_none("seed", seed))
         drawn = rng.choice(available, size=n_agents, replace=False)
         super().__init__(
-            filled.features, mean_rewards=filled.rewards[drawn], noise=noise, noise_scale=noise_scale
+            filled.features,
+            mean_rewards=filled.rewards[drawn],
+            noise=noise,
+            noise_scale=noise_scale,
+            param_norm=param_norm,
         )
         self.agent_ids = filled.agent_ids[drawn]
         self.arm_ids = filled.arm_ids

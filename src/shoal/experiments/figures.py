@@ -510,8 +510,9 @@ def plot_ellipsoids(
     Parameters
     ----------
     policy : Policy
-        Any policy of this package. For those without `delta`, `gamma`, `radius` and `noise_scale`, the values
-        0.1, 2, "beta_squared" and 1 are taken: ellipsoids that hold the true parameter with probability 0.9.
+        Any policy of this package. For those without `delta`, `gamma`, `radius`, `noise_scale` and
+        `param_norm`, the values 0.1, 2, "beta_squared", 1 and 1 are taken: ellipsoids that hold the true
+        parameter with probability 0.9.
     i, j : int
         Two agents.
     dims : pair of int
@@ -701,7 +702,10 @@ def _ellipsoid(policy: Policy, agents: Integers) -> tuple[Vector, Matrix]:
     A = identity + (local.A[agents] - identity).sum(axis=0)
     A_inv = np.linalg.inv(A)
     logdet_A = float(np.linalg.slogdet(A)[1]) - policy.dim * math.log(ridge)
-    beta = float(theory.beta(own.get("delta", 0.1), max(logdet_A, 0.0), own.get("noise_scale", 1.0)))
+    delta, noise_scale, norm = (
+        own.get(key, default) for key, default in (("delta", 0.1), ("noise_scale", 1.0), ("param_norm", 1.0))
+    )
+    beta = float(theory.beta(delta, max(logdet_A, 0.0), noise_scale, param_norm=norm, ridge=ridge))
     c = beta if own.get("radius", "beta_squared") == "beta" else beta**2
     return A_inv @ local.b[agents].sum(axis=0), own.get("gamma", 2.0) ** 2 / 4.0 * c * A_inv
 

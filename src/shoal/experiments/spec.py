@@ -34,7 +34,9 @@ Parameters = dict[str, Scalar | list[Scalar]]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-_SYMBOL = re.compile(r"(?P<name>gap|labels|n_clusters)|gap/(?P<divisor>[0-9]+(\.[0-9]+)?)")
+_SYMBOL = re.compile(
+    r"(?P<name>gap|labels|n_clusters|noise_scale|param_norm)|gap/(?P<divisor>[0-9]+(\.[0-9]+)?)"
+)
 _GIVEN_TO_POLICIES = ("self", "n_agents", "dim", "alpha", "seed")
 _GIVEN_TO_ENVIRONMENTS = ("self", "seed")
 
@@ -63,8 +65,8 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 class MethodSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One policy with its parameters; α comes from the grid.
 
-    As values, the strings "gap", "gap/N" (N a number), "labels" and "n_clusters" stand for those of the run's
-    environment.
+    As values, the strings "gap", "gap/N" (N a number), "labels", "n_clusters", "noise_scale" and "param_norm"
+    stand for those of the run's environment.
     """
 
     id: str
@@ -227,7 +229,7 @@ def build_policy(method: MethodSpec, alpha: float, environment: Environment, see
 
 
 def resolve(parameters: Mapping[str, Any], environment: Environment) -> dict[str, Any]:
-    """The parameters with "gap", "gap/N", "labels" and "n_clusters" replaced by those of `environment`."""
+    """The parameters with "gap" and the other words of `MethodSpec` replaced by values of `environment`."""
     return {key: _resolve_one(key, value, environment) for key, value in parameters.items()}
 
 
@@ -305,6 +307,13 @@ def _resolve_one(key: str, value: Any, environment: Environment) -> Any:
         if environment.labels is None:
             raise ValueError(f"{key} = {value!r} needs an environment with known clusters")
         return environment.labels if match["name"] == "labels" else len(np.unique(environment.labels))
+    if match["name"] in ("noise_scale", "param_norm"):
+        known = float(getattr(environment, match["name"]))
+        if math.isnan(known):
+            raise ValueError(
+                f"{key} = {value!r} needs an environment with true parameters; give a number here"
+            )
+        return known
     if math.isnan(environment.gap):
         raise ValueError(f"{key} = {value!r} needs an environment with a known gap")
     return environment.gap / float(match["divisor"] or 1.0)
