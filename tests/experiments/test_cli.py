@@ -161,7 +161,7 @@ def test_help_does_not_load_what_it_does_not_need(tmp_path: Path) -> None:
         (["run", "tiny.toml", "--jobs", "0"], "Invalid value for '--jobs'"),
         (["report", "nowhere"], "shoal: nowhere: no results here"),
         (["simulate", "--policy", "bas"], "unknown policy 'bas'"),
-        (["simulate", "--env", "mars"], "unknown kind 'mars'"),
+        (["simulate", "--env", "mars"], "unknown environment 'mars'"),
         (["simulate", "--pulling", "now"], "pulling: must be one of asynchronous, synchronous, zipf, got"),
         (["bench", "--policy", "bas"], "policy must be one of 'independent', 'oracle'"),
         (["simulate", "-p", "delta"], "--parameter must look like name=value, got 'delta'"),
