@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from shoal.simulation import Trace, simulate
     from shoal.theory import beta
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BASS",
