@@ -134,6 +134,8 @@ def simulate(
     for start, stop in _blocks(offsets, block_events):
         first_event, last_event = int(offsets[start]), int(offsets[stop])
         arms = environment.arms_in(start + 1, stop)
+        if isinstance(policy, Policy):
+            policy.check_scale("an arm", arms)
         noise = environment.noise_scale * noise_source.standard_normal(last_event - first_event)
         rounds = np.repeat(np.arange(start, stop) + 1, np.diff(offsets[start : stop + 1]))
         means = environment.rewards_in(arms, rounds, agents[first_event:last_event], first=start + 1)
