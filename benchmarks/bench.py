@@ -37,7 +37,7 @@ PAGE, PLOT, RESULTS = (
 BEGIN, END = "<!-- written by make bench -->\n", "<!-- until here -->\n"
 SCENARIOS = {"0.2": math.pi / 16, "1.27": 7 * math.pi / 16}
 POLICIES = (
-    "independent", "oracle", "dynucb", "cmlb", "club", "sclub", "bass", "weighted_bass", "cluster_mixture"
+    "independent", "oracle", "dynucb", "cmlb", "club", "sclub", "bass", "cluster_mixture"
 )  # fmt: skip
 MEMORY_LIMIT = 8e9
 GROWTH: dict[str, tuple[int, ...]] = {

@@ -432,68 +432,6 @@ class BASS(EdgeTwin):
         return statistic > self.gamma**2 / 4
 
 
-class WeightedBASS(Twin):
-    """Everybody pools everybody, by weights that fall with the screen of the separation test."""
-
-    def __init__(
-        self,
-        n_agents: int,
-        dim: int,
-        *,
-        alpha: float = 0.6,
-        ridge: float = 1.0,
-        delta: float = 0.1,
-        gamma: float = 1.75,
-        power: float = 2.0,
-        noise_scale: float = 1.0,
-    ) -> None:
-        super().__init__(n_agents, dim, alpha=alpha, ridge=ridge)
-        self.delta = delta
-        self.gamma = gamma
-        self.power = power
-        self.noise_scale = noise_scale
-        self.strangers: set[tuple[int, int]] = set()
-        self.weights: Floats = np.ones((n_agents, n_agents))
-
-    def join(self, n: int) -> None:
-        gone = [agent for agent in range(self.n_agents) if not self.active[agent]]
-        super().join(n)
-        self.strangers |= {(left, new) for left in gone for new in range(self.n_agents - n, self.n_agents)}
-        self.weights = self.fresh_weights()
-
-    def leave(self, agent: int, *, withdraw: bool) -> None:
-        super().leave(agent, withdraw=withdraw)
-        if withdraw:
-            self.strangers |= {(agent, other) for other in range(self.n_agents) if other != agent}
-        self.weights = self.fresh_weights()
-
-    def fresh_weights(self) -> Floats:
-        """All weights from the present samples."""
-        local = [self.statistics([agent]) for agent in range(self.n_agents)]
-        theta_hat, A = np.array([one.theta_hat for one in local]), np.array([one.A for one in local])
-        base = self.dim * log(self.ridge)
-        betas = np.array([beta(self.delta, one.logdet_A - base, self.noise_scale) for one in local])
-        v = theta_hat[:, None] - theta_hat[None]
-        forms = np.einsum("ijk,ikl,ijl->ij", v, A, v)
-        with np.errstate(divide="ignore"):
-            g = (betas[:, None] / np.sqrt(forms) + betas[None] / np.sqrt(forms.T)) ** -2
-        weights = np.maximum(0.0, 1.0 - g / (self.gamma**2 / 4)) ** self.power
-        for i, j in self.strangers:
-            weights[i, j] = weights[j, i] = 0.0
-        return np.asarray(weights)
-
-    def pool(self, agent: int) -> list[int]:
-        return [other for other in range(self.n_agents) if self.weights[agent, other] > 0]
-
-    def pooled(self, agent: int) -> Statistics:
-        gram = sum((w * gram for w, gram in zip(self.weights[agent], self.gram, strict=True)), 0.0)
-        b = sum((w * b for w, b in zip(self.weights[agent], self.b, strict=True)), 0.0)
-        return statistics_from_sums(np.asarray(gram), np.asarray(b), self.ridge)
-
-    def revise(self, agent: int, t: int) -> None:
-        self.weights = self.fresh_weights()
-
-
 class Xorshift:
     """Marsaglia's xorshift64: the policies' own random numbers."""
 

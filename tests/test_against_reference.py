@@ -62,8 +62,6 @@ def play_both(
         np.testing.assert_allclose(policy.estimate(agent), twin.pooled(agent).theta_hat, atol=1e-8)
         np.testing.assert_allclose(policy.local_estimate(agent), twin.theta_hat([agent]), atol=1e-8)
         assert policy.pulls[agent] == len(twin.samples[agent])
-    if hasattr(twin, "weights"):
-        np.testing.assert_allclose(policy.weights, twin.weights, atol=1e-9)
     if hasattr(twin, "posterior"):
         same_posteriors(policy, twin)
     if hasattr(twin, "separation_time"):
@@ -82,8 +80,7 @@ def same_posteriors(policy: Any, twin: Any) -> None:
         np.testing.assert_allclose(list(ours.values()), list(theirs.values()), atol=1e-8)
 
 
-NAMES = ["independent", "oracle", "club", "sclub", "cmlb", "dynucb", "bass", "weighted_bass"]
-NAMES += ["cluster_mixture"]
+NAMES = ["independent", "oracle", "club", "sclub", "cmlb", "dynucb", "bass", "cluster_mixture"]
 
 
 def own_parameters(name: str, environment: Environment, gamma: float) -> dict[str, Any]:
@@ -95,7 +92,6 @@ def own_parameters(name: str, environment: Environment, gamma: float) -> dict[st
         "cmlb": {"gamma": gamma, "exploration_rounds": 60},
         "dynucb": {"n_clusters": 3},
         "bass": {"delta": 0.1},
-        "weighted_bass": {"gamma": gamma},
         "cluster_mixture": {"concentration": 1.5, "redraws": 2},
     }
     return own[name]
@@ -127,18 +123,6 @@ def test_bass_over_sizes(n: int, d: int, radius: str) -> None:
     play_both(policy, twin, environment, ASYNCHRONOUS, 300, seed=d)
     if n >= 5:
         assert (policy.separation_time > 0).any()
-
-
-@pytest.mark.parametrize("power", [2.0, 0.7])
-@pytest.mark.parametrize(("n", "d"), [(1, 1), (2, 1), (5, 2), (8, 20), (30, 5)])
-def test_weighted_bass_over_sizes(n: int, d: int, power: float) -> None:
-    environment = shoal.GaussianClusters(n, d, min(3, n), n_arms=6, seed=n)
-    own = {"delta": 0.3, "gamma": 0.8, "power": power, "ridge": 0.7, "noise_scale": 1.3}
-    policy, twin = both("weighted_bass", environment, 0.5, 0, **own)
-    play_both(policy, twin, environment, ASYNCHRONOUS, 300, seed=d)
-    if n >= 5:
-        assert ((policy.weights > 0) & (policy.weights < 1)).any()
-        assert (policy.weights == 0).any()
 
 
 @pytest.mark.parametrize("noise_scale", [None, 0.8])
@@ -230,8 +214,6 @@ def test_agents_that_come_and_go(name: str, seed: int) -> None:
             for agent in there:
                 assert list(policy.neighbors(agent)) == [i for i in twin.pool(agent) if twin.active[i]]
                 np.testing.assert_allclose(policy.estimate(agent), twin.pooled(agent).theta_hat, atol=1e-8)
-            if hasattr(twin, "weights"):
-                np.testing.assert_allclose(policy.weights, twin.weights, atol=1e-9)
             if hasattr(twin, "posterior"):
                 same_posteriors(policy, twin)
     if hasattr(twin, "separation_time"):

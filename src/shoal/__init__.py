@@ -24,7 +24,6 @@ from shoal.policies.mixture import ClusterMixture
 from shoal.policies.oracle import Oracle
 from shoal.policies.registry import load_policy, make_policy, policy_names, register_policy
 from shoal.policies.sclub import SCLUB
-from shoal.policies.weighted import WeightedBASS
 from shoal.separation import separated, separation_statistic
 from shoal.simulation import Trace, simulate
 from shoal.theory import beta
@@ -56,7 +55,6 @@ __all__ = [
     "PolicyFileError",
     "SyntheticClusters",
     "Trace",
-    "WeightedBASS",
     "beta",
     "load_policy",
     "make_policy",

@@ -25,7 +25,6 @@ OWN: dict[str, dict[str, Any]] = {
     "sclub": {"gamma": 0.5},
     "cmlb": {"gamma": 0.9, "exploration_rounds": 60},
     "bass": {"delta": 0.1, "gamma": 1.6},
-    "weighted_bass": {"gamma": 1.2},
     "cluster_mixture": {"concentration": 2.0, "redraws": 2},
 }
 every_policy = pytest.mark.parametrize("name", [name for name in _registered if name in OWN])
@@ -34,8 +33,7 @@ every_policy = pytest.mark.parametrize("name", [name for name in _registered if 
 def test_every_built_in_policy_is_here() -> None:
     assert (
         set(OWN)
-        == {"independent", "oracle", "dynucb", "club", "sclub", "cmlb", "bass"}
-        | {"weighted_bass", "cluster_mixture"}
+        == {"independent", "oracle", "dynucb", "club", "sclub", "cmlb", "bass", "cluster_mixture"}
         <= set(shoal.policy_names())
     )
 
@@ -78,9 +76,9 @@ def play(policy: Any, rounds: int, seed: int = 0, log: list[Any] | None = None) 
 
 
 def pooled_samples(policy: Any, agent: int, log: list[Any]) -> list[tuple[Any, float]]:
-    """The samples of an agent's pool, each scaled so that it counts by its weight."""
-    weights = policy.weights[agent] if hasattr(policy, "weights") else policy._pool(agent).astype(float)
-    return [(np.sqrt(weights[who]) * x, np.sqrt(weights[who]) * y) for who, x, y in log if weights[who] > 0]
+    """The samples of an agent's pool."""
+    pool = policy._pool(agent)
+    return [(x, y) for who, x, y in log if pool[who]]
 
 
 def refit(policy: Any, agent: int, log: list[Any], ridge: float) -> Any:
@@ -350,10 +348,6 @@ def test_bad_parameters_are_named(name: str, changed: dict[str, Any], message: s
         ("bass", {"gamma": 0.0}, "gamma must be a finite number"),
         ("bass", {"radius": "squared"}, "radius must be one of 'beta', 'beta_squared', got 'squared'"),
         ("bass", {"noise_scale": 0.0}, "noise_scale must be a finite number"),
-        ("weighted_bass", {"delta": 1.0}, "delta must be a finite number"),
-        ("weighted_bass", {"gamma": 0.0}, "gamma must be a finite number"),
-        ("weighted_bass", {"power": 0.0}, r"power must be a finite number in \(0, inf\), got 0.0"),
-        ("weighted_bass", {"noise_scale": -1.0}, "noise_scale must be a finite number"),
         ("cluster_mixture", {"spread": -0.1}, r"spread must be a finite number in \[0, inf\), got -0.1"),
         ("cluster_mixture", {"concentration": 0.0}, "concentration must be a finite number"),
         ("cluster_mixture", {"redraws": -1}, "redraws must be an integer of at least 0, got -1"),
@@ -415,9 +409,6 @@ def test_newcomers(name: str) -> None:
     joined = policy.graph[N]
     if name in ("bass", "club"):
         assert joined[np.arange(N + 2) != N].all()
-    elif name == "weighted_bass":
-        assert np.array_equal(joined, (policy.weights[N] > 0) & (np.arange(N + 2) != N))
-        assert 0 < policy.weights[N, :N].min() < policy.weights[N, N + 1] == 1
     elif name in ("independent", "cmlb", "cluster_mixture"):
         assert not joined.any()
     elif name in ("sclub", "oracle"):

@@ -64,15 +64,15 @@ policy = "bass"
 parameters = { delta = 0.9 }
 
 [[methods]]
-id = "weighted"
-label = "WeightedBASS (ours)"
-policy = "weighted_bass"
+id = "mixture"
+label = "ClusterMixture (ours)"
+policy = "cluster_mixture"
 alphas = [0.6]
 
 [[methods]]
-id = "weighted-best"
-label = "WeightedBASS (ours), best α"
-policy = "weighted_bass"
+id = "mixture-best"
+label = "ClusterMixture (ours), best α"
+policy = "cluster_mixture"
 
 [[methods]]
 id = "bass-g1"
@@ -255,17 +255,17 @@ def test_our_own_method_is_set_apart(results: Path, page: Path) -> None:
         assert said in text
         assert said in shown
     assert beyond.markdown(found.contests) in text
-    lines = [line for line in text.splitlines() if line.startswith("| WeightedBASS (ours) |")]
+    lines = [line for line in text.splitlines() if line.startswith("| ClusterMixture (ours) |")]
     assert lines[0].split(" | ")[1] == "0.6 (fixed)"
     assert all("not in the paper" in line for line in lines[:2])  # of regret and F1
     assert shown.count('<tr class="ours">') == 4  # two rows, in both tables
-    assert "WeightedBASS" not in " ".join(report._scenario_sentences(found))  # these are about the paper
+    assert "ClusterMixture" not in " ".join(report._scenario_sentences(found))  # these are about the paper
     chart = re.search(r'<script type="application/json" id="chart-data">(.*?)</script>', shown, re.S)
     assert chart is not None
     drawn = {key: [s["method"] for s in value["series"]] for key, value in json.loads(chart[1]).items()}
-    assert "weighted" in drawn["regret-synthetic-m3-w1"]
-    assert "weighted" not in drawn["alpha-synthetic-m3-w1"]  # one α is no curve
-    assert "weighted-best" in drawn["alpha-synthetic-m3-w1"]
+    assert "mixture" in drawn["regret-synthetic-m3-w1"]
+    assert "mixture" not in drawn["alpha-synthetic-m3-w1"]  # one α is no curve
+    assert "mixture-best" in drawn["alpha-synthetic-m3-w1"]
 
 
 def test_errors_of_the_fills_are_kept_and_shown(results: Path, tmp_path: Path) -> None:
@@ -354,8 +354,8 @@ def test_missing_cells_are_said(results: Path, tmp_path: Path) -> None:
         "oracle",
         "bass-d0.1",
         "bass-d0.9",
-        "weighted",
-        "weighted-best",
+        "mixture",
+        "mixture-best",
     ]
     assert any("are finished" in text for text in notices(found))
     assert "provenance.json is missing" in markdown(found)

@@ -145,7 +145,7 @@ def test_presets_are_the_paper_s_experiments() -> None:
     assert {method.policy for method in quick.methods} == set(policy_names())
     assert {environment.id for environment in tables.environments} == scenarios
     expected = "ind oracle dynucb club-g4 club-g2 sclub-g4 sclub-g2 bass-d0.1 bass-d0.9 cmlb-g4 cmlb-g2"
-    expected += " weighted weighted-best mixture"
+    expected += " mixture mixture-best"
     assert " ".join(method.id for method in tables.methods if method.group == "main") == expected
     for spec in (tables, paper):
         assert (spec.horizon, spec.runs) == (50_000, 50)
@@ -172,7 +172,7 @@ def test_presets_are_the_paper_s_experiments() -> None:
     )
     for environment in optional:
         found = [c.method.id for c in cells(paper) if c.environment.id == environment and c.alpha == 0.1]
-        assert sorted(found) == sorted([*expected.split(), "weighted-best"])
+        assert sorted(found) == sorted([*expected.split(), "mixture-best"])
 
 
 @pytest.mark.parametrize("name", policy_names())
@@ -184,17 +184,14 @@ def test_every_policy_can_be_had_by_its_name_alone(name: str) -> None:
 @pytest.mark.parametrize("name", specs.PRESETS)
 def test_our_own_policies_are_in_every_preset_at_their_defaults_after_the_paper_s(name: str) -> None:
     spec = load_preset(name)
-    fixed, searched, mixture = [method for method in spec.methods if method.group == "main"][-3:]
-    assert fixed.policy == searched.policy == "weighted_bass"
-    assert mixture.policy == "cluster_mixture"
-    for method in (fixed, mixture):
-        default = inspect.signature(policy_class(method.policy)).parameters["alpha"].default
-        assert method.alphas == (default,)
+    fixed, searched = [method for method in spec.methods if method.group == "main"][-2:]
+    assert fixed.policy == searched.policy == "cluster_mixture"
+    default = inspect.signature(policy_class(fixed.policy)).parameters["alpha"].default
+    assert fixed.alphas == (default,)
     assert searched.alphas is None
-    assert fixed.parameters == searched.parameters == mixture.parameters == {}
-    assert (fixed.label, searched.label) == ("WeightedBASS (ours)", "WeightedBASS (ours), best α")
-    assert mixture.label == "ClusterMixture (ours)"
-    for method in (fixed, searched, mixture):
+    assert fixed.parameters == searched.parameters == {}
+    assert (fixed.label, searched.label) == ("ClusterMixture (ours)", "ClusterMixture (ours), best α")
+    for method in (fixed, searched):
         assert {cell.environment.id for cell in cells(spec) if cell.method == method} == {
             environment.id for environment in spec.environments
         }

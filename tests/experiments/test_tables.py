@@ -308,16 +308,16 @@ def test_our_own_method_is_marked_and_not_among_bass_s_rivals() -> None:
     table = make_table(
         rows_of("ind", "independent", 0.3, [10.0, 20.0]),
         rows_of("bass-d0.1", "bass", 0.3, [5.0, 6.0]),
-        rows_of("weighted", "weighted_bass", 0.6, [3.0, 4.0]),
-        rows_of("weighted-best", "weighted_bass", 0.6, [3.0, 4.0]),
-        rows_of("weighted-best", "weighted_bass", 1.0, [4.0, 5.0]),
+        rows_of("mixture", "cluster_mixture", 0.6, [3.0, 4.0]),
+        rows_of("mixture-best", "cluster_mixture", 0.6, [3.0, 4.0]),
+        rows_of("mixture-best", "cluster_mixture", 1.0, [4.0, 5.0]),
     )
-    rows = tables.main_rows(table, Names({}, {}, frozenset({"weighted"})))
+    rows = tables.main_rows(table, Names({}, {}, frozenset({"mixture"})))
     assert [(row.method, row.is_ours, row.fixed) for row in rows] == [
         ("ind", False, False),
         ("bass-d0.1", False, False),
-        ("weighted", True, True),
-        ("weighted-best", True, False),
+        ("mixture", True, True),
+        ("mixture-best", True, False),
     ]
     fixed, searched = map(tables.regret_line, rows[2:])
     assert fixed[1] == "0.6 (fixed)"

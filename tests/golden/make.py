@@ -21,7 +21,6 @@ POLICIES: dict[str, dict[str, Any]] = {
     "sclub": {"gamma": 0.4},
     "cmlb": {"gamma": 0.5, "exploration_rounds": 300},
     "bass": {"delta": 0.1},
-    "weighted_bass": {"delta": 0.1},
     "cluster_mixture": {},
 }
 

@@ -60,7 +60,6 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "bass": (ORANGE, "*"),
     "independent": ("#949494", "x"),
     "oracle": ("#3a3a3a", "+"),
-    "weighted_bass": ("#009e73", "p"),
     "cluster_mixture": ("#5b2a86", "P"),
 }
 """Colour and marker of each policy. The colour-blind can tell those of our own from the others."""
@@ -72,8 +71,7 @@ DASHES: tuple[tuple[float, ...], ...] = ((), (4.0, 2.0), (1.0, 1.5), (5.0, 1.5, 
 """Lines of the first, second, … variant of a policy."""
 
 OWN_DASHES: dict[str, tuple[tuple[float, ...], ...]] = {
-    "weighted_bass": ((6.0, 1.5, 1.0, 1.5, 1.0, 1.5), (2.0, 1.0)),
-    "cluster_mixture": ((3.0, 1.0, 3.0, 1.0, 1.0, 1.0),),
+    "cluster_mixture": ((3.0, 1.0, 3.0, 1.0, 1.0, 1.0), (2.0, 1.0)),
 }
 """Lines of what is not in the paper, so that no reader takes it for one of its methods."""
 
@@ -92,7 +90,7 @@ def method_styles(methods: Iterable[tuple[str, str]]) -> dict[str, Style]:
         color, marker = families[policy]
         variant, dashes = seen.get(policy, 0), OWN_DASHES.get(policy, DASHES)
         seen[policy] = variant + 1
-        width = 2.2 if policy in ("bass", "weighted_bass", "cluster_mixture") else 1.5
+        width = 2.2 if policy in ("bass", "cluster_mixture") else 1.5
         styles[method] = Style(color, marker, dashes[variant % len(dashes)], width)
     return styles
 

@@ -302,7 +302,7 @@ METHOD_NOTE = (
 OURS_NOTE = (
     "Methods marked “ours” are not in the paper, so nothing published stands beside them. They are run at "
     "their default parameters, α included (“fixed”), beside methods that each have the α that suits them "
-    "best; the row “best α” gives WeightedBASS that advantage, too, and is what the figure of regret against "
+    "best; the row “best α” gives ours that advantage, too, and is what the figure of regret against "
     "α shows."
 )
 F1_NOTE = (

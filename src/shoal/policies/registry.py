@@ -13,10 +13,9 @@ from shoal.policies.independent import Independent
 from shoal.policies.mixture import ClusterMixture
 from shoal.policies.oracle import Oracle
 from shoal.policies.sclub import SCLUB
-from shoal.policies.weighted import WeightedBASS
 
 GROUP = "shoal.policies"
-_BUILT_IN = (Independent, Oracle, DynUCB, CLUB, SCLUB, CMLB, BASS, WeightedBASS, ClusterMixture)
+_BUILT_IN = (Independent, Oracle, DynUCB, CLUB, SCLUB, CMLB, BASS, ClusterMixture)
 _registered: dict[str, type] = {policy.name: policy for policy in _BUILT_IN}
 
 
