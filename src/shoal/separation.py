@@ -92,8 +92,8 @@ def _search(
     beta_i = validation.number("beta_i", beta_i, low=0.0, open_low=True)
     beta_j = validation.number("beta_j", beta_j, low=0.0, open_low=True)
     power = {"beta": 1, "beta_squared": 2}[validation.one_of("radius", radius, ("beta", "beta_squared"))]
-    # Only the difference of the centres counts. Scaled to size one, like the matrices and the radii, no product of
-    # theirs can overflow or vanish; a radius that is nothing beside the other is as good as one of 1e-200 times it.
+    # Only the difference of the centres counts. Scaled to size one, like the matrices and the radii, no
+    # product of theirs can overflow or vanish; a radius below 1e-200 times the other is as good as that.
     v = theta_i - theta_j
     size, steepness, radius_scale = _largest(v), max(_largest(A_i), _largest(A_j)), max(beta_i, beta_j)
     c_i, c_j = (max((beta / radius_scale) ** power, 1e-200) for beta in (beta_i, beta_j))
@@ -108,7 +108,8 @@ def _search(
 
 
 def _largest(array: Vector) -> float:
-    return float(np.abs(array).max()) or 1.0
+    """A power of two, so that dividing by it rounds nothing, of about the size of the largest entry."""
+    return math.ldexp(1.0, max(math.frexp(float(np.abs(array).max()))[1], -1000))
 
 
 def _ratio(factors: list[float], divisors: list[float]) -> float:

@@ -2,9 +2,9 @@
 
 Row i holds `A = ridge·I + Σ x xᵀ`, its inverse and log-determinant, `b = Σ y x` and `theta_hat = A⁻¹ b`.
 The inverse is kept up to date by rank-one updates and computed afresh from A at regular intervals, so
-that rounding cannot accumulate. A row whose A is ill-conditioned (arms large beside the ridge, in some directions
-and not in others) is *steep*: what the floats of A lose is kept in `tail`, and everything is computed from a factor
-with twice the digits, sample by sample.
+that rounding cannot accumulate. A row whose A is ill-conditioned (arms large beside the ridge, in some
+directions and not in others) is *steep*: what the floats of A lose is kept in `tail`, and everything is
+computed from a factor with twice the digits, sample by sample.
 """
 
 import math
@@ -33,8 +33,8 @@ REFRESH_EVERY = 256
 STEEP = 1e4
 """Growth of det A by one sample after which the inverse is computed afresh: the update loses digits."""
 ILL_CONDITIONED = 2.0**23
-"""Product of the traces of A and its inverse from which on a row is steep. Up to it, `A⁻¹ b` by rank-one updates
-is off by less than 1e-8 rewards' size in the norm of A; the error grows in proportion."""
+"""Product of the traces of A and its inverse from which on a row is steep. Up to it, `A⁻¹ b` by rank-one
+updates is off, in the norm of A, by less than 1e-8 times the size of the rewards; beyond, by as much more."""
 
 
 class Statistics(NamedTuple):
@@ -144,7 +144,7 @@ def best_arm_of_row(stats: Statistics, row: int, arms: Matrix, width: float) -> 
     """LinUCB on one row: the first arm with the largest score `θ̂·x + width √(xᵀ A⁻¹ x)`."""
     if not is_steep(stats, row):
         return best_arm(stats.theta_hat[row], stats.A_inv[row], arms, width)
-    # The inverse's rounding, times the square of an arm large in a well-known direction, would be all of its bonus.
+    # A large arm in a direction that is well known: the rounding of the inverse would be all of its bonus.
     factor_steep(stats, row)
     d = stats.b.shape[1]
     return best_arm_of_one(stats.scratch[:d], stats.theta_hat[row], arms, width, stats.scratch[3 * d])

@@ -322,10 +322,10 @@ def separation_time_lower(
         return _values(np.ceil(8.0 * (erfcinv(delta) - erf(delta)) ** 2 / gap))
     if reading == "derived":
         return _squared_ceiling(math.sqrt(8.0) * np.maximum(erfcinv(delta) - erfinv(delta), 0.0), gap)
-    # Z = sqrt(2) (h + Y) with Y standard normal, h = m / sqrt(2): bisect for the h at which both tails together are
-    # delta. As logarithms, so that no delta is too small.
+    # Z = sqrt(2) (h + Y) with Y standard normal, h = m / sqrt(2): bisect for the h at which both tails
+    # together are delta. As logarithms, so that no delta is too small.
     edge = 2.0 * erfcinv(delta)
-    low, high = np.zeros_like(edge), np.array(edge)
+    low, high = np.zeros_like(edge), edge + 9.0
     for _ in range(100):
         middle = 0.5 * (low + high)
         below = np.logaddexp(log_ndtr(middle - edge), log_ndtr(-middle - edge)) < np.log(delta)

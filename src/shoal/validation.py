@@ -13,9 +13,9 @@ LARGEST = 1e30
 SMALLEST = 1e-30
 """Scales (of the ridge, the noise, the test) below this are refused for the same reason."""
 LARGEST_SCALE = 1e18
-"""Squared lengths of arms beyond so many ridges are refused: rounding would show in what is learned from them."""
+"""Squared lengths of arms beyond so many ridges are refused: rounding would show in what they teach."""
 BAD_SCALE = 1e6
-"""Squared lengths beyond so many ridges are warned of: they are computed with twice the digits, and slowly."""
+"""Squared lengths beyond so many ridges are warned of: twice the digits are needed, which takes longer."""
 
 
 def positive_int(name: str, value: Any) -> int:
@@ -100,7 +100,7 @@ def matrix(name: str, value: Any, *, columns: int) -> Matrix:
 
 
 def scale(name: str, arms: Matrix, ridge: float) -> str:
-    """Refuse arms, (…, d), far too long beside the ridge; return a warning if they are longer than they should be."""
+    """Refuse arms, (…, d), far too long beside the ridge; return a warning if longer than they should be."""
     size = float(np.max(np.sum(arms * arms, axis=-1)))
     if size <= BAD_SCALE * ridge:
         return ""
@@ -108,7 +108,8 @@ def scale(name: str, arms: Matrix, ridge: float) -> str:
     advice = "scale the features (to lengths of about 1) or raise ridge"
     if size > LARGEST_SCALE * ridge:
         raise ValueError(
-            f"{name} must have a squared length of at most {LARGEST_SCALE:g} times ridge, got {found}; {advice}"
+            f"{name} must have a squared length of at most {LARGEST_SCALE:g} times ridge, "
+            f"got {found}; {advice}"
         )
     return f"got {found}: the results are right, but rounds take longer, and ridge has no effect; {advice}"
 

@@ -26,7 +26,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "dynucb": {"n_clusters": 1},
     "bass": {"delta": 0.1, "gamma": 1e6},
 }
-"""Every policy whose pool follows from its samples, with parameters under which everybody shares, if anybody does."""
+"""Every policy whose pool follows from its samples, so that everybody shares, if anybody does."""
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +90,9 @@ def test_statistics_of_a_row(scale: float, span: int, ridge: float) -> None:
         exact.add(x, reward)
         if n in (0, 1, 2, 3, 4, 299):
             column = mpmath.matrix(x.tolist())
-            assert growth == pytest.approx(float(1 + (column.T * mpmath.lu_solve(before, column))[0]), rel=1e-6)
+            assert growth == pytest.approx(
+                float(1 + (column.T * mpmath.lu_solve(before, column))[0]), rel=1e-6
+            )
             assert exact.distance(stats.theta_hat[0]) <= 1e-9 * exact.size * max(1.0, scale / 1e4)
             assert stats.logdet_A[0] == pytest.approx(exact.logdet, abs=1e-6)
     tail = np.zeros((DIM, DIM))
@@ -125,7 +127,10 @@ def test_a_pool_of_rows(scale: float, span: int) -> None:
 @pytest.mark.parametrize("name", POLICIES)
 def test_choices_and_estimates(name: str, scale: float, span: int) -> None:
     """The chosen arm has the best score there is, estimates are those of the raw samples."""
-    rng, policy = np.random.default_rng(span), shoal.make_policy(name, 3, DIM, alpha=0.4, seed=0, **POLICIES[name])
+    rng, policy = (
+        np.random.default_rng(span),
+        shoal.make_policy(name, 3, DIM, alpha=0.4, seed=0, **POLICIES[name]),
+    )
     samples, alone = draw(rng, scale, span), [Exact() for _ in range(3)]
     together = Exact()
     for t in range(1, 61):
@@ -218,7 +223,7 @@ def test_statistics_of_pairs(
 def test_same_cuts_with_and_without_large_arms_in_the_crowd(
     witness_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scaling arms by s and the ridge by s² changes nothing but the unit of θ: neither choices nor cuts may change."""
+    """Scaling arms by s and the ridge by s² changes the unit of θ alone: choices and cuts stay."""
     monkeypatch.setattr(bass, "WITNESS_BYTES", witness_bytes)
     rng = np.random.default_rng(1)
     arms, centers = rng.standard_normal((6, DIM)), rng.standard_normal((2, DIM))
@@ -259,7 +264,9 @@ def test_engines_cut_as_exact_statistics_say(witness_bytes: int, monkeypatch: py
 def test_sample_beyond_any_scale_is_refused_before_anything_changes() -> None:
     for name, own in POLICIES.items():
         policy = shoal.make_policy(name, 3, DIM, alpha=0.4, seed=0, **own)
-        with pytest.raises(ValueError, match=r"x must have a squared length of at most 1e\+18 times ridge.*scale the fe"):
+        with pytest.raises(
+            ValueError, match=r"x must have a squared length of at most 1e\+18 times ridge.*scale the fe"
+        ):
             policy.update(0, np.full(DIM, 1e9), 1.0)
         assert policy.rounds == 0
         assert not policy.pulls.any()
@@ -278,7 +285,9 @@ def test_badly_scaled_features_are_warned_of_once() -> None:
         warnings.simplefilter("error")
         policy = shoal.BASS(2, DIM, alpha=0.3, delta=0.1)
         policy.update(0, np.full(DIM, 400.0), 1.0)
-        with pytest.warns(UserWarning, match=r"got x with a squared length of 4e\+06, 4e\+06 times ridge=1: .*scale"):
+        with pytest.warns(
+            UserWarning, match=r"got x with a squared length of 4e\+06, 4e\+06 times ridge=1: .*scale"
+        ):
             policy.update(0, np.full(DIM, 1e3), 1.0)
         policy.update(1, np.full(DIM, 1e5), 1.0)
         assert policy.rounds == 3

@@ -1,10 +1,10 @@
-"""Sums and Cholesky factors with twice the digits of a float: a number is a float and a tail, what that float lacks.
+"""Sums and Cholesky factors with twice the digits: a number is a float and a tail, what that float lacks.
 
-With arms of squared length 1e14 and a ridge of 1, `A = ridge·I + Σ x xᵀ` as floats keeps the ridge to two digits,
-and after a hundred such samples not at all: in the directions that nobody has explored, bonus, log-determinant
-and test would be noise. What the floats of A lose is therefore kept beside them, wherever A is ill-conditioned.
-The factor of such an A, computed with twice the digits, may be rounded to floats: its smallest singular value is
-the root of A's, and loses only half as many digits.
+With arms of squared length 1e14 and a ridge of 1, `A = ridge·I + Σ x xᵀ` in floats keeps the ridge to two
+digits, and after a hundred such samples not at all: in the directions that nobody has explored, bonus,
+log-determinant and test would be noise. What the floats of A lose is therefore kept beside them, wherever A
+is ill-conditioned. The factor of such an A, computed with twice the digits, may be rounded to floats: its
+smallest singular value is the root of A's smallest eigenvalue, so that rounding costs it half as many digits.
 """
 
 import math
@@ -15,7 +15,7 @@ from shoal.types import Matrix, Vector
 SPLIT = 134217729.0
 """2²⁷ + 1, which splits a float into two halves of 26 bits (Dekker 1971)."""
 LEAST = 1e-30
-"""Least pivot, relative to the diagonal: what is below it is rounding, in matrices that are positive definite."""
+"""Least pivot, relative to the diagonal: what is smaller is rounding (matrices are positive definite)."""
 
 
 @compiled
@@ -99,7 +99,7 @@ def cholesky_twofold(L: Matrix, tail: Matrix) -> float:
     for column in range(d):
         least = LEAST * L[column, column]
         for row in range(column, d):
-            # Subtract what the columns before explain; `rest` gathers everything below the last digit of `value`.
+            # Subtract what earlier columns explain; `rest` gathers what is below the last digit of `value`.
             value, rest = L[row, column], tail[row, column]
             for m in range(column):
                 product, lost = two_product(L[row, m], L[column, m])

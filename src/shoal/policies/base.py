@@ -162,7 +162,7 @@ class Policy(ABC):
             self.check_scale("x", x)
 
     def check_scale(self, name: str, arms: Vector) -> None:
-        """Refuse arms, (…, d), far too long beside the ridge; warn once if they are longer than they should be."""
+        """Refuse arms, (…, d), far too long beside the ridge; warn once if longer than they should be."""
         warning = validation.scale(name, arms, self._parameters["ridge"])
         if warning and not self._warned:
             self._warned = True

@@ -508,7 +508,7 @@ def keep_witness(state: BASSState, agent: int, other: int, point: Vector) -> Non
 
 @inlined
 def excess_of(state: BASSState, agent: int, point: Vector) -> float:
-    """`‖p−θ̂‖²_A` of a point, with what rounding may have taken from it if the agent's A is ill-conditioned."""
+    """`‖p−θ̂‖²_A` of a point, and, if A is ill-conditioned, what rounding may have taken from it."""
     local = state.local
     excess = squared_distance(point, local.theta_hat[agent], local.A[agent])
     if is_steep(local, agent):
