@@ -97,7 +97,7 @@ def test_radius_and_gains(delta: float) -> None:
     with mpmath.workdps(40):
         surprise = -mpmath.log(mpmath.mpf(delta))
         radius, ratio = mpmath.sqrt(2 * surprise), mpmath.sqrt(1 + 10 * mpmath.log(2) / (2 * surprise))
-    assert theory.beta(delta, 0.0) == pytest.approx(float(radius), rel=1e-14)
+    assert theory.beta(delta, 0.0, param_norm=0.0) == pytest.approx(float(radius), rel=1e-14)
     assert theory.gain_network(delta, 10) == pytest.approx(float(ratio / mpmath.sqrt(2)), rel=1e-14)
 
 
@@ -175,7 +175,9 @@ def test_a_refused_reward_changes_nothing() -> None:
 @pytest.mark.parametrize("ridge", [1e-30, 1e30])
 def test_smallest_and_largest_ridge_are_right(ridge: float) -> None:
     rng, root = np.random.default_rng(0), math.sqrt(ridge)
-    policies = [shoal.BASS(3, 2, alpha=0.3, delta=0.1, ridge=r, gamma=1.0) for r in (1.0, ridge)]
+    policies = [
+        shoal.BASS(3, 2, alpha=0.3, delta=0.1, ridge=r, gamma=1.0, param_norm=0.0) for r in (1.0, ridge)
+    ]
     arms = rng.standard_normal((5, 2))
     for _ in range(200):
         agent = int(rng.integers(3))

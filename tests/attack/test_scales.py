@@ -202,7 +202,7 @@ def test_statistics_of_pairs(
     span: int, scales: tuple[float, float], witness_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bass, "WITNESS_BYTES", witness_bytes)
-    policy, exact = shoal.BASS(2, DIM, alpha=0.3, delta=0.1), [Exact(), Exact()]
+    policy, exact = shoal.BASS(2, DIM, alpha=0.3, delta=0.1, param_norm=0.0), [Exact(), Exact()]
     samples = [draw(np.random.default_rng(7 + k), scale, span) for k, scale in enumerate(scales)]
     first = None
     for t in range(1, 31):
@@ -227,7 +227,9 @@ def test_same_cuts_with_and_without_large_arms_in_the_crowd(
     monkeypatch.setattr(bass, "WITNESS_BYTES", witness_bytes)
     rng = np.random.default_rng(1)
     arms, centers = rng.standard_normal((6, DIM)), rng.standard_normal((2, DIM))
-    plain, scaled = (shoal.BASS(8, DIM, alpha=0.3, delta=0.1, ridge=ridge) for ridge in (1.0, 2.0**-46))
+    plain, scaled = (
+        shoal.BASS(8, DIM, alpha=0.3, delta=0.1, param_norm=0.0, ridge=ridge) for ridge in (1.0, 2.0**-46)
+    )
     for _ in range(600):
         agent = int(rng.integers(8))
         k = plain.select(agent, arms)
@@ -244,7 +246,7 @@ def test_engines_cut_as_exact_statistics_say(witness_bytes: int, monkeypatch: py
     """Three agents with arms of 1e6 in a plane, two alike: cut in the very round in which mpmath says so."""
     monkeypatch.setattr(bass, "WITNESS_BYTES", witness_bytes)
     rng, dim = np.random.default_rng(2), 3
-    policy, exact = shoal.BASS(3, dim, alpha=0.3, delta=0.1), [Exact(dim) for _ in range(3)]
+    policy, exact = shoal.BASS(3, dim, alpha=0.3, delta=0.1, param_norm=0.0), [Exact(dim) for _ in range(3)]
     basis = np.linalg.qr(rng.standard_normal((dim, dim)))[0][:2]
     centers = np.array([[1.0, 0.3], [1.0, 0.3], [-1.0, 0.5]])
     due: dict[tuple[int, int], int] = {}

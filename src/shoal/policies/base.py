@@ -28,8 +28,9 @@ from shoal.types import AnyArray, Booleans, Integers, Vector
 FLOAT64 = np.dtype(np.float64)
 _OWN = ("lock", "_pinned")
 """Attributes that a copy of a policy makes anew."""
-FORMAT = 1
-"""Version of the files that `save` writes."""
+FORMAT = 3
+"""Version of the files that `save` writes. Files of format 1 come from before BASS had `param_norm`, those of
+format 2 from before ill-conditioned sums had tails."""
 
 
 class PolicyFileError(ValueError):
@@ -451,12 +452,26 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, AnyArray]]:
         version = header["format"]
     except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, AttributeError, TypeError) as error:
         raise PolicyFileError(f"{path} is not a readable policy file: {error}") from error
-    if version != FORMAT:
-        raise PolicyFileError(f"{path} has format {version!r}; this version reads format {FORMAT}")
+    if version not in (1, 2, FORMAT):
+        raise PolicyFileError(f"{path} has format {version!r}; this version reads formats 1 to {FORMAT}")
     for key in ("policy", "n_agents", "dim", "parameters"):
         if key not in header:
             raise PolicyFileError(f"{path} lacks {key!r} in its header")
+    if version == 1 and header["policy"] == "bass":  # its radius was the printed one: no later cut may change
+        header["parameters"] = {**header["parameters"], "param_norm": 0.0}
+        arrays["offset"] = np.zeros(())
+    if version < FORMAT:
+        for name in [key for key in arrays if key.endswith(".A_inv")]:
+            _add_tails(arrays, name.removesuffix("A_inv"))
     return header, arrays
+
+
+def _add_tails(arrays: dict[str, AnyArray], prefix: str) -> None:
+    """Give statistics that were saved before they had tails and traces what they lack."""
+    A, A_inv = arrays[f"{prefix}A"], arrays[f"{prefix}A_inv"]
+    n, d = A.shape[:2]
+    arrays[f"{prefix}tail"] = np.zeros((n, d * (d + 1) // 2))
+    arrays[f"{prefix}traces"] = np.trace([A, A_inv], axis1=2, axis2=3).T.copy()
 
 
 def _to_json(value: Any) -> Any:
