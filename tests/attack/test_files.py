@@ -35,7 +35,7 @@ def test_mutated_files_of_every_policy_are_refused_or_work() -> None:
 
 @every_policy
 def test_every_field_is_declared(name: str) -> None:
-    leaves = fields.leaves(_registered[name].State)  # type: ignore[attr-defined]
+    leaves = fields.leaves(_registered[name].State)
     assert len(leaves) > 10
     for leaf in leaves:
         if leaf.field.role is fields.Role.KEPT and leaf.field.dtype.kind in "iu":

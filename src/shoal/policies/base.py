@@ -5,6 +5,7 @@ import math
 import operator
 import os
 import threading
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from shoal.policies import files
 from shoal.policies.files import PolicyFileError
 from shoal.policies.locking import give_lock
 from shoal.policies.parameters import Parameters, check, signature
-from shoal.policies.steps import choose_checked, update_checked
+from shoal.policies.steps import BADLY_SCALED, REFUSED, choose_checked, update_checked
 from shoal.statistics import forget_row, problem, start_rows
 from shoal.types import Booleans, Integers, Vector
 
@@ -64,6 +65,8 @@ class Policy(ABC):
     _parameters: Any
     _pinned: tuple[Any, Any] = None, None
     """A state and what `pin` made of it."""
+    _warned: bool = False
+    """Whether a warning of badly scaled arms has been given."""
     _changing: str = ""
     """What is being done to the state, in several steps, by the thread that holds the lock."""
     lock: threading.RLock
@@ -173,14 +176,23 @@ class Policy(ABC):
             x = validation.vector("x", x, self._dim).copy()
         try:
             reward = float(reward)
-        except (TypeError, ValueError):
-            raise ValueError(f"reward must be a number, got {reward!r}") from None
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(f"reward must be a number, got {validation.show(reward)}") from None
         with self.lock:
             self.reserve(1)
             accepted = update_checked(self._pinned_state(), agent, x, reward)
-        if not accepted:
+        if accepted == REFUSED:
             validation.number("reward", reward, low=-validation.LARGEST, high=validation.LARGEST)
-            validation.vector("x", x, self._dim)
+            self.check_scale("x", validation.vector("x", x, self._dim))
+        elif accepted == BADLY_SCALED:
+            self.check_scale("x", x)
+
+    def check_scale(self, name: str, arms: Vector) -> None:
+        """Refuse arms, (…, d), far too long beside the ridge; warn once if longer than they should be."""
+        warning = validation.scale(name, arms, self._parameters.ridge)
+        if warning and not self._warned:
+            self._warned = True
+            warnings.warn(warning, stacklevel=3)
 
     def _pinned_state(self) -> Any:
         """The state as the compiled online calls take it; made anew when the state was replaced."""

@@ -38,17 +38,19 @@ from shoal.kernels.bits import (
     set_bit,
 )
 from shoal.kernels.compiled import compiled, inlined
-from shoal.kernels.graphs import pairs_of, pairs_within, separation_times
+from shoal.kernels.graphs import distance, pairs_of, pairs_within, separation_times
 from shoal.kernels.linalg import add_packed, cholesky, dot, solve_cholesky, sum_packed, trace, unpack
 from shoal.kernels.separation import (
     APART,
     EPS,
+    ILL_CONDITIONED,
     SAFETY,
     TOGETHER,
     UNDECIDED,
     Batch,
     Scratch,
     Z,
+    add_rounding,
     excess_at,
     excess_grows,
     forms_of,
@@ -59,12 +61,14 @@ from shoal.kernels.separation import (
     squared_width,
 )
 from shoal.kernels.separation import LANES as PAIRS
+from shoal.kernels.twofold import add_scaled, add_to_diagonal, cholesky_twofold
 from shoal.kernels.ucb import LANES, best_arm_of_factor
 from shoal.policies.base import Policy
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
-from shoal.statistics import REFRESH_EVERY, Statistics, add_sample, packed_problem
+from shoal.statistics import REFRESH_EVERY, Statistics, add_sample, is_steep, packed_problem
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Tensor, Vector
+from shoal.validation import LARGEST, SMALLEST
 
 WITNESS_BYTES = 2**28
 """Memory that witnesses may take. With more agents than that allows, none are kept (see `Crowd`)."""
@@ -148,14 +152,17 @@ class BASSParameters(Parameters, frozen=True, kw_only=True):
 
     delta: Annotated[float, Meta(gt=0.0, lt=1.0, description="Confidence level of the ellipsoids.")]
     gamma: Annotated[
-        float, Meta(gt=0.0, description="Scale of the ellipsoids: larger values share longer.")
+        float,
+        Meta(ge=SMALLEST, le=LARGEST, description="Scale of the ellipsoids: larger values share longer."),
     ] = 2.0
     radius: Annotated[
         Literal["beta", "beta_squared"], Meta(description="Scale the ellipsoids by β or by β².")
     ] = "beta"
-    noise_scale: Annotated[float, Meta(gt=0.0, description="R, the scale of the sub-Gaussian noise.")] = 1.0
+    noise_scale: Annotated[
+        float, Meta(ge=SMALLEST, le=LARGEST, description="R, the scale of the sub-Gaussian noise.")
+    ] = 1.0
     param_norm: Annotated[
-        float, Meta(ge=0.0, description="S, a bound on the norm of every agent's parameter.")
+        float, Meta(ge=0.0, le=LARGEST, description="S, a bound on the norm of every agent's parameter.")
     ] = 1.0
 
 
@@ -321,8 +328,8 @@ class BASS(Policy):
     def _explain(state: BASSState, i: int, j: int) -> Explanation:
         local = state.local
         statistic, s, _ = search(
-            local.theta_hat[i], local.A[i], state.radius[i],
-            local.theta_hat[j], local.A[j], state.radius[j],
+            local.theta_hat[i], local.A[i], local.tail[i], state.radius[i],
+            local.theta_hat[j], local.A[j], local.tail[j], state.radius[j],
             state.threshold, False, True, state.scratch.test,
         )  # fmt: skip
         shared = not has_bit(state.apart[i], j)
@@ -403,7 +410,10 @@ def observe(state: BASSState, agent: int, x: Vector, reward: float, t: int) -> N
         return
     points, excess = state.witness[agent], state.excess[agent]
     shrink = residual * residual / growth
-    if local.pulls[agent] % REFRESH_EVERY == 0 or shrink > OUTLIER * state.threshold * state.radius[agent]:
+    if is_steep(local, agent):
+        excess_at(local.theta_hat[agent], local.A[agent], points, work.rows, excess)
+        add_rounding(local.A[agent], work.rows, excess)
+    elif local.pulls[agent] % REFRESH_EVERY == 0 or shrink > OUTLIER * state.threshold * state.radius[agent]:
         excess_at(local.theta_hat[agent], local.A[agent], points, work.rows, excess)
     else:
         excess_grows(points, x, reward, shrink, work.rows[0], excess)
@@ -412,7 +422,11 @@ def observe(state: BASSState, agent: int, x: Vector, reward: float, t: int) -> N
 @step("revise", BASSState)
 def revise(state: BASSState, agent: int, t: int) -> None:
     apart, doubtful = state.apart[agent], state.scratch.chosen
-    limit = safe_limit(state.threshold * state.radius[agent], state.local.A[agent], state.common.ridge)
+    limit = state.threshold * state.radius[agent]
+    if is_steep(state.local, agent):  # the excess allows for its rounding, point by point
+        limit *= 1.0 - SAFETY
+    else:
+        limit = safe_limit(limit, state.local.A[agent], state.common.ridge)
     count = 0
     for w in range(apart.shape[0]):
         if apart[w] != FULL:
@@ -505,8 +519,8 @@ def settle(state: BASSState, agent: int, others: Integers, t: int) -> None:
         separated = verdict == APART
         if verdict == UNDECIDED:
             _, _, separated = search(
-                local.theta_hat[agent], local.A[agent], state.radius[agent],
-                local.theta_hat[other], local.A[other], state.radius[other],
+                local.theta_hat[agent], local.A[agent], local.tail[agent], state.radius[agent],
+                local.theta_hat[other], local.A[other], local.tail[other], state.radius[other],
                 state.threshold, True, False, test,
             )  # fmt: skip
         if separated:
@@ -521,12 +535,22 @@ def settle(state: BASSState, agent: int, others: Integers, t: int) -> None:
 @inlined
 def keep_witness(state: BASSState, agent: int, other: int, point: Vector) -> None:
     """Remember a point that two agents share."""
-    local = state.local
     for m in range(point.shape[0]):
         state.witness[agent, m, other] = point[m]
         state.witness[other, m, agent] = point[m]
-    state.excess[agent, other] = squared_distance(point, local.theta_hat[agent], local.A[agent])
-    state.excess[other, agent] = squared_distance(point, local.theta_hat[other], local.A[other])
+    state.excess[agent, other] = excess_of(state, agent, point)
+    state.excess[other, agent] = excess_of(state, other, point)
+
+
+@inlined
+def excess_of(state: BASSState, agent: int, point: Vector) -> float:
+    """`‖p−θ̂‖²_A` of a point, and, if A is ill-conditioned, what rounding may have taken from it."""
+    local = state.local
+    excess = squared_distance(point, local.theta_hat[agent], local.A[agent])
+    if is_steep(local, agent):
+        size = distance(point, local.theta_hat[agent])
+        excess += 16.0 * point.shape[0] * EPS * trace(local.A[agent]) * size * size
+    return excess
 
 
 @inlined
@@ -538,7 +562,22 @@ def factor_pool(state: BASSState, agent: int) -> None:
         work.chosen, work.total,
     )  # fmt: skip
     unpack(work.total, state.common.ridge, work.L)
-    cholesky(work.L, work.L)
+    if cholesky(work.L, work.L) < ILL_CONDITIONED:
+        factor_twofold(state, agent)
+
+
+@inlined
+def factor_twofold(state: BASSState, agent: int) -> None:
+    """Factor the agent's pooled A from sums with twice the digits."""
+    local, L, tail, ridge = state.local, state.scratch.L, state.scratch.test.tail, state.common.ridge
+    L[:] = 0.0
+    tail[:] = 0.0
+    add_to_diagonal(ridge, L, tail)
+    for j in range(local.A.shape[0]):
+        if not has_bit(state.apart[agent], j) and local.pulls[j] > 0:
+            add_scaled(1.0, local.A[j], local.tail[j], L, tail)
+            add_to_diagonal(-ridge, L, tail)
+    cholesky_twofold(L, tail)
 
 
 @compiled

@@ -18,6 +18,7 @@ from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics
 from shoal.types import Booleans, Integers, Matrix, Vector
+from shoal.validation import LARGEST
 
 
 class CLUBState(NamedTuple):
@@ -38,7 +39,7 @@ class CLUBState(NamedTuple):
 class CLUBParameters(Parameters, frozen=True, kw_only=True):
     """Parameters of CLUB."""
 
-    gamma: Annotated[float, Meta(ge=0.0, description="Scale of the threshold.")]
+    gamma: Annotated[float, Meta(ge=0.0, le=LARGEST, description="Scale of the threshold.")]
 
 
 class CLUB(ClusteredPolicy):

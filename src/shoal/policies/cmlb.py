@@ -17,6 +17,7 @@ from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics
 from shoal.types import Booleans, Integers, Matrix, Vector
+from shoal.validation import LARGEST
 
 
 class CMLBState(NamedTuple):
@@ -37,7 +38,9 @@ class CMLBState(NamedTuple):
 class CMLBParameters(Parameters, frozen=True, kw_only=True):
     """Parameters of CMLB."""
 
-    gamma: Annotated[float, Meta(ge=0.0, description="Distance below which two agents are joined.")]
+    gamma: Annotated[
+        float, Meta(ge=0.0, le=LARGEST, description="Distance below which two agents are joined.")
+    ]
     exploration_rounds: Annotated[int, Meta(ge=1, description="Rounds of independent learning T_e.")] = 1000
     min_cluster_fraction: Annotated[
         float,

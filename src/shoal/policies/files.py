@@ -23,7 +23,7 @@ from shoal import fields
 from shoal.statistics import Statistics, make_statistics
 from shoal.types import AnyArray
 
-FORMAT = 3
+FORMAT = 4
 """Version of the files that are written."""
 MOST_ARRAYS = 1000
 HEADER = "header"
@@ -168,21 +168,31 @@ def _add_param_norm(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None
         header["parameters"]["param_norm"] = 0.0
 
 
+def _add_tails(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
+    """Formats 1 and 2 knew no tails, what floats lack of the exact sums, nor traces."""
+    for prefix in [name.removesuffix("A_inv") for name in arrays if name.endswith(".A_inv")]:
+        A, A_inv = arrays[f"{prefix}A"], arrays[f"{prefix}A_inv"]
+        n, d = A.shape[:2]
+        arrays[f"{prefix}tail"] = np.zeros((n, d * (d + 1) // 2))
+        arrays[f"{prefix}traces"] = np.trace([A, A_inv], axis1=2, axis2=3).T.copy()
+
+
 def _clear_left_clusters(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
-    """Formats 1 and 2 kept, of clusters that CMLB's agents had left, the statistics of their last member."""
+    """Formats before 4 kept, of clusters that CMLB's agents had left, the statistics of their last member."""
     if header["policy"] != "cmlb":
         return
-    labels, ridge = arrays["labels"], header["parameters"]["ridge"]
-    pool = Statistics(*(arrays[f"pool.{key}"] for key in Statistics._fields[:-1]), np.zeros(0))
+    labels = arrays["labels"]
     left = np.setdiff1d(np.arange(len(labels)), labels)
-    fresh = make_statistics(len(left), header["dim"], ridge)
-    for ours, theirs in zip(pool[:-1], fresh[:-1], strict=True):
-        ours[left] = theirs
+    fresh = make_statistics(len(left), header["dim"], header["parameters"]["ridge"])
+    for leaf in fields.leaves(Statistics):
+        if leaf.field.role is fields.Role.KEPT:
+            arrays[f"pool.{leaf.name}"][left] = leaf.get(fresh)
 
 
 MIGRATIONS: dict[int, Callable[[dict[str, Any], dict[str, AnyArray]], None]] = {
     1: _add_param_norm,
-    2: _clear_left_clusters,
+    2: _add_tails,
+    3: _clear_left_clusters,
 }
 """From each format to the next, in place. What is no longer saved is left out without further ado."""
 

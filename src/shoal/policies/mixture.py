@@ -29,6 +29,7 @@ from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, add_sample, packed_problem
 from shoal.types import Integers, Matrix, Tensor, Vector
+from shoal.validation import LARGEST, SMALLEST
 
 LEAST_SHARE = 1e-3
 """Probability from which on a cluster counts in the choice."""
@@ -96,14 +97,16 @@ class MixtureState(NamedTuple):
 class MixtureParameters(Parameters, frozen=True, kw_only=True):
     """Parameters of ClusterMixture."""
 
-    alpha: Annotated[float, Meta(ge=0.0, description="Width of the confidence bonus.")] = 0.6
+    alpha: Annotated[float, Meta(ge=0.0, le=LARGEST, description="Width of the confidence bonus.")] = 0.6
     spread: Annotated[
-        float, Meta(ge=0.0, description="η, how much not knowing the cluster makes an agent explore.")
+        float,
+        Meta(ge=0.0, le=LARGEST, description="η, how much not knowing the cluster makes an agent explore."),
     ] = 1.0
     concentration: Annotated[
         float,
         Meta(
-            gt=0.0,
+            ge=SMALLEST,
+            le=LARGEST,
             description="c, the weight of a cluster of one's own beside the others' numbers of members.",
         ),
     ] = 5.0
@@ -111,7 +114,7 @@ class MixtureParameters(Parameters, frozen=True, kw_only=True):
         int, Meta(ge=0, le=1000, description="Other agents whose cluster is drawn again after each pull.")
     ] = 1
     noise_scale: Annotated[
-        Annotated[float, Meta(gt=0.0)] | None,
+        Annotated[float, Meta(ge=SMALLEST, le=LARGEST)] | None,
         Meta(description="Scale of the noise; None: estimated from the agents' prediction errors."),
     ] = None
 

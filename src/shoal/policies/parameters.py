@@ -16,6 +16,7 @@ from msgspec import Meta
 from msgspec.structs import FieldInfo, fields
 
 from shoal import validation
+from shoal.validation import LARGEST, SMALLEST
 
 Kind = TypeVar("Kind", bound="Parameters")
 
@@ -23,8 +24,10 @@ Kind = TypeVar("Kind", bound="Parameters")
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     """What every policy takes, as keyword arguments."""
 
-    alpha: Annotated[float, Meta(ge=0.0, description="Width of the confidence bonus.")]
-    ridge: Annotated[float, Meta(gt=0.0, description="Regularisation λ of every design matrix.")] = 1.0
+    alpha: Annotated[float, Meta(ge=0.0, le=LARGEST, description="Width of the confidence bonus.")]
+    ridge: Annotated[
+        float, Meta(ge=SMALLEST, le=LARGEST, description="Regularisation λ of every design matrix.")
+    ] = 1.0
     epsilon: Annotated[
         float, Meta(ge=0.0, le=1.0, description="Probability of playing a uniformly drawn arm instead.")
     ] = 0.0

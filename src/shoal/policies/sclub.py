@@ -18,6 +18,7 @@ from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics
 from shoal.types import Booleans, Integers, Matrix, Vector
+from shoal.validation import LARGEST
 
 
 class SCLUBState(NamedTuple):
@@ -41,7 +42,7 @@ class SCLUBState(NamedTuple):
 class SCLUBParameters(Parameters, frozen=True, kw_only=True):
     """Parameters of SCLUB."""
 
-    gamma: Annotated[float, Meta(ge=0.0, description="Scale of the thresholds.")]
+    gamma: Annotated[float, Meta(ge=0.0, le=LARGEST, description="Scale of the thresholds.")]
 
 
 class SCLUB(ClusteredPolicy):
