@@ -86,7 +86,7 @@ class ChangingAgents(SyntheticClusters):
         As for `SyntheticClusters`.
     change_after : int
         Rounds with the first parameters.
-    arms_per_cluster, arm_spread, noise_scale
+    arms_per_cluster, arm_spread, noise, noise_scale
         As for `SyntheticClusters`.
     seed : int or None
         Seed of the arms and of the permutation.
