@@ -33,6 +33,11 @@ Scalar = bool | int | float | str
 Parameters = dict[str, Scalar | list[Scalar]]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
+LONGEST_ID = 100
+"""Two ids and an α have to fit into the name of a file."""
+LARGEST_SEED = 2**63 - 1
+"""What the results' column of seeds can hold."""
+
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _SYMBOL = re.compile(
     r"(?P<name>gap|labels|n_clusters|noise_scale|param_norm)|gap/(?P<divisor>[0-9]+(\.[0-9]+)?)"
@@ -112,8 +117,11 @@ class Cell(msgspec.Struct, frozen=True):
 
     @property
     def filename(self) -> str:
-        """Name of the file of its results."""
-        return self.id.replace("/", "__") + ".parquet"
+        """Name of the file of its results, another one for each cell.
+
+        Ids may hold the "__" between them; a "~", which no id has, then tells the two apart.
+        """
+        return self.id.replace("__", "_~_").replace("__", "_~_").replace("/", "__") + ".parquet"
 
 
 def load_spec(path: str | Path, *, seed: int | None = None) -> ExperimentSpec:
@@ -146,6 +154,8 @@ def check_spec(spec: ExperimentSpec) -> None:
     fail = _failure(spec)
     if spec.seed < 0:
         raise fail("seed", f"must be at least 0, got {spec.seed}")
+    if spec.seed + spec.runs - 1 > LARGEST_SEED:
+        raise fail("seed", f"must be at most 2**63 − {spec.runs} for {spec.runs} runs, got {spec.seed}")
     if spec.pulling not in get_args(PullingWord):
         raise fail("pulling", f"must be one of {', '.join(get_args(PullingWord))}, got {spec.pulling!r}")
     _check_ids("environments", [environment.id for environment in spec.environments], fail)
@@ -155,6 +165,17 @@ def check_spec(spec: ExperimentSpec) -> None:
     _check_alphas(spec.alphas, fail)
     for index, method in enumerate(spec.methods):
         _check_method(method, spec, _below(fail, f"methods[{index}]"))
+
+
+def directory_name(spec: ExperimentSpec) -> str:
+    """The spec's name, checked to be that of a directory: it cannot lead to another place."""
+    name = spec.name
+    if name in ("", ".", "..") or len(name) > LONGEST_ID or not name.isprintable() or set(name) & set("/\\"):
+        raise _failure(spec)(
+            "name",
+            f"cannot name the directory of the results; change it or use --out, got {name[:LONGEST_ID]!r}",
+        )
+    return name
 
 
 def cells(spec: ExperimentSpec) -> list[Cell]:
@@ -327,8 +348,13 @@ def _check_ids(key: str, ids: list[str], fail: Fail) -> None:
     for index, name in enumerate(ids):
         if not _ID.fullmatch(name):
             raise fail(f"{key}[{index}].id", f"must consist of letters, digits and . _ + -, got {name!r}")
-        if name in ids[:index]:
-            raise fail(f"{key}[{index}].id", f"{name!r} is used twice")
+        if len(name) > LONGEST_ID:
+            raise fail(f"{key}[{index}].id", f"must have at most {LONGEST_ID} characters, got {len(name)}")
+        for other in ids[:index]:
+            if name == other:
+                raise fail(f"{key}[{index}].id", f"{name!r} is used twice")
+            if name.casefold() == other.casefold():  # one file where case does not count
+                raise fail(f"{key}[{index}].id", f"{name!r} and {other!r} differ in case only")
 
 
 def _check_environment(environment: EnvironmentSpec, fail: Fail) -> None:
