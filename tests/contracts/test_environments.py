@@ -203,6 +203,20 @@ def test_draws_do_not_depend_on_the_policy(name: str, noise: str) -> None:
 
 
 @every_environment
+def test_the_bound_on_the_noise(name: str) -> None:
+    assert make(name, noise_scale=0.25).noise_bound == 0.25
+    assert make(name, noise_scale=[0.5] * 5 + [2.0]).noise_bound == 2.0
+    assert np.isnan(make(name, noise=counts).noise_bound)
+    if name in BERNOULLI:
+        # E exp(s (X − p)) ≤ exp(s² σ² / 2) for every p and s, and for no smaller σ.
+        sigma = make(name, noise="bernoulli", **BERNOULLI[name]).noise_bound
+        p, s = np.meshgrid(np.linspace(0.0, 1.0, 101), np.linspace(-9.0, 9.0, 181))
+        log_mgf = np.log(p * np.exp(s * (1.0 - p)) + (1.0 - p) * np.exp(-s * p))
+        assert (log_mgf <= (s * sigma) ** 2 / 2.0 + 1e-12).all()
+        assert (log_mgf > (0.99 * s * sigma) ** 2 / 2.0 + 1e-12).any()
+
+
+@every_environment
 def test_repr(name: str) -> None:
     world = make(name)
     sizes = f"n_agents={N}, dim={D}, n_arms={world.n_arms}"

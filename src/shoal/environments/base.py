@@ -101,6 +101,16 @@ class Environment:
         nearest, _ = cKDTree(distinct).query(distinct, k=2)  # of each, the first is itself
         return float(nearest[:, 1].min())
 
+    @property
+    def noise_bound(self) -> float:
+        """A σ for which the noise is σ-sub-Gaussian, which BASS takes as its `noise_scale`.
+
+        The largest scale of Gaussian noise, 1/2 for 0/1 rewards (Hoeffding), nan where a function draws.
+        """
+        if self.noise == "gaussian":
+            return float(np.max(self.noise_scale))
+        return 0.5 if self.noise == "bernoulli" else float("nan")
+
     def arms_in(self, first: int, last: int) -> Tensor:
         """Arms of rounds `first`, …, `last` (from 1 on): shape (rounds, K, d), or (1, K, d) if they stay."""
         return self.arms[None].copy()
