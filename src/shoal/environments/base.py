@@ -53,8 +53,7 @@ class Environment:
         noise_scale: NoiseScale = 1.0,
         param_norm: float | None = None,
     ) -> None:
-        arms = np.asarray(arms, dtype=np.float64)
-        self.arms = validation.matrix("arms", arms, columns=arms.shape[-1]).copy()
+        self.arms = validation.matrix("arms", arms).copy()
         self.dim, self.n_arms = self.arms.shape[1], self.arms.shape[0]
         self.theta_star = None
         if theta_star is not None:
@@ -141,14 +140,14 @@ class Environment:
         -------
         by_arm : (n, K)
         shared : (n,)
-            Two parts, because Gaussian noise is the same for all arms of a pull: it need not be spread out.
+            Apart, because Gaussian noise is the same for all arms of a pull: no need to copy it for each.
         """
         if self.noise == "gaussian":
             scale = self.noise_scale if isinstance(self.noise_scale, float) else self.noise_scale[agents]
             return means, scale * rng.standard_normal(len(agents))
         if self.noise == "bernoulli":
             _check_probabilities(means)
-            # One uniform number per pull decides for all its arms: a better arm never gives less.
+            # One uniform number per pull decides for all its arms, as one normal number does above.
             by_arm = (rng.random((len(agents), 1)) < means).astype(np.float64)
         else:
             assert callable(self.noise)  # by construction
@@ -178,7 +177,8 @@ def _checked_noise(noise: Any) -> Noise:
     else:
         found = noise
     if not (isinstance(found, str) or callable(found)):
-        raise ValueError(f"noise must be one of {', '.join(NOISE_KINDS)} or a function, got {noise!r}")
+        shown = validation.show(noise)
+        raise ValueError(f"noise must be one of {', '.join(NOISE_KINDS)} or a function, got {shown}")
     return found
 
 

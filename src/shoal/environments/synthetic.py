@@ -1,6 +1,6 @@
-"""Agents with made-up parameters: the paper's two benchmarks, and others that its assumptions leave out.
+"""Agents with made-up parameters: the paper's two benchmarks, and cases that its assumptions exclude.
 
-Those are arms that change every round, agents on a line without clusters, and agents that change their mind.
+These are arms that change every round, agents on a line without clusters, and agents that change their minds.
 """
 
 import math

@@ -358,7 +358,7 @@ class Policy(ABC):
         try:
             index = operator.index(agent)
         except TypeError:
-            raise ValueError(f"agent must be an integer, got {agent!r}") from None
+            raise ValueError(f"agent must be an integer, got {validation.show(agent)}") from None
         if not 0 <= index < len(self.state.common.active):
             raise ValueError(f"agent must be in 0, …, {self.n_agents - 1}, got {agent!r}")
         return index

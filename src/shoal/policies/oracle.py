@@ -79,7 +79,7 @@ class Oracle(ClusteredPolicy):
 def _check_labels(labels: Any, n_agents: int) -> Integers:
     array = np.asarray(labels)
     if array.shape != (n_agents,) or not np.issubdtype(array.dtype, np.integer) or array.min() < 0:
-        raise ValueError(f"labels must be {n_agents} integers of at least 0, got {labels!r}")
+        raise ValueError(f"labels must be {n_agents} integers of at least 0, got {validation.show(labels)}")
     return array.astype(np.int64)
 
 
