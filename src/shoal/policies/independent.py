@@ -12,6 +12,7 @@ from shoal.kernels.ucb import best_arm
 from shoal.policies.base import Policy
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, add_sample, make_statistics
+from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Matrix, Vector
 
 
@@ -39,6 +40,8 @@ class Independent(Policy):
 
     name = "independent"
     label = "Ind"
+    line_style = LineStyle("#949494", "x")
+    in_paper = True
 
     def _initial_state(self, n_agents: int) -> IndependentState:
         return IndependentState(

@@ -1,5 +1,6 @@
 """The report: what it says about whole, partial and missing results, and the page in a browser."""
 
+import dataclasses
 import html
 import json
 import re
@@ -8,17 +9,29 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
-from tests.experiments.test_validation import TINY
+from tests.paper.test_theory import TINY
 
-from shoal.experiments import beyond, figures, published, report, tables, validation
-from shoal.experiments.report import gather, headline, markdown, notices, order_sentence, write_report
+import shoal
+from shoal.experiments.measurements import Measurement, keep_outcome
+from shoal.experiments.report import PAIRED_COLUMNS, gather, line
 from shoal.experiments.results import ResultsError, load_results, write_cell
 from shoal.experiments.runner import run_experiment
-from shoal.experiments.spec import parse_spec
-from shoal.experiments.validation import Measured
+from shoal.experiments.spec import ExperimentSpec, parse_spec
+from shoal.paper import (
+    beyond,
+    comparison,
+    illustrations,
+    judging,
+    measuring,
+    published,
+    real_data,
+    report,
+    theory_section,
+)
+from shoal.paper.report import Reproduction, headline, notices, order_sentence, reproduction, write_report
+from shoal.reporting import render
 
 SPEC = """
 name = "small <b>&amp; quick"
@@ -84,13 +97,9 @@ environments = ["synthetic-m3-w1"]
 """.replace("LONG", 9 * "too_long_")  # wider than a telephone
 
 
-@pytest.fixture(scope="module", autouse=True)
-def small_validation() -> Iterator[None]:
-    """Measure less for the section on theory, to save time."""
-    measure = validation.measure
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(validation, "measure", lambda cache: measure(cache, TINY))
-        yield
+def small_measurements(spec: ExperimentSpec) -> list[Measurement]:
+    """What the report needs beside the grid, less of it for the section on theory, to save time."""
+    return [*measuring.measurements(TINY), *illustrations.measurements(), *real_data.measurements(spec)]
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +107,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small experiment, played: one environment, and one whose data is missing."""
     out = tmp_path_factory.mktemp("results")
     spec = parse_spec(SPEC.encode(), source="small.toml")
-    summary = run_experiment(spec, out, jobs=1, command="shoal run small.toml")
-    assert set(summary.skipped) == {"yahoo-ltr"}
+    done = run_experiment(
+        spec, out, jobs=1, command="shoal run small.toml", measurements=small_measurements(spec)
+    )
+    assert set(done.skipped) == {"yahoo-ltr"}
     return out
 
 
@@ -181,8 +192,13 @@ def _made_up(method: str, policy: str, alpha: float, run: int, regret: float, sc
     }
 
 
-def gathered(out: Path) -> report.Report:
-    return gather(out, load_results(out))
+def gathered(out: Path) -> Reproduction:
+    return reproduction(gather(out))
+
+
+def markdown(own: Reproduction, directory: Path) -> str:
+    """The report as Markdown, drawn into a directory of its own."""
+    return render.markdown(report.document(own, directory), directory)
 
 
 def test_report_is_complete(results: Path, page: Path) -> None:
@@ -232,34 +248,34 @@ def test_names_from_the_spec_cannot_break_the_page(page: Path) -> None:
 
 
 def test_page_and_tables_hold_the_numbers(results: Path, page: Path) -> None:
-    found = gathered(results)
+    own = gathered(results)
     text = (results / "report" / "tables.md").read_text(encoding="utf-8")
-    for row in found.rows:
+    for row in own.found.rows:
         shown = f"{row.regret.mean:,.0f} ± {row.regret.std:,.0f}"
         assert shown in text
         assert shown in page.read_text(encoding="utf-8")
-    assert text == markdown(found, checks_of(results))
+    assert text == markdown(own, results / "report")
     assert "shoal run small.toml" in text
     assert "8,400 CPU-hours" in text
 
 
 def test_our_own_method_is_set_apart(results: Path, page: Path) -> None:
-    found = gathered(results)
-    (contest,) = found.contests
-    text, shown = markdown(found), html.unescape(page.read_text(encoding="utf-8"))
-    assert "but ours" in headline(found)
+    own = gathered(results)
+    (contest,) = own.contests
+    text = (results / "report" / "tables.md").read_text(encoding="utf-8")
+    shown = html.unescape(page.read_text(encoding="utf-8"))
+    assert "but ours" in headline(own)
     for said in (
-        beyond.summary(found.contests), beyond.NOTE, report.OURS_NOTE, *beyond.line(contest),
-        *(part for pair in contest.pairs for part in tables.paired_line(pair)),
+        beyond.summary(own.contests), beyond.NOTE, report.OURS_NOTE, *line(beyond.COLUMNS, contest),
+        *(part for pair in contest.pairs for part in line(PAIRED_COLUMNS, pair)),
     ):  # fmt: skip
         assert said in text
         assert said in shown
-    assert beyond.markdown(found.contests) in text
     lines = [line for line in text.splitlines() if line.startswith("| ClusterMixture (ours) |")]
     assert lines[0].split(" | ")[1] == "0.6 (fixed)"
     assert all("not in the paper" in line for line in lines[:2])  # of regret and F1
-    assert shown.count('<tr class="ours">') == 4  # two rows, in both tables
-    assert "ClusterMixture" not in " ".join(report._scenario_sentences(found))  # these are about the paper
+    assert shown.count('<tr class="apart">') == 4  # two rows, in both tables
+    assert "ClusterMixture" not in " ".join(report.scenario_sentences(own))  # these are about the paper
     chart = re.search(r'<script type="application/json" id="chart-data">(.*?)</script>', shown, re.S)
     assert chart is not None
     drawn = {key: [s["method"] for s in value["series"]] for key, value in json.loads(chart[1]).items()}
@@ -268,27 +284,27 @@ def test_our_own_method_is_set_apart(results: Path, page: Path) -> None:
     assert "mixture-best" in drawn["alpha-synthetic-m3-w1"]
 
 
+@pytest.mark.usefixtures("page")
 def test_errors_of_the_fills_are_kept_and_shown(results: Path, tmp_path: Path) -> None:
-    found, cache = gathered(results), tmp_path / "fill-errors.json"
-    assert report.fill_errors(found, cache) == {}  # no real data among these results
-    assert "Filling missing rewards" not in markdown(found)
-    kept = {
-        "movielens": {"mean-only": 0.8904, "paper": 0.9379},
-        "letor": {"mean-only": 0.7953, "paper": 0.9188},
-    }
-    cache.write_text(json.dumps(kept))
-    errors = report.fill_errors(found, cache)
-    assert errors == kept
-    text = markdown(found, (), errors)
-    assert "| MovieLens | 0.890 | 0.938 |" in text
+    assert real_data.fill_errors(gather(results)) == {}  # no real data among these results
+    assert "Filling missing rewards" not in (results / "report" / "tables.md").read_text(encoding="utf-8")
+    out = copy_of(results, tmp_path / "out")
+    keep_outcome(out, Measurement("fills/letor", {}, dict), {"mean-only": 0.7953, "paper": 0.9188})
+    page = write_report(out).read_text(encoding="utf-8")
+    text = (out / "report" / "tables.md").read_text(encoding="utf-8")
     assert "| Learning to rank | 0.795 | 0.919 |" in text
-    assert "<td>0.938</td>" in report._fill_section(errors)
+    assert "<td>0.919</td>" in page
+    assert "Filling missing rewards" in text
+    both = {"movielens": {"mean-only": 0.8904, "paper": 0.9379}, "letor": {"mean-only": 0.7, "paper": 0.9}}
+    _, _, table = real_data.fill_parts(both)
+    assert table.lines[0] == ["MovieLens", "0.890", "0.938"]  # type: ignore[union-attr]
 
 
-def checks_of(results: Path) -> list[validation.Check]:
-    """The checks of the theory, from what the report kept."""
-    kept = (results / "report" / "validation.json").read_bytes()
-    return validation.judge(msgspec.json.decode(kept, type=Measured))
+def checks_of(results: Path) -> list[judging.Check]:
+    """The checks of the theory, from what the run kept."""
+    measured = measuring.load_measured(results)
+    assert measured is not None
+    return judging.judge(measured)
 
 
 def test_theory_is_held_against_simulation(results: Path, page: Path) -> None:
@@ -298,32 +314,40 @@ def test_theory_is_held_against_simulation(results: Path, page: Path) -> None:
     checks = checks_of(results)
     assert {check.holds for check in checks} >= {"yes", "no", "does not apply"}
     for text in (section, tables.split("## Theory against simulation")[1]):
-        assert report.BENCHMARK_NOTE in text
-        assert validation.summary(checks) in text
-        for remark in validation.remarks(checks):
+        assert theory_section.BENCHMARK_NOTE in text
+        assert theory_section.summary(checks) in text
+        for remark in theory_section.remarks(checks):
             assert remark in text
     rows = re.findall(r"<tr><th scope=\"row\".*?</tr>", section)
     assert len(rows) == len(checks)
     for row, check in zip(rows, checks, strict=True):
         assert f">{check.holds}</td>" in row
-        assert all(text in row for text in validation.line(check))
-        assert "| " + " | ".join(validation.line(check)) + " |" in tables
+        assert all(text in row for text in line(theory_section.COLUMNS, check))
+        assert "| " + " | ".join(line(theory_section.COLUMNS, check)) + " |" in tables
     assert section.count('<td class="no">') == sum(check.holds == "no" for check in checks)
 
 
-def test_measurements_are_kept_for_the_next_report(
-    results: Path, page: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_report_simulates_nothing(results: Path, page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = page.read_bytes()
-    monkeypatch.setattr(validation, "measure_coverage", lambda *_: pytest.fail("measured again"))
+    for policy in (shoal.BASS, shoal.Independent, shoal.Oracle):
+        monkeypatch.setattr(policy, "__init__", lambda *_, **__: pytest.fail("built while reporting"))
     assert write_report(results).read_bytes() == before
 
 
+def test_measurements_that_are_missing_are_said(results: Path, tmp_path: Path) -> None:
+    out = copy_of(results, tmp_path / "out")
+    (out / "measurements" / "theory__coverage.json").unlink()
+    page = write_report(out).read_text(encoding="utf-8")
+    assert "Not measured here: run the same command again" in page
+    assert '<section id="sharing">' in page
+
+
+@pytest.mark.usefixtures("page")
 def test_another_setting_is_said_and_not_flagged(results: Path) -> None:
     found = gathered(results)
     assert found.comparable == {"synthetic-m3-w1": False}
     assert any("T = 300 rounds" in text and "mean nothing" in text for text in notices(found))
-    text = markdown(found)
+    text = (results / "report" / "tables.md").read_text(encoding="utf-8")
     assert "6,100.7 ± 468.4 | – | –" in text  # shown, not compared
     assert "Differences of more than" not in text
     assert "in print" not in text
@@ -336,21 +360,14 @@ def test_missing_data_is_explained_and_the_rest_complete(page: Path) -> None:
     assert "shoal data fetch" in text
 
 
-@pytest.fixture
-def no_stills(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the figures that do not depend on the results, to save time."""
-    monkeypatch.setattr(report, "_draw_stills", lambda *_: [])
-    monkeypatch.setattr(report, "_draw_theory", lambda *_: [])
-
-
-@pytest.mark.usefixtures("no_stills")
 def test_missing_cells_are_said(results: Path, tmp_path: Path) -> None:
     out = copy_of(results, tmp_path / "partial")
     for path in (out / "cells").glob("*__ind__*"):
         path.unlink()
     (out / "provenance.json").unlink()
+    shutil.rmtree(out / "measurements")
     found = gathered(out)
-    assert [row.method for row in found.rows] == [
+    assert [row.method for row in found.found.rows] == [
         "oracle",
         "bass-d0.1",
         "bass-d0.9",
@@ -358,13 +375,13 @@ def test_missing_cells_are_said(results: Path, tmp_path: Path) -> None:
         "mixture-best",
     ]
     assert any("are finished" in text for text in notices(found))
-    assert "provenance.json is missing" in markdown(found)
+    page = write_report(out)
+    assert "provenance.json is missing" in (out / "report" / "tables.md").read_text(encoding="utf-8")
     assert "no comparison of BASS" in headline(found)  # the Oracle is not a rival
     assert [pair.method for pair in found.pairs] == ["oracle"]
-    assert write_report(out).exists()
+    assert page.exists()
 
 
-@pytest.mark.usefixtures("no_stills")
 def test_results_without_bass(results: Path, tmp_path: Path) -> None:
     out = copy_of(results, tmp_path / "ind")
     for path in (out / "cells").iterdir():
@@ -388,19 +405,21 @@ def test_differences_from_print_are_flagged_in_the_papers_setting(tmp_path: Path
         "BASS has the lowest mean regret of all methods that do not know the clusters in 1 of 1 scenario. "
         "1 of its 1 published figures are met within their standard deviation."
     )
-    regret, scores = report.remarks(found.rows)
+    rows = found.found.rows
+    regret = [text for row in rows if (text := comparison.regret_remark(row, found.regret(row)))]
+    scores = [text for row in rows if (text := comparison.f1_remark(row, found.f1(row)))]
     assert [text.split(":")[0] for text in regret] == ["CLUB-G4, M=3, Δ=1.27"]
     assert "999 lower, 2.3 printed standard deviations" in regret[0]
     assert scores == []
     assert any("2 runs here, 50 in the paper" in text for text in notices(found))
-    text = markdown(found)
+    text = markdown(found, tmp_path / "report")
     assert "BASS-D0.1 ends at 1,718 (1,617.5 ± 689.8 in print)" in text
     assert "The order Oracle < BASS < every other method holds." in text
 
 
 def test_a_wrong_order_is_said(tmp_path: Path) -> None:
     found = gathered(published_results(tmp_path / "out", {"oracle": 2000.0, "ind": -5000.0}))
-    text = order_sentence(found.rows)
+    text = order_sentence(found.found.rows)
     assert "does not hold" in text
     assert "ORACLE is not below BASS-D0.1" in text
     assert "BASS-D0.1 is not below IND" in text
@@ -409,15 +428,17 @@ def test_a_wrong_order_is_said(tmp_path: Path) -> None:
 
 def test_a_difference_that_may_be_chance_is_said(tmp_path: Path) -> None:
     out = published_results(tmp_path / "out", {"ind": 1617.5 - 5465.0 + 1.0, "club-g4": 0.0})
-    rows = load_results(out)
+    found = gather(out)
     # As made up, the difference is the same in every run.
-    assert "chance could explain" not in markdown(gather(out, rows))
+    assert "chance could explain" not in " ".join(report.scenario_sentences(reproduction(found)))
+    rows = found.table
     regrets = np.array(rows["final_regret"].to_pylist())
     methods, runs = np.array(rows["method"].to_pylist()), np.array(rows["run"].to_pylist())
     regrets += 50.0 * ((methods == "ind") & (runs == 0))
     position = rows.schema.get_field_index("final_regret")
     changed = rows.set_column(position, "final_regret", [regrets.tolist()])
-    assert "chance could explain" in markdown(gather(out, changed))
+    other = dataclasses.replace(found, table=changed)
+    assert "chance could explain" in " ".join(report.scenario_sentences(reproduction(other)))
 
 
 # The page in a browser
@@ -511,7 +532,7 @@ def test_methods_can_be_chosen(browser: Any, page: Path) -> None:
 @needs_browser
 def test_hovering_and_arrow_keys_show_values(browser: Any, page: Path, results: Path) -> None:
     opened = Opened(browser, page)
-    row = next(row for row in gathered(results).rows if row.method == "bass-d0.1")
+    row = next(row for row in gathered(results).found.rows if row.method == "bass-d0.1")
     assert opened.round() == 300
     assert opened.value("BASS δ=0.1").startswith(f"{row.regret.mean:,.0f} (")
     area = opened.first.locator(".u-over").bounding_box()
@@ -615,15 +636,3 @@ def test_text_can_be_read_in_either_scheme(browser: Any, page: Path, scheme: str
     )
     assert poor == []
     opened.view.close()
-
-
-def test_lines_can_be_seen_on_white() -> None:
-    """Contrast of every method's colour with the charts' background is at least 3 (WCAG, graphics)."""
-
-    def brightness(color: str) -> float:
-        parts = [int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)]
-        linear = [v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    for color, _ in (*figures.FAMILIES.values(), *figures.OTHERS):
-        assert 1.05 / (brightness(color) + 0.05) >= 3.0, color
