@@ -159,7 +159,7 @@ def test_any_label_and_title_is_reported_as_it_is(tmp_path: Path) -> None:
     assert not re.search(r"<[a-zA-Z/!?]", table)
     rows = next(part for part in table.split("\n\n") if part.startswith("| method")).splitlines()
     assert len(rows) == 2 + len(methods)
-    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {10}
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {7}
 
 
 def test_what_markdown_would_read_as_markup_is_escaped(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from tests.paper.test_theory import TINY
 
-import shoal
 from shoal.experiments.measurements import Measurement, keep_outcome
 from shoal.experiments.report import PAIRED_COLUMNS, gather, line
 from shoal.experiments.results import ResultsError, load_results, write_cell
@@ -329,8 +328,9 @@ def test_theory_is_held_against_simulation(results: Path, page: Path) -> None:
 
 def test_the_report_simulates_nothing(results: Path, page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = page.read_bytes()
-    for policy in (shoal.BASS, shoal.Independent, shoal.Oracle):
-        monkeypatch.setattr(policy, "__init__", lambda *_, **__: pytest.fail("built while reporting"))
+    for module in (measuring, illustrations):
+        monkeypatch.setattr(module, "simulate", lambda *_, **__: pytest.fail("simulated while reporting"))
+        monkeypatch.setattr(module, "BASS", lambda *_, **__: pytest.fail("built while reporting"))
     assert write_report(results).read_bytes() == before
 
 
