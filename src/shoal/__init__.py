@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from shoal.environments.letor import LearningToRank
     from shoal.environments.logged import LoggedRatings
     from shoal.environments.movielens import MovieLens
+    from shoal.environments.registry import environment_names, make_environment, register_environment
     from shoal.environments.sources import DataUnavailable
     from shoal.environments.synthetic import (
         ChangingAgents,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from shoal.simulation import Trace, simulate
     from shoal.theory import beta
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BASS",
@@ -56,12 +57,15 @@ __all__ = [
     "SyntheticClusters",
     "Trace",
     "beta",
+    "environment_names",
     "load_policy",
+    "make_environment",
     "make_policy",
     "plot_ellipsoids",
     "plot_graph",
     "plot_regret",
     "policy_names",
+    "register_environment",
     "register_policy",
     "separated",
     "separation_statistic",
@@ -75,6 +79,7 @@ _HOMES = {
     "shoal.environments.letor": ("LearningToRank",),
     "shoal.environments.logged": ("LoggedRatings",),
     "shoal.environments.movielens": ("MovieLens",),
+    "shoal.environments.registry": ("environment_names", "make_environment", "register_environment"),
     "shoal.environments.sources": ("DataUnavailable",),
     "shoal.environments.synthetic": (
         "ChangingAgents",

@@ -17,7 +17,7 @@ from scipy.sparse.csgraph import connected_components
 from shoal import theory
 from shoal.metrics import mean_curve
 from shoal.policies.base import Policy
-from shoal.policies.registry import policy_class, policy_names
+from shoal.policies.registry import find_policy, policy_class, policy_names
 from shoal.reporting.charts import BLUE, GREEN, GREY, ORANGE, RED, Line, blank, draw_lines, thousands
 from shoal.simulation import Trace, recorded_rounds
 from shoal.styles import OTHERS, LineStyle, Style
@@ -111,7 +111,8 @@ def plot_graph(
                 LineCollection(list(ends), colors=color, alpha=opacity, linewidths=0.8, zorder=1)
             )
             ax.plot([], [], color=color, label=f"{mask.sum():,} edges {name}")
-    wheel = [style.color for style in (*_policy_styles().values(), *OTHERS)]
+    own = [style for name in policy_names() if (style := _own_style(name))]
+    wheel = [style.color for style in (*own, *OTHERS)]
     for number, group in enumerate(np.unique(groups[ids])):
         here = ids[groups[ids] == group]
         x, y = position[here].T
@@ -185,13 +186,14 @@ def plot_regret(
 
 def method_styles(methods: Iterable[tuple[str, str]]) -> dict[str, Style]:
     """Styles of methods given as (id, policy); variants of a policy share its colour, not its dashes."""
-    families, others = _policy_styles(), cycle(OTHERS)
+    others = cycle(OTHERS)
+    families: dict[str, LineStyle] = {}
     seen: dict[str, int] = {}
     styles: dict[str, Style] = {}
     for method, policy in methods:
         if method not in styles:
             if policy not in families:
-                families[policy] = next(others)
+                families[policy] = _own_style(policy) or next(others)
             styles[method] = families[policy].variant(seen.get(policy, 0))
             seen[policy] = seen.get(policy, 0) + 1
     return styles
@@ -271,10 +273,12 @@ def _listed(traces: "Traces") -> list[Trace]:
     return listed
 
 
-def _policy_styles() -> dict[str, LineStyle]:
-    """How the policies that say so are drawn."""
-    classes = {name: policy_class(name) for name in policy_names()}
-    return {name: own.line_style for name, own in classes.items() if hasattr(own, "line_style")}
+def _own_style(policy: str) -> LineStyle | None:
+    """How a policy, by name or as `module:Class`, says that it is drawn; None where it does not."""
+    try:
+        return getattr(find_policy(policy), "line_style", None)
+    except (ValueError, ImportError):  # a label, or a policy that is not installed here any more
+        return None
 
 
 def _policy_named(label: str) -> str:

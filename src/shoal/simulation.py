@@ -145,9 +145,12 @@ def simulate(
     for start, stop in _blocks(offsets, block_events):
         first_event, last_event = int(offsets[start]), int(offsets[stop])
         arms = environment.arms_in(start + 1, stop)
-        noise = environment.noise_scale * noise_source.standard_normal(last_event - first_event)
+        if isinstance(policy, Policy):
+            policy.check_scale("an arm", arms)
         rounds = np.repeat(np.arange(start, stop) + 1, np.diff(offsets[start : stop + 1]))
-        means = environment.rewards_in(arms, rounds, agents[first_event:last_event], first=start + 1)
+        pulling_now = agents[first_event:last_event]
+        means = environment.rewards_in(arms, rounds, pulling_now, first=start + 1)
+        by_arm, noise = environment.draw_rewards(means, pulling_now, noise_source)
         marks = np.flatnonzero((recorded > start) & (recorded <= stop))
         for begin, end in zip([start, *recorded[marks]], [*recorded[marks], stop], strict=True):
             if begin < end:
@@ -159,6 +162,7 @@ def simulate(
                     agents[here],
                     arms[begin - start : end - start] if len(arms) > 1 else arms,
                     means[there],
+                    by_arm[there],
                     noise[there],
                     choices[here],
                     rewards[here],
@@ -186,6 +190,7 @@ def play(
     agents: Integers,
     arms: Tensor,
     means: Matrix,
+    by_arm: Matrix,
     noise: Vector,
     choices: Integers,
     rewards: Vector,
@@ -200,7 +205,7 @@ def play(
             choices[event] = choose(state, agents[event], choosable, t)
         for event in range(offsets[r], offsets[r + 1]):
             k = choices[event]
-            rewards[event] = means[event, k] + noise[event]
+            rewards[event] = by_arm[event, k] + noise[event]
             best = means[event, 0]
             for other in range(1, means.shape[1]):
                 best = max(best, means[event, other])
@@ -229,6 +234,7 @@ def _play_plain(
     agents: Integers,
     arms: Tensor,
     means: Matrix,
+    by_arm: Matrix,
     noise: Vector,
     choices: Integers,
     rewards: Vector,
@@ -244,7 +250,7 @@ def _play_plain(
             choices[event] = k
         for event in events:
             k = choices[event]
-            rewards[event] = means[event, k] + noise[event]
+            rewards[event] = by_arm[event, k] + noise[event]
             regret[r] += means[event].max() - means[event, k]
             policy.update(int(agents[event]), choosable[k], float(rewards[event]))
 

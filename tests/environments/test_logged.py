@@ -135,6 +135,16 @@ def test_the_guide_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert names["together"].final_regret > 0.0
 
 
+def test_rewards_of_any_scale(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [f"u{i},{k},{50.0 * rng.normal()}" for i in range(30) for k in range(20) if rng.random() < 0.5]
+    (tmp_path / "log.csv").write_text("\n".join(["agent,arm,reward", *rows]))
+    features = {"arm": list(range(20)), "x": rng.normal(size=20)}
+    world = LoggedRatings.from_csv(tmp_path / "log.csv", features=features, seed=0)
+    assert np.isfinite(world.mean_rewards).all()
+    assert 5.0 < world.mean_rewards[~world.observed].std() < 50.0
+
+
 class TestWhatIsWrong:
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -148,6 +158,10 @@ class TestWhatIsWrong:
                 r"log\.csv:1: expected the columns agent, arm, reward \(commas between\)",
             ),
             ("agent,arm,reward\n", r"log\.csv: no rows"),
+            (
+                "agent,arm,reward,x,x,reward\na,9,1,0,0,0\n",
+                r"log\.csv:1: the column 'reward' is there 2 times, and must be there once",
+            ),
             ("", r"log\.csv:1: expected the columns agent, arm, reward"),
             ("agent,arm,reward\na,4,1\n", r"features: 1 arms with rewards have no row, the first is '4'"),
         ],
@@ -169,6 +183,11 @@ class TestWhatIsWrong:
             ),
             ("arm\n9\n", r"arms\.csv: expected a column 'arm' and columns of features, got \['arm'\]"),
             ("arm,x\n", r"arms\.csv: no arms"),
+            (
+                "arm,x,y,x\n9,1,2,3\n",
+                r"arms\.csv: the column 'x' is there 2 times, and must be there once",
+            ),
+            ("arm,x,arm\n9,1,2\n", r"arms\.csv: the column 'arm' is there 2 times, and must be there once"),
         ],
     )
     def test_broken_features(self, tmp_path: Path, log: Path, text: str, message: str) -> None:
@@ -176,6 +195,14 @@ class TestWhatIsWrong:
         path.write_text(text)
         with pytest.raises(ValueError, match=message):
             LoggedRatings.from_csv(log, features=path, seed=0)
+
+    def test_a_feature_twice_in_parquet_or_a_table(self, tmp_path: Path, log: Path) -> None:
+        table = pyarrow.Table.from_arrays([[9, 3, 7], [1, 2, 3], [1, 2, 3]], names=["arm", "x", "x"])
+        with pytest.raises(ValueError, match="features: the column 'x' is there 2 times"):
+            LoggedRatings.from_csv(log, features=table, seed=0)
+        pyarrow.parquet.write_table(table, tmp_path / "arms.parquet")
+        with pytest.raises(ValueError, match=r"arms\.parquet: the column 'x' is there 2 times"):
+            LoggedRatings.from_csv(log, features=tmp_path / "arms.parquet", seed=0)
 
     def test_missing_values_in_parquet(self, tmp_path: Path) -> None:
         columns = pyarrow.table({"agent": ["a", "b"], "arm": [9, 3], "reward": [1.0, None]})

@@ -119,7 +119,7 @@ def test_bounds_shows_what_theory_predicts(tmp_path: Path) -> None:
     }
     shown = {name: [text.strip() for text in rest] for name, rest in lines.items()}
     assert shown["no separation before round"][:2] == ["45", "231"]
-    assert shown["separation by round"][:2] == ["–", "319,209"]
+    assert shown["separation by round"][:2] == ["–", "389,511"]
     assert shown["communication"][:2] == ["4,950,000", "–"]
     assert shown["largest γ that gains, γ_max"] == ["-0.238", "–", "no γ keeps μ below 1"]
     expected = predictions(dim=10, gap=0.2, delta=0.1, n_agents=100, n_clusters=3)
@@ -164,7 +164,7 @@ def test_help_does_not_load_what_it_does_not_need(tmp_path: Path) -> None:
         (["run", "tiny.toml", "--jobs", "0"], "Invalid value for '--jobs'"),
         (["report", "nowhere"], "shoal: nowhere: no results here"),
         (["simulate", "--policy", "bas"], "unknown policy 'bas'"),
-        (["simulate", "--env", "mars"], "unknown kind 'mars'"),
+        (["simulate", "--env", "mars"], "unknown environment 'mars'"),
         (["simulate", "--pulling", "now"], "pulling: must be one of asynchronous, synchronous, zipf, got"),
         (["bench", "--policy", "bas"], "policy must be one of 'independent', 'oracle'"),
         (["simulate", "-p", "delta"], "--parameter must look like name=value, got 'delta'"),

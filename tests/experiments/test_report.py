@@ -165,10 +165,8 @@ def test_policies_of_the_user_s_own_are_drawn(tmp_path: Path, monkeypatch: pytes
 
     from shoal.policies import registry
 
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
-    shoal.register_policy("mine", Mine)
-    shoal.register_policy("first", Plain)
-    shoal.register_policy("second", type("Other", (Plain,), {}))
+    for name, policy in (("mine", Mine), ("first", Plain), ("second", type("Other", (Plain,), {}))):
+        monkeypatch.setitem(registry._registered, name, policy)
     text = GRID.split("[[methods]]")[0]
     for name in ("mine", "first", "second"):
         text += f'[[methods]]\nid = "{name}"\npolicy = "{name}"\n'

@@ -118,7 +118,7 @@ def print_runs(rows: list[dict[str, Any]]) -> None:
 
     first = rows[0]
     what = f"{first['policy']} in {first['environment']}: {len(rows)} × {first['horizon']:,} rounds"
-    table = Table(title=what, caption=first["policy_parameters"])
+    table = Table(title=what)
     for heading in ("", "mean", "std", "min", "max"):
         table.add_column(heading, justify="right" if heading else "left")
     for name in (
@@ -137,7 +137,9 @@ def print_runs(rows: list[dict[str, Any]]) -> None:
                 for value in (values.mean(), spread, values.min(), values.max())
             ]
             table.add_row(name.replace("_", " "), *("–" if text == "nan" else text for text in shown))
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    console.print(first["policy_parameters"], soft_wrap=True, highlight=False)  # on one line, to be copied
 
 
 def print_predictions(rows: "tuple[Prediction, ...]") -> None:

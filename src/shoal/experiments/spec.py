@@ -18,9 +18,9 @@ import numpy as np
 import tomli_w
 
 from shoal.environments.base import Environment
-from shoal.environments.registry import environment_class, environment_names, make_environment
-from shoal.experiments.fingerprint import code_fingerprint
-from shoal.policies.registry import policy_class, policy_names
+from shoal.environments.registry import find_environment
+from shoal.experiments.fingerprint import code_fingerprint, foreign_fingerprint
+from shoal.policies.registry import find_policy
 from shoal.simulation import PullingWord
 
 SCHEMA_VERSION = 1
@@ -187,6 +187,10 @@ def spec_hash(spec: ExperimentSpec) -> str:
         "code": code_fingerprint(environment.kind for environment in spec.environments),
         "grid": grid(spec),
     }
+    noises = [item.parameters.get("noise") for item in spec.environments]
+    functions = [noise for noise in noises if isinstance(noise, str) and ":" in noise]
+    if foreign := foreign_fingerprint((method.policy for method in spec.methods), functions):
+        content["foreign"] = foreign
     return hashlib.sha256(_canonical(content)).hexdigest()[:16]
 
 
@@ -212,12 +216,14 @@ def to_toml(spec: ExperimentSpec) -> str:
 
 def build_environment(environment: EnvironmentSpec, seed: int) -> Environment:
     """The environment of one run."""
-    return make_environment(environment.kind, **environment.parameters, seed=seed)
+    found = find_environment(environment.kind)
+    given = {"seed": seed} if "seed" in inspect.signature(found).parameters else {}
+    return found(**environment.parameters, **given)  # type: ignore[arg-type]
 
 
 def build_policy(method: MethodSpec, alpha: float, environment: Environment, seed: int) -> Any:
     """A fresh policy for one run in `environment`."""
-    found = policy_class(method.policy)
+    found = find_policy(method.policy)
     given = {"alpha": alpha, "seed": seed}
     known = inspect.signature(found).parameters
     parameters = {key: value for key, value in given.items() if key in known}
@@ -278,10 +284,10 @@ def _check_ids(key: str, ids: list[str], fail: Fail) -> None:
 
 
 def _check_environment(environment: EnvironmentSpec, fail: Fail) -> None:
-    if environment.kind not in environment_names():
-        raise fail("kind", f"unknown kind {environment.kind!r}; known are {', '.join(environment_names())}")
     try:
-        built_by = environment_class(environment.kind)
+        built_by = find_environment(environment.kind)
+    except ValueError as error:
+        raise fail("kind", str(error)) from None
     except ImportError as error:
         if environment.optional:
             return
@@ -292,11 +298,11 @@ def _check_environment(environment: EnvironmentSpec, fail: Fail) -> None:
 
 
 def _check_method(method: MethodSpec, spec: ExperimentSpec, fail: Fail) -> None:
-    if method.policy not in policy_names():
-        raise fail("policy", f"unknown policy {method.policy!r}; known are {', '.join(policy_names())}")
-    _check_names(
-        policy_class(method.policy), method.parameters, _GIVEN_TO_POLICIES, f"policy {method.policy!r}", fail
-    )
+    try:
+        built_by = find_policy(method.policy)
+    except (ValueError, ImportError) as error:
+        raise fail("policy", str(error)) from None
+    _check_names(built_by, method.parameters, _GIVEN_TO_POLICIES, f"policy {method.policy!r}", fail)
     if method.alphas is not None:
         _check_alphas(method.alphas, fail)
     if not (spec.alphas if method.alphas is None else method.alphas):

@@ -1,8 +1,12 @@
 """The paper's experiments and ours, as specs that come with the package."""
 
+import inspect
+import re
 from importlib import resources
+from inspect import Parameter
 from typing import cast
 
+from shoal.environments.registry import find_environment
 from shoal.experiments.spec import (
     EnvironmentSpec,
     ExperimentSpec,
@@ -49,7 +53,7 @@ def single(
     known = [load_preset("paper"), load_preset("beyond")]
     environment = next(
         (dict(item.parameters) for preset in known for item in preset.environments if item.kind == kind),
-        {"n_agents": 100, "dim": 10},
+        _sizes(kind),
     )
     method = next(
         (dict(item.parameters) for preset in known for item in preset.methods if item.policy == policy), {}
@@ -62,10 +66,27 @@ def single(
         pulling=cast(PullingWord, pulling),
         alphas=(alpha,),
         environments=(
-            EnvironmentSpec(id=kind, kind=kind, parameters=environment | (environment_parameters or {})),
+            EnvironmentSpec(
+                id=_as_id(kind), kind=kind, parameters=environment | (environment_parameters or {})
+            ),
         ),
-        methods=(MethodSpec(id=policy, policy=policy, parameters=method | (policy_parameters or {})),),
+        methods=(
+            MethodSpec(id=_as_id(policy), policy=policy, parameters=method | (policy_parameters or {})),
+        ),
         source=f"{policy} in {kind}",
     )
     check_spec(spec)
     return spec
+
+
+def _sizes(kind: str) -> Parameters:
+    """The sizes that an environment cannot do without, where no preset has it: those of the paper."""
+    sizes: Parameters = {"n_agents": 100, "dim": 10}
+    known = inspect.signature(find_environment(kind)).parameters
+    required = {name for name, parameter in known.items() if parameter.default is Parameter.empty}
+    return {key: size for key, size in sizes.items() if key in required}
+
+
+def _as_id(name: str) -> str:
+    """`module:Class` as `module.Class`."""
+    return re.sub(r"[^A-Za-z0-9._+-]", ".", name)

@@ -7,6 +7,7 @@ import math
 import operator
 import os
 import threading
+import warnings
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ from numpy.typing import ArrayLike
 from shoal import validation
 from shoal.kernels.graphs import count_edges
 from shoal.kernels.pinned import pin
-from shoal.policies.steps import Common, choose_checked, make_common, update_checked
+from shoal.policies.steps import BADLY_SCALED, REFUSED, Common, choose_checked, make_common, update_checked
 from shoal.statistics import forget_row
 from shoal.styles import LineStyle
 from shoal.types import AnyArray, Booleans, Integers, Vector
@@ -28,8 +29,9 @@ from shoal.types import AnyArray, Booleans, Integers, Vector
 FLOAT64 = np.dtype(np.float64)
 _OWN = ("lock", "_pinned")
 """Attributes that a copy of a policy makes anew."""
-FORMAT = 2
-"""Version of the files that `save` writes. Files of format 1 come from before BASS had `param_norm`."""
+FORMAT = 3
+"""Version of the files that `save` writes. Files of format 1 come from before BASS had `param_norm`, those of
+format 2 from before ill-conditioned sums had tails."""
 
 
 class PolicyFileError(ValueError):
@@ -63,6 +65,8 @@ class Policy(ABC):
     state: Any
     _pinned: tuple[Any, Any] = None, None
     """A state and what `pin` made of it."""
+    _warned: bool = False
+    """Whether a warning of badly scaled arms has been given."""
     lock: threading.RLock
     """Held by every call that works on the state: threads may share a policy, one call at a time."""
 
@@ -81,8 +85,8 @@ class Policy(ABC):
         self._dim = validation.positive_int("dim", dim)
         n_agents = validation.positive_int("n_agents", n_agents)
         self._parameters: dict[str, Any] = {
-            "alpha": validation.number("alpha", alpha, low=0.0),
-            "ridge": validation.number("ridge", ridge, low=0.0, open_low=True),
+            "alpha": validation.number("alpha", alpha, low=0.0, high=validation.LARGEST),
+            "ridge": validation.number("ridge", ridge, low=validation.SMALLEST, high=validation.LARGEST),
             "epsilon": validation.number("epsilon", epsilon, low=0.0, high=1.0),
             "seed": validation.seed_or_none("seed", seed),
             **own,
@@ -152,14 +156,23 @@ class Policy(ABC):
             x = validation.vector("x", x, self._dim).copy()
         try:
             reward = float(reward)
-        except (TypeError, ValueError):
-            raise ValueError(f"reward must be a number, got {reward!r}") from None
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(f"reward must be a number, got {validation.show(reward)}") from None
         with self.lock:
             self.reserve(1)
             accepted = update_checked(self._pinned_state(), agent, x, reward)
-        if not accepted:
+        if accepted == REFUSED:
             validation.number("reward", reward, low=-validation.LARGEST, high=validation.LARGEST)
-            validation.vector("x", x, self._dim)
+            self.check_scale("x", validation.vector("x", x, self._dim))
+        elif accepted == BADLY_SCALED:
+            self.check_scale("x", x)
+
+    def check_scale(self, name: str, arms: Vector) -> None:
+        """Refuse arms, (…, d), far too long beside the ridge; warn once if longer than they should be."""
+        warning = validation.scale(name, arms, self._parameters["ridge"])
+        if warning and not self._warned:
+            self._warned = True
+            warnings.warn(warning, stacklevel=3)
 
     def _pinned_state(self) -> Any:
         """The state as the compiled online calls take it; made anew when the state was replaced."""
@@ -444,7 +457,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, AnyArray]]:
         version = header["format"]
     except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, AttributeError, TypeError) as error:
         raise PolicyFileError(f"{path} is not a readable policy file: {error}") from error
-    if version not in (1, FORMAT):
+    if version not in (1, 2, FORMAT):
         raise PolicyFileError(f"{path} has format {version!r}; this version reads formats 1 to {FORMAT}")
     for key in ("policy", "n_agents", "dim", "parameters"):
         if key not in header:
@@ -452,7 +465,18 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, AnyArray]]:
     if version == 1 and header["policy"] == "bass":  # its radius was the printed one: no later cut may change
         header["parameters"] = {**header["parameters"], "param_norm": 0.0}
         arrays["offset"] = np.zeros(())
+    if version < FORMAT:
+        for name in [key for key in arrays if key.endswith(".A_inv")]:
+            _add_tails(arrays, name.removesuffix("A_inv"))
     return header, arrays
+
+
+def _add_tails(arrays: dict[str, AnyArray], prefix: str) -> None:
+    """Give statistics that were saved before they had tails and traces what they lack."""
+    A, A_inv = arrays[f"{prefix}A"], arrays[f"{prefix}A_inv"]
+    n, d = A.shape[:2]
+    arrays[f"{prefix}tail"] = np.zeros((n, d * (d + 1) // 2))
+    arrays[f"{prefix}traces"] = np.trace([A, A_inv], axis1=2, axis2=3).T.copy()
 
 
 def _to_json(value: Any) -> Any:

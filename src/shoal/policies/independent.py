@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shoal.kernels.ucb import best_arm
 from shoal.policies.base import Policy
 from shoal.policies.steps import Common, step
-from shoal.statistics import Statistics, add_sample, make_statistics
+from shoal.statistics import Statistics, add_sample, best_arm_of_row, make_statistics
 from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Matrix, Vector
 
@@ -65,7 +64,7 @@ class Independent(Policy):
 @step("select", IndependentState)
 def select(state: IndependentState, agent: int, arms: Matrix, t: int) -> int:
     width = state.common.alpha * math.sqrt(math.log(t + 1.0))
-    return best_arm(state.local.theta_hat[agent], state.local.A_inv[agent], arms, width)
+    return best_arm_of_row(state.local, agent, arms, width)
 
 
 @step("observe", IndependentState)

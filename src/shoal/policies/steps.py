@@ -12,12 +12,14 @@ import numpy as np
 from numba.extending import overload
 
 from shoal.kernels.compiled import OPTIONS, compiled, inlined
+from shoal.kernels.linalg import dot
 from shoal.kernels.pinned import unpin
 from shoal.kernels.random import integer_below, random_state, uniform
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Vector
-from shoal.validation import LARGEST
+from shoal.validation import BAD_SCALE, LARGEST, LARGEST_SCALE
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+REFUSED, ACCEPTED, BADLY_SCALED = range(3)
 _STEPS: dict[tuple[str, type], Callable[..., Any]] = {}
 
 
@@ -126,16 +128,20 @@ def choose_checked(pinned: Any, agent: int, arms: Matrix) -> int:
 
 
 @compiled
-def update_checked(pinned: Any, agent: int, x: Vector, reward: float) -> bool:
-    """Finish a round in which only `agent` pulled; refuse, changing nothing, numbers of unfair size."""
+def update_checked(pinned: Any, agent: int, x: Vector, reward: float) -> int:
+    """Finish a round in which only `agent` pulled; refuse, changing nothing, numbers of unfair size.
+
+    A sample that is longer than it should be beside the ridge is accepted as BADLY_SCALED.
+    """
     state = unpin(pinned)
     for m in range(x.shape[0]):
         if not abs(x[m]) <= LARGEST:
-            return False
-    if not abs(reward) <= LARGEST:
-        return False
+            return REFUSED
+    size = dot(x, x)
+    if not abs(reward) <= LARGEST or size > LARGEST_SCALE * state.common.ridge:
+        return REFUSED
     t = state.common.clock[0] + 1
     observe(state, agent, x, reward, t)
     revise(state, agent, t)
     state.common.clock[0] = t
-    return True
+    return BADLY_SCALED if size > BAD_SCALE * state.common.ridge else ACCEPTED
