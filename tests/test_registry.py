@@ -12,7 +12,7 @@ import shoal
 from shoal import registry
 from shoal.environments import registry as environments
 from shoal.experiments.runner import play_single
-from shoal.experiments.spec import single
+from shoal.paper.presets import single
 from shoal.policies import registry as policies
 
 MINE = """

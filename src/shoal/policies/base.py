@@ -23,6 +23,7 @@ from shoal.kernels.graphs import count_edges
 from shoal.kernels.pinned import pin
 from shoal.policies.steps import BADLY_SCALED, REFUSED, Common, choose_checked, make_common, update_checked
 from shoal.statistics import forget_row
+from shoal.styles import LineStyle
 from shoal.types import AnyArray, Booleans, Integers, Vector
 
 FLOAT64 = np.dtype(np.float64)
@@ -57,6 +58,10 @@ class Policy(ABC):
     name: ClassVar[str]
     label: ClassVar[str]
     """The name in published tables."""
+    line_style: ClassVar[LineStyle]
+    """How its curves are drawn."""
+    in_paper: ClassVar[bool] = False
+    """Whether the paper runs it, so that published figures can stand beside it."""
     state: Any
     _pinned: tuple[Any, Any] = None, None
     """A state and what `pin` made of it."""

@@ -44,6 +44,7 @@ from shoal.kernels.ucb import LANES, best_arm_of_factor
 from shoal.policies.base import Policy, PolicyFileError
 from shoal.policies.steps import Common, step
 from shoal.statistics import REFRESH_EVERY, Statistics, add_sample, is_steep, make_statistics
+from shoal.styles import LineStyle
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Tensor, Vector
 
 WITNESS_BYTES = 2**28
@@ -170,6 +171,8 @@ class BASS(Policy):
 
     name = "bass"
     label = "BASS"
+    line_style = LineStyle("#e87000", "*", width=2.2)
+    in_paper = True
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from shoal.policies.base import Policy
 from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, make_statistics
+from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Matrix, Vector
 
 
@@ -48,6 +49,8 @@ class CLUB(ClusteredPolicy):
 
     name = "club"
     label = "CLUB"
+    line_style = LineStyle("#1f77b4", "o")
+    in_paper = True
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from shoal.kernels.graphs import component_labels, distance
 from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, make_statistics
+from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Matrix, Vector
 
 
@@ -51,6 +52,8 @@ class CMLB(ClusteredPolicy):
 
     name = "cmlb"
     label = "CMLB"
+    line_style = LineStyle("#d62728", "^")
+    in_paper = True
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from shoal.kernels.random import integer_below
 from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, make_statistics
+from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Matrix, Vector
 
 
@@ -43,6 +44,8 @@ class DynUCB(ClusteredPolicy):
 
     name = "dynucb"
     label = "DynUCB"
+    line_style = LineStyle("#d9489b", "D")
+    in_paper = True
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ import numpy as np
 from shoal.policies.base import Policy
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, add_sample, best_arm_of_row, make_statistics
+from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Matrix, Vector
 
 
@@ -38,6 +39,8 @@ class Independent(Policy):
 
     name = "independent"
     label = "Ind"
+    line_style = LineStyle("#949494", "x")
+    in_paper = True
 
     def _initial_state(self, n_agents: int) -> IndependentState:
         return IndependentState(

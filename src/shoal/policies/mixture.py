@@ -25,6 +25,7 @@ from shoal.kernels.ucb import LANES
 from shoal.policies.clustered import ClusteredPolicy
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, add_sample, make_statistics
+from shoal.styles import LineStyle
 from shoal.types import Integers, Matrix, Tensor, Vector
 
 LEAST_SHARE = 1e-3
@@ -139,6 +140,7 @@ class ClusterMixture(ClusteredPolicy):
 
     name = "cluster_mixture"
     label = "ClusterMixture (ours)"
+    line_style = LineStyle("#5b2a86", "P", dashes=((3.0, 1.0, 3.0, 1.0, 1.0, 1.0), (2.0, 1.0)), width=2.2)
 
     def __init__(
         self,

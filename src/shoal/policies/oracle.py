@@ -12,6 +12,7 @@ from shoal import validation
 from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, select_from
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, make_statistics
+from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Matrix, Vector
 
 
@@ -37,6 +38,8 @@ class Oracle(ClusteredPolicy):
 
     name = "oracle"
     label = "Oracle"
+    line_style = LineStyle("#3a3a3a", "+")
+    in_paper = True
 
     def __init__(
         self,

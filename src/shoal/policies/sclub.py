@@ -15,6 +15,7 @@ from shoal.kernels.graphs import confidence_width, distance
 from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, make_statistics
+from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Matrix, Vector
 
 
@@ -51,6 +52,8 @@ class SCLUB(ClusteredPolicy):
 
     name = "sclub"
     label = "SCLUB"
+    line_style = LineStyle("#8c564b", "s")
+    in_paper = True
 
     def __init__(
         self,
