@@ -28,6 +28,7 @@ from shoal.policies.locking import give_lock
 from shoal.policies.parameters import Parameters, check, signature
 from shoal.policies.steps import BADLY_SCALED, REFUSED, choose_checked, update_checked
 from shoal.statistics import forget_row, problem, start_rows
+from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Vector
 
 FLOAT64 = np.dtype(np.float64)
@@ -57,6 +58,10 @@ class Policy(ABC):
     name: ClassVar[str]
     label: ClassVar[str]
     """The name in published tables."""
+    line_style: ClassVar[LineStyle]
+    """How its curves are drawn."""
+    in_paper: ClassVar[bool] = False
+    """Whether the paper runs it, so that published figures can stand beside it."""
     Parameters: ClassVar[type[Parameters]] = Parameters
     """What the class takes beside the sizes."""
     State: ClassVar[type]
@@ -411,7 +416,7 @@ class Policy(ABC):
         try:
             index = operator.index(agent)
         except TypeError:
-            raise ValueError(f"agent must be an integer, got {agent!r}") from None
+            raise ValueError(f"agent must be an integer, got {validation.show(agent)}") from None
         if not 0 <= index < len(self.state.common.active):
             known = (
                 f"in 0, …, {self.n_agents - 1}" if self.n_agents else "one that was added: there is none yet"

@@ -67,6 +67,7 @@ from shoal.policies.base import Policy
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import REFRESH_EVERY, Statistics, add_sample, is_steep, packed_problem
+from shoal.styles import LineStyle
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Tensor, Vector
 from shoal.validation import LARGEST, SMALLEST
 
@@ -220,6 +221,8 @@ class BASS(Policy):
 
     name = "bass"
     label = "BASS"
+    line_style = LineStyle("#e87000", "*", width=2.2)
+    in_paper = True
     Parameters = BASSParameters
     State = BASSState
 

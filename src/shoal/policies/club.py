@@ -17,6 +17,7 @@ from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_c
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics
+from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Matrix, Vector
 from shoal.validation import LARGEST
 
@@ -57,6 +58,8 @@ class CLUB(ClusteredPolicy):
 
     name = "club"
     label = "CLUB"
+    line_style = LineStyle("#1f77b4", "o")
+    in_paper = True
     Parameters = CLUBParameters
     State = CLUBState
 

@@ -16,6 +16,7 @@ from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_c
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics
+from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Matrix, Vector
 from shoal.validation import LARGEST
 
@@ -69,6 +70,8 @@ class CMLB(ClusteredPolicy):
 
     name = "cmlb"
     label = "CMLB"
+    line_style = LineStyle("#d62728", "^")
+    in_paper = True
     Parameters = CMLBParameters
     State = CMLBState
 

@@ -28,6 +28,7 @@ from shoal.policies.clustered import ClusteredPolicy
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, add_sample, packed_problem
+from shoal.styles import LineStyle
 from shoal.types import Integers, Matrix, Tensor, Vector
 from shoal.validation import LARGEST, SMALLEST
 
@@ -172,6 +173,7 @@ class ClusterMixture(ClusteredPolicy):
 
     name = "cluster_mixture"
     label = "ClusterMixture (ours)"
+    line_style = LineStyle("#5b2a86", "P", dashes=((3.0, 1.0, 3.0, 1.0, 1.0, 1.0), (2.0, 1.0)), width=2.2)
     Parameters = MixtureParameters
     State = MixtureState
     _clusters_everyone = False

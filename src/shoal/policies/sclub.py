@@ -17,6 +17,7 @@ from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_c
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics
+from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Matrix, Vector
 from shoal.validation import LARGEST
 
@@ -60,6 +61,8 @@ class SCLUB(ClusteredPolicy):
 
     name = "sclub"
     label = "SCLUB"
+    line_style = LineStyle("#8c564b", "s")
+    in_paper = True
     Parameters = SCLUBParameters
     State = SCLUBState
 

@@ -7,14 +7,15 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from tests.experiments.test_tables import make_table, rows_of
+from tests.experiments.test_summaries import make_table, rows_of
 
-from shoal.experiments import beyond, tables
 from shoal.experiments.report import gather
-from shoal.experiments.results import load_results
 from shoal.experiments.runner import run_experiment
-from shoal.experiments.spec import load_preset
-from shoal.experiments.tables import Names
+from shoal.experiments.summaries import Names, main_rows
+from shoal.paper import beyond
+from shoal.paper.presets import load_preset
+from shoal.paper.report import reproduction
+from shoal.reporting.sections import Table
 
 NAMES = Names(
     {"easy": "Easy", "hard": "Hard", "line": "Line", "none": "None of ours"}, {}, frozenset({"mixture"})
@@ -45,7 +46,7 @@ def made_up() -> pa.Table:
 
 def found() -> list[beyond.Contest]:
     table = made_up()
-    return beyond.contests(table, tables.main_rows(table, NAMES))
+    return beyond.contests(table, main_rows(table, NAMES))
 
 
 def test_a_scenario_is_judged_at_the_fixed_alpha_against_the_best_of_the_others() -> None:
@@ -77,17 +78,20 @@ def test_what_it_loses_is_said() -> None:
 
 
 def test_the_table_by_hand() -> None:
-    text = beyond.markdown(found()).splitlines()
-    assert len(text) == 2 + 3
-    assert [len(line.split("|")) for line in text] == [len(beyond.HEADER) + 2] * 5
+    section = beyond.beyond_section(found())
+    table = next(part for part in section.parts if isinstance(part, Table))
+    text = ["| " + " | ".join(line) + " |" for line in table.lines]
+    assert len(text) == 3
+    assert [len(line) for line in table.lines] == [len(table.header)] * 3
     half = 4.30265273 / math.sqrt(3.0)  # t with 2 degrees of freedom, standard deviation 1
-    assert text[2] == (
+    assert text[0] == (
         f"| ClusterMixture | Easy | 10 ± 0 (α=0.1) | 110 ± {10 * half:.0f} (α=0.3) | 31 ± {half:.0f} (α=0.1) "
         f"| 15 ± {half:.0f} | 12 ± {half:.0f} (α=1) | −16 (−16 to −16) | yes | −95 (−117 to −73) | yes "
         "| 1.50 |"
     )
-    assert "| +5 (+4 to +6) | no |" in text[3]
-    assert text[4] == "| ClusterMixture | Line | – | – | – | 7 | – | – | – | – | – | – |"
+    assert "| +5 (+4 to +6) | no |" in text[1]
+    assert text[2] == "| ClusterMixture | Line | – | – | – | 7 | – | – | – | – | – | – |"
+    assert beyond.beyond_section([]).parts == []
 
 
 def test_the_preset_plays_and_is_judged_in_every_scenario(tmp_path: Path) -> None:
@@ -96,7 +100,7 @@ def test_the_preset_plays_and_is_judged_in_every_scenario(tmp_path: Path) -> Non
     environments = tuple(item for item in preset.environments if not item.optional)
     spec = msgspec.structs.replace(preset, horizon=40, runs=2, alphas=(0.3,), environments=environments)
     run_experiment(spec, tmp_path)
-    judged = gather(tmp_path, load_results(tmp_path)).contests
+    judged = reproduction(gather(tmp_path)).contests
     titles = [item.title for item in environments]
     assert [contest.title for contest in judged] == titles
     for contest in judged:

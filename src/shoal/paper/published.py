@@ -14,7 +14,7 @@ class Published(NamedTuple):
     std: float
 
 
-class Setting(NamedTuple):
+class PublishedSetting(NamedTuple):
     """What has to agree before a difference from the printed figures means anything."""
 
     horizon: int
@@ -31,11 +31,11 @@ RUNS = 50
 CPU_HOURS = 50 * 7 * 24
 """What the authors report for all their experiments: a week on 50 CPUs."""
 
-SETTINGS: dict[str, Setting] = {
-    "synthetic-m3-w1": Setting(horizon=50_000, n_agents=100, dim=10, n_arms=15, gap=0.2),
-    "synthetic-m3-w7": Setting(horizon=50_000, n_agents=100, dim=10, n_arms=15, gap=1.27),
-    "movielens": Setting(horizon=50_000, n_agents=100, dim=10, n_arms=30, gap=None),
-    "yahoo-ltr": Setting(horizon=50_000, n_agents=100, dim=10, n_arms=30, gap=None),
+SETTINGS: dict[str, PublishedSetting] = {
+    "synthetic-m3-w1": PublishedSetting(horizon=50_000, n_agents=100, dim=10, n_arms=15, gap=0.2),
+    "synthetic-m3-w7": PublishedSetting(horizon=50_000, n_agents=100, dim=10, n_arms=15, gap=1.27),
+    "movielens": PublishedSetting(horizon=50_000, n_agents=100, dim=10, n_arms=30, gap=None),
+    "yahoo-ltr": PublishedSetting(horizon=50_000, n_agents=100, dim=10, n_arms=30, gap=None),
 }
 
 FINAL_REGRET: dict[str, dict[str, Published]] = {

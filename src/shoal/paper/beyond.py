@@ -10,24 +10,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from shoal.experiments import tables
-from shoal.experiments.tables import Paired, Row, Summary, unique
+from shoal.experiments.report import PAIRED_COLUMNS, Column, line, table_of
+from shoal.experiments.summaries import Paired, Row, pair_up, unique
+from shoal.paper.comparison import is_ours, reference_row
 from shoal.policies.registry import policy_class
+from shoal.reporting.sections import Section, Text
 
-HEADER = (
-    "ours",
-    "scenario",
-    "Oracle",
-    "Ind",
-    "BASS",
-    "fixed α",
-    "best α",
-    "fixed minus BASS",
-    "below BASS",
-    "fixed minus Ind",
-    "below Ind",
-    "fixed over Oracle",
-)
+KEY, TITLE = "beyond", "Beyond the paper: our own policies"
 NOTE = (
     "These policies are ours, not the paper's. Mean final regret with its 95% interval (Student t), then the "
     "differences run by run on the same seeds with theirs (paired t): negative favours ours. Ours are run at "
@@ -65,15 +54,16 @@ class Contest:
 def contests(table: pa.Table, rows: Sequence[Row]) -> list[Contest]:
     """The scenarios in which each policy of ours was run, in the order of `rows`."""
     found = []
+    own_policies = unique(row.policy for row in rows if is_ours(row))
     scenarios = unique(row.environment for row in rows)
-    for policy, environment in itertools.product(tables.OURS, scenarios):
+    for policy, environment in itertools.product(own_policies, scenarios):
         here = [row for row in rows if row.environment == environment]
         ours = [row for row in here if row.policy == policy]
         if not ours:
             continue
         own = next((row for row in ours if row.fixed), ours[0])
-        others = tables.reference_row(here), _first(here, "independent"), _first(here, "oracle")
-        pairs = [tables.pair_up(table, own, other) for other in others]
+        others = reference_row(here), _first(here, "independent"), _first(here, "oracle")
+        pairs = [pair_up(table, own, other) for other in others]
         found.append(
             Contest(
                 own.title,
@@ -96,30 +86,6 @@ def verdict(pair: Paired | None) -> str:
     if pair is None or not pair.low <= pair.high:
         return "–"
     return "yes" if pair.high < 0.0 else "no" if pair.low > 0.0 else "unclear"
-
-
-def line(contest: Contest) -> list[str]:
-    """A line of the table, as text; the columns are those of `HEADER`."""
-    bass, independent = contest.against(contest.bass), contest.against(contest.independent)
-    return [
-        name(contest.ours),
-        contest.title,
-        _mean(contest.oracle),
-        _mean(contest.independent),
-        _mean(contest.bass),
-        _mean(contest.ours),
-        _mean(contest.best),
-        _difference(bass),
-        verdict(bass),
-        _difference(independent),
-        verdict(independent),
-        "–" if contest.ratio is None else f"{contest.ratio:.2f}",
-    ]
-
-
-def markdown(found: Sequence[Contest]) -> str:
-    """The table of all scenarios, as in docs/beyond.md."""
-    return tables.markdown_table(HEADER, map(line, found))
 
 
 def summary(found: Sequence[Contest]) -> str:
@@ -155,7 +121,7 @@ def _first(rows: Sequence[Row], policy: str) -> Row | None:
 def _mean(row: Row | None) -> str:
     if row is None:
         return "–"
-    s: Summary = row.regret
+    s = row.regret
     text = f"{s.mean:,.0f}" if s.runs == 1 else f"{s.mean:,.0f} ± {s.high - s.mean:,.0f}"
     return text if row.fixed else f"{text} (α={row.alpha:g})"
 
@@ -163,5 +129,39 @@ def _mean(row: Row | None) -> str:
 def _difference(pair: Paired | None) -> str:
     if pair is None:
         return "–"
-    _, difference, interval, *_ = tables.paired_line(pair)
+    _, difference, interval, *_ = line(PAIRED_COLUMNS, pair)
     return f"{difference} ({interval})"
+
+
+COLUMNS = (
+    Column("ours", lambda contest: name(contest.ours)),
+    Column("scenario", lambda contest: contest.title),
+    Column("Oracle", lambda contest: _mean(contest.oracle)),
+    Column("Ind", lambda contest: _mean(contest.independent)),
+    Column("BASS", lambda contest: _mean(contest.bass)),
+    Column("fixed α", lambda contest: _mean(contest.ours)),
+    Column("best α", lambda contest: _mean(contest.best)),
+    Column("fixed minus BASS", lambda contest: _difference(contest.against(contest.bass))),
+    Column("below BASS", lambda contest: verdict(contest.against(contest.bass))),
+    Column("fixed minus Ind", lambda contest: _difference(contest.against(contest.independent))),
+    Column("below Ind", lambda contest: verdict(contest.against(contest.independent))),
+    Column("fixed over Oracle", lambda contest: "–" if contest.ratio is None else f"{contest.ratio:.2f}"),
+)
+
+
+def beyond_section(found: Sequence[Contest]) -> Section:
+    """Our policies in every scenario, and run by run; without parts where none was run."""
+    if not found:
+        return Section(KEY, TITLE, [])
+    tables = [
+        table_of(
+            f"{contest.title}: {contest.ours.label} minus each method, final regret",
+            PAIRED_COLUMNS,
+            contest.pairs,
+        )
+        for contest in found
+        if contest.pairs
+    ]
+    return Section(
+        KEY, TITLE, [Text(NOTE), table_of("Our policies in every scenario", COLUMNS, found), *tables]
+    )

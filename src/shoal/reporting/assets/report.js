@@ -23,9 +23,10 @@
       c.closePath();
     },
     x: (c, x, y, r) => { c.moveTo(x - r, y - r); c.lineTo(x + r, y + r); c.moveTo(x - r, y + r); c.lineTo(x + r, y - r); },
+    X: (c, x, y, r) => shapes.x(c, x, y, r),
     "+": (c, x, y, r) => { c.moveTo(x - r, y); c.lineTo(x + r, y); c.moveTo(x, y - r); c.lineTo(x, y + r); },
   };
-  const open = new Set(["x", "+"]);
+  const open = new Set(["x", "X", "+"]);
 
   function polygon(c, x, y, r, corners, start) {
     for (let k = 0; k < corners; k++) {
@@ -37,16 +38,16 @@
 
   function drawMarker(c, series, x, y, r) {
     c.beginPath();
-    shapes[series.marker](c, x, y, r);
+    (shapes[series.marker] || shapes.o)(c, x, y, r);
     c.fillStyle = c.strokeStyle = series.color;
-    c.lineWidth = r / 2.5;
+    c.lineWidth = series.marker === "X" ? r : r / 2.5;
     open.has(series.marker) ? c.stroke() : c.fill();
   }
 
   // Exact numbers: thousands separated as in the tables, whatever the reader's locale.
   const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
   const fine = new Intl.NumberFormat("en-US", { maximumFractionDigits: 2 });
-  const number = (chart, value) => (chart.kind === "f1" ? value.toFixed(2) : whole.format(value)).replace("-", "−");
+  const number = (chart, value) => (chart.digits ? value.toFixed(chart.digits) : whole.format(value)).replace("-", "−");
 
   function element(tag, attributes, ...children) {
     const node = document.createElement(tag);
@@ -72,7 +73,6 @@
 
   function build(figure) {
     const chart = charts[figure.dataset.chart];
-    const isAlpha = chart.kind === "alpha";
     const state = { log: chart.log, plot: null };
     const box = element("div", { className: "plot", tabIndex: 0 });
     box.setAttribute("role", "group");
@@ -92,10 +92,10 @@
     const buttons = element("div", { className: "buttons" }, reset, all);
     reset.addEventListener("click", () => state.plot.setData(state.plot.data, true));
     all.addEventListener("click", () => [...hidden].forEach((method) => choose(method, true)));
-    if (chart.kind !== "f1") {
+    if (chart.switch) {
       const log = element("input", { type: "checkbox", checked: state.log, className: "log" });
       log.addEventListener("change", () => { state.log = log.checked; draw(); });
-      buttons.append(element("label", {}, log, " logarithmic regret"));
+      buttons.append(element("label", {}, log, " " + chart.switch));
     }
     buttons.append(element("span", { className: "hint" }, "Drag to zoom; hover or use the arrow keys for values."));
     figure.prepend(buttons, box, heading, list);
@@ -103,7 +103,7 @@
 
     function read(index) {
       const at = index == null ? chart.x.length - 1 : index;
-      heading.textContent = isAlpha ? "Final regret at α = " + fine.format(chart.x[at]) : "Round " + whole.format(chart.x[at]);
+      heading.textContent = chart.reading + fine.format(chart.x[at]);
       heading.textContent += " — mean (95% interval)";
       chart.series.forEach((series, k) => {
         const mean = series.mean[at];
@@ -114,12 +114,12 @@
 
     function markers(u) {
       const c = u.ctx, ratio = devicePixelRatio, count = chart.x.length;
-      const spacing = isAlpha ? 1 : Math.max(Math.floor(count / 8), 1);
+      const spacing = chart.every_point ? 1 : Math.max(Math.floor(count / 8), 1);
       c.save();
       c.beginPath(); c.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height); c.clip();
       chart.series.forEach((series, k) => {
         if (hidden.has(series.method)) return;
-        const first = isAlpha ? 0 : Math.floor((k * spacing) / chart.series.length);
+        const first = chart.every_point ? 0 : Math.floor((k * spacing) / chart.series.length);
         for (let i = first; i < count; i += spacing) {
           if (series.mean[i] == null) continue;
           drawMarker(c, series, u.valToPos(chart.x[i], "x", true), u.valToPos(u.data[3 * k + 1][i], "y", true), 3.2 * ratio);
@@ -151,7 +151,7 @@
         cursor: { drag: { x: true, y: true, uni: 25 }, points: { show: false } },
         scales: {
           x: { time: false },
-          y: state.log ? { distr: 3 } : { auto: true, range: chart.kind === "f1" ? (u, low, high) => [-0.03, 1.03] : fromZero },
+          y: state.log ? { distr: 3 } : { auto: true, range: chart.limits ? () => chart.limits : fromZero },
         },
         series, bands,
         axes: [
