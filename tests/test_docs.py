@@ -20,7 +20,9 @@ def python_blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/adding-a-policy.md", "docs/theory.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/adding-a-policy.md", "docs/adding-an-environment.md", "docs/theory.md"]
+)
 def test_examples_run(page: str, tmp_path: Path) -> None:
     blocks = python_blocks(page)
     assert blocks

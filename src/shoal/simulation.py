@@ -280,7 +280,8 @@ def _draw_schedule(
             return np.arange(horizon + 1), by_rank[ranks]
         return np.arange(horizon + 1) * n_agents, np.tile(np.arange(n_agents), horizon)
     if not isinstance(pulling, Sequence | np.ndarray):
-        raise ValueError(f"pulling must be a word or a sequence with one entry per round, got {pulling!r}")
+        found = validation.show(pulling)
+        raise ValueError(f"pulling must be a word or a sequence with one entry per round, got {found}")
     rounds = [np.atleast_1d(np.asarray(entry)) for entry in pulling]
     if len(rounds) != horizon:
         raise ValueError(f"pulling must have one entry for each of the {horizon} rounds, got {len(rounds)}")

@@ -257,11 +257,11 @@ def _resolve_one(key: str, value: Any, environment: Environment) -> Any:
             raise ValueError(f"{key} = {value!r} needs an environment with known clusters")
         return environment.labels if match["name"] == "labels" else len(np.unique(environment.labels))
     if match["name"] in ("noise_scale", "param_norm"):
-        known = float(getattr(environment, match["name"]))
+        is_noise = match["name"] == "noise_scale"
+        known = environment.noise_bound if is_noise else environment.param_norm
         if math.isnan(known):
-            raise ValueError(
-                f"{key} = {value!r} needs an environment with true parameters; give a number here"
-            )
+            wanted = "noise of a known scale" if is_noise else "true parameters"
+            raise ValueError(f"{key} = {value!r} needs an environment with {wanted}; give a number here")
         return known
     if math.isnan(environment.gap):
         raise ValueError(f"{key} = {value!r} needs an environment with a known gap")

@@ -55,6 +55,8 @@ def single(
         (dict(item.parameters) for preset in known for item in preset.environments if item.kind == kind),
         _sizes(kind),
     )
+    if "noise" in (environment_parameters or {}):
+        environment.pop("noise_scale", None)  # that of the preset's own noise
     method = next(
         (dict(item.parameters) for preset in known for item in preset.methods if item.policy == policy), {}
     )
