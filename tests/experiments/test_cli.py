@@ -139,7 +139,8 @@ def test_bench_measures_the_sizes_it_is_given(tmp_path: Path) -> None:
     assert "independent" in done.stdout
     assert "oracle" in done.stdout
     assert "bass" not in done.stdout
-    assert done.stderr == ""
+    said = done.stderr.splitlines()
+    assert all(line.startswith("shoal: compiling") for line in said), said  # on a cold cache
 
 
 def test_version_and_help(tmp_path: Path) -> None:
