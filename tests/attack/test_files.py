@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from tests.attack.common import SCALE, run
 from tests.attack.hostile import pack, saved
-from tests.contracts.test_policies import OWN, every_policy, kept, play
+from tests.contracts.test_policies import CLASSES, every_policy, kept, play
+from tests.saved.make import OWN as OLD
 from tests.saved.make import go_on
 
 import shoal
 from shoal import fields
 from shoal.policies import files
-from shoal.policies.registry import _registered
 from shoal.policies.steps import Common, step
 from shoal.types import Vector
 
@@ -35,7 +35,7 @@ def test_mutated_files_of_every_policy_are_refused_or_work() -> None:
 
 @every_policy
 def test_every_field_is_declared(name: str) -> None:
-    leaves = fields.leaves(_registered[name].State)
+    leaves = fields.leaves(CLASSES[name].State)
     assert len(leaves) > 10
     for leaf in leaves:
         if leaf.field.role is fields.Role.KEPT and leaf.field.dtype.kind in "iu":
@@ -126,7 +126,7 @@ def test_contents_that_do_not_fit_together(
 
 
 @pytest.mark.parametrize("version", range(1, files.FORMAT + 1))
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", OLD)
 def test_files_of_every_format_ever_written_go_on_as_they_did(name: str, version: int) -> None:
     folder = SAVED / f"format-{version}"
     expected = json.loads((folder / "expected.json").read_text())[name]

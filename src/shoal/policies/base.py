@@ -25,7 +25,7 @@ from shoal.kernels.random import random_state
 from shoal.policies import files
 from shoal.policies.files import PolicyFileError
 from shoal.policies.locking import give_lock
-from shoal.policies.parameters import Parameters, check, signature
+from shoal.policies.parameters import Parameters, check, described, signature
 from shoal.policies.steps import BADLY_SCALED, REFUSED, choose_checked, revise, update_checked
 from shoal.statistics import amend_row, forget_row, lacks, problem, start_rows
 from shoal.styles import LineStyle
@@ -39,20 +39,7 @@ _OWN = ("lock", "_pinned")
 class Policy(ABC):
     """Base class of the policies of the paper. Subclasses provide a state and the hooks below.
 
-    Parameters
-    ----------
-    n_agents, dim : int
-        Number of agents, which may be 0 and grow, and dimension of the arms.
-    **parameters
-        Those of the class's `Parameters`; of every policy:
-    alpha : float
-        Width of the confidence bonus, at least 0.
-    ridge : float
-        Regularisation λ of every agent's design matrix.
-    epsilon : float
-        Probability of playing a uniformly drawn arm instead.
-    seed : int or None
-        Seed of the policy's own randomness (exploration, random starts).
+    `Policy(n_agents, dim, **parameters)`; the parameters are those of the class's `Parameters`.
     """
 
     name: ClassVar[str]
@@ -80,6 +67,8 @@ class Policy(ABC):
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         cls.__signature__ = signature(cls.Parameters)  # type: ignore[attr-defined]
+        if "__doc__" in vars(cls) and cls.__doc__:
+            cls.__doc__ = described(cls.Parameters, cls.__doc__)
 
     def __init__(self, n_agents: int, dim: int, **parameters: Any) -> None:
         self._configure(dim, parameters)
@@ -90,6 +79,11 @@ class Policy(ABC):
         give_lock(self)
         self._dim = validation.positive_int("dim", dim)
         self._parameters = check(self.Parameters, type(self).__name__, parameters)
+
+    @classmethod
+    def typical(cls, world: Any) -> dict[str, Any]:
+        """Parameters, beside alpha and seed, to try the policy with in an environment: published ones."""
+        return {}
 
     # Hooks
 
@@ -328,7 +322,7 @@ class Policy(ABC):
         self._amend("correct", agent, x, new - old, removes=False, reconsider=reconsider)
 
     def retract(self, agent: int, x: ArrayLike, reward: float, *, reconsider: bool = False) -> None:
-        """Take back a sample of `agent`: arm `x`, shape (d,), that gave `reward`; otherwise like `correct`."""
+        """Take back a sample of `agent`: arm `x` that gave `reward`; otherwise like `correct`."""
         x = validation.vector("x", x, self._dim)
         reward = validation.number("reward", reward, low=-validation.LARGEST, high=validation.LARGEST)
         self._amend("retract", agent, x, -reward, removes=True, reconsider=reconsider)

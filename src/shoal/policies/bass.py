@@ -157,13 +157,19 @@ class BASSParameters(Parameters, frozen=True, kw_only=True):
         Meta(ge=SMALLEST, le=LARGEST, description="Scale of the ellipsoids: larger values share longer."),
     ] = 2.0
     radius: Annotated[
-        Literal["beta", "beta_squared"], Meta(description="Scale the ellipsoids by β or by β².")
+        Literal["beta", "beta_squared"],
+        Meta(description="Scale by β (as published figures do) or β² (as the proofs do; try γ = 1.25)."),
     ] = "beta"
     noise_scale: Annotated[
         float, Meta(ge=SMALLEST, le=LARGEST, description="R, the scale of the sub-Gaussian noise.")
     ] = 1.0
     param_norm: Annotated[
-        float, Meta(ge=0.0, le=LARGEST, description="S, a bound on the norm of every agent's parameter.")
+        float,
+        Meta(
+            ge=0.0,
+            le=LARGEST,
+            description="S, a bound on every agent's ‖θ‖; 0 is the radius as the paper prints it.",
+        ),
     ] = 1.0
 
 
@@ -190,20 +196,6 @@ class Explanation(NamedTuple):
 class BASS(Policy):
     """Shares samples along the edges of a graph; cuts (i, j) when `max_s f(s) > γ²/4`.
 
-    Parameters
-    ----------
-    delta : float
-        Confidence level of the ellipsoids, in (0, 1).
-    gamma : float
-        Scale of the ellipsoids: larger values share longer.
-    radius : {"beta", "beta_squared"}
-        Scale the ellipsoids by β (as published figures do) or by β² (as the proofs do; try γ = 1.25 with it).
-    noise_scale : float
-        R, the scale of the sub-Gaussian noise.
-    param_norm : float
-        S, a bound on the norm of every agent's parameter: β has the summand √ridge · S. 0 is the radius as
-        the paper prints it; its authors run it with S (docs/algorithms.md).
-
     Examples
     --------
     >>> import numpy as np, shoal
@@ -225,6 +217,10 @@ class BASS(Policy):
     in_paper = True
     Parameters = BASSParameters
     State = BASSState
+
+    @classmethod
+    def typical(cls, world: Any) -> dict[str, Any]:
+        return {"delta": 0.1}
 
     def _sizes(self, n_agents: int) -> dict[str, int]:
         sizes = super()._sizes(n_agents)

@@ -4,7 +4,7 @@ The graph starts complete. An edge goes when two local estimates are farther apa
 widths allow; the connected components are the clusters.
 """
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from msgspec import Meta
@@ -46,11 +46,6 @@ class CLUBParameters(Parameters, frozen=True, kw_only=True):
 class CLUB(ClusteredPolicy):
     """Cuts (i, j) when `‖θ̂_i − θ̂_j‖ > γ (F(T_i) + F(T_j))`; pools connected components.
 
-    Parameters
-    ----------
-    gamma : float
-        Scale of the threshold.
-
     Notes
     -----
     Departs from its source: the graph starts complete, not as a random graph (docs/algorithms.md).
@@ -62,6 +57,10 @@ class CLUB(ClusteredPolicy):
     in_paper = True
     Parameters = CLUBParameters
     State = CLUBState
+
+    @classmethod
+    def typical(cls, world: Any) -> dict[str, Any]:
+        return {"gamma": getattr(world, "gap", 1.0) / 4}
 
     @property
     def separation_time(self) -> Integers:

@@ -4,7 +4,7 @@ For the first rounds every agent learns alone. Then agents whose estimates are c
 that are too small are thrown together, and from then on each cluster learns as one.
 """
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from msgspec import Meta
@@ -54,15 +54,6 @@ class CMLBParameters(Parameters, frozen=True, kw_only=True):
 class CMLB(ClusteredPolicy):
     """Independent learning for `exploration_rounds` rounds, then one clustering by `‖θ̂_i − θ̂_j‖ < γ`.
 
-    Parameters
-    ----------
-    gamma : float
-        Distance below which two agents are joined.
-    exploration_rounds : int
-        Rounds of independent learning T_e.
-    min_cluster_fraction : float
-        Components with fewer than this share of all agents are merged into one.
-
     Notes
     -----
     Departs from its source: when no two agents are close, every agent stays alone (docs/algorithms.md).
@@ -74,6 +65,10 @@ class CMLB(ClusteredPolicy):
     in_paper = True
     Parameters = CMLBParameters
     State = CMLBState
+
+    @classmethod
+    def typical(cls, world: Any) -> dict[str, Any]:
+        return {"gamma": getattr(world, "gap", 1.0) / 4}
 
     def _reconsider(self, agent: int) -> None:
         """Join the cluster of the nearest agent, if that is closer than γ; else be alone."""

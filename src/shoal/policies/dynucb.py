@@ -4,7 +4,7 @@ Every agent belongs to one of M clusters, drawn at random at first. After each o
 moves to the cluster whose estimate is nearest to its own.
 """
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from msgspec import Meta
@@ -39,11 +39,6 @@ class DynUCBParameters(Parameters, frozen=True, kw_only=True):
 class DynUCB(ClusteredPolicy):
     """Agents move to the nearest of `n_clusters` clusters: `argmin_c ‖θ̂_i − θ̂_c‖`.
 
-    Parameters
-    ----------
-    n_clusters : int
-        Number of clusters M.
-
     Notes
     -----
     Departs from its source in nothing we know of; what was unclear there is settled in docs/algorithms.md.
@@ -55,6 +50,10 @@ class DynUCB(ClusteredPolicy):
     in_paper = True
     Parameters = DynUCBParameters
     State = DynUCBState
+
+    @classmethod
+    def typical(cls, world: Any) -> dict[str, Any]:
+        return {"n_clusters": len(np.unique(world.labels))}
 
     def _sizes(self, n_agents: int) -> dict[str, int]:
         return {**super()._sizes(n_agents), "clusters": self._parameters.n_clusters}

@@ -145,17 +145,6 @@ class ClusterMixture(ClusteredPolicy):
     members times the evidence for pooling the agent's samples with theirs, against not pooling them. After
     each of its pulls an agent's cluster is drawn from π.
 
-    Parameters
-    ----------
-    spread : float
-        η, how much not knowing the cluster makes an agent explore; at least 0.
-    concentration : float
-        c, the weight of a cluster of its own, beside the number of members of the others; positive.
-    redraws : int
-        Other agents, drawn at random, whose cluster is drawn again after each pull; at most 1000.
-    noise_scale : float or None
-        Scale of the noise; None: estimated from the agents' prediction errors.
-
     Examples
     --------
     >>> import numpy as np, shoal

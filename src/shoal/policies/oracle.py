@@ -38,13 +38,7 @@ class OracleParameters(Parameters, frozen=True, kw_only=True):
 
 
 class Oracle(ClusteredPolicy):
-    """LinUCB with the samples of all agents of the same label pooled.
-
-    Parameters
-    ----------
-    labels : sequence of int, shape (n_agents,)
-        The true cluster of each agent, integers of at least 0.
-    """
+    """LinUCB with the samples of all agents of the same label pooled."""
 
     name = "oracle"
     label = "Oracle"
@@ -53,6 +47,10 @@ class Oracle(ClusteredPolicy):
 
     Parameters = OracleParameters
     State = OracleState
+
+    @classmethod
+    def typical(cls, world: Any) -> dict[str, Any]:
+        return {"labels": world.labels}
 
     def __init__(self, n_agents: int, dim: int, **parameters: Any) -> None:
         if "labels" in parameters:
