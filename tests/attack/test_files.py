@@ -96,7 +96,7 @@ def test_fortran_order_and_other_byte_order_load_like_ours(name: str, tmp_path: 
 @pytest.mark.parametrize(
     ("name", "field", "value", "message"),
     [
-        ("club", "connected", True, "holds an edge to oneself"),
+        ("club", "apart", -1, "apart parts an agent from itself"),
         ("sclub", "labels", 2**40, "holds 1099511627776, which is not less than 11"),
         ("sclub", "next_stage", 4, "stages start in rounds 1, 3, 7, 15"),
         ("sclub", "next_stage", -1, "holds -1, which is less than 1"),

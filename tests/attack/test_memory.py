@@ -27,8 +27,9 @@ def test_the_check_counts_what_the_state_takes(
 
     monkeypatch.setattr(base.Policy, "_refuse", note)
     policy = shoal.make_policy(name, n_agents, dim, **{"alpha": 0.5, **OWN.get(name, {}), **own})
-    arrays = [value for value in fields.flatten(policy.state).values() if isinstance(value, np.ndarray)]
-    assert checked == [sum(value.nbytes for value in arrays)] == [policy.nbytes]
+    sizes = policy._sizes(n_agents)
+    arrays = [leaf.used(policy.state, sizes) for leaf in fields.leaves(policy.State)]
+    assert checked == [sum(getattr(value, "nbytes", 0) for value in arrays)] == [policy.nbytes]
 
 
 def test_labels_far_apart_take_no_more_than_labels_close_by() -> None:

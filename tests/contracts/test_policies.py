@@ -47,7 +47,7 @@ def world() -> shoal.Environment:
 def kept(policy: Any) -> dict[str, Any]:
     """What a policy saves: all that its future depends on."""
     return {
-        leaf.name: leaf.used(policy.state)
+        leaf.name: leaf.used(policy.state, policy._sizes(policy.n_agents))
         for leaf in fields.leaves(policy.State)
         if leaf.field.role is fields.Role.KEPT
     }
@@ -56,7 +56,7 @@ def kept(policy: Any) -> dict[str, Any]:
 def snapshot(policy: Any) -> bytes:
     """Everything but work space."""
     return b"".join(
-        np.asarray(leaf.used(policy.state)).tobytes()
+        np.asarray(leaf.used(policy.state, policy._sizes(policy.n_agents))).tobytes()
         for leaf in fields.leaves(policy.State)
         if leaf.field.role is not fields.Role.SCRATCH
     )
@@ -258,7 +258,7 @@ def test_files_that_are_not_policies(name: str, tmp_path: Path) -> None:
     rewrite({key: value for key, value in header.items() if key != "dim"}, arrays)
     refused("lacks 'dim' in its header")
     rewrite(header | {"format": 99}, arrays)
-    refused("has format 99; this version reads formats 1 to 4")
+    refused("has format 99; this version reads formats 1 to 5")
     rewrite(header | {"policy": "unheard-of"}, arrays)
     with pytest.raises(ValueError, match="unknown policy 'unheard-of'"):
         shoal.load_policy(path)

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from shoal import fields, validation
 from shoal.kernels.bits import WORD
 from shoal.kernels.graphs import count_edges
-from shoal.kernels.pinned import pin
+from shoal.kernels.pinned import Pinned, pin, places_of_lengths
 from shoal.kernels.random import random_state
 from shoal.policies import files
 from shoal.policies.files import PolicyFileError
@@ -29,10 +29,16 @@ from shoal.policies.parameters import Parameters, check, described, signature
 from shoal.policies.steps import BADLY_SCALED, REFUSED, choose_checked, revise, update_checked
 from shoal.statistics import amend_row, forget_row, lacks, problem, start_rows
 from shoal.styles import LineStyle
-from shoal.types import Booleans, Integers, Vector
+from shoal.types import AnyArray, Booleans, Integers, Vector
 
 FLOAT64 = np.dtype(np.float64)
-_OWN = ("lock", "_pinned")
+MANY = 256
+"""Agents from which on a new policy has room for more."""
+SPARE = 32
+"""Newcomers that tables have room for at least."""
+AMPLE = 2**15
+"""Agents for whom there is room, in all other arrays, when a policy has grown once."""
+_OWN = ("lock", "_pinned", "_room")
 """Attributes that a copy of a policy makes anew."""
 
 
@@ -54,9 +60,13 @@ class Policy(ABC):
     State: ClassVar[type]
     """A NamedTuple with fields `common` and `local`, every field declared (see `shoal.fields`)."""
     state: Any
+    _room: fields.Room
+    """The state's arrays, with room for newcomers."""
     _parameters: Any
     _pinned: tuple[Any, Any] = None, None
     """A state and what `pin` made of it."""
+    _places: list[AnyArray] | None = None
+    """Where lengths that grow stand in what is pinned."""
     _warned: bool = False
     """Whether a warning of badly scaled arms has been given."""
     _changing: str = ""
@@ -157,10 +167,46 @@ class Policy(ABC):
         """The state of so many agents that have seen nothing."""
         sizes = self._sizes(n_agents)
         self._check_memory(sizes)
-        state: Any = fields.make(self.State, sizes, self._settings())
+        self._room = self._make_room(n_agents)
+        state = self._room.show(sizes)
         state.common.rng[:] = random_state(self._parameters.seed)
         self._start_newcomers(state, 0)
         return state
+
+    def _make_room(self, n_agents: int) -> fields.Room:
+        """Arrays for so many agents: no longer than that where they are few and quickly copied."""
+        exact = self._sizes(n_agents)
+        foreseen = self._foreseen(n_agents) if n_agents >= MANY else fields.Foreseen(exact, exact)
+        try:
+            return fields.Room(self.State, foreseen, self._settings())
+        except MemoryError:  # a machine that promises no memory beyond what it has
+            return fields.Room(self.State, fields.Foreseen(exact, exact), self._settings())
+
+    def _foreseen(self, n_agents: int) -> fields.Foreseen:
+        """Sizes to make room for when arrays are made for so many agents.
+
+        Memory that is not touched costs nothing, so there may be much of it, unless the machine could not
+        hold it. The columns of tables are paid for with every row.
+        """
+        tables = self._sizes_ahead(n_agents + n_agents // 2 + SPARE, n_agents)
+        many, available = max(16 * n_agents, AMPLE), 0.5 * _physical_memory()
+        while many > tables["agents"]:
+            ample = self._sizes_ahead(many, n_agents)
+            if (
+                sum(leaf.nbytes(ample) for leaf in fields.leaves(self.State) if not leaf.is_table)
+                <= available
+            ):
+                return fields.Foreseen(ample, tables)
+            many //= 2
+        exact = self._sizes(n_agents)
+        return fields.Foreseen(tables, tables) if self._fits(tables) else fields.Foreseen(exact, exact)
+
+    def _fits(self, sizes: fields.Sizes) -> bool:
+        return fields.nbytes(self.State, sizes) <= _physical_memory()
+
+    def _sizes_ahead(self, n_agents: int, present: int) -> dict[str, int]:
+        """The sizes of `n_agents`, kept in the same way as those of the `present` ones."""
+        return self._sizes(n_agents)
 
     def _start_newcomers(self, state: Any, first: int) -> None:
         start_rows(state.local, first, state.common.ridge)
@@ -174,6 +220,8 @@ class Policy(ABC):
         if not (_is_plain(arms) and arms.ndim == 2 and arms.shape[1] == self._dim and arms.shape[0] > 0):
             arms = validation.matrix("arms", arms, columns=self._dim).copy()
         with self.lock:
+            if self._changing:
+                self._refuse_if_changing()
             choice = choose_checked(self._pinned_state(), agent, arms)
         if choice < 0:
             validation.matrix("arms", arms, columns=self._dim)
@@ -189,6 +237,8 @@ class Policy(ABC):
         except (TypeError, ValueError, OverflowError):
             raise ValueError(f"reward must be a number, got {validation.show(reward)}") from None
         with self.lock:
+            if self._changing:
+                self._refuse_if_changing()
             self.reserve(1)
             accepted = update_checked(self._pinned_state(), agent, x, reward)
         if accepted == REFUSED:
@@ -207,7 +257,13 @@ class Policy(ABC):
     def _pinned_state(self) -> Any:
         """The state as the compiled online calls take it; made anew when the state was replaced."""
         if self._pinned[0] is not self.state:
-            self._pinned = self.state, pin(self.state)
+            self._pin(self.state)
+        return self._pinned[1]
+
+    def _pin(self, state: Any) -> Any:
+        """A state as compiled functions that take a pinned one want it."""
+        if self._pinned[0] is not state:
+            self._pinned = state, pin(state, self._pinned[1])
         return self._pinned[1]
 
     # Copies: arrays are never shared, nor is the lock
@@ -222,6 +278,7 @@ class Policy(ABC):
     def __setstate__(self, content: dict[str, Any]) -> None:
         vars(self).update(content)
         give_lock(self)
+        self._room = fields.Room.of(self.state)
 
     # Inspection
 
@@ -268,9 +325,9 @@ class Policy(ABC):
     @property
     def nbytes(self) -> int:
         """Memory of the state, in bytes."""
-        return sum(
-            value.nbytes for value in fields.flatten(self.state).values() if isinstance(value, np.ndarray)
-        )
+        sizes = self._sizes(self.n_agents)
+        logs = [leaf.get(self.state) for leaf in fields.leaves(self.State) if leaf.field.count]
+        return fields.nbytes(self.State, sizes) + sum(int(log.nbytes) for log in logs)
 
     def neighbors(self, agent: int) -> Integers:
         """Ids of the agents whose samples `agent` uses, itself included (𝒩_i)."""
@@ -355,12 +412,22 @@ class Policy(ABC):
         n = validation.positive_int("n", n)
         with self._change("add_agents"):
             first = self.n_agents
-            sizes = self._sizes(first + n)
-            self._check_memory(sizes)
-            state = fields.grow(self.state, sizes)
+            sizes, ahead = self._sizes(first + n), self._sizes_ahead(first + n + (first + n) // 16, first + n)
+            room, pinned = self._room, self._pinned[1]
+            has_moved = not room.is_enough(ahead)
+            if has_moved:
+                self._check_memory(sizes)
+                room.enlarge(self._sizes(first), sizes, self._foreseen(first + n), ahead=ahead)
+            state = room.show(sizes)
+            if isinstance(pinned, Pinned) and self._pinned[0] is self.state and not has_moved:
+                places = room.by_length(places_of_lengths(state)) if self._places is None else self._places
+                self._pinned, self._places = (
+                    (state, pinned.stretched(state, places, room.lengths(sizes))),
+                    places,
+                )
             self._start_newcomers(state, first)
+            self._pin(state)  # lets go of the old arrays
             self.state = state
-            self._pinned = None, None  # let go of the old arrays
         return np.arange(first, first + n)
 
     def remove_agent(self, agent: int, *, withdraw: bool = False) -> None:
@@ -416,8 +483,9 @@ class Policy(ABC):
                 "dim": self.dim,
                 "parameters": {key: files.to_json(value) for key, value in self.parameters.items()},
             }
+            sizes = self._sizes(self.n_agents)
             kept = [leaf for leaf in fields.leaves(self.State) if leaf.field.role is fields.Role.KEPT]
-            content = files.pack(header, {leaf.name: leaf.used(self.state) for leaf in kept})
+            content = files.pack(header, {leaf.name: leaf.used(self.state, sizes) for leaf in kept})
         files.write_atomically(Path(path), content)
 
     @classmethod
@@ -436,8 +504,7 @@ class Policy(ABC):
             sizes = policy._sizes(contents.n_agents)
             arrays = files.check_arrays(path, cls.State, contents.arrays, sizes, strict=contents.strict)
             policy._check_memory(sizes)
-            policy.state = fields.make(cls.State, sizes, policy._settings())
-            policy.state = fields.assemble(cls.State, fields.flatten(policy.state) | arrays)
+            policy._fill(arrays, sizes)
             if trouble := policy._problem(policy.state):
                 raise PolicyFileError(f"{path}: {trouble}")
             policy._derive(policy.state)
@@ -446,6 +513,16 @@ class Policy(ABC):
         except Exception as error:  # parameters of a wrong type, sizes beyond this machine
             raise PolicyFileError(f"{path} does not hold a {cls.name!r} policy: {error}") from error
         return policy
+
+    def _fill(self, arrays: Mapping[str, Any], sizes: fields.Sizes) -> None:
+        """Make a state that holds these arrays."""
+        self._room = self._make_room(sizes["agents"])
+        logs = {leaf.name for leaf in fields.leaves(self.State) if leaf.field.count}
+        self._room.replace({name: arrays[name] for name in logs})
+        self.state = self._room.show(sizes)
+        for leaf in fields.leaves(self.State):
+            if leaf.name in arrays and leaf.name not in logs:
+                leaf.used(self.state, sizes)[...] = arrays[leaf.name]
 
     def _check_memory(self, sizes: fields.Sizes) -> None:
         """Refuse, before anything is allocated, what this machine cannot hold."""

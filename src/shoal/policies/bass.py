@@ -14,14 +14,12 @@ from msgspec import Meta
 from shoal.fields import (
     AGENTS,
     BLOCKS,
-    COUNT,
     DIM,
     PACKED,
     TRIANGLE,
     Size,
     derived,
     kept,
-    log,
     rows,
     scratch,
     setting,
@@ -29,17 +27,13 @@ from shoal.fields import (
 from shoal.kernels.bits import (
     FULL,
     WORD,
-    add_everywhere,
-    are_mutual,
-    as_set,
-    count_absent,
     has_bit,
     members,
-    set_bit,
 )
 from shoal.kernels.compiled import compiled, inlined
-from shoal.kernels.graphs import distance, pairs_of, pairs_within, separation_times
+from shoal.kernels.graphs import distance
 from shoal.kernels.linalg import add_packed, cholesky, dot, solve_cholesky, sum_packed, trace, unpack
+from shoal.kernels.pinned import unpin
 from shoal.kernels.separation import (
     APART,
     EPS,
@@ -63,12 +57,12 @@ from shoal.kernels.separation import (
 from shoal.kernels.separation import LANES as PAIRS
 from shoal.kernels.twofold import add_scaled, add_to_diagonal, cholesky_twofold
 from shoal.kernels.ucb import LANES, best_arm_of_factor
-from shoal.policies.base import Policy
+from shoal.policies.cuts import Cuts, CuttingPolicy, part
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import REFRESH_EVERY, Statistics, add_sample, amend_packed, is_steep, packed_problem
 from shoal.styles import LineStyle
-from shoal.types import AnyArray, Booleans, Integers, Matrix, Tensor, Vector
+from shoal.types import Booleans, Integers, Matrix, Tensor, Vector
 from shoal.validation import LARGEST, SMALLEST
 
 WITNESS_BYTES = 2**28
@@ -76,10 +70,8 @@ WITNESS_BYTES = 2**28
 SUBTRACTABLE = 2.0**12
 """Largest entry of agents' sums, over the ridge, with which they may be subtracted from a sum of 64: the
 rounding stays below 1e-8 of the ridge, which the pooled A exceeds in every direction."""
-CUT_BYTES = 16
-"""Memory of a cut in the log."""
-ROOM = 2**12
-"""Least room of the log of cuts."""
+MANY = 256
+"""Agents from which on the tables of witnesses get all the columns that they may ever have."""
 FEW = 3
 """Agents of 64 that are sooner tested one by one than screened together once more."""
 OUTLIER = 1000.0
@@ -103,14 +95,6 @@ class BASSScratch(NamedTuple):
     chosen: Annotated[Integers, scratch(PAIRS + WORD)]  # indices of agents
     test: Scratch
     batch: Batch
-
-
-class Cuts(NamedTuple):
-    """Log of the separations, in order; of each pair the lower id first."""
-
-    pairs: Annotated[AnyArray, log(2, count="used", dtype=np.int32, low=0, below=AGENTS)]
-    rounds: Annotated[Integers, log(count="used", **COUNT)]
-    used: Annotated[Integers, kept(1, **COUNT)]
 
 
 class Crowd(NamedTuple):
@@ -193,7 +177,7 @@ class Explanation(NamedTuple):
     """Samples each contributes to the other's pool now."""
 
 
-class BASS(Policy):
+class BASS(CuttingPolicy):
     """Shares samples along the edges of a graph; cuts (i, j) when `max_s f(s) > γ²/4`.
 
     Examples
@@ -223,14 +207,16 @@ class BASS(Policy):
         return {"delta": 0.1}
 
     def _sizes(self, n_agents: int) -> dict[str, int]:
+        return self._sizes_ahead(n_agents, n_agents, exactly=True)
+
+    def _sizes_ahead(self, n_agents: int, present: int, exactly: bool = False) -> dict[str, int]:
         sizes = super()._sizes(n_agents)
-        keeps_witnesses = n_agents**2 * 8 * (self.dim + 1) <= WITNESS_BYTES
-        return {
-            **sizes,
-            "witnesses": n_agents if keeps_witnesses else 0,
-            "crowd": 0 if keeps_witnesses else sizes["blocks"],
-            "offsets": n_agents if keeps_witnesses else WORD,
-        }
+        most = math.isqrt(WITNESS_BYTES // (8 * (self.dim + 1)))
+        if present > most:
+            return {**sizes, "witnesses": 0, "crowd": sizes["blocks"], "offsets": WORD}
+        # Making tables longer takes long where they are large: these get all the columns they may ever need.
+        columns = most if present >= MANY and not exactly else min(n_agents, most)
+        return {**sizes, "witnesses": columns, "crowd": 0, "offsets": max(columns, WORD)}
 
     def _settings(self) -> dict[str, Any]:
         own = self._parameters
@@ -243,77 +229,33 @@ class BASS(Policy):
         }
 
     def _join(self, state: BASSState, first: int) -> None:
-        active, withdrawn = state.common.active, np.flatnonzero(state.common.withdrawn)
-        state.apart[first:] = as_set(state.common.withdrawn)
-        for newcomer in range(first, len(active)) if len(withdrawn) else ():
-            add_everywhere(state.apart, withdrawn, newcomer)
+        active = state.common.active
+        self._part(state, first)
         state.degree[:first] += active[:first] * (len(active) - first)
         state.degree[first:] = np.count_nonzero(active) - 1
         if len(state.witness):  # the origin is in both ellipsoids of two agents who have no samples
             strangers = np.flatnonzero(state.local.pulls)
             for known in (state.witness, state.excess):
-                known[strangers, ..., first:] = np.nan
-                known[first:, ..., strangers] = np.nan
+                known[:, ..., first:] = known[first:] = 0.0
+                known[strangers, ..., first:] = known[first:, ..., strangers] = np.nan
         is_crossing = first > 0 and len(self.state.crowd.sizes) == 0
-        describe(state, 0 if is_crossing else first, len(active))
+        describe(self._pin(state), 0 if is_crossing else first, len(active))
 
     def _derive(self, state: BASSState) -> None:
-        active, n = state.common.active, len(state.degree)
-        state.apart[:, -1:] &= as_set(np.ones(n, dtype=np.bool_))[-1:]  # no bits beyond the last agent
-        state.degree[:] = count_absent(state.apart, as_set(active)) - active
+        state.degree[:] = self._count_neighbors(state)
         state.witness[...] = state.excess[...] = np.nan  # the test will find points
-        describe(state, 0, n)
+        describe(self._pin(state), 0, len(state.degree))
 
     def _problem(self, state: BASSState) -> str:
         if trouble := super()._problem(state):
             return trouble
-        pairs, apart, n = state.cuts.pairs, state.apart, len(state.apart)
-        first, second = pairs.T.astype(np.int64)
-        if (first >= second).any() or len(np.unique(first * n + second)) < len(pairs):
-            return "cuts.pairs are not pairs, the lower id first, each there once"
-        if not (apart[first, second // WORD] >> (second % WORD) & 1).all() or not are_mutual(apart):
-            return "apart does not fit the cuts, or is not mutual"
-        if n == 0:
+        if len(state.lent) == 0:
             return ""
-        sums, sizes = (np.add.reduceat(each, np.arange(0, n, WORD)) for each in (state.lent, abs(state.lent)))
+        starts = np.arange(0, len(state.lent), WORD)
+        sums, sizes = (np.add.reduceat(each, starts) for each in (state.lent, np.abs(state.lent)))
         if (np.abs(state.blocks - sums) > 1e-9 * (sizes + state.common.ridge)).any():
             return "blocks are not the sums of lent"
         return packed_problem(state.lent, state.local, state.common.ridge)
-
-    def reserve(self, pulls: int) -> None:
-        used, n = int(self.state.cuts.used[0]), self.n_agents
-        if used + pulls * (n - 1) > len(self.state.cuts.rounds) < pairs_of(n):
-            self._resize_cuts(min(max(2 * (used + pulls * (n - 1)), ROOM), pairs_of(n)))
-
-    def _resize_cuts(self, room: int) -> None:
-        self._refuse(CUT_BYTES * room, f"room for {room:,} cuts")
-        pairs, rounds, used = self.state.cuts
-        resized = Cuts(np.zeros((room, 2), np.int32), np.zeros(room, np.int64), used)
-        resized.pairs[: used[0]], resized.rounds[: used[0]] = pairs[: used[0]], rounds[: used[0]]
-        self.state = self.state._replace(cuts=resized)
-        self._pinned = None, None  # let go of the old arrays
-
-    @property
-    def cuts(self) -> Integers:
-        """The separations in order, shape (n, 3): the two agents, and the round."""
-        with self.lock:
-            pairs, rounds, (count,) = self.state.cuts
-            return np.column_stack([pairs[:count].astype(np.int64), rounds[:count]])
-
-    def count_edges(self, labels: Integers | None = None) -> tuple[int, int]:
-        if not self.state.common.active.all():
-            return super().count_edges(labels)
-        used = int(self.state.cuts.used[0])
-        edges = pairs_of(self.n_agents) - used
-        if labels is None:
-            return edges, 0
-        ends = labels[self.state.cuts.pairs[:used]]
-        return edges, pairs_within(labels) - int(np.count_nonzero(ends[:, 0] == ends[:, 1]))
-
-    @property
-    def separation_time(self) -> Integers:
-        """Round in which each pair separated, −1 if it never did, shape (N, N)."""
-        return separation_times(self.cuts, self.n_agents)
 
     def explain(self, agent: int, other: int) -> Explanation:
         """Say how far two agents are from separating, or when they did, and what they lend each other."""
@@ -352,39 +294,18 @@ class BASS(Policy):
         state, block = self.state, agent // WORD
         amend_packed(state.lent[agent], x, change, removes, state.local.pulls[agent])
         state.blocks[block] = state.lent[block * WORD : (block + 1) * WORD].sum(axis=0)
-        describe(state, agent, agent + 1)
-        measure(state, agent)
+        describe(self._pin(state), agent, agent + 1)
+        measure(self._pin(state), agent)
 
     def _reconsider(self, agent: int) -> None:
-        state, n = self.state, self.n_agents
-        separated = np.zeros(n, dtype=np.bool_)
+        state = self.state
+        separated = np.zeros(self.n_agents, dtype=np.bool_)
         judge(state, agent, separated)
-        was = members(state.apart[agent], n)
-        separated[state.common.withdrawn] = was[state.common.withdrawn]
-        for other in np.flatnonzero(separated & ~was).tolist():
-            cut(state, agent, other, self.rounds)
-        joined = was & ~separated
-        for other in np.flatnonzero(joined).tolist():
-            for one, two in ((agent, other), (other, agent)):
-                state.apart[one, two // WORD] &= ~(np.int64(1) << (two % WORD))
-                state.degree[one] += state.common.active[two]
+        rejoined = np.flatnonzero(self._set_apart(agent, separated))
+        state.degree[:] = self._count_neighbors(state)
         if len(state.witness):
             for known in (state.witness, state.excess):
-                known[agent, ..., joined] = known[joined, ..., agent] = np.nan
-        first, second = state.cuts.pairs[: state.cuts.used[0]].T
-        mine = np.where(first == agent, second, first)
-        self._forget_cuts(((first == agent) | (second == agent)) & joined[mine])
-
-    def _forget_cuts(self, gone: Booleans) -> None:
-        """Take some of the cuts in use out of the log."""
-        pairs, rounds, used = self.state.cuts
-        stay = np.flatnonzero(~gone)
-        pairs[: len(stay)], rounds[: len(stay)] = pairs[stay], rounds[stay]
-        pairs[len(stay) :], rounds[len(stay) :] = 0, 0
-        used[0] = len(stay)
-
-    def _edges(self) -> Booleans:
-        return ~members(self.state.apart, self.n_agents)
+                known[agent, ..., rejoined] = known[rejoined, ..., agent] = np.nan
 
     def _pool(self, agent: int) -> Booleans:
         return ~members(self.state.apart[agent], self.n_agents)
@@ -403,9 +324,7 @@ class BASS(Policy):
     def _withdraw(self, agent: int) -> None:
         state, block = self.state, agent // WORD
         here = slice(block * WORD, (block + 1) * WORD)
-        others = np.arange(self.n_agents) != agent
-        add_everywhere(state.apart, others, agent)
-        state.apart[agent] = as_set(others)
+        self._isolate(agent)
         state.lent[agent] = 0.0
         state.blocks[block] = state.lent[here].sum(axis=0)
         state.degree[agent] = 0
@@ -414,8 +333,7 @@ class BASS(Policy):
                 known[agent] = known[..., agent] = np.nan
         if len(state.crowd.sizes):
             state.crowd.sizes[block] = np.abs(state.lent[here]).max()
-        describe(state, agent, agent + 1)
-        self._forget_cuts((state.cuts.pairs[: state.cuts.used[0]] == agent).any(axis=1))
+        describe(self._pin(state), agent, agent + 1)
 
 
 @step("select", BASSState)
@@ -438,7 +356,7 @@ def observe(state: BASSState, agent: int, x: Vector, reward: float, t: int) -> N
     if state.witness.shape[0] == 0:
         join_crowd(state, agent)
         return
-    points, excess = state.witness[agent], state.excess[agent]
+    points, excess = state.witness[agent], state.excess[agent, : state.radius.shape[0]]
     shrink = residual * residual / growth
     if is_steep(local, agent):
         excess_at(local.theta_hat[agent], local.A[agent], points, work.rows, excess)
@@ -451,17 +369,17 @@ def observe(state: BASSState, agent: int, x: Vector, reward: float, t: int) -> N
 
 @step("revise", BASSState)
 def revise(state: BASSState, agent: int, t: int) -> None:
-    apart, doubtful = state.apart[agent], state.scratch.chosen
+    apart, doubtful = state.apart[agent, : state.blocks.shape[0]], state.scratch.chosen
     limit = state.threshold * state.radius[agent]
     if is_steep(state.local, agent):  # the excess allows for its rounding, point by point
         limit *= 1.0 - SAFETY
     else:
         limit = safe_limit(limit, state.local.A[agent], state.common.ridge)
-    count = 0
+    count, n = 0, state.radius.shape[0]
     for w in range(apart.shape[0]):
         if apart[w] != FULL:
             if state.witness.shape[0] > 0:
-                excess = state.excess[agent, w * WORD : (w + 1) * WORD]
+                excess = state.excess[agent, w * WORD : min((w + 1) * WORD, n)]
                 count += list_beyond(apart[w], w * WORD, agent, excess, limit, doubtful[count:])
             else:
                 count += screen_crowd(state, agent, w, doubtful[count:])
@@ -513,8 +431,9 @@ def screen_crowd(state: BASSState, agent: int, w: int, chosen: Integers) -> int:
 
 
 @compiled
-def describe(state: BASSState, first: int, stop: int) -> None:
+def describe(pinned: Any, first: int, stop: int) -> None:
     """Compute radius and place in the crowd, if there is one, of the agents `first`, …, `stop` − 1."""
+    state = unpin(pinned)
     for agent in range(first, stop):
         state.radius[agent] = scaled_radius(state, agent)
         if state.crowd.sizes.shape[0] > 0:
@@ -522,8 +441,9 @@ def describe(state: BASSState, first: int, stop: int) -> None:
 
 
 @compiled
-def measure(state: BASSState, agent: int) -> None:
+def measure(pinned: Any, agent: int) -> None:
     """Compute the distances of an agent's estimate from its witnesses, if there are any."""
+    state = unpin(pinned)
     local, work = state.local, state.scratch
     if state.witness.shape[0] > 0:
         excess_at(
@@ -613,7 +533,8 @@ def factor_pool(state: BASSState, agent: int) -> None:
     """Leave the factor of the agent's pooled A in `scratch.L`, and b at the end of `scratch.total`."""
     work = state.scratch
     sum_packed(
-        state.lent, state.blocks, state.crowd.sizes, SUBTRACTABLE * state.common.ridge, state.apart[agent],
+        state.lent, state.blocks, state.crowd.sizes, SUBTRACTABLE * state.common.ridge,
+        state.apart[agent, : state.blocks.shape[0]],
         work.chosen, work.total,
     )  # fmt: skip
     unpack(work.total, state.common.ridge, work.L)
@@ -650,15 +571,7 @@ def squared_distance(point: Vector, theta: Vector, A: Matrix) -> float:
 @inlined
 def cut(state: BASSState, agent: int, other: int, t: int) -> None:
     """Remove an edge for good."""
-    n = state.cuts.used[0]
-    if n >= state.cuts.rounds.shape[0]:
-        raise IndexError("no room in the log of cuts: call reserve(pulls) before observe and revise")
-    set_bit(state.apart[agent], other)
-    set_bit(state.apart[other], agent)
-    state.cuts.pairs[n, 0] = min(agent, other)
-    state.cuts.pairs[n, 1] = max(agent, other)
-    state.cuts.rounds[n] = t
-    state.cuts.used[0] = n + 1
+    part(state.apart, state.cuts, agent, other, t)
     state.degree[agent] -= state.common.active[other]
     state.degree[other] -= state.common.active[agent]
 

@@ -20,10 +20,11 @@ import numpy as np
 from numpy.lib import format as npy
 
 from shoal import fields
+from shoal.kernels.bits import WORD, as_set
 from shoal.statistics import Statistics, make_statistics
 from shoal.types import AnyArray
 
-FORMAT = 4
+FORMAT = 5
 """Version of the files that are written."""
 MOST_ARRAYS = 1000
 HEADER = "header"
@@ -189,10 +190,25 @@ def _clear_left_clusters(header: dict[str, Any], arrays: dict[str, AnyArray]) ->
             arrays[f"pool.{leaf.name}"][left] = leaf.get(fresh)
 
 
+def _log_cuts(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
+    """Formats before 5 kept tables of all pairs for CLUB, not sets and a log of the cuts in order."""
+    if header["policy"] == "club":
+        connected, times = arrays.pop("connected"), arrays.pop("separation_time")
+        first, second = np.nonzero(np.triu(times, 1) > 0)
+        order = np.argsort(times[first, second], kind="stable")
+        arrays["cuts.pairs"] = np.column_stack([first, second])[order].astype(np.int32)
+        arrays["cuts.rounds"] = times[first, second][order]
+        arrays["cuts.used"] = np.array([len(order)])
+        itself = np.eye(len(connected), dtype=np.bool_)
+        blocks = -(-len(connected) // WORD)
+        arrays["apart"] = np.array([as_set(row) for row in ~connected & ~itself]).reshape(-1, blocks)
+
+
 MIGRATIONS: dict[int, Callable[[dict[str, Any], dict[str, AnyArray]], None]] = {
     1: _add_param_norm,
     2: _add_tails,
     3: _clear_left_clusters,
+    4: _log_cuts,
 }
 """From each format to the next, in place. What is no longer saved is left out without further ado."""
 

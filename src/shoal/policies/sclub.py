@@ -85,7 +85,9 @@ class SCLUB(ClusteredPolicy):
 
     def _join(self, state: SCLUBState, first: int) -> None:
         super()._join(state, first)
-        self._derive(state)
+        state.sizes[:1] += len(state.labels) - first
+        state.waiting[:1] += len(state.labels) - first
+        state.widths[first:] = 1.0
 
     def _derive(self, state: SCLUBState) -> None:
         super()._derive(state)
