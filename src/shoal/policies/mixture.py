@@ -27,7 +27,7 @@ from shoal.policies.base import Policy
 from shoal.policies.clustered import ClusteredPolicy
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
-from shoal.statistics import Statistics, add_sample, packed_problem
+from shoal.statistics import Statistics, add_sample, amend_packed, packed_problem
 from shoal.styles import LineStyle
 from shoal.types import Integers, Matrix, Tensor, Vector
 from shoal.validation import LARGEST, SMALLEST
@@ -253,10 +253,10 @@ class ClusterMixture(ClusteredPolicy):
 
     def explain(self, agent: int, other: int) -> MembershipExplanation:
         """Say whether two agents belong together, as far as is known, and what they lend each other."""
-        i, j = self._check_agent(agent), self._check_agent(other)
-        if i == j:
-            raise ValueError(f"other must differ from agent, got {other!r} twice")
         with self.lock:
+            i, j = self._check_agent(agent), self._check_agent(other)
+            if i == j:
+                raise ValueError(f"other must differ from agent, got {other!r} twice")
             (label_i, label_j), pulls = self.labels[[i, j]].tolist(), self.pulls
             ours, theirs = self.posterior(i), self.posterior(j)
         probability = 0.0 if label_j < 0 else ours.get(label_j, 0.0)
@@ -286,6 +286,20 @@ class ClusterMixture(ClusteredPolicy):
             self.state.clusters.removed[cluster] += 1
             if self.state.sizes[cluster] == 0:
                 dissolve(self.state, cluster)
+
+    def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
+        state, left = self.state, int(self.state.local.pulls[agent])
+        amend_packed(state.lent[agent], x, change, removes, left)
+        work = state.scratch
+        terms = factor_packed(state.lent[agent], state.common.ridge, work.L[0], work.y[0])
+        state.form[agent], state.logdet[agent] = (
+            terms if left else (0.0, self.dim * math.log(state.common.ridge))
+        )
+        if removes and left >= self.dim:  # its errors stay what they were, one fewer of them
+            state.errors[agent] *= (left - self.dim) / (left + 1 - self.dim)
+            self._forget_noise(state)
+        if state.labels[agent] >= 0:
+            sum_anew(state, state.labels[agent])
 
     def _withdraw(self, agent: int) -> None:
         state, clusters = self.state, self.state.clusters
