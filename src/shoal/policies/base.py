@@ -328,7 +328,7 @@ class Policy(ABC):
         self._amend("correct", agent, x, new - old, removes=False, reconsider=reconsider)
 
     def retract(self, agent: int, x: ArrayLike, reward: float, *, reconsider: bool = False) -> None:
-        """Take back a sample of `agent`: arm `x`, shape (d,), that gave `reward`; otherwise like `correct`."""
+        """Take back a sample of `agent`: arm `x`, shape (d,), that gave `reward`; else like `correct`."""
         x = validation.vector("x", x, self._dim)
         reward = validation.number("reward", reward, low=-validation.LARGEST, high=validation.LARGEST)
         self._amend("retract", agent, x, -reward, removes=True, reconsider=reconsider)
