@@ -20,7 +20,16 @@ from numpy.typing import ArrayLike
 from shoal import validation
 from shoal.kernels.graphs import count_edges
 from shoal.kernels.pinned import pin
-from shoal.policies.steps import Common, choose_checked, make_common, update_checked
+from shoal.policies.steps import (
+    NOT_BEGUN,
+    REFUSED,
+    Common,
+    begin_checked,
+    cancel_checked,
+    choose_checked,
+    make_common,
+    update_checked,
+)
 from shoal.statistics import forget_row
 from shoal.types import AnyArray, Booleans, Integers, Vector
 
@@ -125,7 +134,7 @@ class Policy(ABC):
 
     def _common(self, n_agents: int) -> Common:
         chosen = {key: self._parameters[key] for key in ("alpha", "epsilon", "ridge", "seed")}
-        return make_common(n_agents, **chosen)
+        return make_common(n_agents, self._dim, **chosen)
 
     # Online use
 
@@ -140,21 +149,59 @@ class Policy(ABC):
             validation.matrix("arms", arms, columns=self._dim)
         return int(choice)
 
-    def update(self, agent: int, x: ArrayLike, reward: float) -> None:
-        """Let `agent` learn that arm `x`, shape (d,), gave `reward`. One call is one round."""
-        agent = self._check_agent(agent)
-        if not (_is_plain(x) and x.shape == (self._dim,)):
-            x = validation.vector("x", x, self._dim).copy()
+    def update(self, agent: int, x: ArrayLike, reward: float, *, begun: bool = False) -> None:
+        """Let `agent` learn that arm `x`, shape (d,), gave `reward`.
+
+        One call is one round, unless the pull was announced by `begin`: pass `begun=True` then, and the pull
+        is no longer pending.
+        """
+        agent, x = self._check_agent(agent), self._check_arm(x)
         try:
             reward = float(reward)
         except (TypeError, ValueError):
             raise ValueError(f"reward must be a number, got {reward!r}") from None
         with self.lock:
             self.reserve(1)
-            accepted = update_checked(self._pinned_state(), agent, x, reward)
-        if not accepted:
+            answer = update_checked(self._pinned_state(), agent, x, reward, bool(begun))
+        if answer == REFUSED:
             validation.number("reward", reward, low=-validation.LARGEST, high=validation.LARGEST)
+        self._check_answer(answer, agent, x)
+
+    def begin(self, agent: int, x: ArrayLike) -> None:
+        """Let `agent` pull arm `x`, shape (d,), now; its reward will come later. One call is one round.
+
+        Until then policies that can (see docs/algorithms.md) count on what the pending pull will tell. Its
+        reward is given to `update` with `begun=True`; if none will ever come, call `cancel`.
+        """
+        agent, x = self._check_agent(agent), self._check_arm(x)
+        with self.lock:
+            answer = begin_checked(self._pinned_state(), agent, x)
+        self._check_answer(answer, agent, x)
+
+    def cancel(self, agent: int, x: ArrayLike) -> None:
+        """Expect no reward any more for a pull of `x` by `agent` that has begun."""
+        agent, x = self._check_agent(agent), self._check_arm(x)
+        with self.lock:
+            answer = cancel_checked(self._pinned_state(), agent, x)
+        self._check_answer(answer, agent, x)
+
+    @property
+    def pending(self) -> Integers:
+        """Pulls of each agent that have begun and whose rewards are still due, shape (N,); a copy."""
+        return np.array(self.state.common.pending.counts)
+
+    def _check_arm(self, x: ArrayLike) -> Vector:
+        if _is_plain(x) and x.shape == (self._dim,):
+            return x
+        return validation.vector("x", x, self._dim).copy()
+
+    def _check_answer(self, answer: int, agent: int, x: Vector) -> None:
+        if answer == REFUSED:
             validation.vector("x", x, self._dim)
+        if answer == NOT_BEGUN:
+            raise ValueError(
+                f"agent {agent} has no pull that has begun and waits for its reward, got x = {x}"
+            )
 
     def _pinned_state(self) -> Any:
         """The state as the compiled online calls take it; made anew when the state was replaced."""
@@ -278,6 +325,7 @@ class Policy(ABC):
             if not common.active[agent] and (common.withdrawn[agent] or not withdraw):
                 raise ValueError(f"agent {agent} has been removed already")
             if common.active[agent]:
+                self._end_pending(agent)
                 common.active[agent] = False
                 self._end_edges(agent)
             if withdraw:
@@ -323,6 +371,13 @@ class Policy(ABC):
         policy = cls(header["n_agents"], header["dim"], **header["parameters"])
         policy.state = _restore(policy.state, arrays, str(path))
         return policy
+
+    def _end_pending(self, agent: int) -> None:
+        """Take the pending pulls of an agent that leaves out of all sums: their rewards cannot come."""
+        pending = self.state.common.pending
+        pending.total[0] -= pending.counts[agent]
+        pending.counts[agent] = 0
+        pending.sums[agent] = 0.0
 
     def _check_memory(self, n_agents: int) -> None:
         """Refuse, before anything is allocated, what this machine cannot hold."""

@@ -1,8 +1,9 @@
-"""The three steps of a round, as generic functions that compiled and plain code call alike.
+"""The steps of a round, as generic functions that compiled and plain code call alike.
 
-A policy file registers its own compiled `select`, `observe` and `revise` for its state class; a call
-picks by the class of the state, at compile time inside compiled code. The simulation loop therefore has
-a stable signature and its compiled form is found again on disk by the next process.
+A policy file registers its own compiled `select`, `observe` and `revise` for its state class, and `expect`
+where it has use for pulls whose rewards are still due; a call picks by the class of the state, at compile
+time inside compiled code. The simulation loop therefore has a stable signature and its compiled form is
+found again on disk by the next process.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import numpy as np
 from numba.extending import overload
 
 from shoal.kernels.compiled import OPTIONS, compiled, inlined
+from shoal.kernels.linalg import add_square
 from shoal.kernels.pinned import unpin
 from shoal.kernels.random import integer_below, random_state, uniform
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Vector
@@ -19,6 +21,18 @@ from shoal.validation import LARGEST
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _STEPS: dict[tuple[str, type], Callable[..., Any]] = {}
+
+
+REFUSED, ACCEPTED, NOT_BEGUN = 0, 1, 2
+"""What the checked calls below answer."""
+
+
+class Pending(NamedTuple):
+    """Pulls that have begun and whose rewards are still due."""
+
+    counts: Integers  # (n,) of each agent
+    sums: Matrix  # (n, d(d+1)/2) packed Σ x xᵀ of them
+    total: Integers  # (1,) of all agents
 
 
 class Common(NamedTuple):
@@ -32,9 +46,12 @@ class Common(NamedTuple):
     cost: Integers  # (1,) communication cost so far
     active: Booleans  # (n,) False once an agent was removed
     withdrawn: Booleans  # (n,) True once its samples were taken back
+    pending: Pending
 
 
-def make_common(n_agents: int, *, alpha: float, epsilon: float, ridge: float, seed: int | None) -> Common:
+def make_common(
+    n_agents: int, dim: int, *, alpha: float, epsilon: float, ridge: float, seed: int | None
+) -> Common:
     """The common part of a fresh state."""
     return Common(
         alpha=alpha,
@@ -45,6 +62,11 @@ def make_common(n_agents: int, *, alpha: float, epsilon: float, ridge: float, se
         cost=np.zeros(1, dtype=np.int64),
         active=np.ones(n_agents, dtype=np.bool_),
         withdrawn=np.zeros(n_agents, dtype=np.bool_),
+        pending=Pending(
+            counts=np.zeros(n_agents, dtype=np.int64),
+            sums=np.zeros((n_agents, dim * (dim + 1) // 2)),
+            total=np.zeros(1, dtype=np.int64),
+        ),
     )
 
 
@@ -83,6 +105,22 @@ def revise(state: Any, agent: int, t: int) -> None:
     _STEPS["revise", type(state)](state, agent, t)
 
 
+def expect(state: Any, agent: int, x: Vector, sign: int) -> None:
+    """Let a reward be due for a pull of `x` (`sign` 1), or no longer (−1): it came, or never will."""
+    _STEPS.get(("expect", type(state)), expect_alone)(state, agent, x, sign)
+
+
+@compiled
+def expect_alone(state: Any, agent: int, x: Vector, sign: int) -> None:
+    """`expect` for policies that keep no sums of pending pulls but those of each agent."""
+    pending = state.common.pending
+    pending.counts[agent] += sign
+    pending.total[0] += sign
+    add_square(pending.sums[agent], x, float(sign))
+    if pending.counts[agent] == 0:
+        pending.sums[agent] = 0.0  # rounding must not outlive the pulls
+
+
 # What compiled code calls is the registered function itself: one that calls it would be one more function of
 # a whole state to compile. Not strict: the names of its parameters are its own.
 @overload(select, strict=False, jit_options=OPTIONS)
@@ -100,9 +138,14 @@ def _overload_revise(state: Any, agent: Any, t: Any) -> Any:
     return _plain_step("revise", state)
 
 
-def _plain_step(name: str, state: Any) -> Any:
+@overload(expect, strict=False, jit_options=OPTIONS)
+def _overload_expect(state: Any, agent: Any, x: Any, sign: Any) -> Any:
+    return _plain_step("expect", state, expect_alone)
+
+
+def _plain_step(name: str, state: Any, default: Any = None) -> Any:
     """The function that was registered, not yet compiled, for a type of state."""
-    implementation: Any = _STEPS[name, state.instance_class]
+    implementation: Any = _STEPS.get((name, state.instance_class), default)
     return implementation.py_func
 
 
@@ -126,16 +169,47 @@ def choose_checked(pinned: Any, agent: int, arms: Matrix) -> int:
 
 
 @compiled
-def update_checked(pinned: Any, agent: int, x: Vector, reward: float) -> bool:
-    """Finish a round in which only `agent` pulled; refuse, changing nothing, numbers of unfair size."""
+def begin_checked(pinned: Any, agent: int, x: Vector) -> int:
+    """Play a round in which `agent` pulls `x`, its reward still due; refuse numbers of unfair size."""
     state = unpin(pinned)
     for m in range(x.shape[0]):
         if not abs(x[m]) <= LARGEST:
-            return False
+            return REFUSED
+    state.common.clock[0] += 1
+    expect(state, agent, x, 1)
+    return ACCEPTED
+
+
+@compiled
+def cancel_checked(pinned: Any, agent: int, x: Vector) -> int:
+    """Expect no reward any more for a pull that has begun; refuse, changing nothing, one that has not."""
+    state = unpin(pinned)
+    for m in range(x.shape[0]):
+        if not abs(x[m]) <= LARGEST:
+            return REFUSED
+    if state.common.pending.counts[agent] == 0:
+        return NOT_BEGUN
+    expect(state, agent, x, -1)
+    return ACCEPTED
+
+
+@compiled
+def update_checked(pinned: Any, agent: int, x: Vector, reward: float, begun: bool) -> int:
+    """Finish a round in which only `agent` pulled, or a pull that has begun; refuse, changing nothing."""
+    state = unpin(pinned)
+    for m in range(x.shape[0]):
+        if not abs(x[m]) <= LARGEST:
+            return REFUSED
     if not abs(reward) <= LARGEST:
-        return False
-    t = state.common.clock[0] + 1
+        return REFUSED
+    t = state.common.clock[0]
+    if begun:  # its round was counted when it began
+        if state.common.pending.counts[agent] == 0:
+            return NOT_BEGUN
+        expect(state, agent, x, -1)
+    else:
+        t += 1
     observe(state, agent, x, reward, t)
     revise(state, agent, t)
     state.common.clock[0] = t
-    return True
+    return ACCEPTED
