@@ -6,7 +6,7 @@ STAMP := $(VENV)/.setup-done
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench clean
+.PHONY: help setup run test lint bench release clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,10 @@ lint: setup  ## Style, formatting, types and import direction
 
 bench: setup  ## Measure speed and memory, and write docs/performance.md
 	$(BIN)/python benchmarks/bench.py
+
+release: setup  ## Build the stated version, try its wheel in a fresh environment, tag it
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[release]'
+	$(BIN)/python tools/release.py
 
 clean:  ## Remove .venv, caches and build output (results/ stays)
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -68,9 +68,11 @@ def choose(theta_hat: Floats, A: Floats, arms: Floats, alpha: float, t: int) -> 
     return best
 
 
-def beta(delta: float, logdet_A: float, noise_scale: float) -> float:
+def beta(
+    delta: float, logdet_A: float, noise_scale: float, param_norm: float = 1.0, ridge: float = 1.0
+) -> float:
     """Confidence radius, unsquared; with a ridge other than one, pass `logdet_A - dim * log(ridge)`."""
-    return noise_scale * sqrt(2 * log(1 / delta) + logdet_A)
+    return sqrt(ridge) * param_norm + noise_scale * sqrt(2 * log(1 / delta) + logdet_A)
 
 
 def radius_constant(radius: Radius, beta_value: float) -> float:
@@ -411,8 +413,10 @@ class BASS(EdgeTwin):
         gamma: float = 2.0,
         radius: Radius = "beta",
         noise_scale: float = 1.0,
+        param_norm: float = 1.0,
     ) -> None:
         super().__init__(n_agents, dim, alpha=alpha, ridge=ridge)
+        self.param_norm = param_norm
         self.delta = delta
         self.gamma = gamma
         self.radius: Radius = radius
@@ -424,7 +428,8 @@ class BASS(EdgeTwin):
     def ellipsoid(self, agent: int) -> tuple[Floats, Floats, float]:
         """Local estimate, A and c of an agent."""
         local = self.statistics([agent])
-        beta_value = beta(self.delta, local.logdet_A - self.dim * log(self.ridge), self.noise_scale)
+        logdet = local.logdet_A - self.dim * log(self.ridge)
+        beta_value = beta(self.delta, logdet, self.noise_scale, self.param_norm, self.ridge)
         return local.theta_hat, local.A, radius_constant(self.radius, beta_value)
 
     def differ(self, agent: int, other: int) -> bool:

@@ -1,5 +1,6 @@
 """BASS: explanations, sharing before and after separation, and the witness shortcut."""
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -257,3 +258,43 @@ def test_threads_may_share_a_policy() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(ask, range(8)))
+
+
+# The norm bound S
+
+
+@pytest.mark.parametrize("radius", ["beta", "beta_squared"])
+@pytest.mark.parametrize(("norm", "ridge"), [(0.0, 1.0), (1.0, 1.0), (2.5, 0.4)])
+def test_the_radius_is_that_of_the_theory(radius: str, norm: float, ridge: float) -> None:
+    policy = shoal.BASS(3, 2, alpha=0.3, delta=0.1, radius=radius, param_norm=norm, ridge=ridge)
+    for x in np.random.default_rng(0).standard_normal((20, 2)):
+        policy.update(0, x, float(x[0]))
+    for agent in range(3):
+        logdet = policy.state.local.logdet_A[agent] - 2 * math.log(ridge)
+        beta = float(shoal.beta(0.1, logdet, param_norm=norm, ridge=ridge))
+        assert policy.state.radius[agent] == pytest.approx(beta if radius == "beta" else beta**2, rel=1e-12)
+        assert policy.explain(agent, (agent + 1) % 3).radius_agent == pytest.approx(beta, rel=1e-12)
+
+
+def test_a_larger_bound_shares_longer() -> None:
+    world = shoal.SyntheticClusters(20, 4, 2, 1.2, seed=0)
+    edges = []
+    for norm in (0.0, 1.0, 4.0):
+        policy = shoal.BASS(20, 4, alpha=0.3, delta=0.1, param_norm=norm, seed=0)
+        shoal.simulate(policy, world, horizon=1_000, seed=0)
+        edges.append(policy.count_edges()[0])
+    assert edges[0] < edges[1] < edges[2]
+
+
+def test_a_file_from_before_the_norm_bound_keeps_its_radius(tmp_path: Path) -> None:
+    """Saved in format 1 after 25 rounds; what that version would have cut in the next 600 is what is cut."""
+    policy = shoal.load_policy(Path(__file__).parent / "files" / "bass-format1.npz")
+    assert isinstance(policy, shoal.BASS)
+    assert policy.parameters["param_norm"] == 0.0
+    shoal.simulate(policy, shoal.SyntheticClusters(6, 3, 2, 1.2, seed=3), horizon=600, seed=4)
+    assert policy.cuts.tolist() == [
+        [2, 3, 17], [2, 4, 17], [2, 5, 20], [1, 3, 26], [1, 4, 26], [1, 5, 27], [0, 2, 36],
+        [0, 3, 36], [1, 2, 44], [0, 4, 47], [4, 5, 52], [3, 5, 55], [0, 5, 82], [3, 4, 98],
+    ]  # fmt: skip
+    policy.save(tmp_path / "again")
+    assert shoal.load_policy(tmp_path / "again").parameters["param_norm"] == 0.0

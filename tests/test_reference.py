@@ -61,10 +61,13 @@ def test_scores_and_ties_by_hand() -> None:
     assert ref.choose(np.zeros(2), np.eye(2), np.array([0.5 * E1, E1, E2, E1]), 1.0, 1) == 1
 
 
-def test_beta_does_not_depend_on_ridge_without_samples() -> None:
+def test_beta_depends_on_ridge_by_its_offset_alone_without_samples() -> None:
     for ridge in (0.1, 1.0, 7.0):
-        logdet_A = ref.fit([], 3, ridge).logdet_A
-        assert ref.beta(0.1, logdet_A - 3 * log(ridge), 2.0) == pytest.approx(2 * sqrt(2 * log(10)))
+        logdet_A = ref.fit([], 3, ridge).logdet_A - 3 * log(ridge)
+        assert ref.beta(0.1, logdet_A, 2.0, 0.0, ridge) == pytest.approx(2 * sqrt(2 * log(10)))
+        assert ref.beta(0.1, logdet_A, 2.0, 3.0, ridge) == pytest.approx(
+            3 * sqrt(ridge) + 2 * sqrt(2 * log(10))
+        )
 
 
 # --- separation test

@@ -41,12 +41,16 @@ def test_docstring_examples() -> None:
 
 def test_beta_by_hand() -> None:
     # delta = 1/e: 2 ln(1/delta) = 2; with log det 2 the radicand is 4.
-    assert theory.beta(math.exp(-1), 2.0, 3.0) == pytest.approx(6.0)
-    assert theory.beta(math.exp(-8), 0.0) == pytest.approx(4.0)
+    assert theory.beta(math.exp(-1), 2.0, 3.0, param_norm=0.0) == pytest.approx(6.0)
+    assert theory.beta(math.exp(-8), 0.0, param_norm=0.0) == pytest.approx(4.0)
+    # sqrt(ridge) S is added, whatever the noise; S is 1 unless told.
+    assert theory.beta(math.exp(-8), 0.0) == pytest.approx(5.0)
+    assert theory.beta(math.exp(-8), 0.0, 0.5, param_norm=3.0, ridge=4.0) == pytest.approx(8.0)
+    np.testing.assert_allclose(theory.beta(math.exp(-8), 0.0, param_norm=[0.0, 2.5]), [4.0, 6.5])
 
 
 def test_beta_accepts_a_rounding_error_below_zero_but_not_a_determinant_without_its_ridge() -> None:
-    assert theory.beta(0.5, -1e-12) == pytest.approx(math.sqrt(2 * math.log(2)))
+    assert theory.beta(0.5, -1e-12, param_norm=0.0) == pytest.approx(math.sqrt(2 * math.log(2)))
     with pytest.raises(ValueError, match=r"logdet_A=-23.*relative to the ridge"):
         theory.beta(0.1, 10 * math.log(0.1))
 
@@ -73,10 +77,15 @@ def test_nu_by_hand() -> None:
     # dim 1, T = e^2 - 1: potential 2, beta^2 = 2 + 2 at delta = 1/e.
     horizon = math.exp(2) - 1
     expected = math.sqrt(4 * 4 * horizon * 2)
-    assert theory.nu(math.exp(-1), 1, horizon) == pytest.approx(expected)
-    assert theory.nu(math.exp(-1), 1, horizon, noise_scale=3.0) == pytest.approx(3 * expected)
-    assert theory.nu(math.exp(-1), 1, horizon, logdet_A=7.0) == pytest.approx(expected * 1.5)
-    assert theory.nu(math.exp(-1), 1, horizon, reading="derived") == pytest.approx(expected * math.sqrt(2))
+    common: dict[str, Any] = {"param_norm": 0.0}
+    assert theory.nu(math.exp(-1), 1, horizon, **common) == pytest.approx(expected)
+    assert theory.nu(math.exp(-1), 1, horizon, noise_scale=3.0, **common) == pytest.approx(3 * expected)
+    assert theory.nu(math.exp(-1), 1, horizon, logdet_A=7.0, **common) == pytest.approx(expected * 1.5)
+    assert theory.nu(math.exp(-1), 1, horizon, reading="derived", **common) == pytest.approx(
+        expected * math.sqrt(2)
+    )
+    # beta is 2, and one more with the default S of 1.
+    assert theory.nu(math.exp(-1), 1, horizon) == pytest.approx(expected * 1.5)
     assert theory.nu(0.1, 5, 0) == 0.0
 
 
@@ -117,24 +126,29 @@ def test_separation_time_upper_by_hand() -> None:
     )
 
 
-def test_derived_upper_separation_time_is_the_crossing() -> None:
+@pytest.mark.parametrize("norm", [0.0, 1.0, 7.0])
+def test_derived_upper_separation_time_is_the_crossing(norm: float) -> None:
     arms = [[1.0, 0.0], [0.0, 1.0]]
-    t = theory.separation_time_upper(arms, [1, 0], [0, 0], delta=0.1, epsilon=0.1, reading="derived")
+    common: dict[str, Any] = {"delta": 0.1, "epsilon": 0.1, "param_norm": norm}
+    t = theory.separation_time_upper(arms, [1, 0], [0, 0], reading="derived", **common)
 
     def excess(round_: int) -> float:
-        left = (math.sqrt(1 + 0.1 * 0.5 * round_) - 1) ** 2
-        return left - (2 + math.sqrt(2)) ** 2 * (2 * math.log(10) + 2 * math.log(1 + round_ / 2))
+        left = math.sqrt(1 + 0.1 * 0.5 * round_) - 1
+        beta = norm + math.sqrt(2 * math.log(10) + 2 * math.log(1 + round_ / 2))
+        return left - (2 + math.sqrt(2)) * beta
 
     assert excess(t) > 0 >= excess(t - 1)
     assert all(excess(t + step) > 0 for step in range(1, 10_000, 97))
 
 
-def test_regret_bounds_by_hand() -> None:
+@pytest.mark.parametrize("norm", [0.0, 1.0, 2.5])
+def test_regret_bounds_by_hand(norm: float) -> None:
     # dim 2, delta 1/2 and an explicit log det make every factor simple: beta^2 = 2 ln 2 + 2 ln 2.
     horizon, logdet = 6.0, 2 * math.log(2)
     single = math.sqrt(4 * 4 * math.log(2) * 6 * 2 * math.log(4))
-    common: dict[str, Any] = {"horizon": horizon, "logdet_A": logdet}
-    assert theory.nu(0.5, 2, horizon, logdet_A=logdet) == pytest.approx(single)
+    common: dict[str, Any] = {"horizon": horizon, "logdet_A": logdet, "param_norm": norm}
+    single *= 1 + norm / math.sqrt(4 * math.log(2))  # of beta
+    assert theory.nu(0.5, 2, **common) == pytest.approx(single)
     individual = theory.regret_bound_individual(0.5, 2, gamma=2.0, bias=-0.5, **common)
     assert individual == pytest.approx(1.5 * single - 1.5)
     assert theory.regret_bound_network(0.5, 2, bias=2.0, **common) == pytest.approx(single + 3.0)
@@ -160,14 +174,23 @@ def test_regret_bounds_by_hand() -> None:
 
 def test_misassigned_bound_by_hand() -> None:
     # delta = e^-2, log det 0: beta = 2; gamma 1, gap 3: the excess is 1.
-    common: dict[str, Any] = {"gap": 3.0, "logdet_A": 0.0, "delta": math.exp(-2), "gamma": 1.0}
+    common: dict[str, Any] = {
+        "gap": 3.0,
+        "logdet_A": 0.0,
+        "delta": math.exp(-2),
+        "gamma": 1.0,
+        "param_norm": 0.0,
+    }
     printed = theory.misassigned_bound(100, 0.2, **common)
     assert printed == math.ceil(100 * math.exp(-0.5) - 20) == 41
     derived = theory.misassigned_bound(100, 0.2, reading="derived", **common)
     assert derived == pytest.approx(
         80 * math.exp(-0.25) + 19
     )  # gamma < sqrt 2: no promise for the own cluster
-    common["gamma"], common["gap"] = 2.0, 6.0  # excess 2
+    common |= {"gap": 4.0, "param_norm": 1.0}  # beta 3, excess 1 again
+    assert theory.misassigned_bound(100, 0.2, **common) == printed
+    assert theory.misassigned_bound(100, 0.2, reading="derived", **common) == pytest.approx(derived)
+    common |= {"gamma": 2.0, "gap": 6.0, "param_norm": 0.0}  # excess 2
     derived = theory.misassigned_bound(100, 0.2, reading="derived", **common)
     assert derived == pytest.approx(80 * math.exp(-1.0) + 19 * math.exp(-4))
     common["noise_scale"] = 0.5  # beta 1, excess 4, in units of the noise 8
@@ -251,7 +274,9 @@ def test_beta_grows_with_the_determinant_and_scales_with_the_noise(
 ) -> None:
     low, high = sorted((low, high))
     assert float(theory.beta(delta, low)) <= float(theory.beta(delta, high))
-    assert theory.beta(delta, high, scale) == pytest.approx(scale * float(theory.beta(delta, high)))
+    printed = [theory.beta(delta, high, of, param_norm=0.0) for of in (1.0, scale)]
+    assert printed[1] == pytest.approx(scale * float(printed[0]))
+    assert theory.beta(delta, high, scale) == pytest.approx(1.0 + float(printed[1]))
 
 
 @given(deltas, deltas, dims, dims)
@@ -412,6 +437,8 @@ def test_delta_must_be_a_probability(function: Callable[..., Any], delta: float)
     [
         (lambda: theory.beta(0.1, math.nan), r"logdet_A=nan .*finite"),
         (lambda: theory.beta(0.1, 0.0, 0.0), r"noise_scale=0\. .*above 0"),
+        (lambda: theory.beta(0.1, 0.0, param_norm=-1.0), r"param_norm=-1\. .*at least 0"),
+        (lambda: theory.beta(0.1, 0.0, ridge=0.0), r"ridge=0\. .*above 0"),
         (lambda: theory.beta("high", 0.0), r"delta='high' is not numeric"),
         (lambda: theory.gamma_max(0, 0.1), r"dim=0\. .*whole number of at least 1"),
         (lambda: theory.gamma_max(2.5, 0.1), r"dim=2\.5 .*whole number"),
@@ -496,7 +523,12 @@ def test_predictions_are_the_functions_values() -> None:
     assert rows["no separation before round"].printed == 45
     assert rows["no separation before round"].derived == 231
     assert "corrected: 55" in rows["no separation before round"].remark
-    assert rows["regret of an agent alone, ν"].printed == theory.nu(0.1, 10, 500)
+    # What is printed has no S in the radius, what is derived has: 1 by default.
+    radius = math.sqrt(2 * math.log(10) + 10 * math.log(51))
+    assert rows["confidence radius β"].printed == pytest.approx(radius)
+    assert rows["confidence radius β"].derived == pytest.approx(radius + 1)
+    assert predicted(param_norm=0.0)["confidence radius β"].derived == pytest.approx(radius)
+    assert rows["regret of an agent alone, ν"].printed == theory.nu(0.1, 10, 500, param_norm=0.0)
     assert rows["regret of an agent alone, ν"].derived == pytest.approx(
         math.sqrt(2) * theory.nu(0.1, 10, 500)
     )
@@ -541,7 +573,7 @@ def test_predictions_check_their_arguments(changes: dict[str, Any], message: str
 
 
 def coverage(
-    noise_scale: float, delta: float, norm: float, *, ridge_term: float = 0.0, adaptive: bool = False
+    noise_scale: float, delta: float, norm: float, *, param_norm: float = 0.0, adaptive: bool = False
 ) -> float:
     """Share of runs with theta in the ellipsoid in every round, from round 0 on (ridge 1, unit arms)."""
     rng = np.random.default_rng(20250)
@@ -556,7 +588,8 @@ def coverage(
     for _ in range(rounds + 1):
         A_inv = np.linalg.inv(A)
         theta_hat = np.einsum("rij,rj->ri", A_inv, b)
-        radius = np.asarray(theory.beta(delta, np.linalg.slogdet(A)[1], noise_scale)) + ridge_term
+        logdet_A = np.linalg.slogdet(A)[1]
+        radius = np.asarray(theory.beta(delta, logdet_A, noise_scale, param_norm=param_norm))
         error = theta_hat - theta
         inside &= np.einsum("ri,rij,rj->r", error, A, error) <= radius**2
         if adaptive:
@@ -587,7 +620,7 @@ def test_ellipsoid_misses_theta_without_the_ridge_term_when_the_noise_is_small()
 
 @pytest.mark.parametrize(("noise_scale", "delta"), [(0.5, 0.1), (0.1, 0.1), (1.0, 0.9)])
 def test_ellipsoid_covers_once_the_ridge_term_is_added(noise_scale: float, delta: float) -> None:
-    assert coverage(noise_scale, delta, 1.0, ridge_term=1.0) >= 1 - delta
+    assert coverage(noise_scale, delta, 1.0, param_norm=1.0) >= 1 - delta
 
 
 def test_the_constant_of_nu_needs_the_two_of_the_potential_lemma() -> None:
@@ -641,7 +674,8 @@ def test_lower_separation_time_with_the_radius_of_the_algorithm() -> None:
         early = int(theory.separation_time_lower(delta, gap, reading="corrected"))
         design = 1.0 + np.arange(1, late + 1)
         sums = differences(np.random.default_rng(11), runs, late, gap)
-        separated = np.abs(sums) / np.sqrt(design) > 2 * np.asarray(theory.beta(delta, np.log(design)))
+        radius = np.asarray(theory.beta(delta, np.log(design), param_norm=0.0))
+        separated = np.abs(sums) / np.sqrt(design) > 2 * radius
         assert (separated[:, : late - 1].any(axis=1).mean() <= delta) == holds
         assert separated[:, : early - 1].any(axis=1).mean() <= delta
 
@@ -677,7 +711,7 @@ def test_derived_upper_separation_time_holds_in_simulation() -> None:
 
 def test_upper_separation_time_must_allow_for_chance_in_the_draws() -> None:
     """Two parameters that differ along e1 only: as long as e1 has not been drawn, no test can tell."""
-    arguments: dict[str, Any] = {"delta": 0.1, "epsilon": 1.0, "noise_scale": 0.06}
+    arguments: dict[str, Any] = {"delta": 0.1, "epsilon": 1.0, "noise_scale": 0.06, "param_norm": 0.0}
     thetas = [1.0, 0.0], [-1.0, 0.0]
     bounds = {
         reading: theory.separation_time_upper(np.eye(2), *thetas, reading=reading, **arguments)
@@ -688,25 +722,24 @@ def test_upper_separation_time_must_allow_for_chance_in_the_draws() -> None:
     assert 2.0 ** -bounds["derived"] > 0.1 > 2.0 ** -bounds["corrected"]
 
 
+@pytest.mark.parametrize("norm", [0.0, 1.0])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
-def test_corrected_upper_separation_time_is_the_crossing(epsilon: float) -> None:
+def test_corrected_upper_separation_time_is_the_crossing(epsilon: float, norm: float) -> None:
     arms = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.6, 0.0, 0.8]])
     difference = np.array([1.0, 0.5, 0.0])
-    arguments: dict[str, Any] = {"delta": 0.1, "epsilon": epsilon, "reading": "corrected"}
-    found = theory.separation_time_upper(arms, difference, np.zeros(3), **arguments)
+    arguments: dict[str, Any] = {"delta": 0.1, "epsilon": epsilon, "param_norm": norm}
+    found = theory.separation_time_upper(arms, difference, np.zeros(3), reading="corrected", **arguments)
     squares = [1.0, 0.25, 0.36]
     gap = math.sqrt(1.25)
 
     def excess(t: int) -> float:
         mean = epsilon * sum(squares) / 3 * t
         informed = max(mean - math.sqrt(2 * 1.0 * mean * math.log(10)), 0.0)
-        radius = 2 * math.log(10) + 3 * math.log(1 + t / 3)
-        return (math.sqrt(gap**2 + informed) - gap) ** 2 - (2 + math.sqrt(2)) ** 2 * radius
+        beta = norm + math.sqrt(2 * math.log(10) + 3 * math.log(1 + t / 3))
+        return math.sqrt(gap**2 + informed) - gap - (2 + math.sqrt(2)) * beta
 
     assert excess(found) > 0 >= excess(found - 1)
-    derived = theory.separation_time_upper(
-        arms, difference, np.zeros(3), delta=0.1, epsilon=epsilon, reading="derived"
-    )
+    derived = theory.separation_time_upper(arms, difference, np.zeros(3), reading="derived", **arguments)
     assert found > derived
 
 

@@ -1,37 +1,38 @@
 """shoal: many agents, each with its own linear bandit, that learn from whom to borrow samples."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from shoal.environments.base import Environment
-from shoal.environments.letor import LearningToRank
-from shoal.environments.logged import LoggedRatings
-from shoal.environments.movielens import MovieLens
-from shoal.environments.sources import DataUnavailable
-from shoal.environments.synthetic import (
-    ChangingAgents,
-    ChangingArms,
-    Continuum,
-    GaussianClusters,
-    SyntheticClusters,
-)
-from shoal.policies.base import Policy, PolicyFileError
-from shoal.policies.bass import BASS
-from shoal.policies.club import CLUB
-from shoal.policies.cmlb import CMLB
-from shoal.policies.dynucb import DynUCB
-from shoal.policies.independent import Independent
-from shoal.policies.mixture import ClusterMixture
-from shoal.policies.oracle import Oracle
-from shoal.policies.registry import load_policy, make_policy, policy_names, register_policy
-from shoal.policies.sclub import SCLUB
-from shoal.separation import separated, separation_statistic
-from shoal.simulation import Trace, simulate
-from shoal.theory import beta
-
 if TYPE_CHECKING:
+    from shoal.environments.base import Environment
+    from shoal.environments.letor import LearningToRank
+    from shoal.environments.logged import LoggedRatings
+    from shoal.environments.movielens import MovieLens
+    from shoal.environments.registry import environment_names, make_environment, register_environment
+    from shoal.environments.sources import DataUnavailable
+    from shoal.environments.synthetic import (
+        ChangingAgents,
+        ChangingArms,
+        Continuum,
+        GaussianClusters,
+        SyntheticClusters,
+    )
     from shoal.experiments.figures import plot_ellipsoids, plot_graph, plot_regret
+    from shoal.policies.base import Policy, PolicyFileError
+    from shoal.policies.bass import BASS
+    from shoal.policies.club import CLUB
+    from shoal.policies.cmlb import CMLB
+    from shoal.policies.dynucb import DynUCB
+    from shoal.policies.independent import Independent
+    from shoal.policies.mixture import ClusterMixture
+    from shoal.policies.oracle import Oracle
+    from shoal.policies.registry import load_policy, make_policy, policy_names, register_policy
+    from shoal.policies.sclub import SCLUB
+    from shoal.separation import separated, separation_statistic
+    from shoal.simulation import Trace, simulate
+    from shoal.theory import beta
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BASS",
@@ -56,12 +57,15 @@ __all__ = [
     "SyntheticClusters",
     "Trace",
     "beta",
+    "environment_names",
     "load_policy",
+    "make_environment",
     "make_policy",
     "plot_ellipsoids",
     "plot_graph",
     "plot_regret",
     "policy_names",
+    "register_environment",
     "register_policy",
     "separated",
     "separation_statistic",
@@ -69,10 +73,51 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import what draws only when it is asked for: matplotlib is slow to load."""
-    if name.startswith("plot_") and name in __all__:
-        from shoal.experiments import figures
+# Nothing is loaded before it is asked for: the compiler and plots take seconds, `shoal --help` needs neither.
+_HOMES = {
+    "shoal.environments.base": ("Environment",),
+    "shoal.environments.letor": ("LearningToRank",),
+    "shoal.environments.logged": ("LoggedRatings",),
+    "shoal.environments.movielens": ("MovieLens",),
+    "shoal.environments.registry": ("environment_names", "make_environment", "register_environment"),
+    "shoal.environments.sources": ("DataUnavailable",),
+    "shoal.environments.synthetic": (
+        "ChangingAgents",
+        "ChangingArms",
+        "Continuum",
+        "GaussianClusters",
+        "SyntheticClusters",
+    ),
+    "shoal.policies.base": ("Policy", "PolicyFileError"),
+    "shoal.policies.bass": ("BASS",),
+    "shoal.policies.club": ("CLUB",),
+    "shoal.policies.cmlb": ("CMLB",),
+    "shoal.policies.dynucb": ("DynUCB",),
+    "shoal.policies.independent": ("Independent",),
+    "shoal.policies.mixture": ("ClusterMixture",),
+    "shoal.policies.oracle": ("Oracle",),
+    "shoal.policies.registry": ("load_policy", "make_policy", "policy_names", "register_policy"),
+    "shoal.policies.sclub": ("SCLUB",),
+    "shoal.separation": ("separated", "separation_statistic"),
+    "shoal.simulation": ("Trace", "simulate"),
+    "shoal.theory": ("beta",),
+    "shoal.experiments.figures": ("plot_ellipsoids", "plot_graph", "plot_regret"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULES = ("environments", "kernels", "metrics", "policies", "separation", "simulation", "theory")
 
-        return getattr(figures, name)
-    raise AttributeError(f"module 'shoal' has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    """Import a public name, or one of the modules with more of them, when it is first asked for."""
+    if name in _MODULES:
+        return import_module(f"shoal.{name}")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'shoal' has no attribute {name!r}")
+    found = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """All public names, loaded or not."""
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -146,9 +146,10 @@ def simulate(
     for start, stop in _blocks(offsets, block_events):
         first_event, last_event = int(offsets[start]), int(offsets[stop])
         arms = environment.arms_in(start + 1, stop)
-        noise = environment.noise_scale * noise_source.standard_normal(last_event - first_event)
         rounds = np.repeat(np.arange(start, stop) + 1, np.diff(offsets[start : stop + 1]))
-        means = environment.rewards_in(arms, rounds, agents[first_event:last_event], first=start + 1)
+        pulling_now = agents[first_event:last_event]
+        means = environment.rewards_in(arms, rounds, pulling_now, first=start + 1)
+        by_arm, noise = environment.draw_rewards(means, pulling_now, noise_source)
         marks = np.flatnonzero((recorded > start) & (recorded <= stop))
         for begin, end in zip([start, *recorded[marks]], [*recorded[marks], stop], strict=True):
             if begin < end:
@@ -159,6 +160,7 @@ def simulate(
                     agents,
                     arms[begin - start : end - start] if len(arms) > 1 else arms,
                     means[here],
+                    by_arm[here],
                     noise[here],
                     late._replace(offsets=late.offsets[begin : end + 1]),
                     choices,
@@ -195,6 +197,7 @@ def play(
     agents: Integers,
     arms: Tensor,
     means: Matrix,
+    by_arm: Matrix,
     noise: Vector,
     late: Late,
     choices: Integers,
@@ -203,7 +206,8 @@ def play(
 ) -> None:
     """Play consecutive rounds into the last three arrays; round r is `offsets[r]`, …, `offsets[r+1] − 1`.
 
-    Agents, choices and rewards are those of the whole run; `means` and `noise` start with these rounds.
+    Agents, choices and rewards are those of the whole run; `means`, `by_arm` and `noise` start
+    with these rounds.
     """
     clock, first = state.common.clock, offsets[0]
     for r in range(offsets.shape[0] - 1):
@@ -213,7 +217,7 @@ def play(
             choices[event] = choose(state, agents[event], choosable, t)
         for event in range(offsets[r], offsets[r + 1]):
             k, mean = choices[event], means[event - first]
-            rewards[event] = mean[k] + noise[event - first]
+            rewards[event] = by_arm[event - first, k] + noise[event - first]
             best = mean[0]
             for other in range(1, means.shape[1]):
                 best = max(best, mean[other])
@@ -259,7 +263,7 @@ def _runs_compiled(policy: Any) -> bool:
 
 
 def _play_compiled(policy: Any, *block: Any) -> None:
-    offsets, late = block[0], block[5]
+    offsets, late = block[0], block[6]
     with policy.lock:
         policy.reserve(max(int(offsets[-1] - offsets[0]), int(late.offsets[-1] - late.offsets[0])))
         play(policy.state, *block)
@@ -271,6 +275,7 @@ def _play_plain(
     agents: Integers,
     arms: Tensor,
     means: Matrix,
+    by_arm: Matrix,
     noise: Vector,
     late: Late,
     choices: Integers,
@@ -287,7 +292,7 @@ def _play_plain(
             choices[event] = k
         for event in events:
             k, mean = choices[event], means[event - offsets[0]]
-            rewards[event] = mean[k] + noise[event - offsets[0]]
+            rewards[event] = by_arm[event - offsets[0], k] + noise[event - offsets[0]]
             regret[r] += mean.max() - mean[k]
             if late.delays[event] > 0:
                 hold(late, event, choosable[k])

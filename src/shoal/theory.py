@@ -12,7 +12,7 @@ mended. `docs/theory.md` lists every such step. Functions broadcast over arrays;
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +21,15 @@ FloatArray: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = float | FloatArray
 Reading: TypeAlias = Literal["printed", "derived"]
 
+
+class _Radius(TypedDict):
+    """What `nu` hands to `beta`."""
+
+    logdet_A: ArrayLike | None
+    noise_scale: ArrayLike
+    param_norm: ArrayLike
+
+
 # Two agents with gamma = 2 stay together while ||theta_i - theta_j||_A <= (2 + sqrt 2) beta.
 SEPARATION_FACTOR = (2.0 + math.sqrt(2.0)) ** 2
 
@@ -28,8 +37,15 @@ SEPARATION_FACTOR = (2.0 + math.sqrt(2.0)) ** 2
 # --- confidence -----------------------------------------------------------------------------------------
 
 
-def beta(delta: ArrayLike, logdet_A: ArrayLike, noise_scale: ArrayLike = 1.0) -> Values:
-    """Radius of the confidence ellipsoid, ``R sqrt(2 ln(1/delta) + logdet_A)``.
+def beta(
+    delta: ArrayLike,
+    logdet_A: ArrayLike,
+    noise_scale: ArrayLike = 1.0,
+    *,
+    param_norm: ArrayLike = 1.0,
+    ridge: ArrayLike = 1.0,
+) -> Values:
+    """Radius of the confidence ellipsoid, ``sqrt(ridge) S + R sqrt(2 ln(1/delta) + logdet_A)``.
 
     Parameters
     ----------
@@ -40,20 +56,24 @@ def beta(delta: ArrayLike, logdet_A: ArrayLike, noise_scale: ArrayLike = 1.0) ->
         ridge 1 it is ``log det A``.
     noise_scale : array_like
         Sub-Gaussian scale R of the noise.
+    param_norm : array_like
+        S, a bound on the norm of the true parameter. 0 is the radius as the paper prints it.
+    ridge : array_like
+        Regularisation of the design matrix.
 
     Examples
     --------
     >>> round(beta(0.1, 0.0), 4)
-    2.146
-    >>> beta(0.1, [0.0, 1.0, 2.0]).round(3)
+    3.146
+    >>> beta(0.1, [0.0, 1.0, 2.0], param_norm=0.0).round(3)
     array([2.146, 2.368, 2.57 ])
 
     Notes
     -----
     The self-normalised bound behind it controls ``||sum x noise||`` in the inverse-design norm, in all
-    rounds at once. The ridge estimate has a second error, at most ``sqrt(ridge) ||theta||``, that this
-    radius omits: before any observation it misses every theta longer than ``R sqrt(2 ln(1/delta))``. Add
-    ``sqrt(ridge) * S`` for a radius that covers every theta with norm at most S.
+    rounds at once. The ridge estimate has a second error, at most ``sqrt(ridge) ||theta||``, which the first
+    summand covers. The paper prints the radius without it; then, before any observation, the ellipsoid misses
+    every theta longer than ``R sqrt(2 ln(1/delta))``.
 
     References
     ----------
@@ -62,13 +82,14 @@ def beta(delta: ArrayLike, logdet_A: ArrayLike, noise_scale: ArrayLike = 1.0) ->
     delta = _check_delta(delta)
     logdet = _finite("logdet_A", logdet_A)
     scale = _positive("noise_scale", noise_scale)
+    offset = np.sqrt(_positive("ridge", ridge)) * _nonnegative("param_norm", param_norm)
     radicand = 2.0 * np.log(1.0 / delta) + logdet
     if np.any(radicand < 0):
         raise ValueError(
             f"logdet_A={_show(logdet)} makes 2 ln(1/delta) + logdet_A negative; it must be taken relative to "
             "the ridge (log det A - dim * log(ridge)), which is never below 0"
         )
-    return _values(scale * np.sqrt(radicand))
+    return _values(offset + scale * np.sqrt(radicand))
 
 
 def optimistic_parameter(theta_hat: ArrayLike, A: ArrayLike, x: ArrayLike, beta: float) -> FloatArray:
@@ -333,6 +354,7 @@ def separation_time_upper(
     delta: float,
     epsilon: float,
     noise_scale: float = 1.0,
+    param_norm: float = 1.0,
     reading: Literal["printed", "derived", "corrected"] = "printed",
 ) -> int:
     """Round by which two agents should be separated at ``gamma = 2``.
@@ -341,8 +363,8 @@ def separation_time_upper(
 
     ``printed``: ``ceil(4 c ln(1/delta) / (2 epsilon Q - c))``, which needs ``epsilon > c / (2 Q)``;
     ``derived``: the smallest t from which on
-    ``(sqrt(g^2 + epsilon Q t) - g)^2 > c (2 ln(1/delta) + dim ln(1 + t/dim))``, ``g = ||theta_i -
-    theta_j||``; any epsilon will do;
+    ``sqrt(g^2 + epsilon Q t) - g > (2 + sqrt 2) beta``, where ``beta`` has the log-determinant
+    ``dim ln(1 + t/dim)`` and ``g = ||theta_i - theta_j||``; any epsilon will do;
     ``corrected``: the same with ``epsilon Q t - sqrt(2 b epsilon Q t ln(1/delta))``, at least 0, for
     ``epsilon Q t``, where ``b = max_k (x_k . (theta_i - theta_j))^2``.
 
@@ -358,6 +380,8 @@ def separation_time_upper(
         Probability, in (0, 1], of a uniformly drawn arm.
     noise_scale : float
         Sub-Gaussian scale R of the noise.
+    param_norm : float
+        S of the radius in the test, as in `beta`. The printed statement has none and ignores it.
     reading : {"printed", "derived", "corrected"}
         The paper's statement, or one of the other two.
 
@@ -367,9 +391,9 @@ def separation_time_upper(
     >>> separation_time_upper(arms, [1.0, 0.0], [-1.0, 0.0], delta=0.1, epsilon=0.5, noise_scale=0.3)
     11
     >>> separation_time_upper(arms, [1.0, 0.0], [-1.0, 0.0], delta=0.1, epsilon=0.5, reading="derived")
-    214
+    342
     >>> separation_time_upper(arms, [1.0, 0.0], [-1.0, 0.0], delta=0.1, epsilon=0.5, reading="corrected")
-    297
+    440
 
     Notes
     -----
@@ -419,14 +443,16 @@ def separation_time_upper(
         return math.ceil(4.0 * factor * surprise / (2.0 * share * signal - factor))
     gap = float(np.linalg.norm(first - second))
 
+    offset = math.sqrt(SEPARATION_FACTOR) * float(_nonnegative("param_norm", param_norm))
     spread = 2.0 * float(squares.max()) * surprise if reading == "corrected" else 0.0
 
     def separated(t: int) -> bool:
         mean = share * signal * t
         bias = math.sqrt(gap**2 + max(mean - math.sqrt(spread * mean), 0.0)) - gap
-        return bias * bias > factor * (2.0 * surprise + dim * math.log1p(t / dim))
+        width = offset + math.sqrt(factor * (2.0 * surprise + dim * math.log1p(t / dim)))
+        return bias * bias > width * width
 
-    # Left convex in t, right concave, right the larger at 0: one crossing.
+    # One crossing: the left square is convex in t; the right one concave, like its root, and larger at 0.
     return _first_true(separated)
 
 
@@ -440,6 +466,7 @@ def nu(
     *,
     logdet_A: ArrayLike | None = None,
     noise_scale: ArrayLike = 1.0,
+    param_norm: ArrayLike = 1.0,
     reading: Reading = "printed",
 ) -> Values:
     """Regret bound of a single agent, ``sqrt(4 beta^2 T dim ln(1 + T/dim))``.
@@ -454,16 +481,16 @@ def nu(
         Log-determinant of the design matrix after T pulls, for `beta`. When it is left out the worst case
         under arms of norm at most 1 is used, ``dim ln(1 + T/dim)``; longer arms, as in the synthetic
         experiments, can exceed it.
-    noise_scale : array_like
-        Sub-Gaussian scale R of the noise.
+    noise_scale, param_norm : array_like
+        R and S, as in `beta`.
     reading : {"printed", "derived"}
         "derived" is ``sqrt 2`` times larger, see the notes.
 
     Examples
     --------
     >>> round(nu(0.1, 10, 1000), 1)
-    3061.0
-    >>> round(nu(0.1, 10, 1000, logdet_A=20.0), 1)
+    3490.7
+    >>> round(nu(0.1, 10, 1000, logdet_A=20.0, param_norm=0.0), 1)
     2131.3
 
     Notes
@@ -471,7 +498,7 @@ def nu(
     Arms of norm at most 1 and ridge 1. The sum of ``||x_t||^2`` in the inverse-design norm is at most ``2
     log det A`` when the design is the one the arm was chosen with, and without the 2 only when the design
     already holds ``x_t``. The printed constant 4 takes the second for the first; "derived" has 8, the
-    constant of Abbasi-Yadkori et al. (2011). Neither has the ``sqrt(ridge) ||theta||`` that `beta` omits.
+    constant of Abbasi-Yadkori et al. (2011). The paper's statement has ``param_norm=0``.
 
     References
     ----------
@@ -481,7 +508,7 @@ def nu(
     dim = _count("dim", dim)
     horizon = _nonnegative("horizon", horizon)
     potential = dim * np.log1p(horizon / dim)
-    radius = beta(delta, potential if logdet_A is None else logdet_A, noise_scale)
+    radius = beta(delta, potential if logdet_A is None else logdet_A, noise_scale, param_norm=param_norm)
     constant = 4.0 if reading == "printed" else 8.0
     return _values(np.sqrt(constant * horizon * potential) * radius)
 
@@ -495,6 +522,7 @@ def regret_bound_individual(
     bias: ArrayLike,
     logdet_A: ArrayLike | None = None,
     noise_scale: ArrayLike = 1.0,
+    param_norm: ArrayLike = 1.0,
     reading: Reading = "printed",
 ) -> Values:
     """Regret of one of two agents until they separate, ``mu nu + (T_s / 2) bias``.
@@ -509,13 +537,13 @@ def regret_bound_individual(
         Relaxation of the separation test.
     bias : array_like
         ``(theta_i - theta_j) . x_i``, x_i the best arm of agent i; may be negative.
-    logdet_A, noise_scale, reading
+    logdet_A, noise_scale, param_norm, reading
         As in `nu`.
 
     Examples
     --------
     >>> round(regret_bound_individual(0.001, 10, horizon=1000, gamma=0.2, bias=0.1), 1)
-    3321.5
+    3744.0
 
     Notes
     -----
@@ -526,7 +554,8 @@ def regret_bound_individual(
     ----------
     Theorem "Individual Regret During the Collaboration Phase".
     """
-    single = nu(delta, dim, horizon, logdet_A=logdet_A, noise_scale=noise_scale, reading=reading)
+    radius: _Radius = {"logdet_A": logdet_A, "noise_scale": noise_scale, "param_norm": param_norm}
+    single = nu(delta, dim, horizon, **radius, reading=reading)
     loss = _nonnegative("horizon", horizon) / 2.0 * _finite("bias", bias)
     return _values(gain_individual(delta, dim, gamma) * single + loss)
 
@@ -539,6 +568,7 @@ def regret_bound_network(
     bias: ArrayLike,
     logdet_A: ArrayLike | None = None,
     noise_scale: ArrayLike = 1.0,
+    param_norm: ArrayLike = 1.0,
     reading: Reading = "printed",
 ) -> Values:
     """Mean regret of two agents until they separate, ``mu' nu + (T_s / 4) bias``.
@@ -551,13 +581,13 @@ def regret_bound_network(
         Separation time T_s.
     bias : array_like
         ``(theta_i - theta_j) . (x_i - x_j)`` with the best arms of the two; never negative.
-    logdet_A, noise_scale, reading
+    logdet_A, noise_scale, param_norm, reading
         As in `nu`.
 
     Examples
     --------
     >>> round(regret_bound_network(0.001, 10, horizon=1000, bias=0.1), 1)
-    2908.1
+    3280.4
 
     Notes
     -----
@@ -567,7 +597,8 @@ def regret_bound_network(
     ----------
     Theorem "Regret During the Collaboration Phase".
     """
-    single = nu(delta, dim, horizon, logdet_A=logdet_A, noise_scale=noise_scale, reading=reading)
+    radius: _Radius = {"logdet_A": logdet_A, "noise_scale": noise_scale, "param_norm": param_norm}
+    single = nu(delta, dim, horizon, **radius, reading=reading)
     loss = _nonnegative("horizon", horizon) / 4.0 * _nonnegative("bias", bias)
     return _values(gain_network(delta, dim) * single + loss)
 
@@ -583,6 +614,7 @@ def regret_bound_clustered(
     parameter_norm: ArrayLike,
     logdet_A: ArrayLike | None = None,
     noise_scale: ArrayLike = 1.0,
+    param_norm: ArrayLike = 1.0,
     reading: Reading = "printed",
 ) -> Values:
     """Regret of one agent under clusters, ``mu'' nu + 4 L C / (delta rho_min N)``.
@@ -599,14 +631,14 @@ def regret_bound_clustered(
         C, the sum of `misassigned_bound` over the rounds until the agent has its cluster, at least 0.
     parameter_norm : array_like
         L, a bound on the norm of every parameter.
-    logdet_A, noise_scale, reading
+    logdet_A, noise_scale, param_norm, reading
         As in `nu`.
 
     Examples
     --------
     >>> round(regret_bound_clustered(0.1, 10, horizon=500, n_agents=100, smallest_cluster_fraction=0.33,
     ...                              misassigned_total=50.0, parameter_norm=1.0), 1)
-    1133.6
+    1295.5
 
     Notes
     -----
@@ -619,7 +651,8 @@ def regret_bound_clustered(
     ----------
     Theorem "Cumulative Pseudo-Regret with Clustered Agents".
     """
-    single = nu(delta, dim, horizon, logdet_A=logdet_A, noise_scale=noise_scale, reading=reading)
+    radius: _Radius = {"logdet_A": logdet_A, "noise_scale": noise_scale, "param_norm": param_norm}
+    single = nu(delta, dim, horizon, **radius, reading=reading)
     gain = gain_cluster(delta, dim, n_agents, smallest_cluster_fraction)
     members = _fraction("smallest_cluster_fraction", smallest_cluster_fraction) * _count("n_agents", n_agents)
     norm = _nonnegative("parameter_norm", parameter_norm)
@@ -636,6 +669,7 @@ def regret_bound_oracle(
     smallest_cluster_fraction: ArrayLike = 1.0,
     logdet_A: ArrayLike | None = None,
     noise_scale: ArrayLike = 1.0,
+    param_norm: ArrayLike = 1.0,
     reading: Reading = "printed",
 ) -> Values:
     """Regret of one agent that is told its cluster, ``mu'' nu``.
@@ -650,13 +684,13 @@ def regret_bound_oracle(
         Number N of agents.
     smallest_cluster_fraction : array_like
         rho_min. The default of 1 gives the printed corollary.
-    logdet_A, noise_scale, reading
+    logdet_A, noise_scale, param_norm, reading
         As in `nu`.
 
     Examples
     --------
     >>> round(regret_bound_oracle(0.1, 10, horizon=500, n_agents=100), 1)
-    616.4
+    709.4
 
     Notes
     -----
@@ -667,7 +701,8 @@ def regret_bound_oracle(
     ----------
     Corollary "Cumulative pseudo regret upper-bound for Oracle".
     """
-    single = nu(delta, dim, horizon, logdet_A=logdet_A, noise_scale=noise_scale, reading=reading)
+    radius: _Radius = {"logdet_A": logdet_A, "noise_scale": noise_scale, "param_norm": param_norm}
+    single = nu(delta, dim, horizon, **radius, reading=reading)
     return _values(gain_cluster(delta, dim, n_agents, smallest_cluster_fraction) * single)
 
 
@@ -679,6 +714,7 @@ def regret_lower(
     n_agents: ArrayLike,
     logdet_A: ArrayLike | None = None,
     noise_scale: ArrayLike = 1.0,
+    param_norm: ArrayLike = 1.0,
 ) -> Values:
     """The paper's yardstick for one agent among N equal ones, ``nu / N``.
 
@@ -690,13 +726,13 @@ def regret_lower(
         Number T of the agent's pulls.
     n_agents : array_like
         Number N of agents, all with one parameter and told so.
-    logdet_A, noise_scale
+    logdet_A, noise_scale, param_norm
         As in `nu`.
 
     Examples
     --------
     >>> round(regret_lower(0.1, 10, horizon=500, n_agents=100), 2)
-    18.58
+    21.39
 
     Notes
     -----
@@ -708,9 +744,8 @@ def regret_lower(
     ----------
     Discussion after the theorem "Cumulative Pseudo-Regret with Clustered Agents".
     """
-    return _values(
-        nu(delta, dim, horizon, logdet_A=logdet_A, noise_scale=noise_scale) / _count("n_agents", n_agents)
-    )
+    radius: _Radius = {"logdet_A": logdet_A, "noise_scale": noise_scale, "param_norm": param_norm}
+    return _values(nu(delta, dim, horizon, **radius) / _count("n_agents", n_agents))
 
 
 # --- clusters and communication -------------------------------------------------------------------------
@@ -725,6 +760,7 @@ def misassigned_bound(
     delta: ArrayLike,
     gamma: ArrayLike = 2.0,
     noise_scale: ArrayLike = 1.0,
+    param_norm: ArrayLike = 1.0,
     reading: Reading = "printed",
 ) -> Values:
     """Bound on the expected number of agents wrongly in, or out of, a neighbourhood.
@@ -744,8 +780,8 @@ def misassigned_bound(
         Smallest distance, in the norm of A, between parameters of different clusters.
     logdet_A : array_like
         Log-determinant of the common design matrix, relative to the ridge.
-    delta, gamma, noise_scale : array_like
-        Confidence level, relaxation and noise scale of the separation test.
+    delta, gamma, noise_scale, param_norm : array_like
+        Confidence level, relaxation, noise scale and bound on the parameters' norm of the separation test.
     reading : {"printed", "derived"}
         The paper's statement, or the one that its proof supports.
 
@@ -753,7 +789,7 @@ def misassigned_bound(
     --------
     >>> misassigned_bound(100, 0.34, gap=0.0, logdet_A=60.0, delta=0.1, gamma=0.5)
     66.0
-    >>> bound = misassigned_bound(100, 0.34, gap=[9, 12, 20], logdet_A=8, delta=0.1, reading="derived")
+    >>> bound = misassigned_bound(100, 0.34, gap=[9, 14, 20], logdet_A=8, delta=0.1, reading="derived")
     >>> bound.round(2)
     array([66.33,  9.26,  0.33])
 
@@ -782,7 +818,7 @@ def misassigned_bound(
     gap = _nonnegative("gap", gap)
     gamma = _positive("gamma", gamma)
     scale = _positive("noise_scale", noise_scale)
-    radius = beta(delta, logdet_A, scale)
+    radius = beta(delta, logdet_A, scale, param_norm=param_norm)
     half_logdet = _finite("logdet_A", logdet_A) / 2.0
     excess = gap - gamma * radius
     if reading == "printed":
@@ -937,13 +973,15 @@ def predictions(
     horizon: int = 50_000,
     gamma: float = 2.0,
     noise_scale: float = 1.0,
+    param_norm: float = 1.0,
     n_clusters: int = 2,
     epsilon: float = 1.0,
 ) -> tuple[Prediction, ...]:
     """What the theory says of a problem before anything is run.
 
     Arms of norm at most 1, parameters of norm at most 1, synchronous pulling, the squared radius, clusters of
-    equal size. Where a bound depends on the arms, they are the basis vectors, pulled equally often.
+    equal size. Where a bound depends on the arms, they are the basis vectors, pulled equally often. What is
+    printed has the radius without S, as the paper prints it, what is derived has it with S.
 
     Parameters
     ----------
@@ -961,6 +999,8 @@ def predictions(
         Relaxation of the separation test.
     noise_scale : float
         Sub-Gaussian scale R of the noise.
+    param_norm : float
+        S of the radius, as in `beta`.
     n_clusters : int
         Number of clusters.
     epsilon : float
@@ -988,16 +1028,20 @@ def predictions(
     first = np.zeros(dim)
     first[0] = distance / 2.0
     level = float(_check_delta(delta))
-    noise: dict[str, Any] = {"noise_scale": noise_scale}
+    readings: dict[Reading, dict[str, Any]] = {
+        "printed": {"noise_scale": noise_scale, "param_norm": 0.0},
+        "derived": {"noise_scale": noise_scale, "param_norm": param_norm},
+    }
 
     def both(function: Callable[..., Values], *arguments: Any, **named: Any) -> tuple[float, float]:
         printed, derived = (
-            float(function(*arguments, **named, reading=reading)) for reading in ("printed", "derived")
+            float(function(*arguments, **named, **noise, reading=reading))
+            for reading, noise in readings.items()
         )
         return printed, derived
 
     corrected = float(separation_time_lower(level, distance, reading="corrected"))
-    pair: dict[str, Any] = {"delta": level, "epsilon": share, "noise_scale": noise_scale}
+    pair: dict[str, Any] = {"delta": level, "epsilon": share, **readings["derived"]}
     upper = separation_time_upper(np.eye(dim), first, -first, reading="derived", **pair)
     latest = separation_time_upper(np.eye(dim), first, -first, reading="corrected", **pair)
     allowing = f"corrected for chance in the draws: {latest:,}"
@@ -1014,11 +1058,10 @@ def predictions(
         "logdet_A": dim * np.log1p(rounds),
         "delta": level,
         "gamma": gamma,
-        "noise_scale": noise_scale,
     }
     misassigned = {
-        reading: np.asarray(misassigned_bound(n, fraction, **wrong, reading=reading))
-        for reading in ("printed", "derived")
+        reading: np.asarray(misassigned_bound(n, fraction, **wrong, **noise, reading=reading))
+        for reading, noise in readings.items()
     }
     limit = float(gamma_max(dim, level))
     useful = (
@@ -1038,15 +1081,18 @@ def predictions(
                 **noise,
             )
         )
-        for reading in ("printed", "derived")
+        for reading, noise in readings.items()
     ]
-    radius = beta(level, dim * math.log1p(pulls / dim), noise_scale)
+    radius = {
+        reading: float(beta(level, dim * math.log1p(pulls / dim), **noise))
+        for reading, noise in readings.items()
+    }
     return (
         Prediction(
             "confidence radius β",
-            float(radius),
-            float(radius) + 1.0,
-            f"after {pulls:,} pulls of an agent; derived: with ‖θ‖ = 1 added, for the ridge",
+            radius["printed"],
+            radius["derived"],
+            f"after {pulls:,} pulls of an agent; derived: with S = {param_norm:g} added, for the ridge",
         ),
         Prediction("largest γ that gains, γ_max", limit, None, useful),
         Prediction(
@@ -1069,15 +1115,15 @@ def predictions(
             f"with its steps corrected: {corrected:,.0f}; neither other reading holds in all simulations",
         ),
         Prediction("separation by round", upper_printed, float(upper), upper_remark),
-        Prediction("regret of an agent alone, ν", *both(nu, level, dim, pulls, **noise), f"{pulls:,} pulls"),
+        Prediction("regret of an agent alone, ν", *both(nu, level, dim, pulls), f"{pulls:,} pulls"),
         Prediction(
             "regret of one of two while sharing",
-            *both(regret_bound_individual, level, dim, horizon=together, gamma=gamma, bias=distance, **noise),
+            *both(regret_bound_individual, level, dim, horizon=together, gamma=gamma, bias=distance),
             f"{together:,} rounds together, the worst bias",
         ),
         Prediction(
             "mean regret of two while sharing",
-            *both(regret_bound_network, level, dim, horizon=together, bias=2.0 * distance, **noise),
+            *both(regret_bound_network, level, dim, horizon=together, bias=2.0 * distance),
             "likewise",
         ),
         Prediction(
@@ -1088,7 +1134,7 @@ def predictions(
         ),
         Prediction(
             "regret of an agent told its cluster",
-            float(regret_bound_oracle(level, dim, horizon=pulls, n_agents=n, **noise)),
+            float(regret_bound_oracle(level, dim, horizon=pulls, n_agents=n, **readings["printed"])),
             float(
                 regret_bound_oracle(
                     level,
@@ -1097,14 +1143,14 @@ def predictions(
                     n_agents=n,
                     smallest_cluster_fraction=fraction,
                     reading="derived",
-                    **noise,
+                    **readings["derived"],
                 )
             ),
             "printed for one cluster only",
         ),
         Prediction(
             "scale of regret, ν/N",
-            float(regret_lower(level, dim, horizon=pulls, n_agents=n, **noise)),
+            float(regret_lower(level, dim, horizon=pulls, n_agents=n, **readings["printed"])),
             None,
             "printed as a lower bound, which it is not",
         ),

@@ -100,7 +100,7 @@ class TestFormats:
     def test_three_lines_say_whether_sharing_would_have_helped(self, tmp_path: Path) -> None:
         rng = np.random.default_rng(0)
         kinds = rng.standard_normal((12, 3))
-        tastes = np.repeat([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], 10, axis=0)
+        tastes = np.array([1.0, 0.5, 0.0]) + 0.05 * rng.standard_normal((20, 3))  # much alike
         rows = [
             f"u{i},{k},{tastes[i] @ kinds[k]}"
             for i in range(20)
@@ -110,12 +110,16 @@ class TestFormats:
         (tmp_path / "log.csv").write_text("\n".join(["agent,arm,reward", *rows]))
         table = {"arm": list(range(12)), **{f"x{j}": kinds[:, j] for j in range(3)}}
         world = LoggedRatings.from_csv(tmp_path / "log.csv", features=table, seed=0)
-        policies = (
-            shoal.Independent(n_agents=20, dim=3, alpha=0.3),
-            shoal.BASS(n_agents=20, dim=3, alpha=0.3, delta=0.1),
+        alone, together = (
+            np.mean(
+                [shoal.simulate(make(), world, horizon=5_000, seed=seed).final_regret for seed in range(5)]
+            )
+            for make in (
+                lambda: shoal.Independent(n_agents=20, dim=3, alpha=0.3),
+                lambda: shoal.BASS(n_agents=20, dim=3, alpha=0.3, delta=0.1),
+            )
         )
-        alone, together = (shoal.simulate(p, world, horizon=5_000, seed=0).final_regret for p in policies)
-        assert together < 0.8 * alone
+        assert together < 0.5 * alone
 
 
 def test_the_guide_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,6 +135,16 @@ def test_the_guide_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert names["together"].final_regret > 0.0
 
 
+def test_rewards_of_any_scale(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [f"u{i},{k},{50.0 * rng.normal()}" for i in range(30) for k in range(20) if rng.random() < 0.5]
+    (tmp_path / "log.csv").write_text("\n".join(["agent,arm,reward", *rows]))
+    features = {"arm": list(range(20)), "x": rng.normal(size=20)}
+    world = LoggedRatings.from_csv(tmp_path / "log.csv", features=features, seed=0)
+    assert np.isfinite(world.mean_rewards).all()
+    assert 5.0 < world.mean_rewards[~world.observed].std() < 50.0
+
+
 class TestWhatIsWrong:
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -144,6 +158,10 @@ class TestWhatIsWrong:
                 r"log\.csv:1: expected the columns agent, arm, reward \(commas between\)",
             ),
             ("agent,arm,reward\n", r"log\.csv: no rows"),
+            (
+                "agent,arm,reward,x,x,reward\na,9,1,0,0,0\n",
+                r"log\.csv:1: the column 'reward' is there 2 times, and must be there once",
+            ),
             ("", r"log\.csv:1: expected the columns agent, arm, reward"),
             ("agent,arm,reward\na,4,1\n", r"features: 1 arms with rewards have no row, the first is '4'"),
         ],
@@ -165,6 +183,11 @@ class TestWhatIsWrong:
             ),
             ("arm\n9\n", r"arms\.csv: expected a column 'arm' and columns of features, got \['arm'\]"),
             ("arm,x\n", r"arms\.csv: no arms"),
+            (
+                "arm,x,y,x\n9,1,2,3\n",
+                r"arms\.csv: the column 'x' is there 2 times, and must be there once",
+            ),
+            ("arm,x,arm\n9,1,2\n", r"arms\.csv: the column 'arm' is there 2 times, and must be there once"),
         ],
     )
     def test_broken_features(self, tmp_path: Path, log: Path, text: str, message: str) -> None:
@@ -172,6 +195,14 @@ class TestWhatIsWrong:
         path.write_text(text)
         with pytest.raises(ValueError, match=message):
             LoggedRatings.from_csv(log, features=path, seed=0)
+
+    def test_a_feature_twice_in_parquet_or_a_table(self, tmp_path: Path, log: Path) -> None:
+        table = pyarrow.Table.from_arrays([[9, 3, 7], [1, 2, 3], [1, 2, 3]], names=["arm", "x", "x"])
+        with pytest.raises(ValueError, match="features: the column 'x' is there 2 times"):
+            LoggedRatings.from_csv(log, features=table, seed=0)
+        pyarrow.parquet.write_table(table, tmp_path / "arms.parquet")
+        with pytest.raises(ValueError, match=r"arms\.parquet: the column 'x' is there 2 times"):
+            LoggedRatings.from_csv(log, features=tmp_path / "arms.parquet", seed=0)
 
     def test_missing_values_in_parquet(self, tmp_path: Path) -> None:
         columns = pyarrow.table({"agent": ["a", "b"], "arm": [9, 3], "reward": [1.0, None]})

@@ -139,6 +139,12 @@ def test_genres_that_are_new_come_last(tmp_path: Path) -> None:
     assert np.flatnonzero(features.values[-1]).tolist() == [19]
 
 
+def test_readme_without_headings(tmp_path: Path) -> None:
+    folder = write(tmp_path / "ml", "csv")
+    (folder / "README.txt").write_text("Be kind.\n")
+    assert datasets.inspect(folder).licence == "Be kind."
+
+
 def test_simulation(tmp_path: Path) -> None:
     world = MovieLens(write(tmp_path / "ml", "csv"), n_agents=3, n_arms=3, dim=10, seed=0)
     trace = shoal.simulate(shoal.BASS(n_agents=3, dim=10, alpha=1.0, delta=0.1), world, horizon=200, seed=0)

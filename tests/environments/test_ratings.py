@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,9 @@ class TestFactorisation:
         setting = {"paper": {"lr_all": 0.001, "reg_all": 0.005}, "tuned": {"lr_all": 0.01, "reg_all": 0.05}}[
             fill
         ]
-        data = Dataset(Reader(rating_scale=(0.5, 5.0)))
-        rows = [(agent, arm, reward, None) for agent, arm, reward in rows_of(ratings)]
+        unit = float(ratings.rewards.std()) if fill == "tuned" else 1.0
+        data = Dataset(Reader(rating_scale=(0.5 / unit, 5.0 / unit)))
+        rows = [(agent, arm, reward / unit, None) for agent, arm, reward in rows_of(ratings)]
         theirs = SVD(n_epochs=20, n_factors=100, random_state=0, **setting)
         theirs.fit(data.construct_trainset(rows))
         filled = fill_ratings(ratings, features_of(sorted(ratings.arm_ids.tolist())), fill=fill)
@@ -87,7 +89,7 @@ class TestFactorisation:
         assert not filled.observed.all()
         for i, agent in enumerate(filled.agent_ids):
             for k, arm in enumerate(filled.arm_ids):
-                predicted = theirs.predict(agent, arm).est
+                predicted = unit * theirs.predict(agent, arm).est
                 if fill == "paper":
                     predicted = max(0.5, round(predicted))
                 expected = seen.get((agent, arm), predicted)
@@ -105,13 +107,46 @@ class TestFactorisation:
         ratings = table(
             [(f"u{i}", f"m{k}", 5.0 if i % 2 else 1.0) for i in range(8) for k in range(8) if i != k]
         )
-        factors = factorise(ratings, Fill(300, 5, 0.1, 0.0, rounded=False))
+        factors = factorise(ratings, Fill(300, 5, 0.1, 0.0, rounded=False, scaled=False))
         every_arm = np.arange(8, dtype=np.int32)
         predictions = factors.predict_all(every_arm)
         assert predictions.min() >= 1.0
         assert predictions.max() <= 5.0
         pairs = factors.predict(np.repeat(every_arm, 8), np.tile(every_arm, 8))
         assert np.allclose(pairs.reshape(8, 8), predictions)
+
+    @pytest.mark.parametrize(("factor", "level"), [(50.0, 0.0), (1e-6, 0.0), (1e20, 0.0), (3e4, -7e5)])
+    def test_the_unit_of_the_rewards_does_not_matter(self, factor: float, level: float) -> None:
+        ratings = random_table()
+        other = replace(ratings, rewards=factor * ratings.rewards + level)
+        features = features_of(ratings.arm_ids.tolist())
+        filled, in_other_unit = (fill_ratings(part, features, fill="tuned") for part in (ratings, other))
+        np.testing.assert_allclose((in_other_unit.rewards - level) / factor, filled.rewards, rtol=1e-6)
+
+    def test_better_than_means_on_rewards_of_any_scale(self) -> None:
+        rng = np.random.default_rng(0)
+        tastes, kinds = rng.standard_normal((60, 2)), rng.standard_normal((2, 40))
+        cells = np.argwhere(rng.random((60, 40)) < 0.7)
+        rewards = [50.0 * float(tastes[i] @ kinds[:, k]) for i, k in cells]
+        ratings = Ratings.collect(range(60), range(40), cells[:, 0], cells[:, 1], rewards)
+        held = rng.random(len(ratings)) < 0.2
+        train, test = ratings.part(~held), ratings.part(held)
+        models = means_only(train), factorise(train, FILLS["tuned"])
+        means, tuned = (np.std(model.predict(test.agents, test.arms) - test.rewards) for model in models)
+        assert tuned < 0.8 * means
+
+    def test_constant_rewards(self) -> None:
+        ratings = random_table()
+        constant = replace(ratings, rewards=np.full(len(ratings), 0.1))
+        filled = fill_ratings(constant, features_of(ratings.arm_ids.tolist()), fill="tuned")
+        assert np.array_equal(filled.rewards, np.full(filled.rewards.shape, 0.1))
+
+    def test_divergence_is_an_error_that_says_what_to_do(self) -> None:
+        ratings = random_table()
+        large = replace(ratings, rewards=1e4 * ratings.rewards)
+        message = r"rewards could not be factorised: their standard deviation is 14838\.1 .* fill='tuned'"
+        with pytest.raises(ValueError, match=message):
+            fill_ratings(large, features_of(ratings.arm_ids.tolist()), fill="paper")
 
     def test_the_same_every_time(self) -> None:
         features = features_of(random_table().arm_ids.tolist())
@@ -280,7 +315,7 @@ class TestCache:
         files = {self.prepare(tmp_path)[0].cache_file}
         files.add(self.prepare(tmp_path, n_arms=3)[0].cache_file)
         files.add(self.prepare(tmp_path, source="b file")[0].cache_file)
-        monkeypatch.setitem(FILLS, "tuned", Fill(1, 2, 0.1, 0.1, rounded=False))
+        monkeypatch.setitem(FILLS, "tuned", Fill(1, 2, 0.1, 0.1, rounded=False, scaled=False))
         files.add(self.prepare(tmp_path)[0].cache_file)
         assert len(files) == 4
 
@@ -362,7 +397,7 @@ from shoal.environments.movielens import MovieLens
 def memory(name):
     return int(re.search(rf"{name}:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
 
-ratings.FILLS["tuned"] = ratings.Fill(1, 100, 0.01, 0.05, False)  # epochs take time, not memory
+ratings.FILLS["tuned"] = ratings.Fill(1, 100, 0.01, 0.05, False, True)  # epochs take time, not memory
 before = memory("VmRSS")
 world = MovieLens(sys.argv[1], fill="tuned", arms="most-rated", seed=0, cache=sys.argv[2])
 print(json.dumps({"before": before, "peak": memory("VmHWM"), "shape": world.mean_rewards.shape}))
@@ -396,5 +431,9 @@ def test_25_million_ratings_fit_in_4_gb(tmp_path: Path) -> None:
 
 def test_fills_are_those_of_the_paper_and_the_tuned_ones() -> None:
     paper, tuned = FILLS["paper"], FILLS["tuned"]
-    assert paper == Fill(n_epochs=20, n_factors=100, learning_rate=0.001, regularisation=0.005, rounded=True)
-    assert tuned == Fill(n_epochs=20, n_factors=100, learning_rate=0.01, regularisation=0.05, rounded=False)
+    assert paper == Fill(
+        n_epochs=20, n_factors=100, learning_rate=0.001, regularisation=0.005, rounded=True, scaled=False
+    )
+    assert tuned == Fill(
+        n_epochs=20, n_factors=100, learning_rate=0.01, regularisation=0.05, rounded=False, scaled=True
+    )

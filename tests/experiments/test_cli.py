@@ -11,7 +11,7 @@ import pytest
 import typer
 
 import shoal
-from shoal import cli
+from shoal.cli import commands
 from shoal.environments.registry import environment_names
 from shoal.experiments import results
 from shoal.experiments.results import load_results
@@ -116,7 +116,7 @@ def test_bounds_shows_what_theory_predicts(tmp_path: Path) -> None:
     }
     shown = {name: [text.strip() for text in rest] for name, rest in lines.items()}
     assert shown["no separation before round"][:2] == ["45", "231"]
-    assert shown["separation by round"][:2] == ["–", "319,209"]
+    assert shown["separation by round"][:2] == ["–", "389,511"]
     assert shown["communication"][:2] == ["4,950,000", "–"]
     assert shown["largest γ that gains, γ_max"] == ["-0.238", "–", "no γ keeps μ below 1"]
     expected = predictions(dim=10, gap=0.2, delta=0.1, n_agents=100, n_clusters=3)
@@ -161,7 +161,7 @@ def test_help_does_not_load_what_it_does_not_need(tmp_path: Path) -> None:
         (["run", "tiny.toml", "--jobs", "0"], "Invalid value for '--jobs'"),
         (["report", "nowhere"], "shoal: nowhere: no results here"),
         (["simulate", "--policy", "bas"], "unknown policy 'bas'"),
-        (["simulate", "--env", "mars"], "unknown kind 'mars'"),
+        (["simulate", "--env", "mars"], "unknown environment 'mars'"),
         (["simulate", "--pulling", "now"], "pulling: must be one of asynchronous, synchronous, zipf, got"),
         (["bench", "--policy", "bas"], "policy must be one of 'independent', 'oracle'"),
         (["simulate", "-p", "delta"], "--parameter must look like name=value, got 'delta'"),
@@ -214,10 +214,10 @@ def test_a_full_disk_is_said_and_finished_cells_stay(tiny: Path) -> None:
 
 def test_every_command_and_option_is_documented() -> None:
     text = DOCS.read_text()
-    group = typer.main.get_command(cli.app)
-    commands = group.commands  # type: ignore[attr-defined]
-    assert commands
-    for name, command in commands.items():
+    group = typer.main.get_command(commands.app)
+    found = group.commands  # type: ignore[attr-defined]
+    assert found
+    for name, command in found.items():
         assert f"shoal {name}" in text, name
         for parameter in command.params:
             for option in (opt for opt in parameter.opts if opt.startswith("--") and opt != "--help"):

@@ -96,7 +96,7 @@ def test_cells_are_the_grid_policy_by_policy_with_overrides_and_restrictions() -
         (change("seed = 7", "seed = -7"), "tiny.toml: seed: Expected `int` >= 0"),
         (
             change('"gaussian"', '"gauss"'),
-            "tiny.toml: environments[1].kind: unknown kind 'gauss'; known are syn",
+            "tiny.toml: environments[1].kind: unknown environment 'gauss'; known are syn",
         ),
         (change("n_arms = 4", "n_arm = 4"), "tiny.toml: environments[1].parameters.n_arm: unknown parameter"),
         (change(", angle = 0.5", ""), "tiny.toml: environments[0].parameters.angle: missing"),
@@ -285,15 +285,31 @@ def test_symbols_stand_for_what_they_are_in_the_environment() -> None:
         "g": 3,
     }
     np.testing.assert_array_equal(specs.resolve({"labels": "labels"}, world)["labels"], [0, 0, 0, 1, 1, 1])
+    wide = make_environment("gaussian", n_agents=6, dim=3, n_clusters=2, n_arms=4, noise_scale=2.5, seed=0)
+    assert wide.theta_star is not None
+    assert specs.resolve({"a": "noise_scale", "b": "param_norm"}, wide) == {
+        "a": 2.5,
+        "b": max(np.linalg.norm(theta) for theta in wide.theta_star),
+    }
 
 
 def test_symbols_need_an_environment_that_has_them() -> None:
     from shoal.environments.base import Environment
 
     bare = Environment(np.eye(2), mean_rewards=np.eye(2))
-    for value in ("gap/4", "labels", "n_clusters"):
+    for value in ("gap/4", "labels", "n_clusters", "param_norm"):
         with pytest.raises(ValueError, match="needs an environment with"):
             specs.resolve({"x": value}, bare)
+    told = Environment(np.eye(2), mean_rewards=np.eye(2), param_norm=3.0)  # as data sets are
+    assert specs.resolve({"x": "param_norm"}, told) == {"x": 3.0}
+
+
+@pytest.mark.parametrize("name", specs.PRESETS)
+def test_presets_tell_bass_the_noise_and_the_norm_of_the_run_s_environment(name: str) -> None:
+    for method in load_preset(name).methods:
+        if method.policy == "bass":
+            assert method.parameters["noise_scale"] == "noise_scale"
+            assert method.parameters["param_norm"] == "param_norm"
 
 
 @pytest.mark.parametrize(
@@ -320,7 +336,7 @@ def test_values_are_checked_against_the_environment(text: str, message: str) -> 
 def test_a_single_cell_takes_the_paper_s_parameters_unless_told_otherwise() -> None:
     spec = specs.single("bass", "synthetic", alpha=0.3, horizon=10, environment_parameters={"n_agents": 8})
     (cell,) = cells(spec)
-    assert cell.method.parameters == {"delta": 0.1}
+    assert cell.method.parameters == {"delta": 0.1, "noise_scale": "noise_scale", "param_norm": "param_norm"}
     assert cell.environment.parameters["n_agents"] == 8
     assert cell.environment.parameters["dim"] == 10
     with pytest.raises(

@@ -1,11 +1,20 @@
 """What every environment offers to a simulation."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from shoal import validation
-from shoal.types import Integers, Matrix, Tensor
+from shoal import registry, validation
+from shoal.types import Integers, Matrix, Tensor, Vector
+
+NOISE_KINDS = ("gaussian", "bernoulli")
+
+NoiseFunction = Callable[[Matrix, Integers, np.random.Generator], Matrix]
+"""`noise(means, agents, rng)`: the rewards (n, K) of n pulls by `agents` (n,), from their means (n, K)."""
+
+Noise = str | NoiseFunction
+NoiseScale = float | Sequence[float] | Vector
 
 
 class Environment:
@@ -21,8 +30,16 @@ class Environment:
         True parameters, where there are any; where they change, those of the first round.
     labels : (N,) or None
         True clusters, where there are any.
-    noise_scale : float
-        Standard deviation of the Gaussian noise on rewards.
+    noise : "gaussian", "bernoulli" or a function
+        How rewards are drawn around their means: with Gaussian noise; as 1 with the mean as its probability
+        and 0 otherwise, for means in [0, 1]; or by `noise(means, agents, rng)`, which gets the mean rewards
+        (n, K) of n pulls, who pulls (n,) and a generator, and returns the reward of every arm (n, K). A
+        function may be given as the text "module:function".
+    noise_scale : float or (N,)
+        Standard deviation of Gaussian noise, of all agents or of each.
+    param_norm : float
+        Largest norm of a true parameter, in any round. Without true parameters the bound that was given, or
+        nan.
     """
 
     def __init__(
@@ -32,7 +49,9 @@ class Environment:
         theta_star: Matrix | None = None,
         mean_rewards: Matrix | None = None,
         labels: Integers | None = None,
-        noise_scale: float = 1.0,
+        noise: Noise = "gaussian",
+        noise_scale: NoiseScale = 1.0,
+        param_norm: float | None = None,
     ) -> None:
         arms = np.asarray(arms, dtype=np.float64)
         self.arms = validation.matrix("arms", arms, columns=arms.shape[-1]).copy()
@@ -54,9 +73,19 @@ class Environment:
             if given.shape != (self.n_agents,) or not np.issubdtype(given.dtype, np.integer):
                 raise ValueError(f"labels must be {self.n_agents} integers, got {given.dtype}{given.shape}")
             self.labels = given.astype(np.int64)
-        self.noise_scale = validation.number("noise_scale", noise_scale, low=0.0)
-        for array in (self.arms, self.theta_star, self.mean_rewards, self.labels):
-            if array is not None:
+        self.noise = _checked_noise(noise)
+        self.noise_scale = _checked_scale(noise_scale, self.n_agents)
+        if self.noise != "gaussian" and not (isinstance(self.noise_scale, float) and self.noise_scale == 1.0):
+            raise ValueError("noise_scale is that of Gaussian noise: leave it out where noise is another")
+        if self.noise == "bernoulli":
+            _check_probabilities(self.mean_rewards)
+        self.param_norm = float("nan")
+        if param_norm is not None:
+            self.param_norm = validation.number("param_norm", param_norm, low=0.0)
+        elif self.theta_star is not None:
+            self.param_norm = float(np.linalg.norm(self.theta_star, axis=1).max())
+        for array in (self.arms, self.theta_star, self.mean_rewards, self.labels, self.noise_scale):
+            if isinstance(array, np.ndarray):
                 array.flags.writeable = False
 
     @property
@@ -84,9 +113,79 @@ class Environment:
         """
         return np.asarray(self.mean_rewards[agents])
 
+    def draw_rewards(
+        self, means: Matrix, agents: Integers, rng: np.random.Generator
+    ) -> tuple[Matrix, Vector]:
+        """Draw what every arm would give in n pulls: arm k gives `by_arm[n, k] + shared[n]`.
+
+        Nothing here depends on which arm is chosen, so that policies are compared on the same draws.
+
+        Parameters
+        ----------
+        means : (n, K)
+            As `rewards_in` gives them.
+        agents : (n,)
+        rng : numpy.random.Generator
+
+        Returns
+        -------
+        by_arm : (n, K)
+        shared : (n,)
+            Two parts, because Gaussian noise is the same for all arms of a pull: it need not be spread out.
+        """
+        if self.noise == "gaussian":
+            scale = self.noise_scale if isinstance(self.noise_scale, float) else self.noise_scale[agents]
+            return means, scale * rng.standard_normal(len(agents))
+        if self.noise == "bernoulli":
+            _check_probabilities(means)
+            # One uniform number per pull decides for all its arms: a better arm never gives less.
+            by_arm = (rng.random((len(agents), 1)) < means).astype(np.float64)
+        else:
+            assert callable(self.noise)  # by construction
+            given = means.view()
+            given.flags.writeable = False  # regret is counted in these
+            drawn = self.noise(given, agents, rng)
+            if np.shape(drawn) != means.shape:
+                raise ValueError(f"noise must return rewards of shape {means.shape}, got {np.shape(drawn)}")
+            by_arm = validation.matrix("the rewards that noise returns", drawn, columns=means.shape[1])
+        return by_arm, np.zeros(len(agents))
+
     def __repr__(self) -> str:
         shape = f"n_agents={self.n_agents}, dim={self.dim}, n_arms={self.n_arms}"
-        return f"{type(self).__name__}({shape}, noise_scale={self.noise_scale:g})"
+        if self.noise == "gaussian":
+            scale = self.noise_scale
+            text = f"{scale:g}" if isinstance(scale, float) else f"[{scale.min():g} … {scale.max():g}]"
+            noise = f"noise_scale={text}"
+        else:
+            name = self.noise if isinstance(self.noise, str) else getattr(self.noise, "__name__", self.noise)
+            noise = f"noise={name}"
+        return f"{type(self).__name__}({shape}, {noise})"
+
+
+def _checked_noise(noise: Any) -> Noise:
+    if isinstance(noise, str):
+        found = registry.load(noise) if ":" in noise else validation.one_of("noise", noise, NOISE_KINDS)
+    else:
+        found = noise
+    if not (isinstance(found, str) or callable(found)):
+        raise ValueError(f"noise must be one of {', '.join(NOISE_KINDS)} or a function, got {noise!r}")
+    return found
+
+
+def _checked_scale(scale: Any, n_agents: int) -> float | Vector:
+    if np.ndim(scale) == 0:
+        return validation.number("noise_scale", scale, low=0.0)
+    scales = validation.vector("noise_scale", scale, n_agents).copy()
+    if scales.min() < 0.0:
+        agent = int(np.argmin(scales))
+        raise ValueError(f"noise_scale must be at least 0, got {scales[agent]:g} for agent {agent}")
+    return scales
+
+
+def _check_probabilities(means: Matrix) -> None:
+    if means.min() < 0.0 or means.max() > 1.0:
+        wrong = means.min() if means.min() < 0.0 else means.max()
+        raise ValueError(f"mean_rewards must be in [0, 1] for noise='bernoulli', got {wrong:g}")
 
 
 def equal_clusters(n_agents: Any, n_clusters: Any) -> Integers:

@@ -4,7 +4,6 @@ Each function returns a path or a record; printing is left to others.
 """
 
 import time
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,8 +85,7 @@ def kind_of(path: PathLike | None = None) -> str:
     path = Path(path)
     names = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
     is_movielens = any(ratings in names for ratings, _ in movielens.LAYOUTS.values())
-    is_zip = path.suffix == ".zip" or (path.is_file() and zipfile.is_zipfile(path))
-    return "movielens" if is_movielens or is_zip else "letor"
+    return "movielens" if is_movielens or path.suffix == ".zip" or _starts_like_a_zip(path) else "letor"
 
 
 def inspect(
@@ -202,6 +200,13 @@ def errors(
     else:
         ratings, _ = letor.group(letor.read(letor.locate(path)), n_groups)
     return held_out_errors(ratings, share=share, seed=seed)
+
+
+def _starts_like_a_zip(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        return file.read(4) == b"PK\x03\x04"
 
 
 def _kind(path: PathLike | None, kind: str | None) -> str:

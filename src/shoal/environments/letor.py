@@ -7,7 +7,7 @@ documents there.
 """
 
 import gzip
-import math
+import itertools
 import os
 import warnings
 from array import array
@@ -20,6 +20,7 @@ import numpy as np
 
 from shoal import validation
 from shoal.environments import sources
+from shoal.environments.base import Noise, NoiseScale
 from shoal.environments.ratings import (
     FIT_SEED,
     ArmFeatures,
@@ -34,6 +35,9 @@ from shoal.types import Integers, Vector
 
 PARTS = ("train", "vali", "valid", "test")
 """Names of the parts into which a data set may be split."""
+
+LARGEST_INDEX = 2**20
+"""Feature indices above this are refused: the centres of the groups are dense, 8 MB each at this size."""
 
 
 class LearningToRank(RatedEnvironment):
@@ -60,7 +64,10 @@ class LearningToRank(RatedEnvironment):
         document in.
     fill : "paper" or "tuned"
         How missing rewards are predicted; see `shoal.environments.ratings.FILLS`.
-    noise_scale : float
+    noise, noise_scale
+        As for `Environment`.
+    param_norm : float
+        What policies that ask for a bound on the norm of parameters are told: ratings have no true ones.
     seed : int or None
         Seed of the draw of queries. All else, the groups included, is the same for every seed.
     cache : path, optional
@@ -88,7 +95,9 @@ class LearningToRank(RatedEnvironment):
         dim: int = 10,
         arms: str = "first",
         fill: str = "paper",
-        noise_scale: float = 1.0,
+        noise: Noise = "gaussian",
+        noise_scale: NoiseScale = 1.0,
+        param_norm: float = 1.0,
         seed: int | None = None,
         cache: PathLike | None = None,
     ) -> None:
@@ -98,7 +107,13 @@ class LearningToRank(RatedEnvironment):
         )
         source = ", ".join(map(str, files))
         super().__init__(
-            prepared.filled, n_agents=n_agents, noise_scale=noise_scale, seed=seed, source=source
+            prepared.filled,
+            n_agents=n_agents,
+            noise=noise,
+            noise_scale=noise_scale,
+            param_norm=param_norm,
+            seed=seed,
+            source=source,
         )
 
 
@@ -222,6 +237,11 @@ def _documents(file: Path) -> Iterator[tuple[float, str, dict[int, float]]]:
                 form = "'relevance qid:query feature:value …'"
                 found = line.strip() if len(line) < 80 else f"{line[:80]}…"
                 raise ValueError(f"{file}:{number}: expected {form}, got {found!r}") from None
+            if (largest := max(features, default=0)) > LARGEST_INDEX:
+                raise ValueError(
+                    f"{file}:{number}: feature {largest} is too large: indices must be at most "
+                    f"{LARGEST_INDEX}"
+                )
             if is_first and query is None:
                 by_count = _queries_by_count(file, number)
             is_first = False
@@ -248,8 +268,8 @@ def _parse(words: list[str]) -> tuple[float, str | None, dict[int, float]]:
     for pair in pairs:
         index, _, value = pair.partition(":")
         features[int(index)] = float(value)
-    is_number = math.isfinite(label) and all(map(math.isfinite, features.values()))
-    if query == "" or not is_number or len(features) < len(pairs) or min(features, default=0) < 0:
+    are_numbers = all(abs(value) <= validation.LARGEST for value in (label, *features.values()))
+    if query == "" or not are_numbers or len(features) < len(pairs) or min(features, default=0) < 0:
         raise ValueError
     return label, query, features
 
@@ -262,13 +282,17 @@ def _queries_by_count(file: Path, number: int) -> Iterator[str]:
             f"{file}:{number}: no 'qid:', and no {file.name}.group or {file.name}.query beside the file "
             "with the number of documents of each query"
         )
-    names = []
-    for line_number, line in enumerate(beside.read_text(encoding="utf-8").splitlines(), start=1):
-        if line.strip():
-            if not line.strip().isdecimal():
-                raise ValueError(f"{beside}:{line_number}: expected a number of documents, got {line!r}")
-            names += [f"{file.name}:{line_number}"] * int(line)
-    return iter(names)
+    with sources.whole_file(beside):
+        lines = beside.read_text(encoding="utf-8").splitlines()
+    runs = []
+    for line_number, line in enumerate(lines, start=1):
+        if count := line.strip():
+            if not count.isdecimal() or len(count) > 18:
+                found = line if len(line) < 80 else f"{line[:80]}…"
+                raise ValueError(f"{beside}:{line_number}: expected a number of documents, got {found!r}")
+            # Names are repeated as they are asked for: a count may be wrong, and larger than the memory.
+            runs.append(itertools.repeat(f"{file.name}:{line_number}", int(count)))
+    return itertools.chain.from_iterable(runs)
 
 
 def _group_file(file: Path) -> Path | None:

@@ -5,13 +5,16 @@ import hashlib
 import math
 import os
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
 
+from shoal import validation
 from shoal.environments import sources
+from shoal.environments.base import Noise, NoiseScale
 from shoal.environments.ratings import ArmFeatures, Numbering, RatedEnvironment, Ratings, prepare_ratings
 from shoal.environments.sources import PathLike
 
@@ -20,7 +23,7 @@ Table = Any
 
 
 class LogOptions(TypedDict, total=False):
-    """Options of `LoggedRatings.from_csv` and `from_parquet`, which say what they mean."""
+    """Options of `LoggedRatings`, which says what they mean."""
 
     agent: str
     arm: str
@@ -31,83 +34,79 @@ class LogOptions(TypedDict, total=False):
     dim: int | None
     arms: str
     fill: str
-    noise_scale: float
+    noise: Noise
+    noise_scale: NoiseScale
+    param_norm: float
     seed: int | None
     cache: PathLike | None
 
 
 class LoggedRatings(RatedEnvironment):
-    """Agents and arms from a log of rewards; made by `from_csv` or `from_parquet`.
+    """Agents and arms from a log of rewards.
 
     Several rewards of one agent for one arm are averaged. Arms are those of the feature table with a reward
     in the log. Ids are compared as text: 7 in one file is "7" in the other.
+
+    Parameters
+    ----------
+    path : path
+        The log, in CSV (commas between columns, with a header) or Parquet.
+    features : path or table
+        One row per arm: a column of the same name as the log's `arm`, and the features, which are all other
+        columns, in their order. A CSV or Parquet file, a mapping of columns, a pyarrow table or a data frame.
+    form : "csv" or "parquet", optional
+        What the log is written in; if None, its first bytes tell.
+    agent, arm, reward : str
+        Names of the log's columns.
+    n_agents, n_arms, dim : int, optional
+        How many agents are drawn, how many arms and how many features are kept; None takes all.
+    arms : "first" or "most-rated"
+        Which arms are kept: the first in `features`, or those with a reward from most agents.
+    fill : "paper" or "tuned"
+        How missing rewards are predicted; see `shoal.environments.ratings.FILLS`.
+    noise, noise_scale
+        As for `Environment`.
+    param_norm : float
+        What policies that ask for a bound on the norm of parameters are told: ratings have no true ones.
+    seed : int or None
+        Seed of the draw of agents.
+    cache : path, optional
+        Directory for prepared data; if None, the environment variable SHOAL_CACHE or the user's own.
 
     Examples
     --------
     Would sharing have helped on my data?
 
-    >>> world = shoal.LoggedRatings.from_csv("log.csv", features="arms.csv", seed=0)  # doctest: +SKIP
+    >>> world = shoal.LoggedRatings("log.csv", features="arms.csv", seed=0)  # doctest: +SKIP
     >>> policy = shoal.BASS(n_agents=world.n_agents, dim=world.dim, alpha=0.3, delta=0.1)  # doctest: +SKIP
     >>> shoal.simulate(policy, world, horizon=50_000, seed=0).final_regret  # doctest: +SKIP
     """
 
-    @classmethod
-    def from_csv(cls, path: PathLike, **options: Unpack[LogOptions]) -> "LoggedRatings":
-        """Read a log in CSV, commas between columns, with a header.
-
-        Parameters
-        ----------
-        path : path
-        agent, arm, reward : str
-            Names of the columns; "agent", "arm" and "reward" unless told.
-        features : path or table
-            One row per arm: a column of the same name as the log's `arm`, and the features, which are all
-            other columns, in their order. A CSV or Parquet file, a mapping of columns, a pyarrow table or a
-            data frame.
-        n_agents, n_arms, dim : int, optional
-            How many agents are drawn, how many arms and how many features are kept; all unless told.
-        arms : "first" or "most-rated"
-            Which arms are kept: the first in `features`, or those with a reward from most agents.
-        fill : "paper" or "tuned"
-            How missing rewards are predicted; "tuned" unless told. See `shoal.environments.ratings.FILLS`.
-        noise_scale : float
-            Standard deviation of the noise on rewards in simulations; 1 unless told.
-        seed : int, optional
-            Seed of the draw of agents.
-        cache : path, optional
-            Directory for prepared data; if None, the environment variable SHOAL_CACHE or the user's own.
-        """
-        return cls._from_log(Path(path), _csv_rows, **options)
-
-    @classmethod
-    def from_parquet(cls, path: PathLike, **options: Unpack[LogOptions]) -> "LoggedRatings":
-        """Read a log in Parquet; the parameters are those of `from_csv`."""
-        return cls._from_log(Path(path), _parquet_rows, **options)
-
-    @classmethod
-    def _from_log(
-        cls,
-        path: Path,
-        rows: "Rows",
+    def __init__(
+        self,
+        path: PathLike,
         *,
+        features: PathLike | Table,
+        form: str | None = None,
         agent: str = "agent",
         arm: str = "arm",
         reward: str = "reward",
-        features: PathLike | Table,
         n_agents: int | None = None,
         n_arms: int | None = None,
         dim: int | None = None,
         arms: str = "first",
         fill: str = "tuned",
-        noise_scale: float = 1.0,
+        noise: Noise = "gaussian",
+        noise_scale: NoiseScale = 1.0,
+        param_norm: float = 1.0,
         seed: int | None = None,
         cache: PathLike | None = None,
-    ) -> "LoggedRatings":
-        _check_exists(path)
+    ) -> None:
+        path = _existing(path)
+        form = _form_of(path) if form is None else validation.one_of("form", form, tuple(ROWS))
         files, digest = [path], None
         if isinstance(features, str | os.PathLike):
-            features = Path(features)
-            _check_exists(features)
+            features = _existing(features)
             files.append(features)
         else:
             features = _as_arrow(features)
@@ -115,7 +114,7 @@ class LoggedRatings(RatedEnvironment):
         prepared = prepare_ratings(
             "logged",
             files,
-            lambda: (read_log(path, rows, agent, arm, reward), read_features(features, arm)),
+            lambda: (read_log(path, ROWS[form], agent, arm, reward), read_features(features, arm)),
             arms=arms,
             n_arms=n_arms,
             dim=dim,
@@ -124,7 +123,25 @@ class LoggedRatings(RatedEnvironment):
             columns=[agent, arm, reward],
             features=digest,
         )
-        return cls(prepared.filled, n_agents=n_agents, noise_scale=noise_scale, seed=seed, source=str(path))
+        super().__init__(
+            prepared.filled,
+            n_agents=n_agents,
+            noise=noise,
+            noise_scale=noise_scale,
+            param_norm=param_norm,
+            seed=seed,
+            source=str(path),
+        )
+
+    @classmethod
+    def from_csv(cls, path: PathLike, **options: Unpack[LogOptions]) -> "LoggedRatings":
+        """Read a log in CSV, whatever its first bytes look like."""
+        return cls(path, form="csv", **options)
+
+    @classmethod
+    def from_parquet(cls, path: PathLike, **options: Unpack[LogOptions]) -> "LoggedRatings":
+        """Read a log in Parquet, or say why it is none."""
+        return cls(path, form="parquet", **options)
 
 
 Rows = Callable[[Any, list[str]], Iterator[tuple[str, list[Any]]]]
@@ -152,13 +169,14 @@ def read_features(features: Path | Table, arm: str) -> ArmFeatures:
     rows: Rows
     if not isinstance(features, Path):
         names, rows = features.column_names, _table_rows
-    elif features.suffix == ".csv":
+    elif _form_of(features) == "csv":
         with sources.whole_file(features), open(features, encoding="utf-8-sig", newline="") as file:
             names = next(csv.reader(file), [])
         rows = _csv_rows
     else:
-        names, rows = _parquet_file(features).schema_arrow.names, _parquet_rows
+        names, rows = _parquet_file(features)[1], _parquet_rows
     columns = [name for name in names if name != arm]
+    _check_once(source, names, names)
     if arm not in names or not columns:
         raise ValueError(f"{source}: expected a column {arm!r} and columns of features, got {names}")
     numbers: dict[str, list[float]] = {}
@@ -189,9 +207,14 @@ def _csv_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[Any]]]
 
 
 def _parquet_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[Any]]]:
-    file = _parquet_file(path)
-    _positions(str(path), file.schema_arrow.names, columns)
-    return _number_rows(f"{path}: row ", file.iter_batches(columns=columns), columns)
+    file, names = _parquet_file(path)
+    _positions(str(path), names, columns)
+    with sources.whole_archive(path):  # an error in whoever uses the rows does not come through here
+        yield from _number_rows(f"{path}: row ", file.iter_batches(columns=columns), columns)
+
+
+ROWS: dict[str, Rows] = {"csv": _csv_rows, "parquet": _parquet_rows}
+"""The reader of each form of log."""
 
 
 def _table_rows(table: Table, columns: list[str]) -> Iterator[tuple[str, list[Any]]]:
@@ -210,15 +233,27 @@ def _positions(place: str, header: list[str], columns: list[str]) -> list[int]:
     missing = [column for column in columns if column not in header]
     if missing:
         raise ValueError(f"{place}: expected the columns {', '.join(columns)} (commas between), got {header}")
+    _check_once(place, header, columns)
     return [header.index(column) for column in columns]
 
 
-def _parquet_file(path: Path) -> Any:
+def _check_once(place: str, header: list[str], columns: list[str]) -> None:
+    counts = Counter(header)
+    for column in columns:
+        if counts[column] > 1:
+            raise ValueError(
+                f"{place}: the column {column!r} is there {counts[column]} times, and must be there once"
+            )
+
+
+def _parquet_file(path: Path) -> tuple[Any, list[str]]:
+    """The open file and the names of its columns."""
     import pyarrow.parquet
 
     try:
-        return pyarrow.parquet.ParquetFile(path)
-    except pyarrow.ArrowInvalid as error:
+        file = pyarrow.parquet.ParquetFile(path)
+        return file, list(file.schema_arrow.names)
+    except Exception as error:  # damage shows as errors of Arrow, of the system, of text, of memory
         raise ValueError(f"{path}: not a Parquet file, or a damaged one ({error})") from error
 
 
@@ -229,20 +264,28 @@ def _as_arrow(table: Table) -> Table:
 
 
 def _table_hash(table: Table) -> str:
-    columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    columns = [(name, table.column(j).to_pylist()) for j, name in enumerate(table.column_names)]
     return hashlib.sha256(repr(columns).encode()).hexdigest()
 
 
 def _number(place: str, column: str, value: Any) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not math.isfinite(number):
-        raise ValueError(f"{place}: {column} must be a finite number, got {value!r}")
+    if not abs(number) <= validation.LARGEST:
+        limit = f" of at most {validation.LARGEST:g} in size" if math.isfinite(number) else ""
+        raise ValueError(f"{place}: {column} must be a finite number{limit}, got {value!r}")
     return number
 
 
-def _check_exists(path: Path) -> None:
+def _existing(path: PathLike) -> Path:
+    path = Path(path)
     if not path.is_file():
         raise sources.DataUnavailable(f"there is no file {path}")
+    return path
+
+
+def _form_of(path: Path) -> str:
+    with open(path, "rb") as file:
+        return "parquet" if file.read(4) == b"PAR1" else "csv"

@@ -5,8 +5,9 @@ terms allow research, forbid commercial use without permission, and ask for this
 with the data.
 """
 
+import contextlib
 import csv
-import math
+import itertools
 import os
 import zipfile
 from array import array
@@ -18,7 +19,9 @@ from typing import IO
 
 import numpy as np
 
+from shoal import validation
 from shoal.environments import sources
+from shoal.environments.base import Noise, NoiseScale
 from shoal.environments.ratings import (
     ArmFeatures,
     Numbering,
@@ -86,7 +89,10 @@ class MovieLens(RatedEnvironment):
         The first movies of the movie file, which is in the order of ids; or those with the most ratings.
     fill : "paper" or "tuned"
         How missing ratings are predicted; see `shoal.environments.ratings.FILLS`.
-    noise_scale : float
+    noise, noise_scale
+        As for `Environment`.
+    param_norm : float
+        What policies that ask for a bound on the norm of parameters are told: ratings have no true ones.
     seed : int or None
         Seed of the draw of users. All else is the same for every seed.
     cache : path, optional
@@ -112,14 +118,24 @@ class MovieLens(RatedEnvironment):
         dim: int = 10,
         arms: str = "first",
         fill: str = "paper",
-        noise_scale: float = 1.0,
+        noise: Noise = "gaussian",
+        noise_scale: NoiseScale = 1.0,
+        param_norm: float = 1.0,
         seed: int | None = None,
         cache: PathLike | None = None,
     ) -> None:
         files = locate(path, cache=cache)
         filled = prepare(files, n_arms=n_arms, dim=dim, arms=arms, fill=fill, cache=cache).filled
         source = str(files.ratings)
-        super().__init__(filled, n_agents=n_agents, noise_scale=noise_scale, seed=seed, source=source)
+        super().__init__(
+            filled,
+            n_agents=n_agents,
+            noise=noise,
+            noise_scale=noise_scale,
+            param_norm=param_norm,
+            seed=seed,
+            source=source,
+        )
 
 
 @dataclass(frozen=True)
@@ -162,13 +178,13 @@ def locate(path: PathLike | None = None, *, cache: PathLike | None = None) -> Fi
             f"path must be the directory or the zip of a MovieLens data set, or one of {names} "
             f"to download it; there is no {path}"
         )
-    with sources.whole_file(path):
+    with sources.whole_archive(path):
         root: Traversable = path if path.is_dir() else zipfile.Path(zipfile.ZipFile(path))
         folders = [root]
         if not path.is_dir():
             folders += [folder for folder in root.iterdir() if folder.is_dir()]
-    for folder in folders:
-        names_here = {entry.name: entry for entry in folder.iterdir()}
+        listings = [{entry.name: entry for entry in folder.iterdir()} for folder in folders]
+    for names_here in listings:
         readme = names_here.get("README.txt", names_here.get("README"))
         for layout, (ratings, movies) in LAYOUTS.items():
             if ratings in names_here and movies in names_here:
@@ -203,10 +219,10 @@ def licence(files: Files) -> str:
     """The terms, from the README of the data set."""
     if files.readme is None:
         return FALLBACK_LICENCE
-    with sources.whole_file(files.path):
+    with sources.whole_archive(files.path):
         lines = files.readme.read_bytes().decode("utf-8", errors="replace").splitlines()
     headings = [i for i in range(len(lines) - 1) if lines[i].strip() and set(lines[i + 1].strip()) == {"="}]
-    for start, stop in zip(headings, [*headings[1:], len(lines)], strict=True):
+    for start, stop in itertools.pairwise([*headings, len(lines)]):
         if "license" in lines[start].lower():
             return "\n".join(lines[start + 2 : stop]).strip()
     return "\n".join(lines).strip()
@@ -224,7 +240,7 @@ def read_ratings(files: Files) -> Ratings:
     form = header.replace(",", separator)
     user_codes, movie_codes = Numbering(), Numbering()
     users, movies, rewards = array("i"), array("i"), array("d")
-    with sources.whole_file(files.path), files.ratings.open(encoding="utf-8", errors="replace") as lines:
+    with _open(files, files.ratings) as lines:
         first = 1
         if files.layout == "csv":
             first = 2
@@ -235,10 +251,10 @@ def read_ratings(files: Files) -> Ratings:
             try:
                 user, movie, text, _ = line.split(separator)
                 reward = float(text)
-                if not math.isfinite(reward):
+                if not abs(reward) <= validation.LARGEST:
                     raise ValueError
-                users.append(user_codes[int(user)])
-                movies.append(movie_codes[int(movie)])
+                users.append(user_codes[_id(user)])
+                movies.append(movie_codes[_id(movie)])
                 rewards.append(reward)
             except ValueError:
                 if line.isspace():
@@ -253,8 +269,7 @@ def read_ratings(files: Files) -> Ratings:
 def read_movies(files: Files) -> ArmFeatures:
     """The genre flags of every movie, in the order of the file; columns in the order of `GENRES`."""
     reader = {"csv": _genres_csv, "dat": _genres_dat, "100k": _genres_100k}[files.layout]
-    # The older sets are in Latin-1; only titles hold more than ASCII, and those are not used.
-    with sources.whole_file(files.path), files.movies.open(encoding="utf-8", errors="replace") as lines:
+    with _open(files, files.movies) as lines:
         movies = list(reader(lines, files.movies))
     found = {genre for _, genres in movies for genre in genres}
     names = (*GENRES, *sorted(found - {*GENRES, *NOT_GENRES}))
@@ -267,6 +282,27 @@ def read_movies(files: Files) -> ArmFeatures:
     return ArmFeatures(np.array([movie for movie, _ in movies]), flags, str(files.movies))
 
 
+@contextlib.contextmanager
+def _open(files: Files, file: Traversable) -> Iterator[IO[str]]:
+    """The lines of one of the files."""
+    if files.path.is_file():
+        # Damage in a zip may show anywhere, at the latest when the checksum is compared at the end. Reading
+        # it through beforehand keeps such errors apart from those about a line.
+        with sources.whole_archive(files.path), file.open("rb") as content:
+            while content.read(2**20):
+                pass
+    # The older sets are in Latin-1; only titles hold more than ASCII, and those are not used.
+    with sources.whole_file(files.path), file.open(encoding="utf-8", errors="replace") as lines:
+        yield lines
+
+
+def _id(text: str) -> int:
+    number = int(text)
+    if not -(2**63) <= number < 2**63:  # an array of ids would not hold it
+        raise ValueError
+    return number
+
+
 def _genres_csv(lines: IO[str], source: Traversable) -> Iterator[tuple[int, list[str]]]:
     rows = csv.reader(lines)
     header = ["movieId", "title", "genres"]
@@ -277,7 +313,7 @@ def _genres_csv(lines: IO[str], source: Traversable) -> Iterator[tuple[int, list
         if row:
             try:
                 movie, _, genres = row
-                yield int(movie), _split_genres(genres)
+                yield _id(movie), _split_genres(genres)
             except ValueError:
                 place, text = f"{source}:{rows.line_num}", ",".join(row)
                 raise ValueError(f"{place}: expected 'movieId,title,genre|genre|…', got {text!r}") from None
@@ -288,7 +324,7 @@ def _genres_dat(lines: IO[str], source: Traversable) -> Iterator[tuple[int, list
         if not line.isspace():
             try:
                 movie, _, genres = line.strip().split("::")
-                yield int(movie), _split_genres(genres)
+                yield _id(movie), _split_genres(genres)
             except ValueError:
                 expected = "'movieId::title::genre|genre|…'"
                 raise ValueError(f"{source}:{number}: expected {expected}, got {line.strip()!r}") from None
@@ -302,7 +338,7 @@ def _genres_100k(lines: IO[str], source: Traversable) -> Iterator[tuple[int, lis
                 flags = dict(zip(GENRES_100K, rest[-len(GENRES_100K) :], strict=True))
                 if len(rest) != 4 + len(GENRES_100K) or not set(flags.values()) <= {"0", "1"}:
                     raise ValueError
-                yield int(movie), [genre for genre, flag in flags.items() if flag == "1"]
+                yield _id(movie), [genre for genre, flag in flags.items() if flag == "1"]
             except ValueError:
                 expected = f"'movie id|title|date|date|address|' and {len(GENRES_100K)} flags, 0 or 1"
                 raise ValueError(f"{source}:{number}: expected {expected}, got {line.strip()!r}") from None

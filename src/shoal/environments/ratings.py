@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import validation
-from shoal.environments.base import Environment
+from shoal.environments.base import Environment, Noise, NoiseScale
 from shoal.environments.sources import PathLike, cached, need
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Vector
 
@@ -41,13 +41,21 @@ class Fill:
     learning_rate: float
     regularisation: float
     rounded: bool
+    """Whether predictions are rounded to whole numbers."""
+    scaled: bool
+    """Whether the fit sees rewards divided by their standard deviation: their unit does not matter then."""
 
 
 FILLS = {
-    "paper": Fill(n_epochs=20, n_factors=100, learning_rate=0.001, regularisation=0.005, rounded=True),
-    "tuned": Fill(n_epochs=20, n_factors=100, learning_rate=0.01, regularisation=0.05, rounded=False),
+    "paper": Fill(
+        n_epochs=20, n_factors=100, learning_rate=0.001, regularisation=0.005, rounded=True, scaled=False
+    ),
+    "tuned": Fill(
+        n_epochs=20, n_factors=100, learning_rate=0.01, regularisation=0.05, rounded=False, scaled=True
+    ),
 }
-"""`"paper"`: the settings of the paper's authors; `"tuned"`: those with a lower held-out error."""
+"""`"paper"`: the settings of the paper's authors, for rewards such as ratings from 1 to 5; `"tuned"`: those
+with a lower held-out error, for rewards of any scale."""
 
 ARM_CHOICES = ("first", "most-rated")
 
@@ -134,6 +142,22 @@ class FilledRatings:
     observed: Booleans
     """(agents, K) True where the reward was observed."""
 
+    def __post_init__(self) -> None:
+        """Refuse arrays that do not belong together, or are not finite: they may come from a file."""
+        n_agents, n_arms = self.agent_ids.size, self.arm_ids.size
+        fits = (
+            self.agent_ids.ndim == self.arm_ids.ndim == 1
+            and self.features.dtype == self.rewards.dtype == np.float64
+            and self.observed.dtype == np.bool_
+            and self.features.shape[:1] == (n_arms,)
+            and self.rewards.shape == self.observed.shape == (n_agents, n_arms)
+        )
+        if not fits:
+            found = ", ".join(f"{name} {array.dtype}{array.shape}" for name, array in vars(self).items())
+            raise ValueError(f"the arrays of a filled table must fit together, got {found}")
+        validation.matrix("rewards", self.rewards, columns=n_arms)
+        validation.matrix("features", self.features, columns=self.features.shape[-1])
+
 
 class RatedEnvironment(Environment):
     """Agents drawn from a filled table of ratings; the base of the environments made of real data.
@@ -161,7 +185,9 @@ class RatedEnvironment(Environment):
         filled: FilledRatings,
         *,
         n_agents: int | None,
-        noise_scale: float,
+        noise: Noise = "gaussian",
+        noise_scale: NoiseScale = 1.0,
+        param_norm: float = 1.0,
         seed: int | None,
         source: str,
     ) -> None:
@@ -174,7 +200,13 @@ class RatedEnvironment(Environment):
             )
         rng = np.random.default_rng(validation.seed_or_none("seed", seed))
         drawn = rng.choice(available, size=n_agents, replace=False)
-        super().__init__(filled.features, mean_rewards=filled.rewards[drawn], noise_scale=noise_scale)
+        super().__init__(
+            filled.features,
+            mean_rewards=filled.rewards[drawn],
+            noise=noise,
+            noise_scale=noise_scale,
+            param_norm=param_norm,
+        )
         self.agent_ids = filled.agent_ids[drawn]
         self.arm_ids = filled.arm_ids
         self.observed = filled.observed[drawn]
@@ -216,7 +248,12 @@ def prepare_ratings(
         ratings, features = read()
         return vars(fill_ratings(ratings, features, arms=arms, n_arms=n_arms, dim=dim, fill=fill))
 
-    arrays, path, hit = cached(kind, files, parameters, compute, cache=cache)
+    def check(arrays: dict[str, AnyArray]) -> None:
+        found = FilledRatings(**arrays).features.shape
+        if found[0] != (n_arms or found[0]) or found[1] != (dim or found[1]):
+            raise ValueError(f"it has {found[0]} arms with {found[1]} features")
+
+    arrays, path, hit = cached(kind, files, parameters, compute, check=check, cache=cache)
     return Prepared(FilledRatings(**arrays), path, hit)
 
 
@@ -338,15 +375,27 @@ def factorise(ratings: Ratings, settings: Fill) -> Factors:
         reg_all=settings.regularisation,
         random_state=FIT_SEED,
     )
-    algorithm.fit(_TrainingSet(ratings))
+    # Steps of gradient descent grow with the rewards: at a standard deviation of 50 they overshoot until all
+    # is NaN. Biases and factors fitted to r / s times s are those of r, so that the unit does not matter.
+    spread = float(ratings.rewards.std())
+    is_constant = spread <= 1e-12 * np.abs(ratings.rewards).max()  # what is left is rounding
+    scale = spread if settings.scaled and not is_constant else 1.0
+    algorithm.fit(_TrainingSet(ratings, scale))
+    if not all(np.isfinite(part).all() for part in (algorithm.bu, algorithm.bi, algorithm.pu, algorithm.qi)):
+        farthest = float(np.abs(ratings.rewards - ratings.rewards.mean()).max())
+        raise ValueError(
+            f"rewards could not be factorised: their standard deviation is {spread:g} and the farthest from "
+            f"their mean is {farthest / spread:.3g} times that. Scale them to about 1 or use fill='tuned', "
+            "which does; bring in outliers"
+        )
     # Factors start at random, also those that no reward ever corrects.
     algorithm.pu[np.bincount(ratings.agents, minlength=len(ratings.agent_ids)) == 0] = 0.0
     algorithm.qi[np.bincount(ratings.arms, minlength=len(ratings.arm_ids)) == 0] = 0.0
     return Factors(
         float(ratings.rewards.mean()),
-        algorithm.bu,
-        algorithm.bi,
-        algorithm.pu,
+        scale * algorithm.bu,
+        scale * algorithm.bi,
+        scale * algorithm.pu,
         algorithm.qi,
         float(ratings.rewards.min()),
         float(ratings.rewards.max()),
@@ -368,17 +417,17 @@ def means_only(ratings: Ratings) -> Factors:
 class _TrainingSet:
     """What surprise's SVD asks of a `Trainset`, on arrays: lists of tuples take far more memory."""
 
-    def __init__(self, ratings: Ratings) -> None:
-        self._ratings = ratings
+    def __init__(self, ratings: Ratings, scale: float) -> None:
+        self._ratings, self._scale = ratings, scale
         self.n_users, self.n_items = len(ratings.agent_ids), len(ratings.arm_ids)
-        self.global_mean = float(ratings.rewards.mean())
+        self.global_mean = float(ratings.rewards.mean()) / scale
 
     def all_ratings(self) -> Iterator[tuple[int, int, float]]:
         table = self._ratings
         for start in range(0, len(table), CHUNK):
             rows = slice(start, start + CHUNK)
-            chunk = (table.agents[rows].tolist(), table.arms[rows].tolist(), table.rewards[rows].tolist())
-            yield from zip(*chunk, strict=True)
+            rewards = (table.rewards[rows] / self._scale).tolist()
+            yield from zip(table.agents[rows].tolist(), table.arms[rows].tolist(), rewards, strict=True)
 
 
 def _feature_rows(ratings: Ratings, features: ArmFeatures) -> Integers:

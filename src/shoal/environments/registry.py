@@ -1,35 +1,54 @@
-"""Environments by name. Each is imported when first asked for: those of real data need optional packages."""
+"""Environments by name: the built-in ones, and other packages' through the entry point `shoal.environments`.
 
-from importlib import import_module
+Built-in ones are imported when first asked for: those of real data need optional packages.
+"""
+
 from typing import Any
 
 from shoal.environments.base import Environment
+from shoal.registry import Registry
 
-_PLACES = {
-    "synthetic": ("synthetic", "SyntheticClusters"),
-    "gaussian": ("synthetic", "GaussianClusters"),
-    "changing-arms": ("synthetic", "ChangingArms"),
-    "changing-agents": ("synthetic", "ChangingAgents"),
-    "continuum": ("synthetic", "Continuum"),
-    "movielens": ("movielens", "MovieLens"),
-    "letor": ("letor", "LearningToRank"),
+GROUP = "shoal.environments"
+_registered: dict[str, Any] = {
+    "synthetic": "shoal.environments.synthetic:SyntheticClusters",
+    "gaussian": "shoal.environments.synthetic:GaussianClusters",
+    "changing-arms": "shoal.environments.synthetic:ChangingArms",
+    "changing-agents": "shoal.environments.synthetic:ChangingAgents",
+    "continuum": "shoal.environments.synthetic:Continuum",
+    "movielens": "shoal.environments.movielens:MovieLens",
+    "letor": "shoal.environments.letor:LearningToRank",
+    "logged": "shoal.environments.logged:LoggedRatings",
 }
 
 
+def _problem(found: Any) -> str | None:
+    if isinstance(found, type) and issubclass(found, Environment):
+        return None
+    return "a class derived from shoal.Environment"
+
+
+_registry = Registry("environment", GROUP, _registered, _problem)
+
+
+def register_environment(name: str, environment: type[Environment]) -> None:
+    """Make an environment class known by name. A name can be given once."""
+    _registry.register(name, environment)
+
+
 def environment_names() -> tuple[str, ...]:
-    """The names that `make_environment` knows."""
-    return tuple(_PLACES)
+    """The names that `make_environment` knows, other packages' included."""
+    return _registry.names()
 
 
-def environment_class(name: str) -> type[Environment]:
-    """The environment class of that name."""
-    if name not in _PLACES:
-        raise ValueError(f"unknown environment {name!r}; known are {', '.join(_PLACES)}")
-    module, attribute = _PLACES[name]
-    found: type[Environment] = getattr(import_module(f"shoal.environments.{module}"), attribute)
+def find_environment(reference: str) -> type[Environment]:
+    """The environment class of that name, or the one at `module:Class`; see `shoal.registry.Registry`."""
+    found: type[Environment] = _registry.find(reference)
     return found
 
 
 def make_environment(name: str, **parameters: Any) -> Environment:
-    """Build an environment from its name, e.g. `make_environment("gaussian", n_agents=9, dim=3)`."""
-    return environment_class(name)(**parameters)
+    """Build an environment from its name, e.g. `make_environment("gaussian", n_agents=9, dim=3)`.
+
+    A class that is not registered is named as `module:Class`.
+    """
+    return find_environment(name)(**parameters)

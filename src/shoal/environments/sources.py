@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import platformdirs
 
 from shoal.types import AnyArray
 
@@ -111,7 +112,7 @@ def fetch(name: str, *, cache: PathLike | None = None) -> Path:
 def cache_directory(cache: PathLike | None = None) -> Path:
     """`cache`, else the environment variable SHOAL_CACHE, else `shoal` in the user's cache directory."""
     chosen = cache or os.environ.get("SHOAL_CACHE")
-    return Path(chosen) if chosen else Path(need("pooch").os_cache("shoal"))
+    return Path(chosen) if chosen else platformdirs.user_cache_path("shoal")
 
 
 def content_hash(path: PathLike) -> str:
@@ -126,23 +127,27 @@ def cached(
     parameters: Mapping[str, Any],
     compute: Callable[[], dict[str, AnyArray]],
     *,
+    check: Callable[[dict[str, AnyArray]], object] = dict,
     cache: PathLike | None = None,
 ) -> Cached:
     """What `compute` returns, from the disk if it was computed before from the same content and parameters.
 
-    The file is written under another name and then moved, so that nobody reads half of one. A file that
-    cannot be read whole is computed anew, with a warning; so is one whose key is not the one asked for.
+    The file is written under another name and then moved, so that nobody reads half of one. Whatever is wrong
+    with a file that is there, it is computed anew, with a warning: it cannot be read, its key is not the one
+    asked for, or `check` raises an error on what it holds.
     """
     parts = [CACHE_FORMAT, kind, [content_hash(source) for source in sources], dict(parameters)]
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     path = cache_directory(cache) / f"{kind}-{key[:32]}.npz"
-    if path.exists():
-        try:
-            return Cached(_load(path, key), path, hit=True)
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            warnings.warn(
-                f"{path} is damaged ({_first_line(error)}) and is computed anew", RuntimeWarning, stacklevel=2
-            )
+    try:
+        if path.is_file():  # not a pipe, which would be waited on for ever
+            arrays = _load(path, key)
+            check(arrays)
+            return Cached(arrays, path, hit=True)
+    except Exception as error:  # the file can be replaced, and parsers raise all sorts on damaged ones
+        warnings.warn(
+            f"{path} is damaged ({_first_line(error)}) and is computed anew", RuntimeWarning, stacklevel=2
+        )
     arrays = compute()
     try:
         _store(path, key, arrays)
@@ -157,8 +162,18 @@ def whole_file(path: PathLike) -> Iterator[None]:
     try:
         yield
     except _UNREADABLE as error:
-        reason = _first_line(error)
-        raise ValueError(f"{path}: damaged or incomplete ({reason}); get the file again") from error
+        raise _damaged(path, error) from error
+
+
+@contextlib.contextmanager
+def whole_archive(path: PathLike) -> Iterator[None]:
+    """The same for zips and Parquet files, whose parsers raise almost anything; only for their own calls."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            raise  # it could not be opened, which says nothing about what is in it
+        raise _damaged(path, error) from error
 
 
 _UNREADABLE = (zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, UnicodeDecodeError, csv.Error)
@@ -191,8 +206,15 @@ def _hash_file(path: str, size: int, modified: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _damaged(path: PathLike, error: Exception) -> ValueError:
+    return ValueError(f"{path}: damaged or incomplete ({_first_line(error)}); get the file again")
+
+
 def _load(path: Path, key: str) -> dict[str, AnyArray]:
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
+        # Ours are not compressed. One that is might fill the memory before its key can be looked at.
+        if sum(member.file_size for member in stored.zip.infolist()) > os.fstat(file.fileno()).st_size:
+            raise ValueError("it holds more than its size")
         arrays = {name: stored[name] for name in stored.files}
     if str(arrays.pop("key")) != key:
         raise ValueError("its key is another one")

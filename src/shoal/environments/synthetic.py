@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from shoal import validation
-from shoal.environments.base import Environment, equal_clusters
+from shoal.environments.base import Environment, Noise, NoiseScale, equal_clusters
 from shoal.types import Integers, Matrix, Tensor
 
 BLOCK = 256
@@ -30,7 +30,8 @@ class SyntheticClusters(Environment):
         ω, in radians.
     arms_per_cluster : int
     arm_spread : float
-    noise_scale : float
+    noise, noise_scale
+        As for `Environment`.
     seed : int or None
         Seed of the arms.
     """
@@ -44,7 +45,8 @@ class SyntheticClusters(Environment):
         *,
         arms_per_cluster: int = 5,
         arm_spread: float = 0.5,
-        noise_scale: float = 1.0,
+        noise: Noise = "gaussian",
+        noise_scale: NoiseScale = 1.0,
         seed: int | None = None,
     ) -> None:
         labels = equal_clusters(n_agents, n_clusters)
@@ -66,6 +68,7 @@ class SyntheticClusters(Environment):
             _scatter(around, spread, rng),
             theta_star=centers[labels],
             labels=labels,
+            noise=noise,
             noise_scale=noise_scale,
         )
 
@@ -106,7 +109,8 @@ class ChangingAgents(SyntheticClusters):
         change_after: int,
         arms_per_cluster: int = 5,
         arm_spread: float = 0.5,
-        noise_scale: float = 1.0,
+        noise: Noise = "gaussian",
+        noise_scale: NoiseScale = 1.0,
         seed: int | None = None,
     ) -> None:
         self.change_after = validation.positive_int("change_after", change_after)
@@ -118,6 +122,7 @@ class ChangingAgents(SyntheticClusters):
             angle,
             arms_per_cluster=arms_per_cluster,
             arm_spread=arm_spread,
+            noise=noise,
             noise_scale=noise_scale,
             seed=entropy,
         )
@@ -140,7 +145,8 @@ class GaussianClusters(Environment):
     Parameters
     ----------
     n_agents, dim, n_clusters, n_arms : int
-    noise_scale : float
+    noise, noise_scale
+        As for `Environment`.
     seed : int or None
         Seed of parameters and arms.
     """
@@ -152,7 +158,8 @@ class GaussianClusters(Environment):
         n_clusters: int = 3,
         *,
         n_arms: int = 15,
-        noise_scale: float = 1.0,
+        noise: Noise = "gaussian",
+        noise_scale: NoiseScale = 1.0,
         seed: int | None = None,
     ) -> None:
         labels = equal_clusters(n_agents, n_clusters)
@@ -160,7 +167,9 @@ class GaussianClusters(Environment):
         rng = np.random.default_rng(validation.seed_or_none("seed", seed))
         centers = rng.standard_normal((n_clusters, dim))
         arms = rng.standard_normal((validation.positive_int("n_arms", n_arms), dim))
-        super().__init__(arms, theta_star=centers[labels], labels=labels, noise_scale=noise_scale)
+        super().__init__(
+            arms, theta_star=centers[labels], labels=labels, noise=noise, noise_scale=noise_scale
+        )
 
 
 class Continuum(Environment):
@@ -177,7 +186,8 @@ class Continuum(Environment):
         Half the length of the line.
     n_arms : int
     arm_spread : float
-    noise_scale : float
+    noise, noise_scale
+        As for `Environment`.
     seed : int or None
         Seed of parameters and arms.
 
@@ -194,7 +204,8 @@ class Continuum(Environment):
         spread: float = 0.8,
         n_arms: int = 15,
         arm_spread: float = 0.5,
-        noise_scale: float = 1.0,
+        noise: Noise = "gaussian",
+        noise_scale: NoiseScale = 1.0,
         seed: int | None = None,
     ) -> None:
         n_agents, dim = validation.positive_int("n_agents", n_agents), validation.positive_int("dim", dim)
@@ -207,7 +218,9 @@ class Continuum(Environment):
         middle, direction = np.linalg.qr(rng.standard_normal((dim, 2)))[0].T
         theta_star = middle + spread * rng.uniform(-1.0, 1.0, (n_agents, 1)) * direction
         around = middle + spread * np.linspace(-1.0, 1.0, n_arms)[:, None] * direction
-        super().__init__(_scatter(around, arm_spread, rng), theta_star=theta_star, noise_scale=noise_scale)
+        super().__init__(
+            _scatter(around, arm_spread, rng), theta_star=theta_star, noise=noise, noise_scale=noise_scale
+        )
 
 
 class ChangingArms(Environment):
@@ -216,7 +229,8 @@ class ChangingArms(Environment):
     Parameters
     ----------
     n_agents, dim, n_clusters, n_arms : int
-    noise_scale : float
+    noise, noise_scale
+        As for `Environment`.
     seed : int or None
         Seed of parameters and arms. Round t has the same arms in every run.
     """
@@ -228,7 +242,8 @@ class ChangingArms(Environment):
         n_clusters: int = 3,
         *,
         n_arms: int = 15,
-        noise_scale: float = 1.0,
+        noise: Noise = "gaussian",
+        noise_scale: NoiseScale = 1.0,
         seed: int | None = None,
     ) -> None:
         labels = equal_clusters(n_agents, n_clusters)
@@ -238,7 +253,7 @@ class ChangingArms(Environment):
         self._shape = (BLOCK, n_arms, dim)
         centers = _on_sphere(self._rng(0).standard_normal((n_clusters, dim)))
         super().__init__(
-            self._block(0)[0], theta_star=centers[labels], labels=labels, noise_scale=noise_scale
+            self._block(0)[0], theta_star=centers[labels], labels=labels, noise=noise, noise_scale=noise_scale
         )
 
     def arms_in(self, first: int, last: int) -> Tensor:

@@ -4,6 +4,7 @@ Only matplotlib's objects are used, never pyplot, so that nothing depends on a d
 Every method keeps its colour and marker in all figures; its second variant is dashed.
 """
 
+import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from scipy.sparse.csgraph import connected_components
 
 from shoal import theory
 from shoal.environments.base import Environment
+from shoal.experiments.results import write_whole
 from shoal.experiments.tables import Curve, GammaPoint, mean_curve, unique
 from shoal.experiments.validation import (
     Band,
@@ -98,12 +100,18 @@ def method_styles(methods: Iterable[tuple[str, str]]) -> dict[str, Style]:
 def save(figure: Figure, directory: Path, name: str) -> Path:
     """Write a figure as PNG and PDF and return the path of the PNG. The same figure gives the same bytes."""
     directory.mkdir(parents=True, exist_ok=True)
-    target = directory / f"{name}.png"
-    figure.savefig(target, dpi=DPI, metadata={"Software": None})
-    figure.savefig(
-        directory / f"{name}.pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None}
-    )
-    return target
+    undated = {"png": {"Software": None}, "pdf": {"CreationDate": None, "Creator": None, "Producer": None}}
+    for kind, metadata in undated.items():
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format=kind, dpi=DPI, metadata=metadata)
+        write_whole(directory / f"{name}.{kind}", drawn.getvalue())
+    return directory / f"{name}.png"
+
+
+def literal(text: str) -> str:
+    """A text that matplotlib shows as it is: "$" starts no formula, "_" at its start hides no line."""
+    shown = text.replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown
 
 
 # Figures of the experiments
@@ -189,7 +197,7 @@ def gamma_figure(
                 )  # fmt: skip
         if environment in printed:
             ax.axhline(printed[environment], color=GREY, linestyle=":", label="published, γ = 2, δ = 0.1")
-        ax.set_title(titles.get(environment, environment), fontsize=10)
+        ax.set_title(literal(titles.get(environment, environment)), fontsize=10)
         ax.set(xlabel="scale γ of the ellipsoids", ylabel="final regret $R_T$ (reward units)")
         ax.set_ylim(bottom=0.0)
         _thousands(ax, "y")
@@ -510,8 +518,9 @@ def plot_ellipsoids(
     Parameters
     ----------
     policy : Policy
-        Any policy of this package. For those without `delta`, `gamma`, `radius` and `noise_scale`, the values
-        0.1, 2, "beta_squared" and 1 are taken: ellipsoids that hold the true parameter with probability 0.9.
+        Any policy of this package. For those without `delta`, `gamma`, `radius`, `noise_scale` and
+        `param_norm`, the values 0.1, 2, "beta_squared", 1 and 1 are taken: ellipsoids that hold the true
+        parameter with probability 0.9.
     i, j : int
         Two agents.
     dims : pair of int
@@ -555,7 +564,15 @@ def plot_ellipsoids(
     ax.set(xlabel=f"coordinate {first}", ylabel=f"coordinate {second}")
     ax.grid(alpha=0.25)
     if ax.figure.axes == [ax]:
-        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False, fontsize=9)
+        # Four lines of text below the axes, whatever their height: clear of ticks and label.
+        ax.legend(
+            loc="upper center",
+            bbox_to_anchor=(0.5, 0.0),
+            borderaxespad=4.0,
+            ncols=2,
+            frameon=False,
+            fontsize=9,
+        )
     return ax
 
 
@@ -701,7 +718,10 @@ def _ellipsoid(policy: Policy, agents: Integers) -> tuple[Vector, Matrix]:
     A = identity + (local.A[agents] - identity).sum(axis=0)
     A_inv = np.linalg.inv(A)
     logdet_A = float(np.linalg.slogdet(A)[1]) - policy.dim * math.log(ridge)
-    beta = float(theory.beta(own.get("delta", 0.1), max(logdet_A, 0.0), own.get("noise_scale", 1.0)))
+    delta, noise_scale, norm = (
+        own.get(key, default) for key, default in (("delta", 0.1), ("noise_scale", 1.0), ("param_norm", 1.0))
+    )
+    beta = float(theory.beta(delta, max(logdet_A, 0.0), noise_scale, param_norm=norm, ridge=ridge))
     c = beta if own.get("radius", "beta_squared") == "beta" else beta**2
     return A_inv @ local.b[agents].sum(axis=0), own.get("gamma", 2.0) ** 2 / 4.0 * c * A_inv
 
@@ -766,7 +786,7 @@ def _blank(*, width: float, height: float) -> Figure:
 def _figure(title: str) -> tuple[Figure, Axes]:
     figure = _blank(width=8.6, height=4.6)
     ax = figure.subplots()
-    ax.set_title(title, fontsize=11)
+    ax.set_title(literal(title), fontsize=11)
     ax.grid(alpha=0.25)
     return figure, ax
 
@@ -781,7 +801,7 @@ def _draw(ax: Axes, lines: Sequence[Line], *, every_point: bool = False) -> None
         spacing = max(len(curve.x) // 8, 1)
         ax.fill_between(curve.x, curve.low, curve.high, color=style.color, alpha=0.12, linewidth=0)
         ax.plot(
-            curve.x, curve.mean, color=style.color, linewidth=style.width, label=line.label,
+            curve.x, curve.mean, color=style.color, linewidth=style.width, label=literal(line.label),
             linestyle=(0, style.dash) if style.dash else "-", marker=style.marker,
             # Markers of different methods start at different points, so that they do not cover one another.
             markevery=None if every_point else (index * spacing // max(len(lines), 1), spacing),

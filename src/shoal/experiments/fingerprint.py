@@ -5,10 +5,13 @@ import inspect
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from shoal.environments import base
-from shoal.environments.registry import environment_class
+from shoal.environments.registry import find_environment
 from shoal.kernels.compiled import cache_directory
+from shoal.policies.registry import find_policy
+from shoal.registry import load
 
 
 def code_fingerprint(kinds: Iterable[str]) -> str:
@@ -24,7 +27,27 @@ def code_fingerprint(kinds: Iterable[str]) -> str:
 @cache  # what counts is the code that has been imported, not a later edit
 def _source_hash(kind: str) -> str:
     try:
-        source = Path(inspect.getfile(environment_class(kind)))
+        source = _source(find_environment(kind))
     except ImportError:
         return ""
-    return hashlib.sha256(Path(inspect.getfile(base)).read_bytes() + source.read_bytes()).hexdigest()
+    return hashlib.sha256(Path(inspect.getfile(base)).read_bytes() + source).hexdigest()
+
+
+def foreign_fingerprint(policies: Iterable[str], functions: Iterable[str]) -> str:
+    """Hash of the sources of policies that are not of this package, and of functions such as `module:noise`.
+
+    Empty if there are none, so that results of our own policies are not changed by it.
+    """
+    classes = [find_policy(name) for name in policies]
+    foreign = [found for found in classes if not found.__module__.startswith("shoal.")]
+    sources = {_source(found) for found in [*foreign, *map(load, functions)]}
+    digests = sorted(hashlib.sha256(source).hexdigest() for source in sources)
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:16] if digests else ""
+
+
+def _source(found: Any) -> bytes:
+    """The file that something was defined in; empty if it was defined in a shell."""
+    try:
+        return Path(inspect.getfile(found)).read_bytes()
+    except (TypeError, OSError):
+        return b""

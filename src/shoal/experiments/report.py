@@ -375,15 +375,20 @@ def provenance_items(report: Report) -> list[tuple[str, str]]:
 
 def markdown(report: Report, checks: Sequence[Check] = (), errors: FillErrors | None = None) -> str:
     """The tables and remarks as Markdown; with the checks of theory and fills, if there are any."""
-    parts = [f"# Results: {report.spec.name}", headline(report), beyond.summary(report.contests)]
+    text = tables.markdown_text
+    parts = [
+        f"# Results: {text(report.spec.name)}",
+        text(headline(report)),
+        text(beyond.summary(report.contests)),
+    ]
     parts.append(_bullets(_scenario_sentences(report)))
-    parts += [f"> {text}" for text in notices(report)]
+    parts += [f"> {text(notice)}" for notice in notices(report)]
     parts += ["## Final regret", METHOD_NOTE, OURS_NOTE if report.contests else ""]
     regret_remarks, f1_remarks = remarks(report.rows)
     for environment in report.environments:
         rows = report.of(environment)
         parts += [
-            f"### {report.title(environment)}",
+            f"### {text(report.title(environment))}",
             tables.markdown_table(tables.REGRET_HEADER, map(tables.regret_line, rows)),
         ]
     if regret_remarks:
@@ -393,7 +398,7 @@ def markdown(report: Report, checks: Sequence[Check] = (), errors: FillErrors | 
         rows = [row for row in report.of(environment) if row.f1 is not None]
         if rows:
             parts += [
-                f"### {report.title(environment)}",
+                f"### {text(report.title(environment))}",
                 tables.markdown_table(tables.F1_HEADER, map(tables.f1_line, rows)),
             ]
     if f1_remarks:
@@ -403,14 +408,14 @@ def markdown(report: Report, checks: Sequence[Check] = (), errors: FillErrors | 
         for environment in report.environments:
             pairs = [pair for pair in report.pairs if pair.environment == environment]
             if pairs:
-                title = f"### {pairs[0].reference}, {report.title(environment)}"
+                title = f"### {text(pairs[0].reference)}, {text(report.title(environment))}"
                 parts += [title, tables.markdown_table(tables.PAIRED_HEADER, map(tables.paired_line, pairs))]
     if report.contests:
         parts += [f"## {BEYOND}", beyond.NOTE, beyond.markdown(report.contests)]
         for contest in report.contests:
             if contest.pairs:
                 parts += [
-                    f"### {contest.ours.label}, {contest.title}",
+                    f"### {text(contest.ours.label)}, {text(contest.title)}",
                     tables.markdown_table(tables.PAIRED_HEADER, map(tables.paired_line, contest.pairs)),
                 ]
     if checks:
@@ -876,7 +881,7 @@ def _duration(seconds: float) -> str:
 
 
 def _bullets(texts: Iterable[str]) -> str:
-    return "\n".join(f"- {text}" for text in texts)
+    return "\n".join(f"- {tables.markdown_text(text)}" for text in texts)
 
 
 def _asset(name: str) -> str:

@@ -95,8 +95,9 @@ def write_cell(path: Path, rows: Sequence[Mapping[str, Any]], *, cell_id: str, s
 def read_cell(path: Path) -> pa.Table:
     """One cell's table, verified; its metadata hold `schema_version`, `spec_hash` and `cell`."""
     try:
-        with path.open("rb") as handle:
-            table = pq.ParquetFile(handle, page_checksum_verification=True).read()
+        # By path: a Python file handle that pyarrow's threads let go of while the interpreter ends aborts it.
+        with pq.ParquetFile(str(path), page_checksum_verification=True) as file:
+            table = file.read()
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError) as error:

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
+from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
@@ -18,9 +19,9 @@ import msgspec
 import numpy as np
 
 from shoal.environments.base import Environment
-from shoal.environments.registry import environment_class, environment_names, make_environment
-from shoal.experiments.fingerprint import code_fingerprint
-from shoal.policies.registry import policy_class, policy_names
+from shoal.environments.registry import find_environment
+from shoal.experiments.fingerprint import code_fingerprint, foreign_fingerprint
+from shoal.policies.registry import find_policy
 from shoal.simulation import PullingWord
 
 SCHEMA_VERSION = 1
@@ -32,8 +33,15 @@ Scalar = bool | int | float | str
 Parameters = dict[str, Scalar | list[Scalar]]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
+LONGEST_ID = 100
+"""Two ids and an α have to fit into the name of a file."""
+LARGEST_SEED = 2**63 - 1
+"""What the results' column of seeds can hold."""
+
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-_SYMBOL = re.compile(r"(?P<name>gap|labels|n_clusters)|gap/(?P<divisor>[0-9]+(\.[0-9]+)?)")
+_SYMBOL = re.compile(
+    r"(?P<name>gap|labels|n_clusters|noise_scale|param_norm)|gap/(?P<divisor>[0-9]+(\.[0-9]+)?)"
+)
 _GIVEN_TO_POLICIES = ("self", "n_agents", "dim", "alpha", "seed")
 _GIVEN_TO_ENVIRONMENTS = ("self", "seed")
 
@@ -62,8 +70,8 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 class MethodSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One policy with its parameters; α comes from the grid.
 
-    As values, the strings "gap", "gap/N" (N a number), "labels" and "n_clusters" stand for those of the run's
-    environment.
+    As values, the strings "gap", "gap/N" (N a number), "labels", "n_clusters", "noise_scale" and "param_norm"
+    stand for those of the run's environment.
     """
 
     id: str
@@ -109,8 +117,11 @@ class Cell(msgspec.Struct, frozen=True):
 
     @property
     def filename(self) -> str:
-        """Name of the file of its results."""
-        return self.id.replace("/", "__") + ".parquet"
+        """Name of the file of its results, another one for each cell.
+
+        Ids may hold the "__" between them; a "~", which no id has, then tells the two apart.
+        """
+        return self.id.replace("__", "_~_").replace("__", "_~_").replace("/", "__") + ".parquet"
 
 
 def load_spec(path: str | Path, *, seed: int | None = None) -> ExperimentSpec:
@@ -143,6 +154,8 @@ def check_spec(spec: ExperimentSpec) -> None:
     fail = _failure(spec)
     if spec.seed < 0:
         raise fail("seed", f"must be at least 0, got {spec.seed}")
+    if spec.seed + spec.runs - 1 > LARGEST_SEED:
+        raise fail("seed", f"must be at most 2**63 − {spec.runs} for {spec.runs} runs, got {spec.seed}")
     if spec.pulling not in get_args(PullingWord):
         raise fail("pulling", f"must be one of {', '.join(get_args(PullingWord))}, got {spec.pulling!r}")
     _check_ids("environments", [environment.id for environment in spec.environments], fail)
@@ -152,6 +165,17 @@ def check_spec(spec: ExperimentSpec) -> None:
     _check_alphas(spec.alphas, fail)
     for index, method in enumerate(spec.methods):
         _check_method(method, spec, _below(fail, f"methods[{index}]"))
+
+
+def directory_name(spec: ExperimentSpec) -> str:
+    """The spec's name, checked to be that of a directory: it cannot lead to another place."""
+    name = spec.name
+    if name in ("", ".", "..") or len(name) > LONGEST_ID or not name.isprintable() or set(name) & set("/\\"):
+        raise _failure(spec)(
+            "name",
+            f"cannot name the directory of the results; change it or use --out, got {name[:LONGEST_ID]!r}",
+        )
+    return name
 
 
 def cells(spec: ExperimentSpec) -> list[Cell]:
@@ -174,6 +198,10 @@ def spec_hash(spec: ExperimentSpec) -> str:
         "code": code_fingerprint(environment.kind for environment in spec.environments),
         "grid": grid(spec),
     }
+    noises = [item.parameters.get("noise") for item in spec.environments]
+    functions = [noise for noise in noises if isinstance(noise, str) and ":" in noise]
+    if foreign := foreign_fingerprint((method.policy for method in spec.methods), functions):
+        content["foreign"] = foreign
     return hashlib.sha256(_canonical(content)).hexdigest()[:16]
 
 
@@ -205,12 +233,14 @@ def to_toml(spec: ExperimentSpec) -> str:
 
 def build_environment(environment: EnvironmentSpec, seed: int) -> Environment:
     """The environment of one run."""
-    return make_environment(environment.kind, **environment.parameters, seed=seed)
+    found = find_environment(environment.kind)
+    given = {"seed": seed} if "seed" in inspect.signature(found).parameters else {}
+    return found(**environment.parameters, **given)  # type: ignore[arg-type]
 
 
 def build_policy(method: MethodSpec, alpha: float, environment: Environment, seed: int) -> Any:
     """A fresh policy for one run in `environment`."""
-    found = policy_class(method.policy)
+    found = find_policy(method.policy)
     given = {"alpha": alpha, "seed": seed}
     known = inspect.signature(found).parameters
     parameters = {key: value for key, value in given.items() if key in known}
@@ -220,7 +250,7 @@ def build_policy(method: MethodSpec, alpha: float, environment: Environment, see
 
 
 def resolve(parameters: Mapping[str, Any], environment: Environment) -> dict[str, Any]:
-    """The parameters with "gap", "gap/N", "labels" and "n_clusters" replaced by those of `environment`."""
+    """The parameters with "gap" and the other words of `MethodSpec` replaced by values of `environment`."""
     return {key: _resolve_one(key, value, environment) for key, value in parameters.items()}
 
 
@@ -251,7 +281,7 @@ def single(
     known = [load_preset("paper"), load_preset("beyond")]
     environment = next(
         (dict(item.parameters) for preset in known for item in preset.environments if item.kind == kind),
-        {"n_agents": 100, "dim": 10},
+        _sizes(kind),
     )
     method = next(
         (dict(item.parameters) for preset in known for item in preset.methods if item.policy == policy), {}
@@ -264,13 +294,30 @@ def single(
         pulling=cast(PullingWord, pulling),
         alphas=(alpha,),
         environments=(
-            EnvironmentSpec(id=kind, kind=kind, parameters=environment | (environment_parameters or {})),
+            EnvironmentSpec(
+                id=_as_id(kind), kind=kind, parameters=environment | (environment_parameters or {})
+            ),
         ),
-        methods=(MethodSpec(id=policy, policy=policy, parameters=method | (policy_parameters or {})),),
+        methods=(
+            MethodSpec(id=_as_id(policy), policy=policy, parameters=method | (policy_parameters or {})),
+        ),
         source=f"{policy} in {kind}",
     )
     check_spec(spec)
     return spec
+
+
+def _sizes(kind: str) -> Parameters:
+    """The sizes that an environment cannot do without, where no preset has it: those of the paper."""
+    sizes: Parameters = {"n_agents": 100, "dim": 10}
+    known = inspect.signature(find_environment(kind)).parameters
+    required = {name for name, parameter in known.items() if parameter.default is Parameter.empty}
+    return {key: size for key, size in sizes.items() if key in required}
+
+
+def _as_id(name: str) -> str:
+    """`module:Class` as `module.Class`."""
+    return re.sub(r"[^A-Za-z0-9._+-]", ".", name)
 
 
 def _resolve_one(key: str, value: Any, environment: Environment) -> Any:
@@ -281,6 +328,13 @@ def _resolve_one(key: str, value: Any, environment: Environment) -> Any:
         if environment.labels is None:
             raise ValueError(f"{key} = {value!r} needs an environment with known clusters")
         return environment.labels if match["name"] == "labels" else len(np.unique(environment.labels))
+    if match["name"] in ("noise_scale", "param_norm"):
+        known = float(getattr(environment, match["name"]))
+        if math.isnan(known):
+            raise ValueError(
+                f"{key} = {value!r} needs an environment with true parameters; give a number here"
+            )
+        return known
     if math.isnan(environment.gap):
         raise ValueError(f"{key} = {value!r} needs an environment with a known gap")
     return environment.gap / float(match["divisor"] or 1.0)
@@ -292,15 +346,20 @@ def _check_ids(key: str, ids: list[str], fail: Fail) -> None:
     for index, name in enumerate(ids):
         if not _ID.fullmatch(name):
             raise fail(f"{key}[{index}].id", f"must consist of letters, digits and . _ + -, got {name!r}")
-        if name in ids[:index]:
-            raise fail(f"{key}[{index}].id", f"{name!r} is used twice")
+        if len(name) > LONGEST_ID:
+            raise fail(f"{key}[{index}].id", f"must have at most {LONGEST_ID} characters, got {len(name)}")
+        for other in ids[:index]:
+            if name == other:
+                raise fail(f"{key}[{index}].id", f"{name!r} is used twice")
+            if name.casefold() == other.casefold():  # one file where case does not count
+                raise fail(f"{key}[{index}].id", f"{name!r} and {other!r} differ in case only")
 
 
 def _check_environment(environment: EnvironmentSpec, fail: Fail) -> None:
-    if environment.kind not in environment_names():
-        raise fail("kind", f"unknown kind {environment.kind!r}; known are {', '.join(environment_names())}")
     try:
-        built_by = environment_class(environment.kind)
+        built_by = find_environment(environment.kind)
+    except ValueError as error:
+        raise fail("kind", str(error)) from None
     except ImportError as error:
         if environment.optional:
             return
@@ -311,11 +370,11 @@ def _check_environment(environment: EnvironmentSpec, fail: Fail) -> None:
 
 
 def _check_method(method: MethodSpec, spec: ExperimentSpec, fail: Fail) -> None:
-    if method.policy not in policy_names():
-        raise fail("policy", f"unknown policy {method.policy!r}; known are {', '.join(policy_names())}")
-    _check_names(
-        policy_class(method.policy), method.parameters, _GIVEN_TO_POLICIES, f"policy {method.policy!r}", fail
-    )
+    try:
+        built_by = find_policy(method.policy)
+    except (ValueError, ImportError) as error:
+        raise fail("policy", str(error)) from None
+    _check_names(built_by, method.parameters, _GIVEN_TO_POLICIES, f"policy {method.policy!r}", fail)
     if method.alphas is not None:
         _check_alphas(method.alphas, fail)
     if not (spec.alphas if method.alphas is None else method.alphas):

@@ -7,6 +7,7 @@ runs that are then reported, which flatters every method alike.
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -471,7 +472,17 @@ def _other_alpha(by_alpha: Curve, printed: Published, tolerance: float, form: st
 def markdown_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """A table; the first column is text, the others numbers."""
     rule = ["---", *("---:" for _ in header[1:])]
-    return "\n".join("| " + " | ".join(line) + " |" for line in [header, rule, *lines])
+    rows = [[markdown_text(item).replace("|", r"\|") for item in line] for line in [header, *lines]]
+    return "\n".join("| " + " | ".join(line) + " |" for line in [rows[0], rule, *rows[1:]])
+
+
+_MARKUP = re.compile(r"[\\`*\[]|<(?=[A-Za-z/!?])|&(?=#?[A-Za-z0-9]+;)")
+
+
+def markdown_text(text: str) -> str:
+    """A text on one line with nothing in it that Markdown would take for markup, HTML included."""
+    entities = {"<": "&lt;", "&": "&amp;"}
+    return _MARKUP.sub(lambda found: entities.get(found[0], f"\\{found[0]}"), " ".join(text.split()))
 
 
 REGRET_HEADER = (

@@ -46,6 +46,8 @@ class Setting(msgspec.Struct, frozen=True):
     seed: int = 0
     delta: float = 0.1
     gamma: float = 2.0
+    param_norm: float = 0.0
+    """S of the radius: 0, since the paper prints none. Coverage is also measured with S = 1."""
     coverage_deltas: tuple[float, ...] = (0.01, 0.1, 0.5, 0.9)
     coverage_scales: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0)
     coverage_dim: int = 3
@@ -253,7 +255,7 @@ def measure_coverage(setting: Setting) -> Coverage:
         # θ̂ − θ = A⁻¹ (R Σ x·noise − θ), so ‖θ̂ − θ‖_A needs neither rewards nor estimates.
         error = scales[:, None, None] * noise_sum - theta
         distance = np.sqrt(np.einsum("sri,sri->sr", error, np.linalg.solve(A, error[..., None])[..., 0]))
-        radius = np.array([theory.beta(delta, np.linalg.slogdet(A)[1]) for delta in deltas])
+        radius = np.array([theory.beta(delta, np.linalg.slogdet(A)[1], param_norm=0.0) for delta in deltas])
         allowed = scales[:, None, None] * radius
         for index, extra in enumerate((0.0, 1.0)):
             inside[index] &= distance[:, None] <= allowed + extra
@@ -317,8 +319,9 @@ def measure_sharing(setting: Setting, gap: float, radius: str) -> Sharing:
     ends, regrets, curves, alones = [], [], [], []
     for seed in _seeds(setting, setting.sharing_runs):
         policy = BASS(
-            2, dim, alpha=setting.alpha, delta=setting.delta, gamma=setting.gamma, radius=radius, seed=seed
-        )
+            2, dim, alpha=setting.alpha, delta=setting.delta, gamma=setting.gamma, radius=radius,
+            param_norm=setting.param_norm, seed=seed,
+        )  # fmt: skip
         trace = simulate(policy, world, horizon=horizon, seed=seed, pulling="synchronous", points=1)
         end = int(policy.separation_time[0, 1])
         by_agent = agent_regret(trace, world)
@@ -376,7 +379,7 @@ def measure_clusters(setting: Setting, policy: str, *, in_turn: bool = False) ->
         else:
             player = BASS(
                 n, dim, alpha=setting.alpha, delta=setting.delta, gamma=setting.gamma, radius=policy,
-                seed=seed,
+                param_norm=setting.param_norm, seed=seed,
             )  # fmt: skip
         trace = simulate(
             player, world, horizon=horizon, seed=seed, pulling="synchronous", points=setting.points
@@ -464,7 +467,7 @@ def _separation_time(
 ) -> int:
     policy = BASS(
         2, arms.shape[1], alpha=1.0, delta=setting.delta if delta is None else delta, gamma=setting.gamma,
-        radius=radius, noise_scale=noise_scale, seed=seed,
+        radius=radius, noise_scale=noise_scale, param_norm=setting.param_norm, seed=seed,
     )  # fmt: skip
     stretch = 0
     while policy.separation_time[0, 1] < 0 and policy.rounds < horizon:
@@ -658,6 +661,7 @@ def upper_bound(setting: Setting, gap: float, noise_scale: float, reading: Any) 
             delta=setting.delta,
             epsilon=1.0,
             noise_scale=noise_scale,
+            param_norm=setting.param_norm,
             reading=reading,
         )
     except ValueError:
@@ -710,6 +714,7 @@ def _sharing_ratios(setting: Setting, entry: Sharing, kind: str, reading: Any) -
                 horizon=horizon,
                 gamma=setting.gamma,
                 bias=entry.biases[:2],
+                param_norm=setting.param_norm,
                 reading=reading,
             )
             ratios.append(float(np.max(np.array(regret) / bounds)))
@@ -719,6 +724,7 @@ def _sharing_ratios(setting: Setting, entry: Sharing, kind: str, reading: Any) -
                 setting.sharing_dim,
                 horizon=horizon,
                 bias=max(entry.biases[2], 0.0),
+                param_norm=setting.param_norm,
                 reading=reading,
             )
             ratios.append(float(np.mean(regret) / bound))
@@ -756,7 +762,11 @@ def check_clusters(measured: Measured) -> list[Check]:
         members = int(np.bincount(equal_clusters(setting.n_agents, setting.n_clusters)).min())
         bound = float(
             theory.regret_lower(
-                setting.delta, setting.cluster_dim, horizon=setting.cluster_rounds, n_agents=members
+                setting.delta,
+                setting.cluster_dim,
+                horizon=setting.cluster_rounds,
+                n_agents=members,
+                param_norm=setting.param_norm,
             )
         )
         mean, low, high = (float(ends[-1]) for ends in band_interval(entry.regret, setting.cluster_runs))
@@ -787,6 +797,7 @@ def cluster_bound(setting: Setting, entry: Clusters, reading: Any) -> float:
     common: dict[str, Any] = {
         "horizon": setting.cluster_rounds,
         "n_agents": setting.n_agents,
+        "param_norm": setting.param_norm,
         "reading": reading,
     }
     if entry.policy == "oracle":
@@ -862,6 +873,7 @@ def misassigned_curve(setting: Setting, rounds: Any, reading: Any) -> Vector:
             logdet_A=setting.cluster_dim * np.log1p(pulls),
             delta=setting.delta,
             gamma=setting.gamma,
+            param_norm=setting.param_norm,
             reading=reading,
         )
     )

@@ -42,8 +42,8 @@ V, Y, W, A_W, A_Y, RHS, Z = range(7)  # rows of Scratch.vectors
 
 
 @compiled
-def squared_radius(noise_scale: float, confidence: float, logdet_A: float) -> float:
-    """`β² = R² (2 ln(1/δ) + ln det A − d ln ridge)`; `confidence` is its constant part."""
+def squared_width(noise_scale: float, confidence: float, logdet_A: float) -> float:
+    """`(β − √ridge·S)² = R² (2 ln(1/δ) + ln det A − d ln ridge)`; `confidence` is its constant part."""
     # Rounding may take the sum, positive in exact arithmetic, to zero when δ is close to one.
     return noise_scale**2 * max(confidence + logdet_A, 1e-15)
 

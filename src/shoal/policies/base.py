@@ -36,8 +36,8 @@ from shoal.types import AnyArray, Booleans, Integers, Vector
 FLOAT64 = np.dtype(np.float64)
 _OWN = ("lock", "_pinned")
 """Attributes that a copy of a policy makes anew."""
-FORMAT = 1
-"""Version of the files that `save` writes."""
+FORMAT = 2
+"""Version of the files that `save` writes. Files of format 1 come from before BASS had `param_norm`."""
 
 
 class PolicyFileError(ValueError):
@@ -494,11 +494,14 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, AnyArray]]:
         version = header["format"]
     except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, AttributeError, TypeError) as error:
         raise PolicyFileError(f"{path} is not a readable policy file: {error}") from error
-    if version != FORMAT:
-        raise PolicyFileError(f"{path} has format {version!r}; this version reads format {FORMAT}")
+    if version not in (1, FORMAT):
+        raise PolicyFileError(f"{path} has format {version!r}; this version reads formats 1 to {FORMAT}")
     for key in ("policy", "n_agents", "dim", "parameters"):
         if key not in header:
             raise PolicyFileError(f"{path} lacks {key!r} in its header")
+    if version == 1 and header["policy"] == "bass":  # its radius was the printed one: no later cut may change
+        header["parameters"] = {**header["parameters"], "param_norm": 0.0}
+        arrays["offset"] = np.zeros(())
     return header, arrays
 
 

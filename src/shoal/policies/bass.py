@@ -43,7 +43,7 @@ from shoal.kernels.separation import (
     safe_limit,
     search,
     segment_bounds,
-    squared_radius,
+    squared_width,
 )
 from shoal.kernels.separation import LANES as PAIRS
 from shoal.kernels.ucb import LANES, best_arm_of_factor, best_arm_of_width
@@ -105,6 +105,7 @@ class BASSState(NamedTuple):
 
     common: Common
     noise_scale: float
+    offset: float  # √ridge · S, the part of β that does not grow
     confidence: float  # 2 ln(1/δ) − d ln(ridge)
     squared: bool  # whether the test uses β² or β
     threshold: float  # γ²/4
@@ -154,6 +155,9 @@ class BASS(Policy):
         Scale the ellipsoids by β (as published figures do) or by β² (as the proofs do; try γ = 1.25 with it).
     noise_scale : float
         R, the scale of the sub-Gaussian noise.
+    param_norm : float
+        S, a bound on the norm of every agent's parameter: β has the summand √ridge · S. 0 is the radius as
+        the paper prints it; its authors run it with S (docs/algorithms.md).
 
     Examples
     --------
@@ -166,7 +170,8 @@ class BASS(Policy):
 
     Notes
     -----
-    Departs from the paper: the printed test's slips are corrected (docs/algorithms.md).
+    Departs from the paper: the printed test's slips are corrected, and the radius has the term √ridge · S of
+    the theorem that the paper cites (docs/algorithms.md).
     """
 
     name = "bass"
@@ -182,6 +187,7 @@ class BASS(Policy):
         gamma: float = 2.0,
         radius: str = "beta",
         noise_scale: float = 1.0,
+        param_norm: float = 1.0,
         ridge: float = 1.0,
         epsilon: float = 0.0,
         seed: int | None = None,
@@ -191,6 +197,7 @@ class BASS(Policy):
             "gamma": validation.number("gamma", gamma, low=0.0, open_low=True),
             "radius": validation.one_of("radius", radius, ("beta", "beta_squared")),
             "noise_scale": validation.number("noise_scale", noise_scale, low=0.0, open_low=True),
+            "param_norm": validation.number("param_norm", param_norm, low=0.0),
         }
         super().__init__(n_agents, dim, alpha=alpha, ridge=ridge, epsilon=epsilon, seed=seed, **own)
 
@@ -201,6 +208,7 @@ class BASS(Policy):
         state = BASSState(
             common=self._common(n_agents),
             noise_scale=own["noise_scale"],
+            offset=math.sqrt(own["ridge"]) * own["param_norm"],
             confidence=-2.0 * math.log(own["delta"]) - d * math.log(own["ridge"]),
             squared=own["radius"] == "beta_squared",
             threshold=own["gamma"] ** 2 / 4.0,
@@ -563,5 +571,7 @@ def cut(state: BASSState, agent: int, other: int, t: int) -> None:
 @inlined
 def scaled_radius(state: BASSState, agent: int) -> float:
     """c_i, which is β_i or its square."""
-    beta_sq = squared_radius(state.noise_scale, state.confidence, state.local.logdet_A[agent])
-    return beta_sq if state.squared else math.sqrt(beta_sq)
+    grown_sq = squared_width(state.noise_scale, state.confidence, state.local.logdet_A[agent])
+    grown = math.sqrt(grown_sq)
+    # The binomial, not the square of a sum: with S = 0 it is grown_sq to the bit.
+    return grown_sq + (2.0 * grown + state.offset) * state.offset if state.squared else grown + state.offset

@@ -1,7 +1,6 @@
 """Policies by name: the built-in ones, and other packages' through the entry point `shoal.policies`."""
 
 import os
-from importlib.metadata import entry_points
 from typing import Any
 
 from shoal.policies.base import Policy, read_policy_name
@@ -13,39 +12,51 @@ from shoal.policies.independent import Independent
 from shoal.policies.mixture import ClusterMixture
 from shoal.policies.oracle import Oracle
 from shoal.policies.sclub import SCLUB
+from shoal.registry import Registry
 
 GROUP = "shoal.policies"
 _BUILT_IN = (Independent, Oracle, DynUCB, CLUB, SCLUB, CMLB, BASS, ClusterMixture)
-_registered: dict[str, type] = {policy.name: policy for policy in _BUILT_IN}
+_registered: dict[str, Any] = {policy.name: policy for policy in _BUILT_IN}
+
+
+def _problem(found: Any) -> str | None:
+    methods = (getattr(found, name, None) for name in ("select", "update"))
+    if isinstance(found, type) and all(map(callable, methods)):
+        return None
+    return "a class with the methods select and update"
+
+
+_registry = Registry("policy", GROUP, _registered, _problem)
 
 
 def register_policy(name: str, policy: type) -> None:
     """Make a policy class known by name. A name can be given once."""
-    if not name or _registered.get(name, policy) is not policy:
-        raise ValueError(f"name must be a new, non-empty policy name, got {name!r}")
-    _registered[name] = policy
+    _registry.register(name, policy)
 
 
 def policy_names() -> tuple[str, ...]:
     """The names that `make_policy` knows, other packages' included."""
-    return tuple(dict.fromkeys([*_registered, *(entry.name for entry in entry_points(group=GROUP))]))
+    return _registry.names()
 
 
 def policy_class(name: str) -> type:
     """The policy class of that name."""
-    if name not in _registered:
-        for entry in entry_points(group=GROUP):
-            if entry.name == name:
-                register_policy(name, entry.load())
-                break
-        else:
-            raise ValueError(f"unknown policy {name!r}; known are {', '.join(policy_names())}")
-    return _registered[name]
+    found: type = _registry.named(name)
+    return found
+
+
+def find_policy(reference: str) -> type:
+    """The policy class of that name, or the one at `module:Class`; see `shoal.registry.Registry`."""
+    found: type = _registry.find(reference)
+    return found
 
 
 def make_policy(name: str, n_agents: int, dim: int, **parameters: Any) -> Any:
-    """Build a policy from its name, e.g. `make_policy("bass", 100, 10, alpha=0.3, delta=0.1)`."""
-    return policy_class(name)(n_agents, dim, **parameters)
+    """Build a policy from its name, e.g. `make_policy("bass", 100, 10, alpha=0.3, delta=0.1)`.
+
+    A class that is not registered is named as `module:Class`.
+    """
+    return find_policy(name)(n_agents, dim, **parameters)
 
 
 def load_policy(path: str | os.PathLike[str]) -> Policy:

@@ -1,8 +1,7 @@
-"""The command line: parse, call the library, print."""
+"""The commands: parse, call the library, print."""
 
 import contextlib
 import math
-import os
 import shlex
 import sys
 import time
@@ -39,24 +38,6 @@ Only = Annotated[
     str | None, typer.Option(help="Compute only the cells whose id matches, e.g. 'w7/bass*a0.3'.")
 ]
 Where = Annotated[str, typer.Option("--executor", help="threads, or dask:ADDRESS for a Dask scheduler.")]
-
-
-def main() -> None:
-    """Run the command line; errors a user can mend are one line on stderr and exit code 2."""
-    try:
-        app()
-    except (ValueError, OSError, RuntimeError, MemoryError) as error:
-        if isinstance(error, RuntimeError) and type(error) is not RuntimeError:
-            raise
-        print(f"shoal: {_one_line(error)}", file=sys.stderr)
-        sys.exit(2)
-    except SystemExit as leaving:
-        if leaving.code == 130:
-            # A thread in the middle of compiling cannot be interrupted; nothing it does is needed any more.
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(130)
-        raise
 
 
 @app.callback(invoke_without_command=True)
@@ -96,10 +77,10 @@ def run(
     executor: Where = "threads",
 ) -> None:
     """Run your own grid of environments, policies, parameters and seeds, and write a report."""
-    from shoal.experiments.spec import load_spec
+    from shoal.experiments.spec import directory_name, load_spec
 
     loaded = load_spec(spec, seed=seed)
-    _run(loaded, out or Path("results") / loaded.name, jobs=jobs, only=only, executor=executor)
+    _run(loaded, out or Path("results") / directory_name(loaded), jobs=jobs, only=only, executor=executor)
 
 
 @app.command()
@@ -157,6 +138,9 @@ def bounds(
     horizon: Annotated[int, typer.Option(min=1, help="Pulls of all agents together.")] = 50_000,
     gamma: Annotated[float, typer.Option(help="Scale of the ellipsoids.")] = 2.0,
     noise_scale: Annotated[float, typer.Option(help="Scale of the noise.")] = 1.0,
+    param_norm: Annotated[
+        float, typer.Option(help="Bound on the norm of the parameters, in the radius.")
+    ] = 1.0,
     clusters: Annotated[int, typer.Option(min=1, help="Number of clusters, of equal size.")] = 2,
     epsilon: Annotated[float, typer.Option(help="Probability of a uniformly drawn arm.")] = 1.0,
 ) -> None:
@@ -171,6 +155,7 @@ def bounds(
         horizon=horizon,
         gamma=gamma,
         noise_scale=noise_scale,
+        param_norm=param_norm,
         n_clusters=clusters,
         epsilon=epsilon,
     )
@@ -305,7 +290,7 @@ def _print_runs(rows: list[dict[str, Any]]) -> None:
 
     first = rows[0]
     what = f"{first['policy']} in {first['environment']}: {len(rows)} × {first['horizon']:,} rounds"
-    table = Table(title=what, caption=first["policy_parameters"])
+    table = Table(title=what)
     for heading in ("", "mean", "std", "min", "max"):
         table.add_column(heading, justify="right" if heading else "left")
     for name in (
@@ -324,7 +309,9 @@ def _print_runs(rows: list[dict[str, Any]]) -> None:
                 for value in (values.mean(), spread, values.min(), values.max())
             ]
             table.add_row(name.replace("_", " "), *("–" if text == "nan" else text for text in shown))
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    console.print(first["policy_parameters"], soft_wrap=True, highlight=False)  # on one line, to be copied
 
 
 def _print_predictions(rows: "tuple[Prediction, ...]") -> None:
@@ -419,12 +406,6 @@ def _assignment(option: str, text: str) -> tuple[str, Any]:
         return name, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return name, value
-
-
-def _one_line(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split())
 
 
 @contextlib.contextmanager

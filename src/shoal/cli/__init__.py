@@ -1,0 +1,37 @@
+"""The command line. Each command parses, calls the library and prints."""
+
+import os
+import sys
+
+
+def main() -> None:
+    """Run the command line; errors a user can mend are one line on stderr and exit code 2."""
+    try:
+        from shoal.cli.commands import app  # here, so that an interrupt while it loads is caught, too
+
+        app()
+    except KeyboardInterrupt:
+        print("shoal: stopped", file=sys.stderr)
+        _leave_at_once()
+    except (ValueError, OSError, RuntimeError, MemoryError) as error:
+        if isinstance(error, RuntimeError) and type(error) is not RuntimeError:
+            raise
+        print(f"shoal: {_one_line(error)}", file=sys.stderr)
+        sys.exit(2)
+    except SystemExit as leaving:
+        if leaving.code == 130:
+            _leave_at_once()
+        raise
+
+
+def _leave_at_once() -> None:
+    """Exit after an interrupt. A thread in the middle of compiling cannot be waited for, nor is it needed."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(130)
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,115 @@
+"""Classes by name: built in, registered by a program, or declared by other packages as entry points.
+
+Policies and environments have one registry each. Whoever writes a spec or a command may also name a class of
+their own as `module:Class`, without registering it.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Any
+
+
+class Registry:
+    """The classes of one kind that are known by name.
+
+    Parameters
+    ----------
+    what : str
+        What they are, for error messages: "policy" or "environment".
+    group : str
+        The entry point group that other packages declare theirs in.
+    known : dict
+        The built-in ones: a class, or `module:Class` for one that is imported when first asked for.
+    problem : callable
+        Says what is wrong with an object that is to be such a class; None if nothing is.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        group: str,
+        known: dict[str, Any],
+        problem: Callable[[Any], str | None],
+    ) -> None:
+        self._what, self._group, self._known, self._problem = what, group, known, problem
+
+    def register(self, name: str, found: Any) -> None:
+        """Make a class known by name. A name can be given once."""
+        if not name or self._known.get(name, found) is not found:
+            raise ValueError(f"name must be a new, non-empty {self._what} name, got {name!r}")
+        if ":" in name:
+            raise ValueError(f"name must not look like 'module:Class', got {name!r}")
+        self._known[name] = self._checked(name, found)
+
+    def names(self) -> tuple[str, ...]:
+        """Every name there is, other packages' included."""
+        declared = (entry.name for entry in entry_points(group=self._group))
+        return tuple(dict.fromkeys([*self._known, *declared]))
+
+    def named(self, name: str) -> Any:
+        """The class of that name. Imports nothing but what is built in or installed as an entry point."""
+        if name not in self._known:
+            for entry in entry_points(group=self._group):
+                if entry.name == name:
+                    self.register(name, entry.load())
+                    break
+            else:
+                raise ValueError(f"unknown {self._what} {name!r}; known are {', '.join(self.names())}")
+        found = self._known[name]
+        if isinstance(found, str):
+            found = self._known[name] = load(found)
+        return found
+
+    def find(self, reference: str) -> Any:
+        """The class of that name, or the one at `module:Class`, which is imported.
+
+        Only for what users wrote themselves: never for a name that was read from a results or policy file.
+        """
+        return self._checked(reference, load(reference)) if ":" in reference else self.named(reference)
+
+    def _checked(self, name: str, found: Any) -> Any:
+        if problem := self._problem(found):
+            raise ValueError(f"{self._what} {name!r} must be {problem}, got {found!r}")
+        return found
+
+
+def load(reference: str) -> Any:
+    """Import what `module:name` names; the module may also lie in the current directory."""
+    module, _, name = reference.partition(":")
+    parts = [*module.split("."), *name.split(".")]
+    if not all(part.isidentifier() for part in parts):
+        raise ValueError(f"a class or function must be named as 'module:name', got {reference!r}")
+    found = _import(module, reference)
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise ValueError(f"{reference!r}: there is no {part!r} in {_place(found)}") from None
+    return found
+
+
+def _import(module: str, reference: str) -> Any:
+    here = os.getcwd()
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):
+            raise  # it is there, and needs another one that is not
+        if here in sys.path:
+            raise ValueError(f"{reference!r}: there is no module {module!r} here or on the path") from None
+    # A console script has its own directory on the path, not the user's. Last, so that a file there does not
+    # take the place of an installed module; and to stay, for what the module imports later.
+    sys.path.append(here)
+    try:
+        return _import(module, reference)
+    except ValueError:
+        sys.path.remove(here)
+        raise
+
+
+def _place(found: Any) -> str:
+    file = getattr(found, "__file__", None)
+    return str(file or getattr(found, "__name__", found))
