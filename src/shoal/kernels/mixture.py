@@ -129,8 +129,8 @@ def best_arm_of_mixture(
     """First arm with the largest `m(x) + √(Σ_k p_k (w xᵀA_k⁻¹x + h_k ‖A_k⁻¹x‖²) + between Var_p(x·θ_k))`.
 
     w is `within`, `m(x) = Σ_k p_k x·θ_k`, over the first `count` models, factored by `factor_packed`; p is in
-    proportion to `shares`, h is `hidden`. With `z = L⁻¹ x`: `xᵀ A⁻¹ x = z·z`, `x·θ = z·y` and `‖A⁻¹x‖ = ‖L⁻ᵀz‖`. `work` is
-    scratch of shape (d + 7, LANES).
+    proportion to `shares`, h is `hidden`. With `z = L⁻¹ x`: `xᵀ A⁻¹ x = z·z`, `x·θ = z·y` and
+    `‖A⁻¹x‖ = ‖L⁻ᵀz‖`. `work` is scratch of shape (d + 7, LANES).
     """
     n_arms, d = arms.shape
     columns, means, variances, norms = work[:d], work[d], work[d + 1], work[d + 5]

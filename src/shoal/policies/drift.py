@@ -49,8 +49,8 @@ SURE = 9.0
 """Log Bayes factor for a change from which on it is believed, where changes are rare."""
 MEMORY = 1.5
 """Tests per agent over which the rate of changes is learned."""
-SUSPICION = 4.0
-"""Nats that samples must be less probable than on average, to be tested at all."""
+MARGIN = 3.0
+"""Nats short of the threshold by which samples must be less probable than average, to be tested at all."""
 RESIDUALS = 100.0
 """Residuals in the estimate of the noise before anything is tested."""
 MOVED = 20.0
@@ -113,17 +113,17 @@ def add_last(drift: Drift, agent: int, first: int, stop: int, out: Vector) -> No
 
 
 @compiled
-def is_suspect(drift: Drift, agent: int) -> bool:
-    """Whether some number of an agent's last samples were clearly less probable than samples are on average.
+def is_suspect(drift: Drift, agent: int, least: float) -> bool:
+    """Whether some number of an agent's last samples were less probable than average, by so many nats.
 
     What is explained better on its own than with the rest cannot have been well predicted by the rest. So
     most are spared the tests, which cost as much as several rounds.
     """
     d = drift.ring.shape[2] - 2
-    total, least = 0.0, SPLITS[len(SPLITS) - 1]
+    total = 0.0
     for back in range(drift.kept[agent]):
         total += drift.ring[agent, (drift.newest[agent] - back) % RECENT, d + 1] - 0.5
-        if back + 1 >= least and total > SUSPICION:
+        if back + 1 >= SPLITS[len(SPLITS) - 1] and total > least:
             return True
     return False
 
@@ -148,11 +148,11 @@ def find_change(pool: Pool, drift: Drift, agent: int, pulls: int) -> int:
     fading = 1.0 - 1.0 / tests
     drift.rate[0] = fading * drift.rate[0] + 1.0
     drift.rate[1] *= fading
-    if not is_suspect(drift, agent):
-        return -1
     # the more often agents change, the sooner one believes that another has
     rate = (math.exp(-SURE) * tests + drift.rate[1]) / (tests + drift.rate[0])
     threshold = min(SURE, -math.log(rate))
+    if not is_suspect(drift, agent, threshold - MARGIN):
+        return -1
     refresh(pool, pool.members.labels.size)
     weigh(pool, agent, pulls)
     kappa = pool.model.grid[pool.model.position[0]]

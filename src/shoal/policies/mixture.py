@@ -66,8 +66,8 @@ FIRST_SCATTER = 2
 """Position of the one to start from."""
 STEP_COST = 5.0
 """Nats that each step away from it has to bring."""
-VOTE_EVERY = 8
-"""An agent says at every so many of its pulls how well each scatter explains its samples."""
+VOTE_EVERY, LATER_VOTES, LATER = 8, 32, 64
+"""An agent says at every 8th pull, after 64 at every 32nd, how well each scatter explains its samples."""
 TENDED = 8
 """Members that a round brings up to date when the scatter was changed or a cluster has moved."""
 SCALE_EVERY = 16
@@ -366,8 +366,10 @@ def observe(state: MixtureState, agent: int, x: Vector, reward: float, t: int) -
         state.residuals[agent] += 1
         noise[0] += error * error / growth
         noise[1] += 1.0
+    position = pool.model.position[0]
     if pool.model.softens:
         add_packed(members.raw[AGENT, agent], x, reward)
+    if pool.model.grid[position] > 0.0 or members.lent_at[AGENT, agent] != position:
         if cluster >= 0:
             add_lent(members, clusters, agent, -1.0)
         lend(pool, agent)
@@ -394,7 +396,7 @@ def revise(state: MixtureState, agent: int, t: int) -> None:
     labels, rng, can_change = pool.members.labels, state.common.rng, drift.kept.shape[0] > 0
     n, pulls = labels.shape[1], local.pulls[agent]
     if labels[AGENT, agent] >= 0:
-        if state.votes.shape[0] > 0 and pulls % VOTE_EVERY == 0:
+        if state.votes.shape[0] > 0 and pulls % (VOTE_EVERY if pulls <= LATER else LATER_VOTES) == 0:
             vote(state, agent)
         if can_change and pulls % EVERY == 0 and is_noise_known(state):
             recent = find_change(pool, drift, agent, pulls)
