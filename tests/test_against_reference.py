@@ -33,7 +33,9 @@ def play_both(
         rng = np.random.default_rng(seed)
         n = environment.n_agents
         schedule = [rng.permutation(n)[: rng.integers(0, n + 1)] for _ in range(horizon)]
-    trace = shoal.simulate(policy, environment, horizon=horizon, seed=seed, pulling=schedule, points=7, delay=delay)
+    trace = shoal.simulate(
+        policy, environment, horizon=horizon, seed=seed, pulling=schedule, points=7, delay=delay
+    )
     if pulling == ASYNCHRONOUS:
         schedule = [[agent] for agent in trace.agents]
     elif pulling == SYNCHRONOUS:

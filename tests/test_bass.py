@@ -236,6 +236,7 @@ def test_extreme_rewards_and_levels_leave_a_usable_policy() -> None:
     assert policy.rounds == 8
 
 
+@pytest.mark.filterwarnings("ignore:got x with a squared length")
 @pytest.mark.parametrize("scale", [1e5, 1e8])
 def test_features_of_a_wild_scale(scale: float) -> None:
     rng, policy = np.random.default_rng(0), shoal.BASS(2, 3, alpha=0.1, delta=0.1)

@@ -1,5 +1,6 @@
 """The separation test as functions on plain arrays."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from shoal import validation
 from shoal.kernels.separation import make_scratch, search
+from shoal.types import Vector
 
 
 def separation_statistic(
@@ -64,7 +66,7 @@ def separated(
 
     Parameters are those of `separation_statistic`; `gamma` is positive.
     """
-    gamma = validation.number("gamma", gamma, low=0.0, open_low=True)
+    gamma = validation.number("gamma", gamma, low=validation.SMALLEST, high=validation.LARGEST)
     _, _, verdict = _search(theta_i, A_i, beta_i, theta_j, A_j, beta_j, radius, gamma**2 / 4.0, decide=True)
     return bool(verdict)
 
@@ -90,11 +92,33 @@ def _search(
     beta_i = validation.number("beta_i", beta_i, low=0.0, open_low=True)
     beta_j = validation.number("beta_j", beta_j, low=0.0, open_low=True)
     power = {"beta": 1, "beta_squared": 2}[validation.one_of("radius", radius, ("beta", "beta_squared"))]
-    # Only the difference of the centres counts; scaled to size one, no square of it can overflow or vanish.
+    # Only the difference of the centres counts. Scaled to size one, like the matrices and the radii, no
+    # product of theirs can overflow or vanish; a radius below 1e-200 times the other is as good as that.
     v = theta_i - theta_j
-    size = float(np.abs(v).max()) or 1.0
-    c_i, c_j, scratch = beta_i**power, beta_j**power, make_scratch(len(v))
+    size, steepness, radius_scale = _largest(v), max(_largest(A_i), _largest(A_j)), max(beta_i, beta_j)
+    c_i, c_j = (max((beta / radius_scale) ** power, 1e-200) for beta in (beta_i, beta_j))
+    up, down = [size, size, steepness], power * [radius_scale]
+    exact, scratch = np.zeros(len(v) * (len(v) + 1) // 2), make_scratch(len(v))
     value, s, verdict = search(
-        v / size, A_i, c_i, np.zeros_like(v), A_j, c_j, threshold / size**2, decide, True, scratch
+        v / size, A_i / steepness, exact, c_i,
+        np.zeros_like(v), A_j / steepness, exact, c_j,
+        _ratio([threshold, *down], up), decide, True, scratch,
+    )  # fmt: skip
+    return _ratio([value, *up], down), s, verdict
+
+
+def _largest(array: Vector) -> float:
+    """A power of two, so that dividing by it rounds nothing, of about the size of the largest entry."""
+    return math.ldexp(1.0, max(math.frexp(float(np.abs(array).max()))[1], -1000))
+
+
+def _ratio(factors: list[float], divisors: list[float]) -> float:
+    """A ratio of products, infinite or 0 only if it is too large or too small for a float itself."""
+    (above, up), (below, down) = (
+        (math.prod(part for part, _ in parts), sum(power for _, power in parts))
+        for parts in ([math.frexp(number) for number in numbers] for numbers in (factors, divisors))
     )
-    return value * size**2, s, verdict
+    try:
+        return math.ldexp(above / below, up - down)
+    except OverflowError:
+        return math.inf

@@ -146,6 +146,8 @@ def simulate(
     for start, stop in _blocks(offsets, block_events):
         first_event, last_event = int(offsets[start]), int(offsets[stop])
         arms = environment.arms_in(start + 1, stop)
+        if isinstance(policy, Policy):
+            policy.check_scale("an arm", arms)
         rounds = np.repeat(np.arange(start, stop) + 1, np.diff(offsets[start : stop + 1]))
         pulling_now = agents[first_event:last_event]
         means = environment.rewards_in(arms, rounds, pulling_now, first=start + 1)

@@ -2,7 +2,9 @@
 
 Row i holds `A = ridge·I + Σ x xᵀ`, its inverse and log-determinant, `b = Σ y x` and `theta_hat = A⁻¹ b`.
 The inverse is kept up to date by rank-one updates and computed afresh from A at regular intervals, so
-that rounding cannot accumulate.
+that rounding cannot accumulate. A row whose A is ill-conditioned (arms large beside the ridge, in some
+directions and not in others) is *steep*: what the floats of A lose is kept in `tail`, and everything is
+computed from a factor with twice the digits, sample by sample.
 """
 
 import math
@@ -14,28 +16,39 @@ from shoal.kernels.compiled import compiled
 from shoal.kernels.linalg import (
     add_sample_to_inverse,
     cholesky,
+    dot,
     inverse_from_cholesky,
     logdet_from_cholesky,
     multiply_symmetric,
+    solve_cholesky,
+    trace,
+    unpack,
 )
+from shoal.kernels.twofold import add_outer, add_scaled, add_to_diagonal, cholesky_twofold
+from shoal.kernels.ucb import best_arm, best_arm_of_one
 from shoal.types import Booleans, Integers, Matrix, Tensor, Vector
 
 REFRESH_EVERY = 256
 """Samples a row takes between two exact inversions."""
 STEEP = 1e4
 """Growth of det A by one sample after which the inverse is computed afresh: the update loses digits."""
+ILL_CONDITIONED = 2.0**23
+"""Product of the traces of A and its inverse from which on a row is steep. Up to it, `A⁻¹ b` by rank-one
+updates is off, in the norm of A, by less than 1e-8 times the size of the rewards; beyond, by as much more."""
 
 
 class Statistics(NamedTuple):
     """Rows of linear-model statistics."""
 
     A: Tensor  # (n, d, d)
+    tail: Matrix  # (n, d(d+1)/2) what A lacks of the exact sums, where a row is or was steep; lower triangles
     A_inv: Tensor  # (n, d, d)
     b: Matrix  # (n, d)
     theta_hat: Matrix  # (n, d)
     logdet_A: Vector  # (n,)
+    traces: Matrix  # (n, 2) of A, and of its inverse when that was last computed from A: it only falls
     pulls: Integers  # (n,)
-    scratch: Matrix  # (2 d + 1, d): a factor, its inverse, a vector
+    scratch: Matrix  # (3 d + 1, d): a factor, its inverse, its tail part, a vector
 
 
 def make_statistics(n: int, dim: int, ridge: float) -> Statistics:
@@ -43,12 +56,14 @@ def make_statistics(n: int, dim: int, ridge: float) -> Statistics:
     identity = np.broadcast_to(np.eye(dim), (n, dim, dim))
     return Statistics(
         A=identity * ridge,
+        tail=np.zeros((n, dim * (dim + 1) // 2)),
         A_inv=identity / ridge,
         b=np.zeros((n, dim)),
         theta_hat=np.zeros((n, dim)),
         logdet_A=np.full(n, dim * math.log(ridge)),
+        traces=np.tile([dim * ridge, dim / ridge], (n, 1)),
         pulls=np.zeros(n, dtype=np.int64),
-        scratch=np.zeros((2 * dim + 1, dim)),
+        scratch=np.zeros((3 * dim + 1, dim)),
     )
 
 
@@ -56,21 +71,36 @@ def make_statistics(n: int, dim: int, ridge: float) -> Statistics:
 def add_sample(stats: Statistics, row: int, x: Vector, reward: float) -> float:
     """Let one row take in one observation; return `1 + xᵀ A⁻¹ x`, with A as it was before."""
     d = x.shape[0]
-    A = stats.A[row]
-    b = stats.b[row]
+    A, A_inv, b = stats.A[row], stats.A_inv[row], stats.b[row]
+    stats.pulls[row] += 1
+    stats.traces[row, 0] += dot(x, x)
+    if is_steep(stats, row):
+        stats.traces[row, 1] = trace(A_inv)
+        if is_steep(stats, row):
+            return add_sample_twofold(stats, row, x, reward)
     for m in range(d):
         factor = x[m]
         for column in range(d):
             A[m, column] += factor * x[column]
         b[m] += reward * factor
-    growth = add_sample_to_inverse(stats.A_inv[row], x, stats.scratch[2 * d])
-    stats.pulls[row] += 1
+    growth = add_sample_to_inverse(A_inv, x, stats.scratch[3 * d])
     if stats.pulls[row] % REFRESH_EVERY == 0 or growth > STEEP:
         solve_row(stats, row)
     else:
         stats.logdet_A[row] += math.log(growth)
-        multiply_symmetric(stats.A_inv[row], b, stats.theta_hat[row])
+        multiply_symmetric(A_inv, b, stats.theta_hat[row])
     return growth
+
+
+@compiled
+def add_sample_twofold(stats: Statistics, row: int, x: Vector, reward: float) -> float:
+    """The rest of `add_sample` for a row that is steep, or would be with this sample."""
+    for m in range(x.shape[0]):
+        stats.b[row, m] += reward * x[m]
+    before = stats.logdet_A[row]
+    add_outer(stats.A[row], stats.tail[row], x)
+    solve_row(stats, row)
+    return math.exp(stats.logdet_A[row] - before)
 
 
 @compiled
@@ -80,8 +110,44 @@ def solve_row(stats: Statistics, row: int) -> None:
     L, L_inv = stats.scratch[:d], stats.scratch[d : 2 * d]
     cholesky(stats.A[row], L)
     inverse_from_cholesky(L, stats.A_inv[row], L_inv)
+    stats.traces[row, 0] = trace(stats.A[row])
+    stats.traces[row, 1] = trace(stats.A_inv[row])
+    if is_steep(stats, row):
+        factor_steep(stats, row)
+        inverse_from_cholesky(L, stats.A_inv[row], L_inv)
+        stats.traces[row, 1] = trace(stats.A_inv[row])
     stats.logdet_A[row] = logdet_from_cholesky(L)
-    multiply_symmetric(stats.A_inv[row], stats.b[row], stats.theta_hat[row])
+    # Not A⁻¹ b: that multiplies the rounding of the inverse, large where A is small, by a b where A is large.
+    solve_cholesky(L, stats.b[row], stats.theta_hat[row])
+
+
+@compiled
+def is_steep(stats: Statistics, row: int) -> bool:
+    """Whether the A of a row is ill-conditioned, as far as its traces tell."""
+    return bool(stats.traces[row, 0] * stats.traces[row, 1] > ILL_CONDITIONED)
+
+
+@compiled
+def factor_steep(stats: Statistics, row: int) -> None:
+    """Leave the factor of a row's A, tail part included, in the first d rows of the scratch."""
+    d = stats.b.shape[1]
+    L, tail = stats.scratch[:d], stats.scratch[2 * d : 3 * d]
+    for m in range(d):
+        for column in range(m + 1):
+            L[m, column] = stats.A[row, m, column]
+    unpack(stats.tail[row], 0.0, tail)
+    cholesky_twofold(L, tail)
+
+
+@compiled
+def best_arm_of_row(stats: Statistics, row: int, arms: Matrix, width: float) -> int:
+    """LinUCB on one row: the first arm with the largest score `θ̂·x + width √(xᵀ A⁻¹ x)`."""
+    if not is_steep(stats, row):
+        return best_arm(stats.theta_hat[row], stats.A_inv[row], arms, width)
+    # A large arm in a direction that is well known: the rounding of the inverse would be all of its bonus.
+    factor_steep(stats, row)
+    d = stats.b.shape[1]
+    return best_arm_of_one(stats.scratch[:d], stats.theta_hat[row], arms, width, stats.scratch[3 * d])
 
 
 @compiled
@@ -93,6 +159,7 @@ def pool_rows(local: Statistics, members: Booleans, ridge: float, pool: Statisti
     b = pool.b[row]
     A[:] = 0.0
     b[:] = 0.0
+    pool.tail[row] = 0.0
     count = 0
     pulls = 0
     for j in range(n):
@@ -107,6 +174,30 @@ def pool_rows(local: Statistics, members: Booleans, ridge: float, pool: Statisti
         A[m * d + m] -= (count - 1) * ridge
     pool.pulls[row] = pulls
     solve_row(pool, row)
+    if is_steep(pool, row):
+        sum_twofold(local, members, ridge, pool, row)
+        solve_row(pool, row)
+
+
+@compiled
+def sum_twofold(local: Statistics, members: Booleans, ridge: float, pool: Statistics, row: int) -> None:
+    """Sum the members' A, tail parts included, into those of `pool[row]`."""
+    n, d = local.b.shape
+    A, tail = pool.scratch[:d], pool.scratch[2 * d : 3 * d]
+    A[:] = 0.0
+    tail[:] = 0.0
+    add_to_diagonal(ridge, A, tail)
+    for j in range(n):
+        if members[j]:
+            add_scaled(1.0, local.A[j], local.tail[j], A, tail)
+            add_to_diagonal(-ridge, A, tail)
+    position = 0
+    for m in range(d):
+        for column in range(m + 1):
+            pool.A[row, m, column] = A[m, column]
+            pool.A[row, column, m] = A[m, column]
+            pool.tail[row, position] = tail[m, column]
+            position += 1
 
 
 @compiled
@@ -114,6 +205,7 @@ def forget_row(stats: Statistics, row: int, ridge: float) -> None:
     """Make a row one that has seen nothing."""
     d = stats.b.shape[1]
     stats.A[row] = 0.0
+    stats.tail[row] = 0.0
     for m in range(d):
         stats.A[row, m, m] = ridge
     stats.b[row] = 0.0

@@ -17,6 +17,8 @@ from typing import Any, Literal, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shoal.validation import show
+
 FloatArray: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = float | FloatArray
 Reading: TypeAlias = Literal["printed", "derived"]
@@ -83,7 +85,7 @@ def beta(
     logdet = _finite("logdet_A", logdet_A)
     scale = _positive("noise_scale", noise_scale)
     offset = np.sqrt(_positive("ridge", ridge)) * _nonnegative("param_norm", param_norm)
-    radicand = 2.0 * np.log(1.0 / delta) + logdet
+    radicand = logdet - 2.0 * np.log(delta)
     if np.any(radicand < 0):
         raise ValueError(
             f"logdet_A={_show(logdet)} makes 2 ln(1/delta) + logdet_A negative; it must be taken relative to "
@@ -131,7 +133,7 @@ def optimistic_parameter(theta_hat: ArrayLike, A: ArrayLike, x: ArrayLike, beta:
         raise ValueError(f"A has shape {shape.shape}; it must be {(dim, dim)} to go with theta_hat")
     if arms.ndim not in (1, 2) or arms.shape[-1] != dim:
         raise ValueError(f"x has shape {arms.shape}; it must be {(dim,)} or (K, {dim}) to go with theta_hat")
-    if not np.allclose(shape, shape.T):
+    if np.abs(shape - shape.T).max() > 1e-8 * np.abs(shape).max():
         raise ValueError(f"A={shape.tolist()} is not symmetric; a design matrix must be")
     try:
         np.linalg.cholesky(shape)
@@ -332,7 +334,7 @@ def separation_time_lower(
     ----------
     Theorem "Lower Bound on the Separation Time".
     """
-    from scipy.special import chndtrinc, erf, erfcinv, erfinv
+    from scipy.special import erf, erfcinv, erfinv, log_ndtr
 
     delta = _check_delta(delta)
     gap = _positive("gap", gap)
@@ -340,10 +342,16 @@ def separation_time_lower(
     if reading == "printed":
         return _values(np.ceil(8.0 * (erfcinv(delta) - erf(delta)) ** 2 / gap))
     if reading == "derived":
-        return _values(np.ceil(8.0 * np.maximum(erfcinv(delta) - erfinv(delta), 0.0) ** 2 / gap**2))
-    # |Z|^2 / 2 is a noncentral chi-square with one degree of freedom and noncentrality m^2 / 2.
-    noncentrality = chndtrinc((2.0 * erfcinv(delta)) ** 2, 1.0, 1.0 - delta)
-    return _values(np.ceil(2.0 * noncentrality / gap**2))
+        return _squared_ceiling(math.sqrt(8.0) * np.maximum(erfcinv(delta) - erfinv(delta), 0.0), gap)
+    # Z = sqrt(2) (h + Y) with Y standard normal, h = m / sqrt(2): bisect for the h at which both tails
+    # together are delta. As logarithms, so that no delta is too small.
+    edge = 2.0 * erfcinv(delta)
+    low, high = np.zeros_like(edge), edge + 9.0
+    for _ in range(100):
+        middle = 0.5 * (low + high)
+        below = np.logaddexp(log_ndtr(middle - edge), log_ndtr(-middle - edge)) < np.log(delta)
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return _squared_ceiling(math.sqrt(2.0) * high, gap)
 
 
 def separation_time_upper(
@@ -1174,9 +1182,15 @@ def predictions(
 
 def _beta_ratio(delta: ArrayLike, dim: ArrayLike, n_agents: ArrayLike) -> FloatArray:
     """Bound on beta(delta, N A) / beta(delta, A), from det A >= 1."""
-    surprise = np.log(1.0 / _check_delta(delta))
+    surprise = -np.log(_check_delta(delta))
     ratio: FloatArray = np.sqrt(1.0 + _count("dim", dim) * np.log(n_agents) / (2.0 * surprise))
     return ratio
+
+
+def _squared_ceiling(numerator: FloatArray, denominator: FloatArray) -> Values:
+    """The square of a ratio, rounded up; infinite where it is too large for a float."""
+    with np.errstate(over="ignore"):
+        return _values(np.ceil(np.square(numerator / denominator)))
 
 
 def _first_true(condition: Callable[[int], bool]) -> int:
@@ -1232,8 +1246,8 @@ def _checked(
 ) -> FloatArray:
     try:
         array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name}={value!r} is not numeric; it must be {right}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name}={show(value)} is not numeric; it must be {right}") from None
     if not np.all(accept(array)):
         raise ValueError(f"{name}={_show(array)} is out of range; it must be {right}")
     return array

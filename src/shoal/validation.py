@@ -10,6 +10,13 @@ from shoal.types import Matrix, Vector
 LARGEST = 1e30
 """Numbers larger than this are refused: their squares and products would overflow in the statistics."""
 
+SMALLEST = 1e-30
+"""Scales (of the ridge, the noise, the test) below this are refused for the same reason."""
+LARGEST_SCALE = 1e18
+"""Squared lengths of arms beyond so many ridges are refused: rounding would show in what they teach."""
+BAD_SCALE = 1e6
+"""Squared lengths beyond so many ridges are warned of: twice the digits are needed, which takes longer."""
+
 
 def positive_int(name: str, value: Any) -> int:
     """An integer of at least one."""
@@ -37,8 +44,8 @@ def number(
     """A finite number between `low` and `high`; the ends are included unless open."""
     try:
         result = float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must be a number, got {value!r}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name} must be a number, got {show(value)}") from None
     inside = (result > low if open_low else result >= low) and (
         result < high if open_high else result <= high
     )
@@ -49,6 +56,15 @@ def number(
         )
         raise ValueError(f"{name} must be a finite number in {left}{low:g}, {high:g}{right}, got {value!r}")
     return result
+
+
+def show(value: Any) -> str:
+    """A value as an error message shows it: no more than its beginning."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer with more digits than Python prints
+        return f"an integer of {value.bit_length()} bits"
+    return text if len(text) <= 80 else f"{text[:60]}… ({len(text):,} characters)"
 
 
 def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
@@ -83,6 +99,21 @@ def matrix(name: str, value: Any, *, columns: int) -> Matrix:
     return _finite(name, array)
 
 
+def scale(name: str, arms: Matrix, ridge: float) -> str:
+    """Refuse arms, (…, d), far too long beside the ridge; return a warning if longer than they should be."""
+    size = float(np.max(np.sum(arms * arms, axis=-1)))
+    if size <= BAD_SCALE * ridge:
+        return ""
+    found = f"{name} with a squared length of {size:.3g}, {size / ridge:.2g} times ridge={ridge:g}"
+    advice = "scale the features (to lengths of about 1) or raise ridge"
+    if size > LARGEST_SCALE * ridge:
+        raise ValueError(
+            f"{name} must have a squared length of at most {LARGEST_SCALE:g} times ridge, "
+            f"got {found}; {advice}"
+        )
+    return f"got {found}: the results are right, but rounds take longer, and ridge has no effect; {advice}"
+
+
 def positive_definite(name: str, value: Any, dim: int) -> Matrix:
     """A finite, symmetric, positive-definite (dim, dim) matrix."""
     array = _floats(name, value)
@@ -103,8 +134,8 @@ def positive_definite(name: str, value: Any, dim: int) -> Matrix:
 def _floats(name: str, value: Any) -> Matrix:
     try:
         return np.ascontiguousarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must be an array of numbers, got {value!r}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name} must be an array of numbers, got {show(value)}") from None
 
 
 def _finite(name: str, array: Matrix) -> Matrix:

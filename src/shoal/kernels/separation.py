@@ -22,6 +22,7 @@ from shoal.kernels.linalg import (
     solve_lower,
     trace,
 )
+from shoal.kernels.twofold import add_scaled, cholesky_twofold, multiply_tail
 from shoal.types import Integers, Matrix, Tensor, Vector
 
 EPS = 2.220446049250313e-16
@@ -53,23 +54,32 @@ class Scratch(NamedTuple):
 
     vectors: Matrix  # (7, d): v, y, w, A_i w, A_j y, a right-hand side, z
     L: Matrix  # (d, d)
+    tail: Matrix  # (d, d) what the floats of L lack
 
 
 def make_scratch(dim: int) -> Scratch:
     """Allocate work space for dimension `dim`."""
-    return Scratch(np.zeros((7, dim)), np.zeros((dim, dim)))
+    return Scratch(np.zeros((7, dim)), np.zeros((dim, dim)), np.zeros((dim, dim)))
 
 
 @compiled
 def probe(
-    A_i: Matrix, c_i: float, A_j: Matrix, c_j: float, ratio: float, precise: bool, scratch: Scratch
+    A_i: Matrix,
+    tail_i: Vector,
+    c_i: float,
+    A_j: Matrix,
+    tail_j: Vector,
+    c_j: float,
+    ratio: float,
+    precise: bool,
+    scratch: Scratch,
 ) -> tuple[float, float, float]:
     """Minimise over z at one s; return `q_i, q_j, k`; leave `y = z − θ_j` and `w = θ_i − z` in the scratch.
 
     `q_i = ‖w‖²_{A_i}/c_i`, `q_j = ‖y‖²_{A_j}/c_j`; k is the curvature, `‖L⁻¹ A_j y‖² c_i/c_j²`, with which
     `d q_j/d ln ratio = −2 ratio k` and `d q_i/d ln ratio = 2 ratio² k`.
     """
-    vectors, L = scratch
+    vectors, L, tail = scratch
     v, y, w, A_w, A_y, rhs = vectors[V], vectors[Y], vectors[W], vectors[A_W], vectors[A_Y], vectors[RHS]
     d = v.shape[0]
     r = ratio * c_i / c_j
@@ -77,6 +87,13 @@ def probe(
         for column in range(row + 1):
             L[row, column] = A_i[row, column] + r * A_j[row, column]
     condition = cholesky(L, L)
+    if condition < ILL_CONDITIONED:
+        # The floats of A_i + r A_j may have lost what is small in one of the two.
+        L[:] = 0.0
+        tail[:] = 0.0
+        add_scaled(1.0, A_i, tail_i, L, tail)
+        add_scaled(r, A_j, tail_j, L, tail)
+        cholesky_twofold(L, tail)
     multiply_symmetric(A_i, v, rhs)
     solve_cholesky(L, rhs, y)
     for m in range(d):
@@ -86,13 +103,14 @@ def probe(
         for _ in range(4):
             for m in range(d):
                 rhs[m] = dot_compensated(A_i[m], w) - r * dot_compensated(A_j[m], y)
+                rhs[m] += multiply_tail(tail_i, w, m) - r * multiply_tail(tail_j, y, m)
             solve_cholesky(L, rhs, rhs)
             for m in range(d):
                 y[m] += rhs[m]
                 w[m] = v[m] - y[m]
         for m in range(d):
-            A_w[m] = dot_compensated(A_i[m], w)
-            A_y[m] = dot_compensated(A_j[m], y)
+            A_w[m] = dot_compensated(A_i[m], w) + multiply_tail(tail_i, w, m)
+            A_y[m] = dot_compensated(A_j[m], y) + multiply_tail(tail_j, y, m)
         q_i = dot_compensated(w, A_w) / c_i
         q_j = dot_compensated(y, A_y) / c_j
     else:
@@ -108,9 +126,11 @@ def probe(
 def search(
     theta_i: Vector,
     A_i: Matrix,
+    tail_i: Vector,
     c_i: float,
     theta_j: Vector,
     A_j: Matrix,
+    tail_j: Vector,
     c_j: float,
     threshold: float,
     decide: bool,
@@ -119,6 +139,7 @@ def search(
 ) -> tuple[float, float, bool]:
     """Maximise f; return its value, the s that attains it, and whether it exceeds the threshold.
 
+    `tail_i` and `tail_j` are what A_i and A_j lack of the exact sums, as lower triangles (`Statistics.tail`).
     With `decide`, stop as soon as the verdict is certain; the value is then a lower bound of the
     maximum. When the verdict is "not separated", `scratch.vectors[Z]` holds the point found (nan where the
     tangents, not a point, decided).
@@ -161,7 +182,7 @@ def search(
     best, best_s = 0.0, 0.5
     for _ in range(MAX_ITERATIONS):
         ratio = math.exp(log_ratio)
-        q_i, q_j, curvature = probe(A_i, c_i, A_j, c_j, ratio, precise, scratch)
+        q_i, q_j, curvature = probe(A_i, tail_i, c_i, A_j, tail_j, c_j, ratio, precise, scratch)
         f = (q_i + ratio * q_j) / (1.0 + ratio)
         if f > best:
             best, best_s = f, ratio / (1.0 + ratio)
@@ -395,6 +416,16 @@ def excess_at(theta: Vector, A: Matrix, points: Matrix, offsets: Matrix, out: Ve
             weight = 2.0 * A[row, column]
             for j in range(n):
                 out[j] += weight * offsets[row, j] * offsets[column, j]
+
+
+@compiled
+def add_rounding(A: Matrix, offsets: Matrix, out: Vector) -> None:
+    """Add to each form `vᵀ A v`, v a column of `offsets` (d, n), what rounding may have taken from it."""
+    d, n = offsets.shape
+    scale = 16.0 * d * EPS * trace(A)
+    for row in range(d):
+        for j in range(n):
+            out[j] += scale * offsets[row, j] * offsets[row, j]
 
 
 @compiled

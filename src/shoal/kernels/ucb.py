@@ -3,6 +3,7 @@
 import math
 
 from shoal.kernels.compiled import compiled
+from shoal.kernels.linalg import dot, solve_lower
 from shoal.types import Matrix, Vector
 
 LANES = 16
@@ -27,6 +28,20 @@ def best_arm(theta_hat: Vector, A_inv: Matrix, arms: Matrix, width: float) -> in
                 off_diagonal += A_inv[row, column] * arms[k, column]
             variance += x_row * (A_inv[row, row] * x_row + 2.0 * off_diagonal)
         score = mean + width * math.sqrt(max(variance, 0.0))
+        if score > best:
+            best = score
+            choice = k
+    return choice
+
+
+@compiled
+def best_arm_of_one(L: Matrix, theta_hat: Vector, arms: Matrix, width: float, z: Vector) -> int:
+    """`best_arm` from the Cholesky factor `A = L Lᵀ`, one arm at a time; `z` (d,) is scratch."""
+    best = -math.inf
+    choice = 0
+    for k in range(arms.shape[0]):
+        solve_lower(L, arms[k], z)
+        score = dot(theta_hat, arms[k]) + width * math.sqrt(dot(z, z))
         if score > best:
             best = score
             choice = k

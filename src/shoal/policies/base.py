@@ -7,6 +7,7 @@ import math
 import operator
 import os
 import threading
+import warnings
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from shoal import validation
 from shoal.kernels.graphs import count_edges
 from shoal.kernels.pinned import pin
 from shoal.policies.steps import (
+    BADLY_SCALED,
     NOT_BEGUN,
     REFUSED,
     Common,
@@ -36,8 +38,10 @@ from shoal.types import AnyArray, Booleans, Integers, Vector
 FLOAT64 = np.dtype(np.float64)
 _OWN = ("lock", "_pinned")
 """Attributes that a copy of a policy makes anew."""
-FORMAT = 2
-"""Version of the files that `save` writes. Files of format 1 come from before BASS had `param_norm`."""
+FORMAT = 4
+"""Version of the files that `save` writes. Files of format 1 come from before BASS had `param_norm`, those of
+format 2 from before ill-conditioned sums had tails, those of format 3 from before rewards could be late and
+members of a mixture's clusters could differ and change."""
 
 
 class PolicyFileError(ValueError):
@@ -67,6 +71,8 @@ class Policy(ABC):
     state: Any
     _pinned: tuple[Any, Any] = None, None
     """A state and what `pin` made of it."""
+    _warned: bool = False
+    """Whether a warning of badly scaled arms has been given."""
     lock: threading.RLock
     """Held by every call that works on the state: threads may share a policy, one call at a time."""
 
@@ -85,8 +91,8 @@ class Policy(ABC):
         self._dim = validation.positive_int("dim", dim)
         n_agents = validation.positive_int("n_agents", n_agents)
         self._parameters: dict[str, Any] = {
-            "alpha": validation.number("alpha", alpha, low=0.0),
-            "ridge": validation.number("ridge", ridge, low=0.0, open_low=True),
+            "alpha": validation.number("alpha", alpha, low=0.0, high=validation.LARGEST),
+            "ridge": validation.number("ridge", ridge, low=validation.SMALLEST, high=validation.LARGEST),
             "epsilon": validation.number("epsilon", epsilon, low=0.0, high=1.0),
             "seed": validation.seed_or_none("seed", seed),
             **own,
@@ -158,8 +164,8 @@ class Policy(ABC):
         agent, x = self._check_agent(agent), self._check_arm(x)
         try:
             reward = float(reward)
-        except (TypeError, ValueError):
-            raise ValueError(f"reward must be a number, got {reward!r}") from None
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(f"reward must be a number, got {validation.show(reward)}") from None
         with self.lock:
             self.reserve(1)
             answer = update_checked(self._pinned_state(), agent, x, reward, bool(begun))
@@ -197,11 +203,20 @@ class Policy(ABC):
 
     def _check_answer(self, answer: int, agent: int, x: Vector) -> None:
         if answer == REFUSED:
-            validation.vector("x", x, self._dim)
+            self.check_scale("x", validation.vector("x", x, self._dim))
+        if answer == BADLY_SCALED:
+            self.check_scale("x", x)
         if answer == NOT_BEGUN:
             raise ValueError(
                 f"agent {agent} has no pull that has begun and waits for its reward, got x = {x}"
             )
+
+    def check_scale(self, name: str, arms: Vector) -> None:
+        """Refuse arms, (…, d), far too long beside the ridge; warn once if longer than they should be."""
+        warning = validation.scale(name, arms, self._parameters["ridge"])
+        if warning and not self._warned:
+            self._warned = True
+            warnings.warn(warning, stacklevel=3)
 
     def _pinned_state(self) -> Any:
         """The state as the compiled online calls take it; made anew when the state was replaced."""
@@ -494,7 +509,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, AnyArray]]:
         version = header["format"]
     except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, AttributeError, TypeError) as error:
         raise PolicyFileError(f"{path} is not a readable policy file: {error}") from error
-    if version not in (1, FORMAT):
+    if version not in (1, 2, 3, FORMAT):
         raise PolicyFileError(f"{path} has format {version!r}; this version reads formats 1 to {FORMAT}")
     for key in ("policy", "n_agents", "dim", "parameters"):
         if key not in header:
@@ -502,7 +517,74 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, AnyArray]]:
     if version == 1 and header["policy"] == "bass":  # its radius was the printed one: no later cut may change
         header["parameters"] = {**header["parameters"], "param_norm": 0.0}
         arrays["offset"] = np.zeros(())
+    if version < 4:
+        n, d = header["n_agents"], header["dim"]
+        arrays["common.pending.counts"] = np.zeros(n, np.int64)
+        arrays["common.pending.sums"] = np.zeros((n, d * (d + 1) // 2))
+        arrays["common.pending.total"] = np.zeros(1, np.int64)
+        if header["policy"] == "cluster_mixture":
+            header["parameters"] = {
+                **header["parameters"],
+                "scatter": 0.0,
+                "drift": False,
+                "ridge_bonus": 0.0,
+            }
+            arrays = _with_pool(arrays, n, d)
+    if version < 3:
+        for name in [key for key in arrays if key.endswith(".A_inv")]:
+            _add_tails(arrays, name.removesuffix("A_inv"))
     return header, arrays
+
+
+def _with_pool(arrays: dict[str, AnyArray], n: int, d: int) -> dict[str, AnyArray]:
+    """The state of a ClusterMixture of before members could differ or change, as one whose members do not."""
+    counted = np.maximum(arrays["local.pulls"] - d, 0) if arrays["learns_noise"] else np.zeros(n, np.int64)
+    fresh: dict[str, AnyArray] = {
+        "ridge_bonus": np.array(0.0),
+        "residuals": counted,
+        "votes": np.zeros((0, 1)),
+        "tally": np.zeros(1),
+        "scale": np.zeros(1),
+        "upkeep": np.zeros(3, np.int64),
+        "pool.model.ridge": arrays["common.ridge"],
+        "pool.model.log_concentration": arrays["log_concentration"],
+        "pool.model.softens": np.array(False),
+        "pool.model.noise": arrays["noise"],
+        "pool.model.grid": np.zeros(1),
+        "pool.model.position": np.zeros(1, np.int64),
+        "pool.members.raw": np.zeros((1, 0, d * (d + 1) // 2 + d)),
+        "pool.members.lent_at": np.zeros((1, n), np.int64),
+        "pool.members.heeded": np.zeros((1, n), np.int64),
+        "pool.clusters.sizes": arrays["sizes"][None],
+        "pool.clusters.scale": np.zeros((n, 2)),
+        "pool.clusters.pending": np.zeros((n + 1, d * (d + 1) // 2)),
+        "pool.clusters.waiting": np.zeros(n + 1, np.int64),
+        "pool.clusters.recent": np.zeros((0, d * (d + 1) // 2 + d)),
+        "pool.clusters.cusum": np.zeros(n),
+        "pool.clusters.alarms": np.zeros(n, np.int64),
+        "pool.clusters.resummed": np.array([-1, 0]),
+        "pool.clusters.fresh": np.zeros(d * (d + 1) // 2 + d),
+        "drift.ring": np.zeros((0, 24, d + 2)),
+        "drift.newest": np.zeros(0, np.int64),
+        "drift.kept": np.zeros(0, np.int64),
+        "drift.past": np.zeros((0, d * (d + 1) // 2 + d)),
+        "drift.forgot": np.zeros(0, np.int64),
+        "drift.rate": np.zeros(2),
+    }
+    fresh |= {f"pool.members.{key}": arrays[key][None] for key in ("lent", "form", "logdet", "labels")}
+    return (
+        arrays
+        | {f"pool.{key}": value for key, value in arrays.items() if key.startswith("clusters.")}
+        | fresh
+    )
+
+
+def _add_tails(arrays: dict[str, AnyArray], prefix: str) -> None:
+    """Give statistics that were saved before they had tails and traces what they lack."""
+    A, A_inv = arrays[f"{prefix}A"], arrays[f"{prefix}A_inv"]
+    n, d = A.shape[:2]
+    arrays[f"{prefix}tail"] = np.zeros((n, d * (d + 1) // 2))
+    arrays[f"{prefix}traces"] = np.trace([A, A_inv], axis1=2, axis2=3).T.copy()
 
 
 def _to_json(value: Any) -> Any:

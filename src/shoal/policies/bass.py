@@ -14,7 +14,7 @@ import numpy as np
 from shoal import validation
 from shoal.kernels.bits import FULL, WORD, add_everywhere, empty_sets, has_bit, members, set_bit
 from shoal.kernels.compiled import compiled, inlined
-from shoal.kernels.graphs import pairs_of, pairs_within, separation_times
+from shoal.kernels.graphs import distance, pairs_of, pairs_within, separation_times
 from shoal.kernels.linalg import (
     add_packed,
     add_row,
@@ -28,12 +28,14 @@ from shoal.kernels.linalg import (
 from shoal.kernels.separation import (
     APART,
     EPS,
+    ILL_CONDITIONED,
     SAFETY,
     TOGETHER,
     UNDECIDED,
     Batch,
     Scratch,
     Z,
+    add_rounding,
     excess_at,
     excess_grows,
     forms_of,
@@ -46,10 +48,11 @@ from shoal.kernels.separation import (
     squared_width,
 )
 from shoal.kernels.separation import LANES as PAIRS
+from shoal.kernels.twofold import add_scaled, add_to_diagonal, cholesky_twofold
 from shoal.kernels.ucb import LANES, best_arm_of_factor, best_arm_of_width
 from shoal.policies.base import Policy, PolicyFileError
 from shoal.policies.steps import Common, step
-from shoal.statistics import REFRESH_EVERY, Statistics, add_sample, make_statistics
+from shoal.statistics import REFRESH_EVERY, Statistics, add_sample, is_steep, make_statistics
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Tensor, Vector
 
 WITNESS_BYTES = 2**28
@@ -194,10 +197,12 @@ class BASS(Policy):
     ) -> None:
         own = {
             "delta": validation.number("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True),
-            "gamma": validation.number("gamma", gamma, low=0.0, open_low=True),
+            "gamma": validation.number("gamma", gamma, low=validation.SMALLEST, high=validation.LARGEST),
             "radius": validation.one_of("radius", radius, ("beta", "beta_squared")),
-            "noise_scale": validation.number("noise_scale", noise_scale, low=0.0, open_low=True),
-            "param_norm": validation.number("param_norm", param_norm, low=0.0),
+            "noise_scale": validation.number(
+                "noise_scale", noise_scale, low=validation.SMALLEST, high=validation.LARGEST
+            ),
+            "param_norm": validation.number("param_norm", param_norm, low=0.0, high=validation.LARGEST),
         }
         super().__init__(n_agents, dim, alpha=alpha, ridge=ridge, epsilon=epsilon, seed=seed, **own)
 
@@ -304,8 +309,8 @@ class BASS(Policy):
         local = state.local
         with self.lock:
             statistic, s, _ = search(
-                local.theta_hat[i], local.A[i], state.radius[i],
-                local.theta_hat[j], local.A[j], state.radius[j],
+                local.theta_hat[i], local.A[i], local.tail[i], state.radius[i],
+                local.theta_hat[j], local.A[j], local.tail[j], state.radius[j],
                 state.threshold, False, True, state.scratch.test,
             )  # fmt: skip
             shared = not has_bit(state.apart[i], j)
@@ -411,7 +416,10 @@ def observe(state: BASSState, agent: int, x: Vector, reward: float, t: int) -> N
         return
     points, excess = state.witness[agent], state.excess[agent]
     shrink = residual * residual / growth
-    if local.pulls[agent] % REFRESH_EVERY == 0 or shrink > OUTLIER * state.threshold * state.radius[agent]:
+    if is_steep(local, agent):
+        excess_at(local.theta_hat[agent], local.A[agent], points, work.rows, excess)
+        add_rounding(local.A[agent], work.rows, excess)
+    elif local.pulls[agent] % REFRESH_EVERY == 0 or shrink > OUTLIER * state.threshold * state.radius[agent]:
         excess_at(local.theta_hat[agent], local.A[agent], points, work.rows, excess)
     else:
         excess_grows(points, x, reward, shrink, work.rows[0], excess)
@@ -420,7 +428,11 @@ def observe(state: BASSState, agent: int, x: Vector, reward: float, t: int) -> N
 @step("revise", BASSState)
 def revise(state: BASSState, agent: int, t: int) -> None:
     apart, doubtful = state.apart[agent], state.scratch.chosen
-    limit = safe_limit(state.threshold * state.radius[agent], state.local.A[agent], state.common.ridge)
+    limit = state.threshold * state.radius[agent]
+    if is_steep(state.local, agent):  # the excess allows for its rounding, point by point
+        limit *= 1.0 - SAFETY
+    else:
+        limit = safe_limit(limit, state.local.A[agent], state.common.ridge)
     count = 0
     for w in range(apart.shape[0]):
         if apart[w] != FULL:
@@ -504,8 +516,8 @@ def settle(state: BASSState, agent: int, others: Integers, t: int) -> None:
         separated = verdict == APART
         if verdict == UNDECIDED:
             _, _, separated = search(
-                local.theta_hat[agent], local.A[agent], state.radius[agent],
-                local.theta_hat[other], local.A[other], state.radius[other],
+                local.theta_hat[agent], local.A[agent], local.tail[agent], state.radius[agent],
+                local.theta_hat[other], local.A[other], local.tail[other], state.radius[other],
                 state.threshold, True, False, test,
             )  # fmt: skip
         if separated:
@@ -520,12 +532,22 @@ def settle(state: BASSState, agent: int, others: Integers, t: int) -> None:
 @inlined
 def keep_witness(state: BASSState, agent: int, other: int, point: Vector) -> None:
     """Remember a point that two agents share."""
-    local = state.local
     for m in range(point.shape[0]):
         state.witness[agent, m, other] = point[m]
         state.witness[other, m, agent] = point[m]
-    state.excess[agent, other] = squared_distance(point, local.theta_hat[agent], local.A[agent])
-    state.excess[other, agent] = squared_distance(point, local.theta_hat[other], local.A[other])
+    state.excess[agent, other] = excess_of(state, agent, point)
+    state.excess[other, agent] = excess_of(state, other, point)
+
+
+@inlined
+def excess_of(state: BASSState, agent: int, point: Vector) -> float:
+    """`‖p−θ̂‖²_A` of a point, and, if A is ill-conditioned, what rounding may have taken from it."""
+    local = state.local
+    excess = squared_distance(point, local.theta_hat[agent], local.A[agent])
+    if is_steep(local, agent):
+        size = distance(point, local.theta_hat[agent])
+        excess += 16.0 * point.shape[0] * EPS * trace(local.A[agent]) * size * size
+    return excess
 
 
 @inlined
@@ -537,7 +559,22 @@ def factor_pool(state: BASSState, agent: int) -> None:
         work.chosen, work.total,
     )  # fmt: skip
     unpack(work.total, state.common.ridge, work.L)
-    cholesky(work.L, work.L)
+    if cholesky(work.L, work.L) < ILL_CONDITIONED:
+        factor_twofold(state, agent)
+
+
+@inlined
+def factor_twofold(state: BASSState, agent: int) -> None:
+    """Factor the agent's pooled A from sums with twice the digits."""
+    local, L, tail, ridge = state.local, state.scratch.L, state.scratch.test.tail, state.common.ridge
+    L[:] = 0.0
+    tail[:] = 0.0
+    add_to_diagonal(ridge, L, tail)
+    for j in range(local.A.shape[0]):
+        if not has_bit(state.apart[agent], j) and local.pulls[j] > 0:
+            add_scaled(1.0, local.A[j], local.tail[j], L, tail)
+            add_to_diagonal(-ridge, L, tail)
+    cholesky_twofold(L, tail)
 
 
 @compiled

@@ -10,9 +10,8 @@ import numpy as np
 
 from shoal.kernels.compiled import compiled, inlined
 from shoal.kernels.graphs import pairs_within
-from shoal.kernels.ucb import best_arm
 from shoal.policies.base import Policy
-from shoal.statistics import Statistics, add_sample, pool_rows
+from shoal.statistics import Statistics, add_sample, best_arm_of_row, pool_rows
 from shoal.types import Booleans, Integers, Matrix, Vector
 
 
@@ -67,7 +66,7 @@ def pool_cluster(state: Any, cluster: int) -> None:
 @compiled
 def select_from(stats: Statistics, row: int, arms: Matrix, alpha: float, t: int) -> int:
     """LinUCB on one row of statistics."""
-    return best_arm(stats.theta_hat[row], stats.A_inv[row], arms, alpha * math.sqrt(math.log(t + 1.0)))
+    return best_arm_of_row(stats, row, arms, alpha * math.sqrt(math.log(t + 1.0)))
 
 
 @inlined

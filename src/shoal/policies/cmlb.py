@@ -66,7 +66,7 @@ class CMLB(ClusteredPolicy):
         seed: int | None = None,
     ) -> None:
         own = {
-            "gamma": validation.number("gamma", gamma, low=0.0),
+            "gamma": validation.number("gamma", gamma, low=0.0, high=validation.LARGEST),
             "exploration_rounds": validation.positive_int("exploration_rounds", exploration_rounds),
             "min_cluster_fraction": validation.number(
                 "min_cluster_fraction", min_cluster_fraction, low=0.0, high=1.0

@@ -210,6 +210,7 @@ def rebuild(pool: Pool, drift: Drift, local: Statistics, agent: int) -> None:
         raw[m] = drift.past[agent, m]
     add_last(drift, agent, 0, drift.kept[agent], raw)
     unpack(raw, pool.model.ridge, local.A[agent])
+    local.tail[agent] = 0.0
     for row in range(d):
         local.b[agent, row] = raw[raw.shape[0] - d + row]
         for column in range(row):

@@ -10,10 +10,10 @@ import numpy as np
 
 from shoal.kernels.compiled import inlined
 from shoal.kernels.linalg import add_triangle, cholesky
-from shoal.kernels.ucb import best_arm, best_arm_of_width
+from shoal.kernels.ucb import best_arm_of_width
 from shoal.policies.base import Policy
 from shoal.policies.steps import Common, step
-from shoal.statistics import Statistics, add_sample, make_statistics
+from shoal.statistics import Statistics, add_sample, best_arm_of_row, make_statistics
 from shoal.types import Booleans, Integers, Matrix, Vector
 
 
@@ -66,7 +66,7 @@ def select(state: IndependentState, agent: int, arms: Matrix, t: int) -> int:
     width = state.common.alpha * math.sqrt(math.log(t + 1.0))
     if state.common.pending.counts[agent] > 0:
         return select_pending(state, agent, arms, width)
-    return best_arm(state.local.theta_hat[agent], state.local.A_inv[agent], arms, width)
+    return best_arm_of_row(state.local, agent, arms, width)
 
 
 @inlined
@@ -79,7 +79,7 @@ def select_pending(state: IndependentState, agent: int, arms: Matrix, width: flo
             L[row, column] = local.A[agent, row, column]
     add_triangle(state.common.pending.sums[agent], L)
     cholesky(L, L)
-    return best_arm_of_width(local.theta_hat[agent], L, arms, width, local.scratch[2 * d])
+    return best_arm_of_width(local.theta_hat[agent], L, arms, width, local.scratch[3 * d])
 
 
 @step("observe", IndependentState)

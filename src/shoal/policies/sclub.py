@@ -63,7 +63,7 @@ class SCLUB(ClusteredPolicy):
         epsilon: float = 0.0,
         seed: int | None = None,
     ) -> None:
-        gamma = validation.number("gamma", gamma, low=0.0)
+        gamma = validation.number("gamma", gamma, low=0.0, high=validation.LARGEST)
         super().__init__(n_agents, dim, alpha=alpha, ridge=ridge, epsilon=epsilon, seed=seed, gamma=gamma)
 
     def _initial_state(self, n_agents: int) -> SCLUBState:

@@ -13,18 +13,15 @@ import numpy as np
 from numba.extending import overload
 
 from shoal.kernels.compiled import OPTIONS, compiled, inlined
-from shoal.kernels.linalg import add_square
+from shoal.kernels.linalg import add_square, dot
 from shoal.kernels.pinned import unpin
 from shoal.kernels.random import integer_below, random_state, uniform
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Vector
-from shoal.validation import LARGEST
+from shoal.validation import BAD_SCALE, LARGEST, LARGEST_SCALE
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+REFUSED, ACCEPTED, BADLY_SCALED, NOT_BEGUN = range(4)
 _STEPS: dict[tuple[str, type], Callable[..., Any]] = {}
-
-
-REFUSED, ACCEPTED, NOT_BEGUN = 0, 1, 2
-"""What the checked calls below answer."""
 
 
 class Pending(NamedTuple):
@@ -175,9 +172,12 @@ def begin_checked(pinned: Any, agent: int, x: Vector) -> int:
     for m in range(x.shape[0]):
         if not abs(x[m]) <= LARGEST:
             return REFUSED
+    size = dot(x, x)
+    if size > LARGEST_SCALE * state.common.ridge:
+        return REFUSED
     state.common.clock[0] += 1
     expect(state, agent, x, 1)
-    return ACCEPTED
+    return BADLY_SCALED if size > BAD_SCALE * state.common.ridge else ACCEPTED
 
 
 @compiled
@@ -195,12 +195,16 @@ def cancel_checked(pinned: Any, agent: int, x: Vector) -> int:
 
 @compiled
 def update_checked(pinned: Any, agent: int, x: Vector, reward: float, begun: bool) -> int:
-    """Finish a round in which only `agent` pulled, or a pull that has begun; refuse, changing nothing."""
+    """Finish a round in which only `agent` pulled, or a pull that has begun; refuse, changing nothing.
+
+    A sample that is longer than it should be beside the ridge is accepted as BADLY_SCALED.
+    """
     state = unpin(pinned)
     for m in range(x.shape[0]):
         if not abs(x[m]) <= LARGEST:
             return REFUSED
-    if not abs(reward) <= LARGEST:
+    size = dot(x, x)
+    if not abs(reward) <= LARGEST or size > LARGEST_SCALE * state.common.ridge:
         return REFUSED
     t = state.common.clock[0]
     if begun:  # its round was counted when it began
@@ -212,4 +216,4 @@ def update_checked(pinned: Any, agent: int, x: Vector, reward: float, begun: boo
     observe(state, agent, x, reward, t)
     revise(state, agent, t)
     state.common.clock[0] = t
-    return ACCEPTED
+    return BADLY_SCALED if size > BAD_SCALE * state.common.ridge else ACCEPTED
