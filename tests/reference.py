@@ -545,6 +545,8 @@ class ClusterMixture(Twin):
         self.past += [[] for _ in range(n)]
         self.recent += [[] for _ in range(n)]
         self.votes += [[0.0] * len(self.grid) for _ in range(n)]
+        if self.to_tend > 0:
+            self.to_tend = (2 if self.drift else 1) * self.n_agents
 
     def leave(self, agent: int, *, withdraw: bool) -> None:
         super().leave(agent, withdraw=withdraw)

@@ -204,7 +204,10 @@ def test_agents_that_come_and_go(name: str, seed: int) -> None:
                 theta_star[newcomer] = theta_star[newcomer % 9]
                 if name == "dynucb":
                     twin.labels[newcomer] = int(policy.labels[newcomer])
-        if hasattr(policy.state, "sizes"):
+        if name == "cluster_mixture":
+            there = np.bincount(policy.labels[policy.agents][policy.labels[policy.agents] >= 0], minlength=1)
+            assert np.array_equal(policy.state.pool.clusters.sizes[0, : len(there)], there)
+        elif hasattr(policy.state, "sizes"):
             count = {label: 0 for label in range(len(policy.state.sizes))}
             waiting = dict(count)
             for i in policy.agents[policy.labels[policy.agents] >= 0]:

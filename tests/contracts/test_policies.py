@@ -25,7 +25,7 @@ OWN: dict[str, dict[str, Any]] = {
     "sclub": {"gamma": 0.5},
     "cmlb": {"gamma": 0.9, "exploration_rounds": 60},
     "bass": {"delta": 0.1, "gamma": 1.6},
-    "cluster_mixture": {"concentration": 2.0, "redraws": 2},
+    "cluster_mixture": {"concentration": 2.0, "redraws": 2, "scatter": 0},
 }
 every_policy = pytest.mark.parametrize("name", [name for name in _registered if name in OWN])
 
@@ -137,7 +137,8 @@ def test_selects_an_arm_and_changes_nothing_by_looking(name: str) -> None:
     play_free = make(name)
     play(play_free, 120)
     for key, value in flat(play_free.state):
-        if not any(part in scratch for part in key.split(".")):
+        mine = scratch[:1] if name == "cluster_mixture" else scratch  # it has no scratch but that
+        if not any(part in mine for part in key.split(".")):
             assert np.array_equal(value, again[key]), key
 
 
@@ -307,6 +308,12 @@ def _restore(path: Path, content: bytes) -> Path:
         (lambda p: p.update(0, np.ones(D), -np.inf), "reward must be a finite number"),
         (lambda p: p.update(0, np.ones(D), "high"), "reward must be a number, got 'high'"),
         (lambda p: p.update(0, np.ones(D), None), "reward must be a number"),
+        (lambda p: p.update(0, np.ones(D), 1.0, begun=True), "agent 0 has no pull that has begun"),
+        (lambda p: p.cancel(0, np.ones(D)), "agent 0 has no pull that has begun"),
+        (lambda p: p.cancel(0, np.ones(D + 1)), rf"x must have shape \({D},\)"),
+        (lambda p: p.begin(N, np.ones(D)), "agent must be in 0"),
+        (lambda p: p.begin(0, np.ones((1, D))), "x must have shape"),
+        (lambda p: p.begin(0, np.array([1.0, np.nan, 0.0])), "x must be finite, got nan"),
         (lambda p: p.neighbors(N), "agent must be in 0"),
         (lambda p: p.estimate(-2), "agent must be in 0"),
         (lambda p: p.remove_agent(N), "agent must be in 0"),
@@ -352,6 +359,14 @@ def test_bad_parameters_are_named(name: str, changed: dict[str, Any], message: s
         ("cluster_mixture", {"concentration": 0.0}, "concentration must be a finite number"),
         ("cluster_mixture", {"redraws": -1}, "redraws must be an integer of at least 0, got -1"),
         ("cluster_mixture", {"noise_scale": 0.0}, "noise_scale must be a finite number"),
+        (
+            "cluster_mixture",
+            {"scatter": -1.0},
+            r"scatter must be a finite number in \[1e-06, 1e\+06\]",
+        ),
+        ("cluster_mixture", {"scatter": "some"}, "scatter must be a number, got 'some'"),
+        ("cluster_mixture", {"drift": 1}, "drift must be True or False, got 1"),
+        ("cluster_mixture", {"ridge_bonus": -1.0}, "ridge_bonus must be a finite number"),
         ("club", {"gamma": -1.0}, "gamma must be a finite number"),
         ("sclub", {"gamma": np.inf}, "gamma must be a finite number"),
         ("cmlb", {"exploration_rounds": 0}, "exploration_rounds must be an integer of at least 1, got 0"),
@@ -505,3 +520,44 @@ def test_oracle_needs_labels_for_newcomers() -> None:
     policy.add_agents(2, labels=[1, 5])
     assert list(policy.labels[-2:]) == [1, 5]
     assert policy.n_agents == N + 2
+
+
+@every_policy
+def test_late_rewards_online_are_those_of_a_simulation(name: str) -> None:
+    """`begin` counts the round, `update` with `begun` takes in what was waited for: as `simulate` does."""
+    late = 25
+    trace = shoal.simulate(simulated := make(name), world(), horizon=200, seed=3, delay=late)
+    policy, due = make(name), list[Any]()
+    for t, agent in enumerate(trace.agents.tolist()):
+        k = policy.select(agent, world().arms)
+        assert k == trace.choices[t]
+        policy.begin(agent, world().arms[k])
+        due.append((agent, world().arms[k], float(trace.rewards[t])))
+        assert policy.pending.sum() == len(due)
+        if len(due) > late:
+            policy.update(*due.pop(0), begun=True)
+    assert policy.rounds == simulated.rounds == 200
+    for agent, x, _ in due:
+        policy.cancel(agent, x)
+    assert not policy.pending.any()
+    assert not simulated.pending.any()
+    assert not policy.state.common.pending.sums.any()
+    kept = [key for key, _ in flat(policy.state) if "scratch" not in key.split(".")]
+    for (key, one), (_, two) in zip(flat(policy.state), flat(simulated.state), strict=True):
+        if key in kept:
+            assert np.array_equal(one, two, equal_nan=np.asarray(one).dtype.kind == "f"), key
+
+
+@every_policy
+def test_who_leaves_is_waited_for_no_more(name: str) -> None:
+    policy = make(name)
+    play(policy, 60)
+    policy.begin(1, np.ones(D))
+    policy.begin(2, np.ones(D))
+    policy.remove_agent(1)
+    assert policy.pending.tolist() == [0, 0, 1] + [0] * (N - 3)
+    with pytest.raises(ValueError, match="agent 1 has been removed"):
+        policy.update(1, np.ones(D), 1.0, begun=True)
+    play(policy, 30)
+    policy.update(2, np.ones(D), 1.0, begun=True)
+    assert not policy.state.common.pending.sums.any()

@@ -3,10 +3,10 @@
 import math
 
 from shoal.kernels.compiled import compiled
-from shoal.kernels.linalg import add_row, inverse_from_cholesky, unpack
+from shoal.kernels.linalg import inverse_from_cholesky, unpack
 from shoal.kernels.separation import EPS
 from shoal.kernels.ucb import LANES
-from shoal.types import Integers, Matrix, Tensor, Vector
+from shoal.types import Matrix, Tensor, Vector
 
 PIVOTS = 8
 """Pivots multiplied before a logarithm is taken: none is much above 1e30, so that no product overflows."""
@@ -216,12 +216,3 @@ def largest(packed: Vector, d: int) -> float:
         diagonal += row + 1
         found = max(found, packed[diagonal], abs(packed[b + row]))
     return found
-
-
-@compiled
-def sum_members(labels: Integers, cluster: int, left_out: int, packed: Matrix, out: Vector) -> None:
-    """Sum the rows of `packed` of a cluster's members but one."""
-    out[:] = 0.0
-    for j in range(labels.shape[0]):
-        if labels[j] == cluster and j != left_out:
-            add_row(1.0, packed[j], out)

@@ -40,7 +40,7 @@ class Model(NamedTuple):
 
 
 class Members(NamedTuple):
-    """A row for each agent, and without one kind less where agents do not change, for its ghost."""
+    """A row for each agent and, where agents may change, another for its ghost."""
 
     raw: Tensor  # (kinds, N, d(d+1)/2 + d) packed Σ x xᵀ and b; no rows where these are lent as they are
     lent: Tensor  # (kinds, N, d(d+1)/2 + d) what of them is lent

@@ -296,6 +296,12 @@ class ClusterMixture(ClusteredPolicy):
             estimate += share * np.linalg.solve(np.tril(L).T, y)
         return np.asarray(estimate / work.shares[:count].sum())
 
+    def _join(self, first: int) -> None:
+        _, members, clusters, _ = self.state.pool
+        clusters.resummed[0] = -1  # who had had its turn was said in numbers that ghosts no longer have
+        if self.state.upkeep[1] > 0:
+            self.state.upkeep[1] = members.labels.size
+
     def _end_pending(self, agent: int) -> None:
         wait_in(self.state.pool.clusters, self.state.common.pending, agent, self.state.labels[agent], -1)
         super()._end_pending(agent)
