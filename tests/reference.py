@@ -557,6 +557,15 @@ class ClusterMixture(Twin):
             self.votes[agent] = [0.0] * len(self.grid)
             self.raw.pop((0, agent), None)
         self.dissolve()
+        if withdraw:
+            self.cusum = {}
+            for label in self.used():  # what is known of clusters is computed anew without it
+                S, b = self.nothing()
+                for x, y, _ in [sample for other in self.members(label) for sample in self.recent[other]]:
+                    S, b = S + np.outer(x, x), b + y * x
+                self.latest[label] = (S, b)
+            for label in self.used():
+                self.measure(label)
 
     def dissolve(self) -> None:
         """Forget the clusters in which nobody is active."""
@@ -820,15 +829,18 @@ class ClusterMixture(Twin):
             self.to_tend -= 1
             self.tend(divmod(self.cursor, self.n_agents))
         if self.ridge_bonus > 0 and self.rounds_kept_up % 16 == 0 and self.used():
-            label = self.used()[self.rounds_kept_up // 16 % len(self.used())]
-            S, b = self.sum_of(label)
-            inverse = np.linalg.inv(self.ridge * np.eye(self.dim) + S)
-            norm = float(np.sum((inverse @ b) ** 2))
-            self.scales[label] = (norm, self.dim - self.ridge * float(np.trace(inverse)))
-            sizes = {k: self.count(k) for k in self.used()}
-            norms = sum(size * self.scales.get(k, (0.0, 0.0))[0] for k, size in sizes.items())
-            known = sum(size * self.scales.get(k, (0.0, 0.0))[1] for k, size in sizes.items())
-            self.scale = norms / (1 + known)
+            self.measure(self.used()[self.rounds_kept_up // 16 % len(self.used())])
+
+    def measure(self, label: int) -> None:
+        """Compute how large a cluster's estimate is, and that of all on average."""
+        S, b = self.sum_of(label)
+        inverse = np.linalg.inv(self.ridge * np.eye(self.dim) + S)
+        norm = float(np.sum((inverse @ b) ** 2))
+        self.scales[label] = (norm, self.dim - self.ridge * float(np.trace(inverse)))
+        sizes = {k: self.count(k) for k in self.used()}
+        norms = sum(size * self.scales.get(k, (0.0, 0.0))[0] for k, size in sizes.items())
+        known = sum(size * self.scales.get(k, (0.0, 0.0))[1] for k, size in sizes.items())
+        self.scale = norms / (1 + known)
 
     def tend(self, member: Member) -> None:
         """Bring what a member lends up to date with its cluster's alarms and with the scatter."""

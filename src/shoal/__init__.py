@@ -19,12 +19,13 @@ if TYPE_CHECKING:
         RotatingClusters,
         SyntheticClusters,
     )
-    from shoal.experiments.figures import plot_ellipsoids, plot_graph, plot_regret
-    from shoal.policies.base import Policy, PolicyFileError
+    from shoal.plots import plot_ellipsoids, plot_graph, plot_regret
+    from shoal.policies.base import Policy
     from shoal.policies.bass import BASS
     from shoal.policies.club import CLUB
     from shoal.policies.cmlb import CMLB
     from shoal.policies.dynucb import DynUCB
+    from shoal.policies.files import PolicyFileError
     from shoal.policies.independent import Independent
     from shoal.policies.mixture import ClusterMixture
     from shoal.policies.oracle import Oracle
@@ -107,10 +108,10 @@ _HOMES = {
     "shoal.separation": ("separated", "separation_statistic"),
     "shoal.simulation": ("Trace", "simulate"),
     "shoal.theory": ("beta",),
-    "shoal.experiments.figures": ("plot_ellipsoids", "plot_graph", "plot_regret"),
+    "shoal.plots": ("plot_ellipsoids", "plot_graph", "plot_regret"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("environments", "kernels", "metrics", "policies", "separation", "simulation", "theory")
+_MODULES = ("environments", "kernels", "metrics", "plots", "policies", "separation", "simulation", "theory")
 
 
 def __getattr__(name: str) -> Any:

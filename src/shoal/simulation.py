@@ -33,7 +33,7 @@ Delay = int | Sequence[str | float] | Callable[[Integers, Integers, np.random.Ge
 """How late rewards are; see `simulate`."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trace:
     """What happened in one run.
 
@@ -59,6 +59,17 @@ class Trace:
     cuts: Integers | None
     """(cuts, 3) each edge that was cut, as two agents and a round; None for policies that cut none."""
     n_agents: int
+
+    def __repr__(self) -> str:
+        """The run in one line; the arrays are attributes."""
+        text = (
+            f"{len(self.regret):,} rounds of {self.n_agents:,} agents, final regret {self.final_regret:,.1f}"
+        )
+        if not np.isnan(self.f1[-1]):
+            text += f", F1 {self.f1[-1]:.2f}"
+        if self.edges[-1] >= 0:
+            text += f", {self.edges[-1]:,} edges"
+        return f"Trace({text})"
 
     @property
     def separation_time(self) -> Integers | None:
@@ -133,7 +144,7 @@ def simulate(
     choices = np.zeros(len(agents), dtype=np.int64)
     rewards = np.zeros(len(agents))
     regret = np.zeros(horizon)
-    recorded = np.unique(np.linspace(0, horizon, min(points, horizon) + 1).round().astype(np.int64))[1:]
+    recorded = recorded_rounds(horizon, points)
     f1 = np.full(len(recorded), np.nan)
     edges = np.full(len(recorded), -1)
     communication = np.full(len(recorded), -1)
@@ -190,6 +201,11 @@ class Late(NamedTuple):
     arms: Matrix  # (most pulls pending at once, d)
     free: Integers  # rows of `arms` that no pull holds
     n_free: Integers  # (1,) how many of them
+
+
+def recorded_rounds(horizon: int, points: int) -> Integers:
+    """The rounds after which `simulate` records its curves: `points` at most, even, the last among them."""
+    return np.unique(np.linspace(0, horizon, min(points, horizon) + 1).round().astype(np.int64))[1:]
 
 
 @compiled
@@ -342,7 +358,8 @@ def _draw_schedule(
             return np.arange(horizon + 1), by_rank[ranks]
         return np.arange(horizon + 1) * n_agents, np.tile(np.arange(n_agents), horizon)
     if not isinstance(pulling, Sequence | np.ndarray):
-        raise ValueError(f"pulling must be a word or a sequence with one entry per round, got {pulling!r}")
+        found = validation.show(pulling)
+        raise ValueError(f"pulling must be a word or a sequence with one entry per round, got {found}")
     rounds = [np.atleast_1d(np.asarray(entry)) for entry in pulling]
     if len(rounds) != horizon:
         raise ValueError(f"pulling must have one entry for each of the {horizon} rounds, got {len(rounds)}")

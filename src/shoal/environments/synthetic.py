@@ -1,6 +1,7 @@
-"""Agents with made-up parameters: the paper's two benchmarks, and others that its assumptions leave out.
+"""Agents with made-up parameters: the paper's two benchmarks, and cases that its assumptions exclude.
 
-Those are arms that change every round, agents on a line without clusters, agents and clusters that change.
+These are arms that change every round, agents on a line without clusters, and agents and clusters that
+change.
 """
 
 import math
@@ -86,7 +87,7 @@ class ChangingAgents(SyntheticClusters):
         As for `SyntheticClusters`.
     change_after : int
         Rounds with the first parameters.
-    arms_per_cluster, arm_spread, noise_scale
+    arms_per_cluster, arm_spread, noise, noise_scale
         As for `SyntheticClusters`.
     seed : int or None
         Seed of the arms and of the permutation.

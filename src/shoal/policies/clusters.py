@@ -5,10 +5,21 @@ was before it changed (see `shoal.policies.drift`). A cluster's sums are those o
 """
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-import numpy as np
-
+from shoal.fields import (
+    AGENTS,
+    CLUSTERS,
+    COUNT,
+    DIM,
+    PACKED,
+    TRIANGLE,
+    Size,
+    derived,
+    kept,
+    scratch,
+    setting,
+)
 from shoal.kernels.compiled import compiled, inlined
 from shoal.kernels.linalg import add_row, add_square
 from shoal.kernels.mixture import factor_packed, largest, normalise, soften_packed
@@ -28,73 +39,83 @@ LOSSY = 1e4
 """Sums that were once so many times larger than what a subtraction leaves are summed anew."""
 
 
+KINDS = Size("kinds")
+"""Kinds of members that there are: 2 where agents may change."""
+GRID = Size("grid")
+"""Scatters to choose from; one where it is given."""
+SOFT = Size("soft")
+"""Agents where what they lend may differ from what they have, else 0."""
+CHANGING = Size("changing")
+"""Agents that may change: all, or none."""
+MOVING = Size("moving")
+"""Clusters that may move: all, or none."""
+COMPONENTS = Size("components")
+"""Clusters that may count in a choice: a cluster with a share of LEAST_SHARE each."""
+
+
 class Model(NamedTuple):
     """What evidence is measured with."""
 
-    ridge: float
-    log_concentration: float
-    softens: bool  # whether the scatter can be other than 0
-    noise: Vector  # (2,) sum and count whose ratio is the noise variance
-    grid: Vector  # scatters to choose from; one where it is given
-    position: Integers  # (1,) the one that holds now
+    ridge: Annotated[float, setting()]
+    log_concentration: Annotated[float, setting()]
+    softens: Annotated[bool, setting()]  # whether the scatter can be other than 0
+    noise: Annotated[Vector, kept(2, low=0.0)]  # sum and count whose ratio is the noise variance
+    grid: Annotated[Vector, derived(GRID)]  # scatters to choose from
+    position: Annotated[Integers, kept(1, low=0, below=GRID)]  # the one that holds now
 
 
 class Members(NamedTuple):
     """A row for each agent and, where agents may change, another for its ghost."""
 
-    raw: Tensor  # (kinds, N, d(d+1)/2 + d) packed Σ x xᵀ and b; no rows where these are lent as they are
-    lent: Tensor  # (kinds, N, d(d+1)/2 + d) what of them is lent
-    form: Matrix  # (kinds, N) bᵀA⁻¹b of that
-    logdet: Matrix  # (kinds, N) log det A of that
-    labels: Integers  # (kinds, N) cluster; −1 − agent while an agent has none, −1 where there is no ghost
-    lent_at: Integers  # (kinds, N) position in the grid of scatters that `lent` was computed with
-    heeded: Integers  # (kinds, N) alarms of its cluster that a member has heeded
+    raw: Annotated[Tensor, kept(KINDS, SOFT, PACKED)]  # packed Σ x xᵀ and b, where not lent as they are
+    lent: Annotated[Tensor, kept(KINDS, AGENTS, PACKED)]  # what of them is lent
+    form: Annotated[Matrix, derived(KINDS, AGENTS)]  # bᵀA⁻¹b of that
+    logdet: Annotated[Matrix, derived(KINDS, AGENTS)]  # log det A of that
+    labels: Annotated[Integers, kept(KINDS, AGENTS, low=0, below=CLUSTERS, own=True)]  # −1 − row: in none
+    lent_at: Annotated[Integers, kept(KINDS, AGENTS, low=0, below=GRID)]  # scatter that `lent` is for
+    heeded: Annotated[Integers, kept(KINDS, AGENTS, **COUNT)]  # alarms of its cluster that it has heeded
 
 
 class Clusters(NamedTuple):
     """One row per cluster; rows in use are listed in `used`. There are as many rows as members."""
 
-    sums: Matrix  # (rows, d(d+1)/2 + d) packed Σ x xᵀ and b that members lend, removed ones included
-    form: Vector  # (rows,) bᵀA⁻¹b
-    logdet: Vector  # (rows,) log det A
-    outdated: Integers  # (rows,) 1 while the two above lack a sample
-    sizes: Matrix  # (kinds, rows) members; of the agents, active ones
-    removed: Integers  # (rows,) agents that were removed, but not withdrawn
-    peak: Vector  # (rows,) largest entry of the sums since they were last summed
-    changes: Integers  # (rows,) changes since then
-    scale: Matrix  # (rows, 2) ‖θ̂‖² and d − λ tr A⁻¹, computed now and then
-    pending: Matrix  # (rows + 1, d(d+1)/2) Σ x xᵀ of pending pulls, at 1 + cluster; first, of agents in none
-    waiting: Integers  # (rows + 1,) how many
-    recent: (
-        Matrix  # (rows, d(d+1)/2 + d) packed sums of members' latest samples, fading; no rows without drift
-    )
-    cusum: Vector  # (rows,) evidence that the cluster has moved
-    alarms: Integers  # (rows,) times that it was found to have
-    used: Integers  # (rows,) rows in use, in order
-    n_used: Integers  # (1,) how many
-    resummed: (
-        Integers  # (2,) cluster that is being summed anew, −1 if none, and how many members it has looked at
-    )
-    fresh: Vector  # (d(d+1)/2 + d,) its sum so far
+    sums: Annotated[Matrix, kept(CLUSTERS, PACKED)]  # packed Σ x xᵀ and b that members lend, removed ones too
+    form: Annotated[Vector, kept(CLUSTERS, low=0.0)]  # bᵀA⁻¹b
+    logdet: Annotated[Vector, kept(CLUSTERS)]  # log det A
+    outdated: Annotated[Integers, kept(CLUSTERS, low=0, below=2)]  # 1 while the two above lack a sample
+    sizes: Annotated[Integers, derived(KINDS, CLUSTERS)]  # members; of the agents, active ones
+    removed: Annotated[Integers, derived(CLUSTERS)]  # agents that were removed, but not withdrawn
+    peak: Annotated[Vector, kept(CLUSTERS, low=0.0)]  # largest entry of the sums since they were last summed
+    changes: Annotated[Integers, kept(CLUSTERS, **COUNT)]  # changes since then
+    scale: Annotated[Matrix, kept(CLUSTERS, 2)]  # ‖θ̂‖² and d − λ tr A⁻¹, computed now and then
+    pending: Annotated[Matrix, kept(CLUSTERS + 1, TRIANGLE)]  # of pending pulls, at 1 + cluster; 0: in none
+    waiting: Annotated[Integers, kept(CLUSTERS + 1, **COUNT)]  # how many
+    recent: Annotated[Matrix, kept(MOVING, PACKED)]  # packed sums of the latest samples, fading
+    cusum: Annotated[Vector, kept(CLUSTERS, low=0.0)]  # evidence that the cluster has moved
+    alarms: Annotated[Integers, kept(CLUSTERS, **COUNT)]  # times that it was found to have
+    used: Annotated[Integers, derived(CLUSTERS)]  # rows in use, in order
+    n_used: Annotated[Integers, derived(1)]  # how many
+    resummed: Annotated[Integers, kept(2, low=-1, below=CLUSTERS + 1)]  # cluster being summed; members seen
+    fresh: Annotated[Vector, kept(PACKED)]  # its sum so far
 
 
 class MixtureScratch(NamedTuple):
-    """Work space: nothing in it outlives a call."""
+    """Work space."""
 
-    total: Vector  # packed sums
-    rest: Vector  # packed sums of a member's cluster without it
-    data: Vector  # packed sums, softened
-    part: Vector  # packed sums of some of an agent's samples
-    L: Tensor  # (components, d, d) factors
-    y: Matrix  # (components, d) L⁻¹ b
-    inverse: Tensor  # (2, d, d)
-    lanes: Matrix  # (d + 7, LANES) for the scores
-    chances: Vector  # (rows + 1,) probability of each cluster in use, then of a new one
-    shares: Vector  # (rows + 1,) those that count in the choice
-    hidden: Vector  # (rows + 1,) their ridge bonuses
-    forms: Vector  # (rows + 1,) bᵀA⁻¹b of the cluster with the member
-    logdets: Vector  # (rows + 1,) its log det A
-    alone: Vector  # (2,) the same of the cluster without the member
+    total: Annotated[Vector, scratch(PACKED)]  # packed sums
+    rest: Annotated[Vector, scratch(PACKED)]  # packed sums of a member's cluster without it
+    data: Annotated[Vector, scratch(PACKED)]  # packed sums, softened
+    part: Annotated[Vector, scratch(PACKED)]  # packed sums of some of an agent's samples
+    L: Annotated[Tensor, scratch(COMPONENTS, DIM, DIM)]  # factors
+    y: Annotated[Matrix, scratch(COMPONENTS, DIM)]  # L⁻¹ b
+    inverse: Annotated[Tensor, scratch(2, DIM, DIM)]
+    lanes: Annotated[Matrix, scratch(DIM + 7, LANES)]  # for the scores
+    chances: Annotated[Vector, scratch(CLUSTERS + 1)]  # probability of each cluster in use, then of a new one
+    shares: Annotated[Vector, scratch(CLUSTERS + 1)]  # those that count in the choice
+    hidden: Annotated[Vector, scratch(CLUSTERS + 1)]  # their ridge bonuses
+    forms: Annotated[Vector, scratch(CLUSTERS + 1)]  # bᵀA⁻¹b of the cluster with the member
+    logdets: Annotated[Vector, scratch(CLUSTERS + 1)]  # its log det A
+    alone: Annotated[Vector, scratch(2)]  # the same of the cluster without the member
 
 
 class Pool(NamedTuple):
@@ -104,67 +125,6 @@ class Pool(NamedTuple):
     members: Members
     clusters: Clusters
     scratch: MixtureScratch
-
-
-def make_pool(n_agents: int, dim: int, model: Model, *, drift: bool) -> Pool:
-    """Agents without samples, in no cluster."""
-    kinds, size, square = (2 if drift else 1), dim * (dim + 1) // 2 + dim, dim * (dim + 1) // 2
-    rows = kinds * n_agents
-    components = min(rows + 1, int(1.0 / LEAST_SHARE))
-
-    def zeros(*shape: int) -> Integers:
-        return np.zeros(shape, dtype=np.int64)
-
-    labels = np.full((kinds, n_agents), -1)
-    labels[AGENT] -= np.arange(n_agents)
-    return Pool(
-        model,
-        Members(
-            raw=np.zeros((kinds, n_agents if model.softens else 0, size)),
-            lent=np.zeros((kinds, n_agents, size)),
-            form=np.zeros((kinds, n_agents)),
-            logdet=np.full((kinds, n_agents), dim * math.log(model.ridge)),
-            labels=labels,
-            lent_at=zeros(kinds, n_agents),
-            heeded=zeros(kinds, n_agents),
-        ),
-        Clusters(
-            sums=np.zeros((rows, size)),
-            form=np.zeros(rows),
-            logdet=np.zeros(rows),
-            outdated=zeros(rows),
-            sizes=zeros(kinds, rows),
-            removed=zeros(rows),
-            peak=np.zeros(rows),
-            changes=zeros(rows),
-            scale=np.zeros((rows, 2)),
-            pending=np.zeros((rows + 1, square)),
-            waiting=zeros(rows + 1),
-            recent=np.zeros((rows if drift else 0, size)),
-            cusum=np.zeros(rows),
-            alarms=zeros(rows),
-            used=zeros(rows),
-            n_used=zeros(1),
-            resummed=np.array([-1, 0]),
-            fresh=np.zeros(size),
-        ),
-        MixtureScratch(
-            total=np.zeros(size),
-            rest=np.zeros(size),
-            data=np.zeros(size),
-            part=np.zeros(size),
-            L=np.zeros((components, dim, dim)),
-            y=np.zeros((components, dim)),
-            inverse=np.zeros((2, dim, dim)),
-            lanes=np.zeros((dim + 7, LANES)),
-            chances=np.zeros(rows + 1),
-            shares=np.zeros(rows + 1),
-            hidden=np.zeros(rows + 1),
-            forms=np.zeros(rows + 1),
-            logdets=np.zeros(rows + 1),
-            alone=np.zeros(2),
-        ),
-    )
 
 
 @inlined
@@ -393,9 +353,8 @@ def leave(members: Members, clusters: Clusters, pending: Pending, member: int) -
     kind, i = divmod(member, members.labels.shape[1])
     own = members.labels[kind, i]
     clusters.sizes[kind, own] -= 1
-    members.labels[kind, i] = -1
+    members.labels[kind, i] = -1 - i
     if kind == AGENT:
-        members.labels[kind, i] -= i
         wait_in(clusters, pending, i, own, -1)
         wait_in(clusters, pending, i, -1, 1)
 

@@ -7,15 +7,15 @@ all of them do has moved: its members' older samples lose half their weight.
 """
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-import numpy as np
-
+from shoal.fields import DIM, PACKED, kept
 from shoal.kernels.compiled import compiled, inlined
 from shoal.kernels.linalg import add_packed, add_row, unpack
 from shoal.kernels.mixture import factor_packed, predict, soften_packed
 from shoal.policies.clusters import (
     AGENT,
+    CHANGING,
     GHOST,
     Pool,
     add_lent,
@@ -64,24 +64,12 @@ KEPT = 0.5
 class Drift(NamedTuple):
     """What change is recognised by; no rows without `drift`."""
 
-    ring: Tensor  # (N, RECENT, d + 2) each agent's last samples: x, the reward, and how improbable it was
-    newest: Integers  # (N,) position of the latest
-    kept: Integers  # (N,) how many there are
-    past: Matrix  # (N, d(d+1)/2 + d) packed sums of those before
-    forgot: Integers  # (N,) round in which an agent last forgot, −1 if never
-    rate: Vector  # (2,) tests and changes found, fading
-
-
-def make_drift(n_agents: int, dim: int) -> Drift:
-    """Nothing observed yet."""
-    return Drift(
-        ring=np.zeros((n_agents, RECENT, dim + 2)),
-        newest=np.full(n_agents, -1),
-        kept=np.zeros(n_agents, dtype=np.int64),
-        past=np.zeros((n_agents, dim * (dim + 1) // 2 + dim)),
-        forgot=np.full(n_agents, -1),
-        rate=np.zeros(2),
-    )
+    ring: Annotated[Tensor, kept(CHANGING, RECENT, DIM + 2)]  # the last samples: x, y, how improbable it was
+    newest: Annotated[Integers, kept(CHANGING, low=-1, below=RECENT, fill=-1)]  # position of the latest
+    held: Annotated[Integers, kept(CHANGING, low=0, below=RECENT + 1)]  # how many there are
+    past: Annotated[Matrix, kept(CHANGING, PACKED)]  # packed sums of those before
+    forgot: Annotated[Integers, kept(CHANGING, low=-1, below=2.0**62, fill=-1)]  # round of its last change
+    rate: Annotated[Vector, kept(2, low=0.0)]  # tests and changes found, fading
 
 
 # Agents that change
@@ -92,10 +80,10 @@ def remember(drift: Drift, agent: int, x: Vector, reward: float, improbable: flo
     """Keep a sample among an agent's last; the one that makes room for it counts as past."""
     d = x.shape[0]
     slot = (drift.newest[agent] + 1) % RECENT
-    if drift.kept[agent] == RECENT:
+    if drift.held[agent] == RECENT:
         add_packed(drift.past[agent], drift.ring[agent, slot, :d], drift.ring[agent, slot, d])
     else:
-        drift.kept[agent] += 1
+        drift.held[agent] += 1
     drift.newest[agent] = slot
     for m in range(d):
         drift.ring[agent, slot, m] = x[m]
@@ -121,7 +109,7 @@ def is_suspect(drift: Drift, agent: int, least: float) -> bool:
     """
     d = drift.ring.shape[2] - 2
     total = 0.0
-    for back in range(drift.kept[agent]):
+    for back in range(drift.held[agent]):
         total += drift.ring[agent, (drift.newest[agent] - back) % RECENT, d + 1] - 0.5
         if back + 1 >= SPLITS[len(SPLITS) - 1] and total > least:
             return True
@@ -137,14 +125,14 @@ def split_gain(pool: Pool, drift: Drift, agent: int, recent: int) -> float:
     gain = log_evidence(pool, part, kappa, agent)
     for m in range(part.shape[0]):
         part[m] = drift.past[agent, m]
-    add_last(drift, agent, recent, drift.kept[agent], part)
+    add_last(drift, agent, recent, drift.held[agent], part)
     return gain + log_evidence(pool, part, kappa, agent)
 
 
 @compiled
 def find_change(pool: Pool, drift: Drift, agent: int, pulls: int) -> int:
     """Number of an agent's last samples that a change came before; −1 if none is believed."""
-    kept, tests = drift.kept[agent], MEMORY * drift.kept.shape[0]
+    kept, tests = drift.held[agent], MEMORY * drift.held.shape[0]
     fading = 1.0 - 1.0 / tests
     drift.rate[0] = fading * drift.rate[0] + 1.0
     drift.rate[1] *= fading
@@ -190,11 +178,11 @@ def forget(pool: Pool, drift: Drift, pending: Pending, local: Statistics, agent:
     before = raw_of(pool, ghost)
     for m in range(before.shape[0]):
         before[m] = drift.past[agent, m]
-    add_last(drift, agent, recent, drift.kept[agent], before)
+    add_last(drift, agent, recent, drift.held[agent], before)
     lend(pool, ghost)
     join(members, clusters, pending, ghost, own)
     drift.past[agent] = 0.0
-    drift.kept[agent] = recent
+    drift.held[agent] = recent
     local.pulls[agent] = recent
     rebuild(pool, drift, local, agent)
     lend(pool, agent)
@@ -208,7 +196,7 @@ def rebuild(pool: Pool, drift: Drift, local: Statistics, agent: int) -> None:
     raw, d = raw_of(pool, agent), local.b.shape[1]
     for m in range(raw.shape[0]):
         raw[m] = drift.past[agent, m]
-    add_last(drift, agent, 0, drift.kept[agent], raw)
+    add_last(drift, agent, 0, drift.held[agent], raw)
     unpack(raw, pool.model.ridge, local.A[agent])
     local.tail[agent] = 0.0
     for row in range(d):
@@ -289,7 +277,7 @@ def tend(pool: Pool, drift: Drift, pending: Pending, local: Statistics, member: 
             members.heeded[kind, i] = clusters.alarms[cluster]
             for m in range(drift.past.shape[1]):
                 drift.past[i, m] *= KEPT
-            local.pulls[i] = drift.kept[i] + (local.pulls[i] - drift.kept[i]) // 2
+            local.pulls[i] = drift.held[i] + (local.pulls[i] - drift.held[i]) // 2
             rebuild(pool, drift, local, i)
         lend(pool, member)
         add_lent(members, clusters, member, 1.0)

@@ -7,29 +7,31 @@ belong to, each counting by its probability. Members of a cluster resemble each 
 """
 
 import math
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 
-from shoal import validation
+from shoal.fields import AGENTS, COUNT, Size, kept, rows, setting
 from shoal.kernels.compiled import compiled, inlined
 from shoal.kernels.linalg import add_packed, add_row, dot
 from shoal.kernels.mixture import back_substitute, best_arm_of_mixture, factor_packed, soften_packed
 from shoal.kernels.random import integer_below, uniform
+from shoal.policies.base import Policy
 from shoal.policies.clustered import ClusteredPolicy
 from shoal.policies.clusters import (
     AGENT,
     GHOST,
+    GRID,
     LEAST_SHARE,
-    Model,
     Pool,
     add_lent,
     count_members,
     dissolve,
+    evaluate,
     is_in_fresh,
     lend,
     log_evidence,
-    make_pool,
     move,
     note_change,
     raw_of,
@@ -45,18 +47,21 @@ from shoal.policies.drift import (
     MOVED,
     RESIDUALS,
     Drift,
+    add_last,
     find_change,
     forget,
     improbability,
     lay,
-    make_drift,
     note_latest,
     remember,
     tend,
 )
+from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, Pending, expect_alone, step
-from shoal.statistics import Statistics, add_sample, make_statistics
+from shoal.statistics import Statistics, add_sample, packed_problem
+from shoal.styles import LineStyle
 from shoal.types import Integers, Matrix, Vector
+from shoal.validation import LARGEST, SMALLEST
 
 PRIOR_SAMPLES = 10.0
 """Residuals of size one that the estimate of the noise starts from."""
@@ -64,6 +69,8 @@ SCATTERS = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 """Scatters to choose from, where it is learned."""
 FIRST_SCATTER = 2
 """Position of the one to start from."""
+LEAST_SCATTER = 1e-6
+"""Smallest scatter that can be given, beside 0."""
 STEP_COST = 5.0
 """Nats that each step away from it has to bring."""
 VOTE_EVERY, LATER_VOTES, LATER = 8, 32, 64
@@ -76,28 +83,68 @@ COMPANY = 10.0
 """Others in a cluster at which half of the ridge bonus counts: an agent alone does not pay for everyone."""
 
 
+VOTERS = Size("voters")
+"""Agents where the scatter is learned, else 0."""
+
+
 class MixtureState(NamedTuple):
     """State of ClusterMixture."""
 
     common: Common
-    spread: float
-    redraws: int
-    learns_noise: bool
-    ridge_bonus: float
-    local: Statistics
+    spread: Annotated[float, setting()]
+    redraws: Annotated[int, setting()]
+    learns_noise: Annotated[bool, setting()]
+    ridge_bonus: Annotated[float, setting()]
+    local: Annotated[Statistics, rows(AGENTS)]
     pool: Pool
     drift: Drift
-    errors: Vector  # (N,) Σ of each agent's squared standardised prediction errors
-    residuals: Integers  # (N,) how many
-    votes: Matrix  # (N, grid) log evidence of each agent's samples under each scatter; no rows if it is given
-    tally: Vector  # (grid,) their sums
-    scale: Vector  # (1,) size of a parameter's entries, squared, over all clusters
-    upkeep: Integers  # (3,) pulls so far, members still to be tended, the next of them
+    errors: Annotated[Vector, kept(AGENTS, low=0.0)]  # Σ of squared standardised prediction errors
+    residuals: Annotated[Integers, kept(AGENTS, **COUNT)]  # how many
+    votes: Annotated[Matrix, kept(VOTERS, GRID)]  # log evidence of each agent's samples under each scatter
+    tally: Annotated[Vector, kept(GRID)]  # their sums
+    scale: Annotated[Vector, kept(1, low=0.0)]  # size of a parameter's entries, squared, over all clusters
+    upkeep: Annotated[Integers, kept(3, **COUNT)]  # pulls so far, members left to tend, the next one
 
     @property
     def labels(self) -> Integers:
         """(N,) cluster of each agent; −1 − agent while it has none."""
         return self.pool.members.labels[AGENT]
+
+
+class MixtureParameters(Parameters, frozen=True, kw_only=True):
+    """Parameters of ClusterMixture."""
+
+    alpha: Annotated[float, Meta(ge=0.0, le=LARGEST, description="Width of the confidence bonus.")] = 0.6
+    spread: Annotated[
+        float,
+        Meta(ge=0.0, le=LARGEST, description="η, how much not knowing the cluster makes an agent explore."),
+    ] = 1.0
+    concentration: Annotated[
+        float,
+        Meta(
+            ge=SMALLEST,
+            le=LARGEST,
+            description="c, the weight of a cluster of one's own beside the others' numbers of members.",
+        ),
+    ] = 5.0
+    redraws: Annotated[
+        int, Meta(ge=0, le=1000, description="Other agents whose cluster is drawn again after each pull.")
+    ] = 1
+    noise_scale: Annotated[
+        Annotated[float, Meta(ge=SMALLEST, le=LARGEST)] | None,
+        Meta(description="Scale of the noise; None: estimated from the agents' prediction errors."),
+    ] = None
+    scatter: Annotated[
+        Annotated[float, Meta(ge=0.0, le=1e6)] | None,
+        Meta(description="κ, variance of members' parameters over the noise's; 0: the same; None: learned."),
+    ] = None
+    drift: Annotated[bool, Meta(description="Whether agents and clusters may change.")] = True
+    ridge_bonus: Annotated[
+        float,
+        Meta(
+            ge=0.0, le=1000.0, description="Standard deviations of what the ridge may hide that are explored."
+        ),
+    ] = 3.0
 
 
 class MembershipExplanation(NamedTuple):
@@ -169,73 +216,110 @@ class ClusterMixture(ClusteredPolicy):
     name = "cluster_mixture"
     label = "ClusterMixture (ours)"
 
-    def __init__(
-        self,
-        n_agents: int,
-        dim: int,
-        *,
-        alpha: float = 0.6,
-        spread: float = 1.0,
-        concentration: float = 5.0,
-        redraws: int = 1,
-        noise_scale: float | None = None,
-        scatter: float | None = None,
-        drift: bool = True,
-        ridge_bonus: float = 3.0,
-        ridge: float = 1.0,
-        epsilon: float = 0.0,
-        seed: int | None = None,
-    ) -> None:
-        if noise_scale is not None:
-            noise_scale = validation.number("noise_scale", noise_scale, low=0.0, open_low=True)
-        if scatter is not None and scatter != 0:
-            scatter = validation.number("scatter", scatter, low=1e-6, high=1e6)
-        if not isinstance(drift, bool | np.bool_):
-            raise ValueError(f"drift must be True or False, got {drift!r}")
-        own = {
-            "spread": validation.number("spread", spread, low=0.0),
-            "concentration": validation.number("concentration", concentration, low=0.0, open_low=True),
-            "redraws": validation.natural("redraws", redraws),
-            "noise_scale": noise_scale,
-            "scatter": scatter if scatter is None else float(scatter),
-            "drift": bool(drift),
-            "ridge_bonus": validation.number("ridge_bonus", ridge_bonus, low=0.0),
+    line_style = LineStyle("#5b2a86", "P", dashes=((3.0, 1.0, 3.0, 1.0, 1.0, 1.0), (2.0, 1.0)), width=2.2)
+    Parameters = MixtureParameters
+    State = MixtureState
+    _clusters_everyone = False
+
+    def _configure(self, dim: int, parameters: Any) -> None:
+        super()._configure(dim, parameters)
+        scatter = self._parameters.scatter
+        if scatter is not None and 0.0 < scatter < LEAST_SCATTER:  # (I − (I + κS)⁻¹)/κ would lose its digits
+            raise ValueError(f"scatter must be 0, at least {LEAST_SCATTER:g} or None, got {scatter!r}")
+
+    def _sizes(self, n_agents: int) -> dict[str, int]:
+        own = self._parameters
+        members = n_agents * (2 if own.drift else 1)
+        return {
+            **super()._sizes(n_agents),
+            "kinds": 2 if own.drift else 1,
+            "clusters": members,
+            "components": min(members + 1, int(1.0 / LEAST_SHARE)) + 1,
+            "grid": len(SCATTERS) if own.scatter is None else 1,
+            "soft": 0 if own.scatter == 0.0 else n_agents,
+            "voters": n_agents if own.scatter is None else 0,
+            "changing": n_agents if own.drift else 0,
+            "moving": members if own.drift else 0,
         }
-        super().__init__(n_agents, dim, alpha=alpha, ridge=ridge, epsilon=epsilon, seed=seed, **own)
 
-    def _initial_state(self, n_agents: int) -> MixtureState:
-        own, d = self.parameters, self.dim
-        scale, scatter = own["noise_scale"], own["scatter"]
-        known = (PRIOR_SAMPLES, PRIOR_SAMPLES) if scale is None else (scale**2, 1.0)
-        model = Model(
-            ridge=own["ridge"],
-            log_concentration=math.log(own["concentration"]),
-            softens=scatter != 0.0,
-            noise=np.array(known),
-            grid=np.array(SCATTERS if scatter is None else [scatter]),
-            position=np.array([FIRST_SCATTER if scatter is None else 0]),
-        )
-        return MixtureState(
-            common=self._common(n_agents),
-            spread=own["spread"],
-            redraws=own["redraws"],
-            learns_noise=scale is None,
-            ridge_bonus=own["ridge_bonus"],
-            local=make_statistics(n_agents, d, own["ridge"]),
-            pool=make_pool(n_agents, d, model, drift=own["drift"]),
-            drift=make_drift(n_agents if own["drift"] else 0, d),
-            errors=np.zeros(n_agents),
-            residuals=np.zeros(n_agents, dtype=np.int64),
-            votes=np.zeros((n_agents if scatter is None else 0, len(model.grid))),
-            tally=np.zeros(len(model.grid)),
-            scale=np.zeros(1),
-            upkeep=np.zeros(3, dtype=np.int64),
-        )
+    def _settings(self) -> dict[str, Any]:
+        own = self._parameters
+        return {
+            **super()._settings(),
+            "log_concentration": math.log(own.concentration),
+            "learns_noise": own.noise_scale is None,
+            "softens": own.scatter != 0.0,
+        }
 
-    @property
-    def labels(self) -> Integers:
-        """Cluster of each agent, −1 while it has none, shape (N,); a copy."""
-        return np.asarray(np.maximum(self.state.labels, -1))
+    def _join(self, state: MixtureState, first: int) -> None:
+        model, members, clusters, _ = state.pool
+        members.logdet[:, first:] = self.dim * math.log(state.common.ridge)
+        members.labels[:, first:] = -1 - np.arange(first, members.labels.shape[1])
+        model.grid[:] = self._grid()
+        clusters.resummed[0] = -1  # whose turn was over is said in numbers that ghosts no longer have
+        if state.upkeep[1] > 0:
+            state.upkeep[1] = members.labels.size
+        if first == 0:
+            model.position[0] = FIRST_SCATTER if self._parameters.scatter is None else 0
+            self._forget_noise(state)
+
+    def _grid(self) -> tuple[float, ...]:
+        return SCATTERS if self._parameters.scatter is None else (self._parameters.scatter,)
+
+    def _forget_noise(self, state: MixtureState) -> None:
+        """Estimate the noise from the agents' errors, or set it to what was given."""
+        noise = state.pool.model.noise
+        if state.learns_noise:
+            noise[:] = PRIOR_SAMPLES + state.errors.sum(), PRIOR_SAMPLES + state.residuals.sum()
+        else:
+            noise[:] = self._parameters.noise_scale**2, 1.0
+
+    def _derive(self, state: MixtureState) -> None:
+        model, members, clusters, work = state.pool
+        model.grid[:] = self._grid()
+        labels, there = members.labels, members.labels >= 0
+        removed = labels[AGENT][~state.common.active & there[AGENT]]
+        clusters.removed[:] = np.bincount(removed, minlength=len(clusters.removed))
+        there[AGENT] &= state.common.active
+        for kind in range(len(labels)):
+            clusters.sizes[kind] = np.bincount(labels[kind][there[kind]], minlength=len(clusters.removed))
+        used = np.flatnonzero(clusters.sizes.sum(axis=0))
+        clusters.used[: len(used)], clusters.n_used[0] = used, len(used)
+        members.logdet[:] = self.dim * math.log(model.ridge)
+        for kind, i in np.argwhere((labels >= 0) | (np.arange(len(labels))[:, None] == AGENT)).tolist():
+            if kind == GHOST or state.local.pulls[i] > 0:
+                terms = factor_packed(members.lent[kind, i], model.ridge, work.L[0], work.y[0])
+                members.form[kind, i], members.logdet[kind, i] = terms
+        for cluster in used[clusters.outdated[used] == 0].tolist():
+            evaluate(clusters, work, model.ridge, cluster)
+
+    def _problem(self, state: MixtureState) -> str:
+        if trouble := Policy._problem(self, state):
+            return trouble
+        model, members, clusters, _ = state.pool
+        labels, noise, pending = members.labels, model.noise.copy(), state.common.pending
+        alive = set(labels[AGENT][self._counted(state)]) | set(labels[GHOST:][labels[GHOST:] >= 0])
+        if set(labels[labels >= 0]) - alive:
+            return "a cluster has no active member"
+        if not -1 <= clusters.resummed[0] < len(clusters.sums):
+            return "pool.clusters.resummed names no cluster"
+        summed, size = np.zeros_like(clusters.sums), np.zeros_like(clusters.sums)
+        np.add.at(summed, labels[labels >= 0], members.lent[labels >= 0])
+        np.add.at(size, labels[labels >= 0], np.abs(members.lent[labels >= 0]))
+        if (np.abs(clusters.sums - summed) > 1e-6 * (size + clusters.peak[:, None])).any():
+            return "clusters.sums is not the sum over the members of each cluster"
+        waiting = np.zeros_like(clusters.waiting)
+        np.add.at(waiting, 1 + np.maximum(labels[AGENT], -1), pending.counts)
+        if not np.array_equal(waiting, clusters.waiting):
+            return "pool.clusters.waiting does not count the pending pulls of each cluster's agents"
+        own = members.raw[AGENT] if model.softens else members.lent[AGENT]
+        if trouble := packed_problem(own, state.local, state.common.ridge):
+            return trouble
+        self._forget_noise(state)
+        if not np.allclose(noise, model.noise, rtol=1e-6, atol=0.0):
+            return f"noise is {noise.tolist()}, and the errors say {model.noise.tolist()}"
+        model.noise[:] = noise
+        return ""
 
     @property
     def noise_variance(self) -> float:
@@ -252,7 +336,7 @@ class ClusterMixture(ClusteredPolicy):
     @property
     def forgot(self) -> Integers:
         """Round in which each agent was last found to have changed, −1 if never, shape (N,); a copy."""
-        return np.array(self.state.drift.forgot) if self.parameters["drift"] else np.full(self.n_agents, -1)
+        return np.array(self.state.drift.forgot) if self._parameters.drift else np.full(self.n_agents, -1)
 
     def posterior(self, agent: int) -> dict[int, float]:
         """Probability of each cluster that `agent` may belong to; −1 stands for one of its own."""
@@ -296,12 +380,6 @@ class ClusterMixture(ClusteredPolicy):
             estimate += share * np.linalg.solve(np.tril(L).T, y)
         return np.asarray(estimate / work.shares[:count].sum())
 
-    def _join(self, first: int) -> None:
-        _, members, clusters, _ = self.state.pool
-        clusters.resummed[0] = -1  # who had had its turn was said in numbers that ghosts no longer have
-        if self.state.upkeep[1] > 0:
-            self.state.upkeep[1] = members.labels.size
-
     def _end_pending(self, agent: int) -> None:
         wait_in(self.state.pool.clusters, self.state.common.pending, agent, self.state.labels[agent], -1)
         super()._end_pending(agent)
@@ -317,26 +395,37 @@ class ClusterMixture(ClusteredPolicy):
 
     def _withdraw(self, agent: int) -> None:
         state, (model, members, clusters, _) = self.state, self.state.pool
-        if self.parameters["drift"]:
+        if self._parameters.drift:
             if members.labels[GHOST, agent] >= 0:
                 lay(state.pool, state.common.pending, agent)
-            for rows in (state.drift.ring, state.drift.past, state.drift.kept):
-                rows[agent] = 0
-        cluster = members.labels[AGENT, agent]
+            for values in (state.drift.ring, state.drift.past, state.drift.held):
+                values[agent] = 0
+        if members.labels[AGENT, agent] >= 0:
+            clusters.removed[members.labels[AGENT, agent]] -= 1
         members.lent[:, agent] = 0.0
         if model.softens:
             members.raw[:, agent] = 0.0
-        members.form[:, agent], members.logdet[:, agent] = 0.0, state.local.logdet_A[agent]
+        members.form[:, agent], members.logdet[:, agent] = 0.0, self.dim * math.log(state.common.ridge)
         members.labels[AGENT, agent] = -1 - agent
-        if cluster >= 0:
-            clusters.removed[cluster] -= 1
+        clusters.fresh[:], clusters.resummed[0] = 0.0, -1
+        for cluster in clusters.used[: clusters.n_used[0]].tolist():  # it may have been in any of them
             sum_anew(state.pool, cluster)
+        if self._parameters.drift:
+            self._restart_latest()
+        for turn in range(int(clusters.n_used[0])):
+            state.scale[0] = measure(state.pool, turn)
         if len(state.votes):
             state.votes[agent] = 0.0
             state.tally[:] = state.votes.sum(axis=0)
-        if state.learns_noise:
-            state.errors[agent], state.residuals[agent] = 0.0, 0
-            model.noise[:] = PRIOR_SAMPLES + state.errors.sum(), PRIOR_SAMPLES + state.residuals.sum()
+        state.errors[agent], state.residuals[agent] = 0.0, 0
+        self._forget_noise(state)
+
+    def _restart_latest(self) -> None:
+        """Let clusters' latest samples be those that their agents keep one by one."""
+        (_, members, clusters, _), drift = self.state.pool, self.state.drift
+        clusters.recent[:], clusters.cusum[:] = 0.0, 0.0
+        for agent in np.flatnonzero(members.labels[AGENT] >= 0).tolist():
+            add_last(drift, agent, 0, int(drift.held[agent]), clusters.recent[members.labels[AGENT, agent]])
 
 
 @step("select", MixtureState)
@@ -352,7 +441,7 @@ def select(state: MixtureState, agent: int, arms: Matrix, t: int) -> int:
 def observe(state: MixtureState, agent: int, x: Vector, reward: float, t: int) -> None:
     local, pool, members, clusters = state.local, state.pool, state.pool.members, state.pool.clusters
     cluster, noise, work = members.labels[AGENT, agent], pool.model.noise, pool.scratch
-    if state.drift.kept.shape[0] > 0:
+    if state.drift.held.shape[0] > 0:
         improbable = 0.5
         if cluster >= 0:
             if is_noise_known(state):
@@ -399,7 +488,7 @@ def observe(state: MixtureState, agent: int, x: Vector, reward: float, t: int) -
 @step("revise", MixtureState)
 def revise(state: MixtureState, agent: int, t: int) -> None:
     pool, drift, pending, local = state.pool, state.drift, state.common.pending, state.local
-    labels, rng, can_change = pool.members.labels, state.common.rng, drift.kept.shape[0] > 0
+    labels, rng, can_change = pool.members.labels, state.common.rng, drift.held.shape[0] > 0
     n, pulls = labels.shape[1], local.pulls[agent]
     if labels[AGENT, agent] >= 0:
         if state.votes.shape[0] > 0 and pulls % (VOTE_EVERY if pulls <= LATER else LATER_VOTES) == 0:

@@ -7,15 +7,16 @@ found again on disk by the next process.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numba.extending import overload
 
+from shoal.fields import AGENTS, COUNT, TRIANGLE, kept, leaves, setting
 from shoal.kernels.compiled import OPTIONS, compiled, inlined
 from shoal.kernels.linalg import add_square, dot
 from shoal.kernels.pinned import unpin
-from shoal.kernels.random import integer_below, random_state, uniform
+from shoal.kernels.random import integer_below, uniform
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Vector
 from shoal.validation import BAD_SCALE, LARGEST, LARGEST_SCALE
 
@@ -27,52 +28,32 @@ _STEPS: dict[tuple[str, type], Callable[..., Any]] = {}
 class Pending(NamedTuple):
     """Pulls that have begun and whose rewards are still due."""
 
-    counts: Integers  # (n,) of each agent
-    sums: Matrix  # (n, d(d+1)/2) packed Σ x xᵀ of them
-    total: Integers  # (1,) of all agents
+    counts: Annotated[Integers, kept(AGENTS, **COUNT)]  # of each agent
+    sums: Annotated[Matrix, kept(AGENTS, TRIANGLE)]  # packed Σ x xᵀ of them
+    total: Annotated[Integers, kept(1, **COUNT)]  # of all agents
 
 
 class Common(NamedTuple):
     """What every policy's state holds, as its field `common`."""
 
-    alpha: float
-    epsilon: float
-    ridge: float
-    rng: AnyArray  # (1,) uint64
-    clock: Integers  # (1,) rounds completed
-    cost: Integers  # (1,) communication cost so far
-    active: Booleans  # (n,) False once an agent was removed
-    withdrawn: Booleans  # (n,) True once its samples were taken back
+    alpha: Annotated[float, setting()]
+    epsilon: Annotated[float, setting()]
+    ridge: Annotated[float, setting()]
+    rng: Annotated[AnyArray, kept(1, low=1, dtype=np.uint64)]  # 0 would draw nothing but zeros
+    clock: Annotated[Integers, kept(1, **COUNT)]  # rounds completed
+    cost: Annotated[Integers, kept(1, **COUNT)]  # communication cost so far
+    active: Annotated[Booleans, kept(AGENTS, fill=True)]  # False once an agent was removed
+    withdrawn: Annotated[Booleans, kept(AGENTS)]  # True once its samples were taken back
     pending: Pending
-
-
-def make_common(
-    n_agents: int, dim: int, *, alpha: float, epsilon: float, ridge: float, seed: int | None
-) -> Common:
-    """The common part of a fresh state."""
-    return Common(
-        alpha=alpha,
-        epsilon=epsilon,
-        ridge=ridge,
-        rng=random_state(seed),
-        clock=np.zeros(1, dtype=np.int64),
-        cost=np.zeros(1, dtype=np.int64),
-        active=np.ones(n_agents, dtype=np.bool_),
-        withdrawn=np.zeros(n_agents, dtype=np.bool_),
-        pending=Pending(
-            counts=np.zeros(n_agents, dtype=np.int64),
-            sums=np.zeros((n_agents, dim * (dim + 1) // 2)),
-            total=np.zeros(1, dtype=np.int64),
-        ),
-    )
 
 
 def step(name: str, state_class: type) -> Callable[[Function], Function]:
     """Register the decorated function, compiled, as step `name` of the policies whose state is `state_class`.
 
     Compiled code knows a named tuple by the name of its class and the types of its fields, so the name
-    must be unique.
+    must be unique. Every field of the class is declared (see `shoal.fields`).
     """
+    leaves(state_class)
     for _, known in _STEPS:
         if known is not state_class and known.__name__ == state_class.__name__:
             raise ValueError(
