@@ -330,7 +330,7 @@ class Twin:
     def pending(self, agents: Sequence[int]) -> Floats:
         """Σ x xᵀ over pulls of some agents whose rewards are due."""
         pulls = [np.outer(x, x) for agent in agents for x in self.waiting[agent]]
-        return np.sum([np.zeros((self.dim, self.dim)), *pulls], axis=0)
+        return np.asarray(np.sum([np.zeros((self.dim, self.dim)), *pulls], axis=0))
 
     def observe(self, agent: int, x: Floats, reward: float, t: int) -> None:
         """Add a sample."""
@@ -1095,7 +1095,6 @@ class Steps(Protocol):
     def select(self, agent: int, arms: Floats, t: int) -> int: ...
     def observe(self, agent: int, x: Floats, reward: float, t: int) -> None: ...
     def revise(self, agent: int, t: int) -> None: ...
-    def expect(self, agent: int, x: Floats, sign: int) -> None: ...
 
 
 class Run(NamedTuple):
@@ -1121,6 +1120,7 @@ def run(
     `delays`, the rounds after its own at whose end a reward is observed.
     """
     due: dict[int, list[tuple[int, int, Floats, float]]] = {}
+    waiter: Any = twin  # has `expect` where rewards are late
     agents: list[int] = []
     choices: list[int] = []
     rewards: list[float] = []
@@ -1137,13 +1137,13 @@ def run(
             late = 0 if delays is None else int(delays[len(rewards)])
             due.setdefault(t + late, []).append((len(rewards), agent, arms_now[choice], reward))
             if late:
-                twin.expect(agent, arms_now[choice], 1)
+                waiter.expect(agent, arms_now[choice], 1)
             choices.append(choice)
             rewards.append(reward)
         arrived = sorted(due.pop(t, []), key=lambda pull: pull[0])
         for event, agent, x, reward in arrived:
             if delays is not None and delays[event] > 0:
-                twin.expect(agent, x, -1)
+                waiter.expect(agent, x, -1)
             twin.observe(agent, x, reward, t)
         for _, agent, _, _ in arrived:
             twin.revise(agent, t)

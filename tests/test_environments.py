@@ -48,7 +48,6 @@ def test_arms_scatter_around_the_parameters() -> None:
         lambda seed: shoal.ChangingArms(9, 4, 3, seed=seed),
         lambda seed: shoal.ChangingAgents(9, 4, 3, 0.7, change_after=7, seed=seed),
         lambda seed: shoal.JumpingAgents(9, 4, 3, 0.7, last_jump=7, seed=seed),
-        lambda seed: shoal.RotatingClusters(9, 5, 3, 0.7, quarter_turn=7, seed=seed),
         lambda seed: shoal.Continuum(9, 4, seed=seed),
     ],
 )

@@ -1,6 +1,7 @@
 """ClusterMixture: posteriors, sums that stay those of the members, outliers, agents that come and go."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -333,3 +334,120 @@ def test_extreme_numbers_leave_a_usable_policy() -> None:
             assert sum(policy.posterior(agent).values()) == pytest.approx(1.0)
             assert np.isfinite(policy.estimate(agent)).all()
             assert policy.select(agent, np.eye(2)) in (0, 1)
+
+
+FILES = Path(__file__).parent / "files"
+
+
+def test_files_of_before_clusters_could_scatter_and_change() -> None:
+    """They load as what they were, and go on as that would have."""
+
+    def play(policy: shoal.ClusterMixture, rounds: int, seed: int) -> list[int]:
+        rng, choices = np.random.default_rng(seed), list[int]()
+        theta = np.array([[1.0, 0.5, 0.0], [-1.0, 0.5, 0.3]])
+        for _ in range(rounds):
+            agent, arms = int(rng.integers(6)), rng.standard_normal((5, 3))
+            k = policy.select(agent, arms)
+            policy.update(agent, arms[k], float(arms[k] @ theta[agent % 2] + 0.7 * rng.standard_normal()))
+            choices.append(k)
+        return choices
+
+    loaded = shoal.load_policy(FILES / "mixture-format4.npz")
+    assert {key: loaded.parameters[key] for key in PLAIN} == PLAIN
+    same = shoal.ClusterMixture(6, 3, concentration=0.8, seed=5, **PLAIN)
+    play(same, 150, 0)
+    assert loaded.posterior(2) == same.posterior(2)
+    then = "140114022240022214042223244421243111300224031321313003003323"  # what that version went on to choose
+    assert play(loaded, 60, 1) == play(same, 60, 1) == [int(choice) for choice in then]
+
+
+def test_saves_and_goes_on_while_everything_is_under_way(tmp_path: Path) -> None:
+    """Ghosts, alarms, a scatter that was just changed, pulls that are pending: all of it is in the file."""
+    environment = shoal.ChangingAgents(12, 4, 3, 1.3, change_after=600, noise_scale=0.5, seed=1)
+    policy = shoal.ClusterMixture(12, 4, seed=3)
+    shoal.simulate(policy, environment, horizon=900, seed=1, delay=("uniform", 0, 20))
+    assert (policy.state.pool.members.labels[1] >= 0).any()
+    policy.begin(3, environment.arms[0])
+    policy.state.upkeep[1] = 20
+    policy.save(tmp_path / "p")
+    loaded = shoal.ClusterMixture.load(tmp_path / "p")
+    loaded.update(3, environment.arms[0], 1.0, begun=True)
+    policy.update(3, environment.arms[0], 1.0, begun=True)
+    runs = [shoal.simulate(one, environment, horizon=400, seed=2, delay=5) for one in (policy, loaded)]
+    assert np.array_equal(runs[0].choices, runs[1].choices)
+    assert np.array_equal(policy.forgot, loaded.forgot)
+    check(policy)
+    check(loaded)
+
+
+def test_scatter_is_learned_where_agents_differ() -> None:
+    """Agents of one cluster, all a little apart: κ grows; of true clusters: it goes to 0."""
+    rng = np.random.default_rng(0)
+    arms = rng.standard_normal((12, 4))
+    apart = np.array([1.0, -0.5, 0.3, 0.0]) + 0.35 * rng.standard_normal((20, 4))
+    policy = shoal.ClusterMixture(20, 4, seed=0, drift=False)
+    shoal.simulate(policy, shoal.Environment(arms, theta_star=apart), horizon=6_000, seed=0)
+    assert policy.scatter >= 0.03
+    same = shoal.ClusterMixture(20, 4, seed=0)
+    shoal.simulate(same, shoal.SyntheticClusters(20, 4, 2, 1.3, seed=0), horizon=6_000, seed=0)
+    assert same.scatter <= 0.001
+
+
+def test_what_no_one_explored_is_explored() -> None:
+    """A cluster of others that never pulled an arm in a direction of its own: the bonus has it tried."""
+
+    def choice(bonus: float) -> int:
+        policy = shoal.ClusterMixture(30, 3, alpha=0.1, scatter=0, ridge_bonus=bonus, noise_scale=0.1, seed=0)
+        for agent in range(30):
+            for _ in range(8):
+                policy.update(agent, np.array([1.0, 0.0, 0.0]), 2.0)
+                policy.update(agent, np.array([0.0, 1.0, 0.0]), -2.0)
+        return policy.select(0, np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]))
+
+    assert (choice(0.0), choice(3.0)) == (0, 1)
+
+
+def test_withdrawal_takes_the_ghost_along() -> None:
+    environment = shoal.ChangingAgents(12, 4, 3, 1.3, change_after=600, noise_scale=0.5, seed=1)
+    policy = shoal.ClusterMixture(12, 4, seed=3)
+    shoal.simulate(policy, environment, horizon=1_200, seed=1)
+    members = policy.state.pool.members
+    ghost = int(np.flatnonzero(members.labels[1] >= 0)[0])
+    policy.remove_agent(ghost)  # its samples stay, and its ghost's
+    assert members.labels[1, ghost] >= 0
+    check(policy)
+    policy.remove_agent(ghost, withdraw=True)
+    for rows in (members.raw, members.lent, policy.state.drift.ring[None], policy.state.drift.past[None]):
+        assert not rows[:, ghost].any()
+    assert members.labels[:, ghost].tolist() == [-1 - ghost] * 2
+    check(policy)
+    for agent in policy.agents:
+        policy.update(int(agent), environment.arms[0], 0.5)
+    check(policy)
+
+
+@pytest.mark.parametrize("n_agents", [100, 3_000])
+def test_no_update_waits_for_all_agents(n_agents: int) -> None:
+    """What a round looks at beyond its own agent is bounded, however many there are."""
+    policy = shoal.ClusterMixture(n_agents, 3, seed=0)
+    state, rng = policy.state, np.random.default_rng(0)
+    environment = shoal.SyntheticClusters(n_agents, 3, 3, 1.3, seed=0)
+    shoal.simulate(policy, environment, horizon=4 * n_agents, seed=0)
+    state.pool.model.position[0] += 1  # as if the scatter had just been changed
+    state.upkeep[1] = state.pool.members.labels.size
+    for _ in range(5):
+        lent, left = state.pool.members.lent_at.copy(), int(state.upkeep[1])
+        agent = int(rng.integers(n_agents))
+        policy.update(agent, environment.arms[0], 0.3)
+        assert (state.pool.members.lent_at != lent).sum() <= 8 + 2  # 8 in turn, who pulled, who was redrawn
+        assert left - int(state.upkeep[1]) == 8
+    check(policy)
+    cluster = int(policy.labels[0])
+    state.pool.clusters.changes[cluster] = 10**6  # summed anew, but not at once if there are many
+    policy.update(0, environment.arms[0], 0.3)
+    seen = int(state.pool.clusters.resummed[1])
+    assert seen <= 2 * 256
+    for _ in range(3 * n_agents // 256 + 3):
+        policy.update(int(rng.integers(n_agents)), environment.arms[1], 0.3)
+    assert state.pool.clusters.changes[cluster] < 10**6 or policy.labels[0] != cluster
+    check(policy)

@@ -58,7 +58,7 @@ def test_best_arm(
     arms, shares = rng.standard_normal((n_arms, d)), rng.uniform(0.1, 2.0, size=count)
     L, y = np.zeros((count, d, d)), np.zeros((count, d))
     means, inner = np.zeros((count, n_arms)), np.zeros((count, n_arms))
-    hidden = bonus * rng.integers(0, 2, size=count)
+    hidden = (bonus * rng.integers(0, 2, size=count)).astype(np.float64)
     for c in range(count):
         X, rewards = rng.standard_normal((5, d)), 3.0 * rng.standard_normal(5)
         factor_packed(packed_of(X, rewards), 0.7, L[c], y[c])

@@ -274,7 +274,7 @@ class RotatingClusters(SyntheticClusters):
     def rewards_in(self, arms: Tensor, rounds: Integers, agents: Integers, *, first: int) -> Matrix:
         """Mean rewards, shape (n, K), of `agents` (n,) with the parameters they have in `rounds` (n,)."""
         phase = (math.pi / 2.0 / self.quarter_turn * rounds)[:, None]
-        turning = (self.theta_star - self._stays)[agents]  # type: ignore[operator]
+        turning = (self.theta_star - self._stays)[agents]
         theta = np.cos(phase) * turning + np.sin(phase) * self._turned[agents] + self._stays[agents]
         return np.asarray(theta @ self.arms.T)
 

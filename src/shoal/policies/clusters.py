@@ -133,14 +133,15 @@ def count_members(clusters: Clusters, cluster: int) -> int:
     count = clusters.sizes[0, cluster]
     if clusters.sizes.shape[0] > 1:
         count += clusters.sizes[1, cluster]
-    return count
+    return int(count)
 
 
 @inlined
 def raw_of(pool: Pool, member: int) -> Vector:
     """Packed sums of a member's own samples; a view. Without scatter they are lent as they are."""
     kind, i = divmod(member, pool.members.labels.shape[1])
-    return pool.members.raw[kind, i] if pool.model.softens else pool.members.lent[kind, i]
+    found: Vector = pool.members.raw[kind, i] if pool.model.softens else pool.members.lent[kind, i]
+    return found
 
 
 @compiled
@@ -257,7 +258,7 @@ def log_evidence(pool: Pool, raw: Vector, scatter: float, agent: int) -> float:
         work.chances[n] = gain + math.log(max(others, 1))
         n_others += others
     found = normalise(work.chances, count + 1) - math.log(n_others + math.exp(model.log_concentration))
-    return found + precision * scatter * scattered[0] - 0.5 * scattered[1]
+    return float(found + precision * scatter * scattered[0] - 0.5 * scattered[1])
 
 
 @inlined

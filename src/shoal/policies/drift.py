@@ -246,7 +246,7 @@ def improbability(pool: Pool, agent: int, x: Vector, reward: float) -> float:
     mean, variance = predict(L, y, x, z)
     lately = precision * (reward - mean) ** 2 / (1.0 + variance) + 0.5 * math.log1p(variance)
     clusters.cusum[cluster] = max(0.0, clusters.cusum[cluster] + found - lately)
-    return found
+    return float(found)
 
 
 @inlined

@@ -108,7 +108,7 @@ class MixtureState(NamedTuple):
     @property
     def labels(self) -> Integers:
         """(N,) cluster of each agent; −1 − agent while it has none."""
-        return self.pool.members.labels[AGENT]
+        return np.asarray(self.pool.members.labels[AGENT])
 
 
 class MixtureParameters(Parameters, frozen=True, kw_only=True):

@@ -85,7 +85,8 @@ def revise(state: Any, agent: int, t: int) -> None:
 
 def expect(state: Any, agent: int, x: Vector, sign: int) -> None:
     """Let a reward be due for a pull of `x` (`sign` 1), or no longer (−1): it came, or never will."""
-    _STEPS.get(("expect", type(state)), expect_alone)(state, agent, x, sign)
+    registered: Any = _STEPS.get(("expect", type(state)), expect_alone)
+    registered(state, agent, x, sign)
 
 
 @compiled
