@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -139,7 +140,20 @@ def test_bench_measures_the_sizes_it_is_given(tmp_path: Path) -> None:
     assert "independent" in done.stdout
     assert "oracle" in done.stdout
     assert "bass" not in done.stdout
-    assert done.stderr == ""
+    assert done.stderr == ""  # not a terminal
+
+
+@pytest.mark.slow
+def test_warm_fills_the_cache_that_is_then_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    first = run("warm", "independent", cwd=tmp_path)
+    assert re.match(r"independent +\d+\.\d s\nkept in ", first.stdout)
+    assert first.stderr == ""
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nb?")}
+    assert len(files) > 4
+    run("warm", "independent", cwd=tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nb?")} == files
+    assert "policy must be one of" in run("warm", "indep", cwd=tmp_path, code=2).stderr
 
 
 def test_version_and_help(tmp_path: Path) -> None:

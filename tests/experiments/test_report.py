@@ -180,3 +180,14 @@ def test_policies_of_the_user_s_own_are_drawn(tmp_path: Path, monkeypatch: pytes
         "first": "v",
         "second": "X",
     }
+
+
+def test_harness_and_reporting_name_nothing_of_the_paper() -> None:
+    package = Path(shoal.__file__).parent
+    files = [*(package / "experiments").rglob("*.py"), *(package / "reporting").rglob("*.[phmj]*")]
+    assert len(files) > 12
+    for path in files:
+        found = re.search(
+            r"\b(BASS|MovieLens|Yahoo|published|ours|paper)\b", path.read_text(encoding="utf-8")
+        )
+        assert found is None, f"{path.name}: {found}"

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+import shoal
 from shoal.cli import data, experiments, policies
 
 app = typer.Typer(
@@ -20,9 +21,7 @@ def _options(
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     if version:
-        from importlib.metadata import version as installed
-
-        print(f"shoal {installed('shoal')}")
+        print(f"shoal {shoal.__version__}")
         raise typer.Exit
 
 

@@ -1,4 +1,4 @@
-"""Single policies: `shoal simulate`, `bounds` and `bench`."""
+"""Single policies: `shoal simulate`, `bounds`, `bench` and `warm`."""
 
 import math
 import tomllib
@@ -97,7 +97,9 @@ def bench(
     from rich.console import Console
 
     from shoal.benchmark import measure
+    from shoal.kernels.compiled import say_nothing_of_compiling
 
+    say_nothing_of_compiling()  # the line below does
     terminal = Console(stderr=True)  # shows nothing where there is no terminal
     with terminal.status("starting") as status:
         costs = measure(
@@ -109,6 +111,27 @@ def bench(
             progress=lambda name: status.update(f"measuring {name} (compiled first, if need be)"),
         )
     print_costs(costs, f"N={agents:,}, d={dim}, K={arms:,}: {rounds:,} rounds, one pull each, one thread")
+
+
+@app.command()
+def warm(
+    policy: Annotated[
+        list[str] | None, typer.Argument(help="Names of policies; see `shoal list`. [default: all]")
+    ] = None,
+) -> None:
+    """Compile policies now, so that no first call has to wait: after an install, in an image."""
+    from rich.console import Console
+
+    from shoal.kernels.compiled import cache_directory, say_nothing_of_compiling
+    from shoal.warm import warm
+
+    say_nothing_of_compiling()  # the line below does
+    terminal = Console(stderr=True)  # shows nothing where there is no terminal
+    with terminal.status("starting") as status:
+        ready = warm(tuple(policy or ()), progress=lambda name: status.update(f"compiling {name}"))
+        for name, seconds in ready:
+            print(f"{name:<16}{seconds:6.1f} s", flush=True)
+    print(f"kept in {cache_directory()}")
 
 
 def print_runs(rows: list[dict[str, Any]]) -> None:

@@ -17,6 +17,9 @@ def progress_display() -> Iterator[Any]:
     """Something to show progress with: a live bar on a terminal, now and then a line elsewhere."""
     from rich.console import Console
 
+    from shoal.kernels.compiled import say_nothing_of_compiling
+
+    say_nothing_of_compiling()  # progress names what is being compiled
     console = Console(stderr=True)
     if not console.is_terminal:
         yield ProgressLines()

@@ -148,7 +148,7 @@ def run_experiment(
     jobs : int, optional
         Number of threads; as many as there are processors if not given. No effect if there is an executor.
     only : str, optional
-        Compute only the cells whose id matches this pattern somewhere, e.g. "w7/bass*a0.3".
+        Compute only the cells whose id matches this pattern somewhere, e.g. "near/*a0.3".
     executor : concurrent.futures.Executor, optional
         Where runs are played. It must be able to import this package; it is not shut down.
     progress : callable, optional

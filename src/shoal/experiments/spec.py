@@ -115,7 +115,7 @@ class Cell(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """A readable name such as `synthetic-m3-w7/bass-d0.1/a0.30`."""
+        """A readable name such as `near/club-g4/a0.30`."""
         return f"{self.environment.id}/{self.method.id}/a{_alpha_text(self.alpha)}"
 
     @property
@@ -378,10 +378,10 @@ def _in_our_words(message: str) -> str:
     """`Object contains unknown field `x` - at `$.methods[2]`` as `methods[2].x: unknown key`."""
     text, _, place = message.partition(" - at ")
     place = place.strip("`").removeprefix("$").removeprefix(".")
-    for wording, ours in (("contains unknown field", "unknown key"), ("missing required field", "missing")):
+    for wording, said in (("contains unknown field", "unknown key"), ("missing required field", "missing")):
         if wording in text:
             field = text.rpartition(wording)[2].strip(" `")
-            return f"{place}.{field}: {ours}".removeprefix(".")
+            return f"{place}.{field}: {said}".removeprefix(".")
     return f"{place}: {text}" if place else text
 
 

@@ -1,4 +1,4 @@
-"""Lines over rounds or parameters: as a figure for paper, and as data for the page's interactive charts.
+"""Lines over rounds or parameters: as a figure for print, and as data for the page's interactive charts.
 
 Only matplotlib's objects are used, never pyplot, so that nothing depends on a display or on global state.
 """
@@ -36,7 +36,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Axis:
-    """What a kind of chart shows; words on the page may be shorter than on paper."""
+    """What a kind of chart shows; words on the page may be shorter than in print."""
 
     xlabel: str
     ylabel: str
