@@ -336,31 +336,6 @@ def test_extreme_numbers_leave_a_usable_policy() -> None:
             assert policy.select(agent, np.eye(2)) in (0, 1)
 
 
-FILES = Path(__file__).parent / "files"
-
-
-def test_files_of_before_clusters_could_scatter_and_change() -> None:
-    """They load as what they were, and go on as that would have."""
-
-    def play(policy: shoal.ClusterMixture, rounds: int, seed: int) -> list[int]:
-        rng, choices = np.random.default_rng(seed), list[int]()
-        theta = np.array([[1.0, 0.5, 0.0], [-1.0, 0.5, 0.3]])
-        for _ in range(rounds):
-            agent, arms = int(rng.integers(6)), rng.standard_normal((5, 3))
-            k = policy.select(agent, arms)
-            policy.update(agent, arms[k], float(arms[k] @ theta[agent % 2] + 0.7 * rng.standard_normal()))
-            choices.append(k)
-        return choices
-
-    loaded = shoal.load_policy(FILES / "mixture-format4.npz")
-    assert {key: loaded.parameters[key] for key in PLAIN} == PLAIN
-    same = shoal.ClusterMixture(6, 3, concentration=0.8, seed=5, **PLAIN)
-    play(same, 150, 0)
-    assert loaded.posterior(2) == same.posterior(2)
-    then = "140114022240022214042223244421243111300224031321313003003323"  # what that version went on to choose
-    assert play(loaded, 60, 1) == play(same, 60, 1) == [int(choice) for choice in then]
-
-
 def test_saves_and_goes_on_while_everything_is_under_way(tmp_path: Path) -> None:
     """Ghosts, alarms, a scatter that was just changed, pulls that are pending: all of it is in the file."""
     environment = shoal.ChangingAgents(12, 4, 3, 1.3, change_after=600, noise_scale=0.5, seed=1)

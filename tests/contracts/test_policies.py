@@ -264,7 +264,7 @@ def test_files_that_are_not_policies(name: str, tmp_path: Path) -> None:
     rewrite({key: value for key, value in header.items() if key != "dim"}, arrays)
     refused("lacks 'dim' in its header")
     rewrite(header | {"format": 99}, arrays)
-    refused("has format 99; this version reads formats 1 to 4")
+    refused("has format 99; this version reads formats 1 to 5")
     rewrite(header | {"policy": "unheard-of"}, arrays)
     with pytest.raises(ValueError, match="unknown policy 'unheard-of'"):
         shoal.load_policy(path)
@@ -369,9 +369,10 @@ def test_bad_parameters_are_named(name: str, changed: dict[str, Any], message: s
         (
             "cluster_mixture",
             {"scatter": -1.0},
-            r"scatter must be a finite number in \[1e-06, 1e\+06\]",
+            r"scatter must be a finite number in \[0, 1e\+06\], got -1.0",
         ),
         ("cluster_mixture", {"scatter": "some"}, "scatter must be a number, got 'some'"),
+        ("cluster_mixture", {"scatter": 1e-9}, "scatter must be 0, at least 1e-06 or None, got 1e-09"),
         ("cluster_mixture", {"drift": 1}, "drift must be True or False, got 1"),
         ("cluster_mixture", {"ridge_bonus": -1.0}, "ridge_bonus must be a finite number"),
         ("club", {"gamma": -1.0}, "gamma must be a finite number"),
