@@ -31,11 +31,11 @@ class Informed:
         self, n_agents: int, dim: int, *, parameters: ArrayLike, noise_scale: float = 1.0, spread: float = 1.0
     ) -> None:
         self.n_agents, self.dim = n_agents, dim
-        self.parameters: Matrix = np.unique(np.asarray(parameters, dtype=np.float64), axis=0)
-        if self.parameters.ndim != 2 or self.parameters.shape[1] != dim:
-            raise ValueError(f"parameters must have shape (M, {dim}), got {self.parameters.shape}")
+        self.centers: Matrix = np.unique(np.asarray(parameters, dtype=np.float64), axis=0)
+        if self.centers.ndim != 2 or self.centers.shape[1] != dim:
+            raise ValueError(f"parameters must have shape (M, {dim}), got {self.centers.shape}")
         self.precision, self.spread = 0.5 / max(noise_scale, 1e-9) ** 2, spread
-        self.logs = np.zeros((n_agents, len(self.parameters)))
+        self.logs = np.zeros((n_agents, len(self.centers)))
 
     def posterior(self, agent: int) -> Vector:
         """Probability of each cluster, shape (M,)."""
@@ -44,10 +44,10 @@ class Informed:
 
     def select(self, agent: int, arms: Matrix) -> int:
         """Index of the arm that `agent` plays."""
-        means, p = self.parameters @ arms.T, self.posterior(agent)
+        means, p = self.centers @ arms.T, self.posterior(agent)
         mean = p @ means
         return int(np.argmax(mean + self.spread * np.sqrt(p @ (means - mean) ** 2)))
 
     def update(self, agent: int, x: Vector, reward: float) -> None:
         """Let `agent` learn that arm `x` gave `reward`."""
-        self.logs[agent] -= self.precision * (reward - self.parameters @ x) ** 2
+        self.logs[agent] -= self.precision * (reward - self.centers @ x) ** 2
