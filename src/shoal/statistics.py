@@ -103,6 +103,17 @@ def problem(stats: Statistics, ridge: float) -> str:
     return ""
 
 
+def amend_packed(packed: Vector, x: Vector, change: float, removes: bool, left: int) -> None:
+    """What `amend_row` does, for packed sums of a row of which `left` samples are left."""
+    d = len(x)
+    packed[-d:] += change * x
+    if removes:
+        row, column = np.tril_indices(d)
+        packed[:-d] -= x[row] * x[column]
+    if left == 0:
+        packed[:] = 0.0
+
+
 def packed_problem(lent: Matrix, stats: Statistics, ridge: float) -> str:
     """What is wrong with packed sums of the same samples, as a phrase."""
     d = stats.b.shape[1]
@@ -143,9 +154,30 @@ def add_sample_twofold(stats: Statistics, row: int, x: Vector, reward: float) ->
     for m in range(x.shape[0]):
         stats.b[row, m] += reward * x[m]
     before = stats.logdet_A[row]
-    add_outer(stats.A[row], stats.tail[row], x)
+    add_outer(stats.A[row], stats.tail[row], x, 1.0)
     solve_row(stats, row)
     return math.exp(stats.logdet_A[row] - before)
+
+
+@compiled
+def amend_row(stats: Statistics, row: int, x: Vector, change: float, removes: bool) -> None:
+    """Add `change·x` to b; if it `removes` the sample x, take it out of A; compute the rest anew."""
+    for m in range(x.shape[0]):
+        stats.b[row, m] += change * x[m]
+    if removes:  # with twice the digits: what is left may be small beside what goes
+        add_outer(stats.A[row], stats.tail[row], x, -1.0)
+        stats.pulls[row] -= 1
+    solve_row(stats, row)
+
+
+def lacks(stats: Statistics, row: int, ridge: float, x: Vector) -> bool:
+    """Whether a row cannot have learned from x: less than nothing would be left of its other samples."""
+    if stats.pulls[row] == 0:
+        return True
+    left = stats.A[row] - np.outer(x, x) - ridge * np.eye(len(x))
+    rounding = 1e-9 * (np.trace(stats.A[row]) + x @ x)
+    others = stats.pulls[row] > 1
+    return bool(np.linalg.eigvalsh(left)[0] < -rounding or (not others and np.abs(left).max() > rounding))
 
 
 @compiled

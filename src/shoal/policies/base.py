@@ -33,9 +33,10 @@ from shoal.policies.steps import (
     begin_checked,
     cancel_checked,
     choose_checked,
+    revise,
     update_checked,
 )
-from shoal.statistics import forget_row, problem, start_rows
+from shoal.statistics import amend_row, forget_row, lacks, problem, start_rows
 from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Vector
 
@@ -161,6 +162,17 @@ class Policy(ABC):
         pending.total[0] -= pending.counts[agent]
         pending.counts[agent] = 0
         pending.sums[agent] = 0.0
+
+    def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
+        """Bring up to date what holds a sample of `agent`, whose statistics have been amended already.
+
+        Its reward has changed by `change`, or, if this `removes` it, the sample is gone.
+        """
+        return
+
+    def _reconsider(self, agent: int) -> None:
+        """Decide from the present samples whom `agent` shares with."""
+        revise(self.state, agent, self.rounds)
 
     def reserve(self, pulls: int) -> None:
         """Make room in the state for what `pulls` more observations may add to its logs."""
@@ -350,6 +362,52 @@ class Policy(ABC):
     def __repr__(self) -> str:
         shown = ", ".join(f"{key}={value!r}" for key, value in self.parameters.items() if np.ndim(value) == 0)
         return f"{type(self).__name__}(n_agents={self.n_agents}, dim={self.dim}, {shown})"
+
+    # Samples put right
+
+    def correct(
+        self, agent: int, x: ArrayLike, old_reward: float, new_reward: float, *, reconsider: bool = False
+    ) -> None:
+        """Put right a sample of `agent`: arm `x`, shape (d,), gave `new_reward`, not `old_reward`.
+
+        The agent's and its pool's statistics are, up to rounding, those of having learned the right value.
+        What was decided meanwhile stays (arms, cuts, clusters), unless `reconsider` has the policy decide
+        anew, from the present samples, whom the agent shares with. What is estimated along the way stays too:
+        ClusterMixture keeps its estimate of the noise. Costs no round.
+        """
+        x = validation.vector("x", x, self._dim)
+        old, new = (
+            validation.number(name, value, low=-validation.LARGEST, high=validation.LARGEST)
+            for name, value in (("old_reward", old_reward), ("new_reward", new_reward))
+        )
+        self._amend("correct", agent, x, new - old, removes=False, reconsider=reconsider)
+
+    def retract(self, agent: int, x: ArrayLike, reward: float, *, reconsider: bool = False) -> None:
+        """Take back a sample of `agent`: arm `x`, shape (d,), that gave `reward`; else like `correct`."""
+        x = validation.vector("x", x, self._dim)
+        reward = validation.number("reward", reward, low=-validation.LARGEST, high=validation.LARGEST)
+        self._amend("retract", agent, x, -reward, removes=True, reconsider=reconsider)
+
+    def _amend(
+        self, what: str, agent: int, x: Vector, change: float, *, removes: bool, reconsider: bool
+    ) -> None:
+        agent = self._check_id(agent)
+        with self._change(what):
+            common, local = self.state.common, self.state.local
+            if common.withdrawn[agent]:
+                raise ValueError(f"the samples of agent {agent} have been withdrawn")
+            if lacks(local, agent, common.ridge, x):
+                raise ValueError(
+                    f"x must be an arm of which agent {agent} has a sample, got {validation.show(x)}"
+                )
+            if removes and local.pulls[agent] == 1:
+                forget_row(local, agent, common.ridge)
+            else:
+                amend_row(local, agent, x, change, removes)
+            self._amended(agent, x, change, removes)
+            if reconsider:
+                self.reserve(1)
+                self._reconsider(agent)
 
     # Agents come and go
 

@@ -75,7 +75,7 @@ from shoal.kernels.ucb import LANES, best_arm_of_factor, best_arm_of_width
 from shoal.policies.base import Policy
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
-from shoal.statistics import REFRESH_EVERY, Statistics, add_sample, is_steep, packed_problem
+from shoal.statistics import REFRESH_EVERY, Statistics, add_sample, amend_packed, is_steep, packed_problem
 from shoal.styles import LineStyle
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Tensor, Vector
 from shoal.validation import LARGEST, SMALLEST
@@ -268,14 +268,14 @@ class BASS(Policy):
                 known[strangers, ..., first:] = np.nan
                 known[first:, ..., strangers] = np.nan
         is_crossing = first > 0 and len(self.state.crowd.sizes) == 0
-        describe(state, 0 if is_crossing else first)
+        describe(state, 0 if is_crossing else first, len(active))
 
     def _derive(self, state: BASSState) -> None:
         active, n = state.common.active, len(state.degree)
         state.apart[:, -1:] &= as_set(np.ones(n, dtype=np.bool_))[-1:]  # no bits beyond the last agent
         state.degree[:] = count_absent(state.apart, as_set(active)) - active
         state.witness[...] = state.excess[...] = np.nan  # the test will find points
-        describe(state, 0)
+        describe(state, 0, n)
 
     def _problem(self, state: BASSState) -> str:
         if trouble := super()._problem(state):
@@ -361,6 +361,41 @@ class BASS(Policy):
             lent_by_other=int(local.pulls[j]) if shared else 0,
         )
 
+    def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
+        state, block = self.state, agent // WORD
+        amend_packed(state.lent[agent], x, change, removes, state.local.pulls[agent])
+        state.blocks[block] = state.lent[block * WORD : (block + 1) * WORD].sum(axis=0)
+        describe(state, agent, agent + 1)
+        measure(state, agent)
+
+    def _reconsider(self, agent: int) -> None:
+        state, n = self.state, self.n_agents
+        separated = np.zeros(n, dtype=np.bool_)
+        judge(state, agent, separated)
+        was = members(state.apart[agent], n)
+        separated[state.common.withdrawn] = was[state.common.withdrawn]
+        for other in np.flatnonzero(separated & ~was).tolist():
+            cut(state, agent, other, self.rounds)
+        joined = was & ~separated
+        for other in np.flatnonzero(joined).tolist():
+            for one, two in ((agent, other), (other, agent)):
+                state.apart[one, two // WORD] &= ~(np.int64(1) << (two % WORD))
+                state.degree[one] += state.common.active[two]
+        if len(state.witness):
+            for known in (state.witness, state.excess):
+                known[agent, ..., joined] = known[joined, ..., agent] = np.nan
+        first, second = state.cuts.pairs[: state.cuts.used[0]].T
+        mine = np.where(first == agent, second, first)
+        self._forget_cuts(((first == agent) | (second == agent)) & joined[mine])
+
+    def _forget_cuts(self, gone: Booleans) -> None:
+        """Take some of the cuts in use out of the log."""
+        pairs, rounds, used = self.state.cuts
+        stay = np.flatnonzero(~gone)
+        pairs[: len(stay)], rounds[: len(stay)] = pairs[stay], rounds[stay]
+        pairs[len(stay) :], rounds[len(stay) :] = 0, 0
+        used[0] = len(stay)
+
     def _edges(self) -> Booleans:
         return ~members(self.state.apart, self.n_agents)
 
@@ -392,12 +427,8 @@ class BASS(Policy):
                 known[agent] = known[..., agent] = np.nan
         if len(state.crowd.sizes):
             state.crowd.sizes[block] = np.abs(state.lent[here]).max()
-        describe(state, agent)
-        pairs, rounds, (used,) = state.cuts
-        stay = np.flatnonzero((pairs[:used] != agent).all(axis=1))
-        pairs[: len(stay)], rounds[: len(stay)] = pairs[stay], rounds[stay]
-        pairs[len(stay) :], rounds[len(stay) :] = 0, 0
-        state.cuts.used[0] = len(stay)
+        describe(state, agent, agent + 1)
+        self._forget_cuts((state.cuts.pairs[: state.cuts.used[0]] == agent).any(axis=1))
 
 
 @step("select", BASSState)
@@ -511,12 +542,37 @@ def screen_crowd(state: BASSState, agent: int, w: int, chosen: Integers) -> int:
 
 
 @compiled
-def describe(state: BASSState, first: int) -> None:
-    """Compute radius and place in the crowd, if there is one, of the agents from `first` on."""
-    for agent in range(first, state.radius.shape[0]):
+def describe(state: BASSState, first: int, stop: int) -> None:
+    """Compute radius and place in the crowd, if there is one, of the agents `first`, …, `stop` − 1."""
+    for agent in range(first, stop):
         state.radius[agent] = scaled_radius(state, agent)
         if state.crowd.sizes.shape[0] > 0:
             join_crowd(state, agent)
+
+
+@compiled
+def measure(state: BASSState, agent: int) -> None:
+    """Compute the distances of an agent's estimate from its witnesses, if there are any."""
+    local, work = state.local, state.scratch
+    if state.witness.shape[0] > 0:
+        excess_at(
+            local.theta_hat[agent], local.A[agent], state.witness[agent], work.rows, state.excess[agent]
+        )
+        if is_steep(local, agent):
+            add_rounding(local.A[agent], work.rows, state.excess[agent])
+
+
+@compiled
+def judge(state: BASSState, agent: int, separated: Booleans) -> None:
+    """Say of every other agent whether the test separates it from this one."""
+    local = state.local
+    for other in range(separated.shape[0]):
+        if other != agent:
+            _, _, separated[other] = search(
+                local.theta_hat[agent], local.A[agent], local.tail[agent], state.radius[agent],
+                local.theta_hat[other], local.A[other], local.tail[other], state.radius[other],
+                state.threshold, True, False, state.scratch.test,
+            )  # fmt: skip
 
 
 @inlined

@@ -89,6 +89,23 @@ class CLUB(ClusteredPolicy):
         state.widths[agent] = 1.0
         relabel(state)
 
+    def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
+        super()._amended(agent, x, change, removes)
+        self.state.widths[agent] = confidence_width(self.state.local.pulls[agent])
+
+    def _reconsider(self, agent: int) -> None:
+        state, theta = self.state, self.state.local.theta_hat
+        allowed = state.gamma * (state.widths[agent] + state.widths)
+        far = [distance(theta[agent], estimate) for estimate in theta] > allowed
+        joined = ~far & ~state.common.withdrawn
+        joined[agent] = False
+        newly = far & state.connected[agent]
+        state.connected[agent] = state.connected[:, agent] = joined
+        for times in (state.separation_time[agent], state.separation_time[:, agent]):
+            times[newly] = self.rounds
+            times[joined] = -1
+        relabel(state)
+
     def _join(self, state: CLUBState, first: int) -> None:
         super()._join(state, first)
         meets = ~state.common.withdrawn  # newcomers meet everyone who has left samples

@@ -75,6 +75,23 @@ class CMLB(ClusteredPolicy):
     Parameters = CMLBParameters
     State = CMLBState
 
+    def _reconsider(self, agent: int) -> None:
+        """Join the cluster of the nearest agent, if that is closer than γ; else be alone."""
+        state, old = self.state, int(self.state.labels[agent])
+        others = state.common.active & (np.arange(self.n_agents) != agent)
+        if not (state.formed[0] and state.common.active[agent] and others.any()):
+            return
+        theta = state.local.theta_hat
+        away = np.where(others, [distance(theta[agent], estimate) for estimate in theta], np.inf)
+        nearest = int(np.argmin(away))
+        if away[nearest] < state.gamma:
+            state.labels[agent] = state.labels[nearest]
+        elif (state.labels == old).sum() > 1:  # a cluster's id is free if no agent bears it
+            state.labels[agent] = np.setdiff1d(np.arange(self.n_agents), state.labels)[0]
+        self._derive(state)
+        for cluster in {old, int(state.labels[agent])}:
+            pool_cluster(state, cluster)
+
     def _join(self, state: CMLBState, first: int) -> None:
         super()._join(state, first)
         state.labels[first:] = np.arange(first, len(state.labels))

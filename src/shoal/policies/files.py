@@ -8,8 +8,6 @@ import ast
 import io
 import json
 import math
-import os
-import secrets
 import stat
 import zipfile
 from collections.abc import Callable, Mapping
@@ -20,6 +18,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from shoal import fields
+from shoal.atomic import write_whole
 from shoal.statistics import Statistics, make_statistics
 from shoal.types import AnyArray
 
@@ -58,15 +57,7 @@ def write_atomically(target: Path, content: bytes | memoryview) -> None:
     """Write a file such that a crash leaves the old one, or none, whoever else writes to it."""
     if target.exists() and not target.is_file():
         raise ValueError(f"path must name a file, got {target}, which is something else")
-    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
-    try:
-        with temporary.open("xb") as handle:
-            handle.write(content)
-            handle.flush()
-            os.fsync(handle.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(target, content)
 
 
 def read(path: Path) -> Contents:

@@ -45,6 +45,7 @@ from shoal.policies.clusters import (
 from shoal.policies.drift import (
     EVERY,
     MOVED,
+    RECENT,
     RESIDUALS,
     Drift,
     add_last,
@@ -58,7 +59,7 @@ from shoal.policies.drift import (
 )
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, Pending, expect_alone, step
-from shoal.statistics import Statistics, add_sample, packed_problem
+from shoal.statistics import Statistics, add_sample, amend_packed, packed_problem
 from shoal.styles import LineStyle
 from shoal.types import Integers, Matrix, Vector
 from shoal.validation import LARGEST, SMALLEST
@@ -350,10 +351,10 @@ class ClusterMixture(ClusteredPolicy):
 
     def explain(self, agent: int, other: int) -> MembershipExplanation:
         """Say whether two agents belong together, as far as is known, and what they lend each other."""
-        i, j = self._check_agent(agent), self._check_agent(other)
-        if i == j:
-            raise ValueError(f"other must differ from agent, got {other!r} twice")
         with self.lock:
+            i, j = self._check_agent(agent), self._check_agent(other)
+            if i == j:
+                raise ValueError(f"other must differ from agent, got {other!r} twice")
             (label_i, label_j), pulls = self.labels[[i, j]].tolist(), self.pulls
             forgot_agent, forgot_other = self.forgot[[i, j]].tolist()
             ours, theirs = self.posterior(i), self.posterior(j)
@@ -392,6 +393,38 @@ class ClusterMixture(ClusteredPolicy):
             clusters.removed[cluster] += 1
             if clusters.sizes[:, cluster].sum() == 0:
                 dissolve(members, clusters, cluster)
+
+    def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
+        state, left = self.state, int(self.state.local.pulls[agent])
+        amend_packed(raw_of(state.pool, agent), x, change, removes, left)
+        if self._parameters.drift:
+            self._amend_history(agent, x, change, removes, left)
+        lend(state.pool, agent)
+        if removes and left >= self.dim and state.residuals[agent] > 0:  # its errors stay, one fewer of them
+            state.errors[agent] *= (state.residuals[agent] - 1) / state.residuals[agent]
+            state.residuals[agent] -= 1
+            self._forget_noise(state)
+        if state.labels[agent] >= 0:
+            sum_anew(state.pool, state.labels[agent])
+            if self._parameters.drift:
+                self._restart_latest()
+
+    def _amend_history(self, agent: int, x: Vector, change: float, removes: bool, left: int) -> None:
+        """Put a sample right where the agent's samples are kept one by one, or among those before."""
+        drift, d = self.state.drift, self.dim
+        order = (drift.newest[agent] - np.arange(drift.held[agent])) % RECENT  # the latest first
+        last = drift.ring[agent, order]
+        found = (last[:, :d] == x).all(axis=1) & ((last[:, d] == -change) | (not removes))
+        if not found.any():
+            amend_packed(drift.past[agent], x, change, removes, max(left - int(drift.held[agent]), 0))
+            return
+        position = int(np.argmax(found))
+        if not removes:
+            drift.ring[agent, order[position], d] += change
+            return
+        drift.ring[agent, order[position:-1]] = last[position + 1 :]
+        drift.ring[agent, order[-1]] = 0.0
+        drift.held[agent] -= 1
 
     def _withdraw(self, agent: int) -> None:
         state, (model, members, clusters, _) = self.state, self.state.pool

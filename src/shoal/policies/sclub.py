@@ -79,6 +79,11 @@ class SCLUB(ClusteredPolicy):
         for other in range(self.n_agents):  # it may have been in any of them when the stage began
             remember(state, other)
 
+    def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
+        if self.state.labels[agent] >= 0:
+            renew(self.state, self.state.labels[agent])
+            remember(self.state, self.state.labels[agent])
+
     def _join(self, state: SCLUBState, first: int) -> None:
         super()._join(state, first)
         self._derive(state)
