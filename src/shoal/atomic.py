@@ -32,9 +32,11 @@ def write_whole(path: Path, content: Any) -> None:
             os.fsync(handle.fileno())
         temporary.replace(path)
     except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(error.errno, f"could not be written: {reason}", str(path)) from None
+    finally:  # it is there only if something went wrong, an interrupt included
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise OSError(error.errno, f"could not be written: {error.strerror}", str(path)) from None
     if sys.platform != "win32":  # a rename is on the disk once its directory is
         handle_of_directory = os.open(path.parent, os.O_RDONLY)
         try:

@@ -41,26 +41,26 @@ class Size:
     name: str
     times: int = 1
     plus: int = 0
+    grows: bool = True
+    """Whether it may change when agents are added."""
 
     def __add__(self, other: int) -> "Size":
         return replace(self, plus=self.plus + other)
 
     def __rmul__(self, other: int) -> "Size":
-        return Size(self.name, self.times * other, self.plus * other)
+        return Size(self.name, self.times * other, self.plus * other, self.grows)
 
     def of(self, sizes: Sizes) -> int:
         return self.times * sizes[self.name] + self.plus
 
 
-FIXED = ("dim", "triangle", "packed")
-"""Sizes that never change."""
 AGENTS = Size("agents")
 BLOCKS = Size("blocks")
 """Agents over 64, rounded up."""
-DIM = Size("dim")
-TRIANGLE = Size("triangle")
+DIM = Size("dim", grows=False)
+TRIANGLE = Size("triangle", grows=False)
 """Entries of the lower triangle of a (d, d) matrix."""
-PACKED = Size("packed")
+PACKED = Size("packed", grows=False)
 """The triangle and a vector."""
 CLUSTERS = Size("clusters")
 ROWS = Size("rows")
@@ -82,7 +82,7 @@ class Field:
     nan: bool = False
     """Whether NaN is a value."""
     own: bool = False
-    """Whether entry i may be −1 − i: alone."""
+    """Whether entries of row i may be −1 − i: alone."""
     dtype: Any = None
     """Type of the entries; by default as the annotation says."""
     count: str = ""
@@ -162,13 +162,13 @@ class Leaf(NamedTuple):
     @property
     def is_table(self) -> bool:
         """Whether an axis other than the first may grow."""
-        return any(isinstance(size, Size) and size.name not in FIXED for size in self.field.shape[1:])
+        return any(isinstance(size, Size) and size.grows for size in self.field.shape[1:])
 
     @property
     def lead(self) -> Size | None:
         """The size that the first axis has, where that may grow."""
         first = self.field.shape[0] if self.field.shape and not self.field.count else 0
-        if isinstance(first, int) or first.name in FIXED:
+        if isinstance(first, int) or not first.grows:
             return None
         return replace(self.names[first.name], plus=first.plus) if first.name in self.names else first
 
@@ -418,7 +418,8 @@ def problem(leaf: Leaf, array: AnyArray, sizes: Sizes) -> str:
         return f"holds the byte {largest} as a truth value" if largest > 1 else ""
     low, below = leaf.field.low, leaf.below(sizes)
     if leaf.field.own:
-        array = np.where(array == -1 - np.arange(len(array)), 0, array)
+        rows = np.arange(len(array)).reshape(-1, *[1] * (array.ndim - 1))
+        array = np.where(array == -1 - rows, 0, array)
     least, greatest = array.min(), array.max()
     if array.dtype.kind == "f":
         if leaf.field.nan:

@@ -3,9 +3,11 @@
 import html
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.browser import Opened, needs_browser, open_browser
 
 import shoal
 from shoal.experiments.report import KINDS, gather, headline, notices, scenario_sentence, write_report
@@ -14,6 +16,7 @@ from shoal.experiments.runner import run_experiment
 from shoal.experiments.spec import parse_spec
 from shoal.experiments.summaries import best_row, paired_with
 from shoal.paper import reproduce
+from shoal.policies import registry
 from shoal.reporting import render
 
 GRID = """
@@ -152,34 +155,55 @@ def test_only_presets_get_the_sections_of_the_paper(results: Path, page: Path, t
         write_report(results)
 
 
-def test_policies_of_the_user_s_own_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Mine(shoal.Independent):
-        name = "mine"
+class Plain:
+    """A policy of a user's own, which does not say how it is drawn."""
 
-    class Plain:
-        def __init__(self, n_agents: int, dim: int) -> None: ...
-        def select(self, agent: int, arms: object) -> int:
-            return 0
+    def __init__(self, n_agents: int, dim: int) -> None: ...
+    def select(self, agent: int, arms: object) -> int:
+        return 0
 
-        def update(self, agent: int, x: object, reward: float) -> None: ...
+    def update(self, agent: int, x: object, reward: float) -> None: ...
 
-    from shoal.policies import registry
 
-    for name, policy in (("mine", Mine), ("first", Plain), ("second", type("Other", (Plain,), {}))):
-        monkeypatch.setitem(registry._registered, name, policy)
-    text = GRID.split("[[methods]]")[0]
-    for name in ("mine", "first", "second"):
-        text += f'[[methods]]\nid = "{name}"\npolicy = "{name}"\n'
-    run_experiment(parse_spec(text.encode(), source="own.toml"), tmp_path, jobs=1, only="near")
-    page = write_report(tmp_path).read_text(encoding="utf-8")
-    data = re.search(r'<script type="application/json" id="chart-data">(.*?)</script>', page, re.S)
+class Fancy(Plain):
+    """One with a marker that the page's script has not heard of."""
+
+    line_style = shoal.BASS.line_style._replace(marker="$f$")
+
+
+@pytest.fixture(scope="module")
+def own_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The report on policies of a user's own."""
+    out = tmp_path_factory.mktemp("own")
+    with pytest.MonkeyPatch.context() as patch:
+        own = {"mine": type("Mine", (shoal.Independent,), {"name": "mine"}), "fancy": Fancy}
+        own |= {name: type(name, (Plain,), {}) for name in ("first", "second")}
+        text = GRID.split("[[methods]]")[0]
+        for name, policy in own.items():
+            patch.setitem(registry._registered, name, policy)
+            text += f'[[methods]]\nid = "{name}"\npolicy = "{name}"\n'
+        run_experiment(parse_spec(text.encode(), source="own.toml"), out, jobs=1, only="near")
+        yield write_report(out)
+
+
+def test_policies_of_the_user_s_own_are_told_apart(own_page: Path) -> None:
+    text = own_page.read_text(encoding="utf-8")
+    data = re.search(r'<script type="application/json" id="chart-data">(.*?)</script>', text, re.S)
     assert data is not None
     series = json.loads(data[1])["regret-near"]["series"]
-    assert {entry["method"]: entry["marker"] for entry in series} == {
-        "mine": "x",
-        "first": "v",
-        "second": "X",
-    }
+    markers = {entry["method"]: entry["marker"] for entry in series}
+    assert markers == {"mine": "x", "fancy": "$f$", "first": "v", "second": "X"}
+
+
+@needs_browser
+def test_policies_of_the_user_s_own_are_drawn(own_page: Path) -> None:
+    with open_browser() as browser:
+        opened = Opened(browser, own_page)
+        assert opened.view.locator("figure.live").count() == 3
+        assert opened.complaints == []
+        whole = opened.pixels()
+        opened.first.get_by_label("second", exact=True).uncheck()
+        assert opened.pixels() != whole
 
 
 def test_harness_and_reporting_name_nothing_of_the_paper() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.browser import Opened, needs_browser, open_browser
 from tests.paper.test_theory import TINY
 
 from shoal.experiments.measurements import Measurement, keep_outcome
@@ -443,58 +444,11 @@ def test_a_difference_that_may_be_chance_is_said(tmp_path: Path) -> None:
 
 # The page in a browser
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
-needs_browser = pytest.mark.skipif(
-    CHROMIUM is None, reason="no chromium here: the page is not tried in a browser"
-)
-
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield launched
-        launched.close()
-
-
-class Opened:
-    """A page with everything it complained about or asked for."""
-
-    def __init__(self, browser: Any, path: Path, **options: Any) -> None:
-        self.view = browser.new_page(**{"viewport": {"width": 1200, "height": 900}, **options})
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.view.on("console", lambda message: self.complaints.append(message.text))
-        self.view.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.view.on("request", lambda request: self.requests.append(request.url))
-        self.view.goto(path.as_uri())
-        self.first = self.view.locator("figure.live").first
-        self.first.scroll_into_view_if_needed()
-
-    def pixels(self) -> bytes:
-        """The first chart's picture, as drawn."""
-        return bytes(self.first.locator(".plot canvas").first.screenshot())
-
-    def round(self) -> int:
-        """The round that the first chart's list is about."""
-        found = re.search(r"Round ([\d,]+)", self.first.locator(".reading").inner_text())
-        assert found is not None
-        return int(found[1].replace(",", ""))
-
-    def value(self, label: str) -> str:
-        """What the first chart's list says of a method."""
-        row = self.first.locator("ul.methods li", has_text=label)
-        return str(row.locator("output").inner_text())
+    with open_browser() as opened:
+        yield opened
 
 
 @needs_browser

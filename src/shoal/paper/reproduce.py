@@ -5,11 +5,11 @@ from typing import Any
 
 from shoal.experiments import report as harness
 from shoal.experiments.measurements import Measurement
-from shoal.experiments.results import SPEC, load_results
 from shoal.experiments.runner import Completion, run_experiment
-from shoal.experiments.spec import ExperimentSpec, load_spec
+from shoal.experiments.spec import ExperimentSpec
 from shoal.paper import illustrations, measuring, real_data, report
 from shoal.paper.presets import is_preset
+from shoal.reporting import render
 
 
 def measurements(spec: ExperimentSpec) -> list[Measurement]:
@@ -30,6 +30,8 @@ def write_report(out: Path) -> Path:
     ResultsError, SpecError
         If there are no results, or they or their spec cannot be read.
     """
-    load_results(out)  # says what is wrong with them, if something is
-    of_paper = is_preset(load_spec(out / SPEC))
-    return report.write_report(out) if of_paper else harness.write_report(out)
+    found = harness.gather(Path(out))
+    directory = found.directory / "report"
+    if is_preset(found.spec):
+        return render.write(report.document(report.reproduction(found), directory), directory)
+    return render.write(harness.document(found, directory), directory)
