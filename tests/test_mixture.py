@@ -47,13 +47,13 @@ def check(policy: shoal.ClusterMixture) -> None:
         there = members.labels == k
         assert clusters.sizes[k, 0] == (there[:, 0] & active).sum()
         assert clusters.sizes[k, 1:].tolist() == there[:, 1:].sum(axis=0).tolist()
-        assert clusters.removed[k] == (there[0] & ~active).sum()
+        assert clusters.removed[k] == (there[:, 0] & ~active).sum()
         assert (clusters.sizes[k].sum() > 0) == (k in used)
         fresh = members.lent[there].sum(axis=0)
         size = max(policy.parameters["ridge"], largest(fresh, d))
         np.testing.assert_allclose(clusters.sums[k], fresh, rtol=0.0, atol=1e-9 * size)
         np.testing.assert_allclose(
-            clusters.pending[1 + k], state.common.pending.sums[there[0]].sum(axis=0), atol=1e-9
+            clusters.pending[1 + k], state.common.pending.sums[there[:, 0]].sum(axis=0), atol=1e-9
         )
         if k in used:
             assert not clusters.outdated[k]
