@@ -1,7 +1,7 @@
-"""Play a policy in an environment: a loop for compiled policies, one for plain ones, the same traces.
+"""Play a policy in an environment: one loop for compiled policies, one for plain ones, the same traces.
 
-What the environment draws (order of agents, noise) comes from the run's seed alone, in the order of
-events, so that policies are compared on the same draws.
+What the environment draws (order of agents, noise) depends only on the run's seed and is drawn in the order
+of events, so policies are compared on the same draws.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,12 +20,12 @@ from shoal.policies.steps import choose, observe, revise
 from shoal.types import Integers, Matrix, Tensor, Vector
 
 BLOCK_EVENTS = 8192
-"""Pulls whose draws are made together: bounds the memory of a run."""
+"""Number of pulls drawn at once; limits the memory of a run."""
 BLOCK_PAIRS = 2**22
-"""Pairs of agents that the pulls of a block may concern: bounds what a policy has to reserve for it."""
+"""Number of pairs of agents that a block may concern; limits what a policy has to reserve for it."""
 
 PullingWord = Literal["asynchronous", "synchronous", "zipf"]
-"""The words for who pulls when; see `simulate`."""
+"""Who pulls when; see `simulate`."""
 
 Pulling = str | Sequence[int] | Sequence[Sequence[int]] | Integers
 
@@ -42,7 +42,7 @@ class Trace:
     choices: Integers
     """(events,) which arm."""
     rewards: Vector
-    """(events,) what it gave."""
+    """(events,) its reward."""
     regret: Vector
     """(rounds,) cumulative pseudo-regret over all agents after each round."""
     recorded: Integers
@@ -52,7 +52,7 @@ class Trace:
     edges: Integers
     """(points,) number of edges; −1 without a graph."""
     communication: Integers
-    """(points,) communication cost so far; −1 where the policy does not count it."""
+    """(points,) communication cost so far; −1 if the policy does not count it."""
     cuts: Integers | None
     """(cuts, 3) each edge that was cut, as two agents and a round; None for policies that cut none."""
     n_agents: int
@@ -94,21 +94,21 @@ def simulate(
     Parameters
     ----------
     policy : Policy, or any object with `select(agent, arms)` and `update(agent, x, reward)`
-        Its state moves on: pass a fresh one for an independent run. Played again, it continues where it was,
-        and its rounds, separation times and communication cost go on from there.
+        It keeps its state: pass a fresh one for an independent run. A policy that is played again continues
+        where it stopped, and so do its rounds, separation times and communication cost.
     environment : Environment
     horizon : int
         Number of rounds.
     seed : int
         Seed of the order of agents and of the noise.
     pulling : "asynchronous", "synchronous", "zipf" or a schedule
-        One agent drawn uniformly per round; every agent in every round; one agent per round, drawn with
-        probability proportional to 1/rank, where the seed ranks the agents at random; or, for each round, an
+        One agent per round, drawn uniformly; every agent in every round; one agent per round, drawn with
+        probability proportional to 1/rank, with ranks drawn at random from the seed; or, for each round, an
         agent or a sequence of distinct agents. In a round all choices precede all updates.
     points : int
-        Number of rounds, evenly spread and ending with the last, after which the graph is looked at.
+        Number of rounds, evenly spaced and ending with the last, after which the graph is recorded.
     progress : callable, optional
-        Called now and then with the number of rounds played since the last call.
+        Called from time to time with the number of rounds played since the last call.
 
     Examples
     --------
@@ -126,6 +126,7 @@ def simulate(
             "seed must be an integer, got None: a run without a seed cannot be compared or repeated"
         )
     _check_fit(policy, environment)
+    # Two streams: the order of agents stays the same if the noise is drawn differently, and vice versa.
     order, noise_source = (np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(2))
     offsets, agents = _draw_schedule(pulling, environment.n_agents, horizon, order)
 
@@ -151,6 +152,7 @@ def simulate(
         pulling_now = agents[first_event:last_event]
         means = environment.rewards_in(arms, rounds, pulling_now, first=start + 1)
         by_arm, noise = environment.draw_rewards(means, pulling_now, noise_source)
+        # Stop after each recorded round of the block to look at the graph.
         marks = np.flatnonzero((recorded > start) & (recorded <= stop))
         for begin, end in zip([start, *recorded[marks]], [*recorded[marks], stop], strict=True):
             if begin < end:
@@ -179,7 +181,7 @@ def simulate(
 
 
 def recorded_rounds(horizon: int, points: int) -> Integers:
-    """The rounds after which `simulate` records its curves: `points` at most, even, the last among them."""
+    """The rounds after which `simulate` records its curves: at most `points`, evenly spaced, to the last."""
     return np.unique(np.linspace(0, horizon, min(points, horizon) + 1).round().astype(np.int64))[1:]
 
 
@@ -196,7 +198,10 @@ def play(
     rewards: Vector,
     regret: Vector,
 ) -> None:
-    """Play consecutive rounds into the last three arrays; round r is `offsets[r]`, …, `offsets[r+1] − 1`."""
+    """Play consecutive rounds and fill the last three arrays.
+
+    Round r consists of the events `offsets[r]`, …, `offsets[r+1] − 1`.
+    """
     clock = state.common.clock
     for r in range(offsets.shape[0] - 1):
         t = clock[0] + 1
@@ -211,13 +216,14 @@ def play(
                 best = max(best, means[event, other])
             regret[r] += best - means[event, k]
             observe(state, agents[event], choosable[k], rewards[event], t)
+        # After all observations, so that whom agents share with depends on the whole round.
         for event in range(offsets[r], offsets[r + 1]):
             revise(state, agents[event], t)
         clock[0] = t
 
 
 def _runs_compiled(policy: Any) -> bool:
-    """Whether a policy is one of ours whose choices and updates nobody has replaced by their own."""
+    """Whether a policy is a `Policy` that does not override `select` or `update`."""
     kind = type(policy)
     return isinstance(policy, Policy) and kind.select is Policy.select and kind.update is Policy.update
 
@@ -256,7 +262,7 @@ def _play_plain(
 
 
 def _blocks(offsets: Integers, events: int) -> Iterator[tuple[int, int]]:
-    """Consecutive ranges of rounds of about so many events."""
+    """Consecutive ranges of rounds with at most `events` events each, but at least one round."""
     start, horizon = 0, len(offsets) - 1
     while start < horizon:
         stop = int(np.searchsorted(offsets, offsets[start] + events, side="right")) - 1
@@ -304,11 +310,11 @@ def _check_fit(policy: Any, environment: Environment) -> None:
         if has is not None and has != needs:
             raise ValueError(f"policy has {name} = {has}, the environment {needs}")
     if isinstance(policy, Policy) and not policy.state.common.active.all():
-        raise ValueError("policy must not have removed agents: an environment draws from all of them")
+        raise ValueError("policy must not have removed agents: an environment draws from all agents")
 
 
 def _look_at(policy: Any, labels: Integers | None, true_edges: int) -> tuple[float, int, int]:
-    """F1 score, number of edges and communication cost, as far as the policy shows them."""
+    """F1 score, number of edges and communication cost, as far as the policy has them."""
     cost = getattr(policy, "communication_cost", -1)
     if isinstance(policy, Policy):
         edges, found = policy.count_edges(labels)

@@ -1,6 +1,6 @@
-"""Agents with made-up parameters: the paper's two benchmarks, and cases that its assumptions exclude.
+"""Synthetic environments: the paper's two benchmarks, and cases that its assumptions exclude.
 
-These are arms that change every round, agents on a line without clusters, and agents that change their minds.
+These are arms that change every round, agents on a line without clusters, and agents whose parameters change.
 """
 
 import math
@@ -12,7 +12,7 @@ from shoal.environments.base import Environment, Noise, NoiseScale, equal_cluste
 from shoal.types import Integers, Matrix, Tensor
 
 BLOCK = 256
-"""Rounds whose arms are drawn together in `ChangingArms`."""
+"""Number of rounds whose arms `ChangingArms` draws at once."""
 
 
 class SyntheticClusters(Environment):
@@ -76,16 +76,16 @@ class SyntheticClusters(Environment):
 class ChangingAgents(SyntheticClusters):
     """`SyntheticClusters` whose agents change their parameters once.
 
-    After round `change_after` the agents' parameters are dealt out anew, by a random permutation: clusters
-    keep their sizes, and about one agent in `n_clusters` keeps its parameter. Arms are those of
-    `SyntheticClusters` with the same seed, and stay.
+    After round `change_after` a random permutation reassigns the parameters among the agents: clusters keep
+    their sizes, and about one agent in `n_clusters` keeps its parameter. The arms are those of
+    `SyntheticClusters` with the same seed, and do not change.
 
     Parameters
     ----------
     n_agents, dim, n_clusters, angle
         As for `SyntheticClusters`.
     change_after : int
-        Rounds with the first parameters.
+        Number of rounds before the change.
     arms_per_cluster, arm_spread, noise, noise_scale
         As for `SyntheticClusters`.
     seed : int or None
@@ -96,7 +96,7 @@ class ChangingAgents(SyntheticClusters):
     theta_after : (N, d)
         True parameters after the change; `theta_star` and `mean_rewards` are those before it.
     labels : None
-        No clustering is true in all rounds, so there is none to score a graph against, or to pool by.
+        No clustering is true in all rounds, so there is none to score a graph against or to pool by.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Continuum(Environment):
     """Agents on a line, without clusters: `θ_i = θ_0 + spread z_i u`, z_i uniform in [−1, 1].
 
     θ_0 and u are random orthonormal vectors. Arms are scattered as in `SyntheticClusters`, around points of
-    the same line, evenly spaced from one end to the other: `x = c + arm_spread ‖c‖ g`, g standard normal.
+    the same line, evenly spaced from end to end: `x = c + arm_spread ‖c‖ g`, g standard normal.
 
     Parameters
     ----------
@@ -210,7 +210,7 @@ class Continuum(Environment):
     ) -> None:
         n_agents, dim = validation.positive_int("n_agents", n_agents), validation.positive_int("dim", dim)
         if dim < 2:
-            raise ValueError(f"dim must be at least 2, for a line beside its middle's direction, got {dim}")
+            raise ValueError(f"dim must be at least 2, for a line orthogonal to its midpoint, got {dim}")
         spread = validation.number("spread", spread, low=0.0)
         n_arms = validation.positive_int("n_arms", n_arms)
         arm_spread = validation.number("arm_spread", arm_spread, low=0.0)
@@ -224,7 +224,7 @@ class Continuum(Environment):
 
 
 class ChangingArms(Environment):
-    """Clusters on the unit sphere, with arms drawn anew from the unit ball in every round.
+    """Clusters on the unit sphere, with new arms from the unit ball in every round.
 
     Parameters
     ----------
@@ -269,8 +269,9 @@ class ChangingArms(Environment):
         return np.asarray(np.einsum("nkd,nd->nk", arms[rounds - first], self.theta_star[agents]))
 
     def _block(self, index: int) -> Tensor:
-        rng = self._rng(1 + index)
+        rng = self._rng(1 + index)  # a stream per block, so that any rounds can be drawn on their own
         directions = _on_sphere(rng.standard_normal(self._shape))
+        # The radius of a uniform point of the ball has density proportional to r^(d−1).
         return np.asarray(directions * rng.random((*self._shape[:2], 1)) ** (1.0 / self._shape[2]))
 
     def _rng(self, stream: int) -> np.random.Generator:
@@ -278,13 +279,13 @@ class ChangingArms(Environment):
 
 
 def _entropy(seed: int | None) -> int:
-    """The seed, or where there is none, one drawn once."""
+    """The seed, or a random one if it is None."""
     seed = validation.seed_or_none("seed", seed)
     return int(np.random.default_rng().integers(2**63)) if seed is None else seed
 
 
 def _scatter(around: Matrix, spread: float, rng: np.random.Generator) -> Matrix:
-    """Arms, one near each of these points: `c + spread ‖c‖ g`, g standard normal."""
+    """One arm near each of these points: `c + spread ‖c‖ g`, g standard normal."""
     norms = np.linalg.norm(around, axis=1, keepdims=True)
     return np.asarray(around + spread * norms * rng.standard_normal(around.shape))
 
