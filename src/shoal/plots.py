@@ -48,7 +48,7 @@ def plot_ellipsoids(
     dims : pair of int
         The two coordinates to show.
     ax : matplotlib Axes, optional
-        Where to draw; a new figure when it is left out.
+        Where to draw; by default on a new figure.
 
     Returns
     -------
@@ -78,7 +78,7 @@ def plot_graph(
     labels : sequence of int, optional
         Groups, one label per agent, e.g. the true clusters; by default the connected components of the graph.
     ax : matplotlib Axes, optional
-        Where to draw; a new figure when it is left out.
+        Where to draw; by default on a new figure.
 
     Returns
     -------
@@ -151,7 +151,7 @@ def plot_regret(
         One per trace, unless `traces` is a mapping; by default "run 0", "run 1", …. A label that starts with
         the name of a policy gets its colour.
     ax : matplotlib Axes, optional
-        Where to draw; a new figure when it is left out.
+        Where to draw; by default on a new figure.
 
     Returns
     -------

@@ -389,9 +389,9 @@ def factorise(ratings: Ratings, settings: Fill) -> Factors:
     if not all(np.isfinite(part).all() for part in (algorithm.bu, algorithm.bi, algorithm.pu, algorithm.qi)):
         farthest = float(np.abs(ratings.rewards - ratings.rewards.mean()).max())
         raise ValueError(
-            f"rewards could not be factorised: their standard deviation is {spread:g} and the one farthest from "
-            f"their mean is {farthest / spread:.3g} times that away. Use fill='tuned', which scales them, or "
-            "scale them yourself; clip outliers"
+            f"rewards could not be factorised: their standard deviation is {spread:g} and the largest "
+            f"distance from their mean is {farthest / spread:.3g} times that. Use fill='tuned', which scales "
+            "them, or scale them yourself; clip outliers"
         )
     # Factors start at random values. Without a reward nothing corrects them, and zero is a better guess.
     algorithm.pu[np.bincount(ratings.agents, minlength=len(ratings.agent_ids)) == 0] = 0.0
@@ -420,7 +420,7 @@ def means_only(ratings: Ratings) -> Factors:
 
 
 class _TrainingSet:
-    """The part of a `Trainset` that surprise's SVD uses. Its own keeps lists of tuples, which are far larger."""
+    """The part of surprise's `Trainset` that SVD uses. The original's lists of tuples are far larger."""
 
     def __init__(self, ratings: Ratings, scale: float) -> None:
         self._ratings, self._scale = ratings, scale
