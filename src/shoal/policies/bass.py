@@ -39,7 +39,16 @@ from shoal.kernels.bits import (
 )
 from shoal.kernels.compiled import compiled, inlined
 from shoal.kernels.graphs import distance, pairs_of, pairs_within, separation_times
-from shoal.kernels.linalg import add_packed, cholesky, dot, solve_cholesky, sum_packed, trace, unpack
+from shoal.kernels.linalg import (
+    add_packed,
+    add_row,
+    cholesky,
+    dot,
+    solve_cholesky,
+    sum_packed,
+    trace,
+    unpack,
+)
 from shoal.kernels.separation import (
     APART,
     EPS,
@@ -62,7 +71,7 @@ from shoal.kernels.separation import (
 )
 from shoal.kernels.separation import LANES as PAIRS
 from shoal.kernels.twofold import add_scaled, add_to_diagonal, cholesky_twofold
-from shoal.kernels.ucb import LANES, best_arm_of_factor
+from shoal.kernels.ucb import LANES, best_arm_of_factor, best_arm_of_width
 from shoal.policies.base import Policy
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
@@ -427,7 +436,23 @@ def select(state: BASSState, agent: int, arms: Matrix, t: int) -> int:
     factor_pool(state, agent)
     width = state.common.alpha * math.sqrt(math.log(t + 1.0))
     work = state.scratch
+    if state.common.pending.total[0] > 0:
+        return select_pending(state, agent, arms, width)
     return best_arm_of_factor(work.L, work.total[-arms.shape[1] :], arms, width, work.lanes)
+
+
+@inlined
+def select_pending(state: BASSState, agent: int, arms: Matrix, width: float) -> int:
+    """The choice while rewards are due: what the pool waits for narrows the width. After `factor_pool`."""
+    work, pending, apart = state.scratch, state.common.pending, state.apart[agent]
+    theta_hat, L = work.test.vectors[0], work.L
+    solve_cholesky(L, work.total[-arms.shape[1] :], theta_hat)
+    for j in range(pending.counts.shape[0]):
+        if pending.counts[j] > 0 and not has_bit(apart, j):
+            add_row(1.0, pending.sums[j], work.total[: pending.sums.shape[1]])
+    unpack(work.total, state.common.ridge, L)
+    cholesky(L, L)
+    return best_arm_of_width(theta_hat, L, arms, width, work.test.vectors[1])
 
 
 @step("observe", BASSState)
