@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import shoal
+from shoal.kernels import compiled
 from shoal.kernels.compiled import FLOORS
 
 RUN = (
@@ -120,3 +121,80 @@ def test_another_package_s_policy_leaves_no_trace_and_is_never_stale(tmp_path: P
     module.write_text(OTHER.replace("CHOICE", "11"))
     assert play(PLAY_OTHER, str(tmp_path)) == ["{11}", "11"]
     assert play(RUN, "")[-1].startswith("hits")
+
+
+# What a user sees of it
+
+FIRST = """
+import warnings
+import shoal.kernels.compiled as compiled
+{before}
+import numpy as np, shoal
+policy = shoal.Independent(2, 2, alpha=0.5)
+policy.update(0, np.eye(2)[policy.select(0, np.eye(2))], 1.0)
+print(sum(sum(d.stats.cache_hits.values()) > 0 for d in compiled._narrator.known))
+"""
+
+
+def first_call(cache: Path | str, before: str = "") -> tuple[int, str]:
+    """How many functions a first `select` and `update` find in a cache, and what stands on stderr."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
+    environment.pop("NUMBA_DISABLE_JIT", None)
+    program = FIRST.format(before=before)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    return int(done.stdout), done.stderr
+
+
+@pytest.mark.slow
+def test_a_line_says_that_it_compiles_and_only_then(tmp_path: Path) -> None:
+    hits, said = first_call(tmp_path)
+    assert hits == 0
+    assert said.splitlines() == [
+        f"shoal: compiling, which takes some seconds, once; kept in {next((tmp_path / 'shoal').iterdir())}"
+    ]
+    hits, said = first_call(tmp_path)
+    assert hits >= 2
+    assert said == ""
+    # The same cache, where it can only be read: a container whose image ran `shoal warm`.
+    held = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    again, said = first_call(tmp_path, before="compiled._can_write = lambda directory: False")
+    assert (again, said) == (hits, "")
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == held
+
+
+@pytest.mark.slow
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    wanted = tmp_path / "file" / "cache"  # below a file there is no directory, not even for root
+    _, said = first_call(wanted, before=f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}")
+    assert (
+        f"RuntimeWarning: compiled code cannot be kept in {wanted / 'shoal'}. It goes to {tmp_path}" in said
+    )
+    assert "Set NUMBA_CACHE_DIR" in said
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="temporary directories are the user's own")
+@pytest.mark.parametrize("hostile", ["open", "link", "file"])
+def test_cached_code_is_never_taken_from_a_directory_that_others_can_write(
+    hostile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    planted = tmp_path / f"shoal-{os.getuid()}"
+    if hostile == "open":
+        planted.mkdir()
+        planted.chmod(0o777)
+    elif hostile == "link":
+        planted.symlink_to(tmp_path)
+    else:
+        planted.write_text("")
+    assert compiled._private_directory() != planted
+    if hostile == "open":
+        planted.chmod(0o700)
+        assert compiled._private_directory() == planted

@@ -2,19 +2,24 @@
 
 Numba's cache notices a change in the file of the function it cached, not in the files of the functions
 that one calls. So the cache lives in a directory named after a hash of the sources of all compiled code.
+
+A cache that was filled beforehand (`shoal warm`) also serves where it can only be read, as in a container.
 """
 
 import contextlib
 import hashlib
 import os
+import stat
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core import caching, event
 
 config: Any = numba.config
 
@@ -54,11 +59,16 @@ def _compile(function: Function, **more: Any) -> Function:
     outer = config.CACHE_DIR
     config.CACHE_DIR = str(cache_directory())  # read once, when the decorator below runs
     try:
-        dispatcher: Any = numba.njit(**{**OPTIONS, **more}, cache=True)(function)
+        with _without_trying_to_write():
+            dispatcher: Any = numba.njit(**{**OPTIONS, **more}, cache=True)(function)
     finally:
         config.CACHE_DIR = outer
-    _lock_saves(dispatcher)
+    _guard_saves(dispatcher)
+    _narrator.known.add(dispatcher)
     return cast(Function, dispatcher)
+
+
+# Where compiled code is kept
 
 
 @cache
@@ -66,13 +76,19 @@ def cache_directory() -> Path:
     """Where compiled code is kept: in `$NUMBA_CACHE_DIR` or the user's cache, by a hash of the sources."""
     package = Path(__file__).parents[1]
     sources = [path for name in FLOORS for path in sorted((package / name).rglob("*.py")) or [package / name]]
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources))
-    directory = _cache_root() / digest.hexdigest()[:16]
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError:  # a read-only home: compile anew in each boot, but do compile
-        directory = Path(tempfile.gettempdir()) / f"shoal-{os.getuid()}" / directory.name
-        directory.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+    wanted = _cache_root() / digest
+    if _can_write(wanted) or _is_filled(wanted):
+        return wanted
+    directory = _private_directory() / digest
+    directory.mkdir(exist_ok=True)
+    warnings.warn(
+        f"compiled code cannot be kept in {wanted.parent}. It goes to {directory.parent}, and when that is "
+        "emptied all is compiled again. Set NUMBA_CACHE_DIR to a directory that can be written, or that "
+        "`shoal warm` has filled.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
     return directory
 
 
@@ -84,12 +100,62 @@ def _cache_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shoal" / "compiled"
 
 
-def _lock_saves(dispatcher: Any) -> None:
+def _can_write(directory: Path) -> bool:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=directory).close()
+    except OSError:
+        return False
+    return True
+
+
+def _is_filled(directory: Path) -> bool:
+    """Whether there is compiled code in a directory that cannot be written."""
+    try:
+        return any(directory.iterdir())
+    except OSError:
+        return False
+
+
+def _private_directory() -> Path:
+    """A temporary directory that nobody else can write to: what is cached there will be run."""
+    if sys.platform == "win32":  # temporary directories are the user's own there
+        return Path(tempfile.gettempdir())
+    directory = Path(tempfile.gettempdir()) / f"shoal-{os.getuid()}"
+    with contextlib.suppress(OSError):
+        directory.mkdir(mode=0o700, exist_ok=True)
+        found = directory.lstat()
+        private = found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) & 0o022 == 0
+        if stat.S_ISDIR(found.st_mode) and private:
+            return directory
+    return Path(tempfile.mkdtemp(prefix="shoal-"))
+
+
+@cache
+def _is_read_only() -> bool:
+    return not _can_write(cache_directory())
+
+
+@contextlib.contextmanager
+def _without_trying_to_write() -> Iterator[None]:
+    """Let Numba read from a filled directory that cannot be written: by itself it first tries to write."""
+    locator: Any = caching._CacheLocator
+    trial = locator.ensure_cache_path
+    if _is_read_only():
+        locator.ensure_cache_path = lambda self: None
+    try:
+        yield
+    finally:
+        locator.ensure_cache_path = trial
+
+
+def _guard_saves(dispatcher: Any) -> None:
     """Let one process at a time add to a cache: two at once could give one file name to two signatures."""
     save = dispatcher._cache.save_overload
 
     def save_alone(signature: Any, data: Any) -> None:
-        if all(_is_ours(argument) for argument in getattr(signature, "args", signature)):
+        ours = all(_is_ours(argument) for argument in getattr(signature, "args", signature))
+        if ours and not _is_read_only():
             with _exclusive(cache_directory() / "lock"):
                 save(signature, data)
 
@@ -114,3 +180,37 @@ def _exclusive(path: Path) -> Iterator[None]:
 
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield  # closing the file releases the lock
+
+
+# What a user sees of it
+
+
+class _Narrator(event.Listener):  # type: ignore[misc, unused-ignore]  # untyped in some versions
+    """Says on stderr, once in a process, why nothing happens for a while."""
+
+    def __init__(self) -> None:
+        self.known: set[Any] = set()
+        self.silent = False
+
+    def on_start(self, event: Any) -> None:
+        """A function was not found in the cache."""
+        if not self.silent and event.data["dispatcher"] in self.known:
+            self.silent = True
+            print(
+                f"shoal: compiling, which takes some seconds, once; kept in {cache_directory()}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def on_end(self, event: Any) -> None:
+        """The function is compiled."""
+
+
+_narrator = _Narrator()
+_register: Any = event.register
+_register("numba:compile", _narrator)
+
+
+def say_nothing_of_compiling() -> None:
+    """For programs that show by other means what they are doing."""
+    _narrator.silent = True

@@ -1,8 +1,11 @@
 """A state that compiled code finds by its address.
 
-To hand a named tuple of thirty arrays to compiled code, Numba looks at each of them, at each call, which
-takes longer than the round itself. A pinned state has been looked at once: what compiled code needs to know
-of its arrays (where they are, shape, strides) is in a buffer, and a call passes on where that buffer is.
+To hand a named tuple of thirty arrays to compiled code, Numba inspects each of them at each call, which takes
+longer than the round itself. A pinned state is inspected once: what compiled code needs to know of its arrays
+(address, shape, strides) goes into a buffer of integers, and a call passes the buffer's address.
+
+`_words` writes that buffer and `_read` generates the code that reads it; the two walk the state in the same
+order, and neither stores what kind of thing comes next, because the Numba type of the state says so.
 """
 
 import itertools
@@ -32,13 +35,13 @@ class Pinned:
     __slots__ = ("_numba_type_", "address", "state", "words")
 
     def __init__(self, state: Any, kind: Any) -> None:
-        self.state = state  # keeps the arrays where they are
+        self.state = state  # a reference to each array: none is freed while its address is in use
         self.words = np.array(list(_words(state)), dtype=np.int64)
         self.address = self.words.ctypes.data
         self._numba_type_ = PinnedType(kind)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return pin, (self.state,)  # a copy has arrays elsewhere
+        return pin, (self.state,)  # the arrays of a copy are elsewhere: describe them anew
 
 
 def pin(state: Any) -> Any:
@@ -66,6 +69,7 @@ class PinnedType(numba.types.Type):  # type: ignore[misc, unused-ignore]  # unty
         return self.types
 
 
+# To compiled code a pinned state is a pointer without further structure.
 register_model(PinnedType)(models.OpaqueModel)
 
 
@@ -75,6 +79,7 @@ def _typeof(value: Pinned, context: Any) -> Any:
 
 
 def _address(kind: Any, value: Any, c: Any) -> Any:
+    """Generate what each call runs: take the attribute `address`, an int, as a pointer."""
     address = c.pyapi.object_getattr_string(value, "address")
     pointer = c.pyapi.long_as_voidptr(address)
     c.pyapi.decref(address)
@@ -86,7 +91,7 @@ unbox(PinnedType)(_address)
 
 @overload(unpin)
 def _overload_unpin(pinned: Any) -> Any:
-    is_pinned = isinstance(pinned, PinnedType)
+    is_pinned = isinstance(pinned, PinnedType)  # known while compiling, so that one branch below is left out
 
     def implementation(pinned: Any) -> Any:
         return _load(pinned) if is_pinned else pinned
@@ -99,7 +104,7 @@ def _read(typing_context: Any, pinned: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         words = builder.bitcast(arguments[0], WORD.as_pointer())
-        position = itertools.count()
+        position = itertools.count()  # counts while code is generated: each load has a fixed offset
 
         def word() -> Any:
             return builder.load(builder.gep(words, [WORD(next(position))]))
@@ -113,10 +118,12 @@ def _read(typing_context: Any, pinned: Any) -> Any:
                 data = builder.inttoptr(word(), array.data.type)
                 itemsize = word()
                 shape, strides = ([word() for _ in range(kind.ndim)] for _ in range(2))
+                # Without meminfo Numba neither counts references to the array nor frees it: Python owns it.
                 populate_array(array, data, shape, strides, itemsize, meminfo=None)
                 return array._getvalue()
             if isinstance(kind, types.Float):
                 return builder.bitcast(word(), ir.DoubleType())
+            # What is left of what `_is_plain` lets through: booleans, which are one bit wide, and int64.
             return builder.trunc(word(), ir.IntType(1)) if isinstance(kind, types.Boolean) else word()
 
         return read(kind)
@@ -135,12 +142,13 @@ def _is_plain(kind: Any) -> bool:
 
 
 def _words(value: Any) -> Iterator[int]:
+    """The integers that describe a state: of an array address, itemsize, shape and strides; a number itself."""
     if isinstance(value, tuple):
         for field in value:
             yield from _words(field)
     elif isinstance(value, np.ndarray):
         yield from (value.ctypes.data, value.itemsize, *value.shape, *value.strides)
     elif isinstance(value, float):
-        yield int(np.float64(value).view(np.int64))
+        yield int(np.float64(value).view(np.int64))  # its bits
     else:
         yield int(value)

@@ -1,0 +1,41 @@
+"""Compile policies beforehand, for a service or a notebook whose first call must not wait: `shoal warm`."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from shoal import validation
+from shoal.benchmark import build
+from shoal.environments.synthetic import GaussianClusters
+from shoal.policies.registry import policy_names
+from shoal.simulation import simulate
+
+
+def warm(
+    policies: tuple[str, ...] = (), *, progress: Callable[[str], None] | None = None
+) -> Iterator[tuple[str, float]]:
+    """Compile what the online calls and `simulate` need, policy by policy; yield each name and its seconds.
+
+    What is found in the cache is loaded, not compiled. By default all registered policies are compiled.
+    """
+    for name in policies:
+        validation.one_of("policy", name, policy_names())
+    world = GaussianClusters(4, 2, 2, n_arms=3, seed=0)
+    for name in policies or policy_names():
+        if progress is not None:
+            progress(name)
+        start = time.perf_counter()
+        _exercise(build(name, world), world)
+        simulate(build(name, world), world, horizon=2, seed=0)
+        yield name, time.perf_counter() - start
+
+
+def _exercise(policy: Any, world: GaussianClusters) -> None:
+    """Make each kind of online call once."""
+    for agent in range(3):
+        policy.update(agent, world.arms[policy.select(agent, world.arms)], 1.0)
+    for name in ("neighbors", "estimate", "remove_agent"):
+        if hasattr(policy, name):  # a policy of the user's own need not have them
+            getattr(policy, name)(0)
+    if hasattr(policy, "explain"):
+        policy.explain(1, 2)
