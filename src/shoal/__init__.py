@@ -18,11 +18,12 @@ if TYPE_CHECKING:
         SyntheticClusters,
     )
     from shoal.experiments.figures import plot_ellipsoids, plot_graph, plot_regret
-    from shoal.policies.base import Policy, PolicyFileError
+    from shoal.policies.base import Policy
     from shoal.policies.bass import BASS
     from shoal.policies.club import CLUB
     from shoal.policies.cmlb import CMLB
     from shoal.policies.dynucb import DynUCB
+    from shoal.policies.files import PolicyFileError
     from shoal.policies.independent import Independent
     from shoal.policies.mixture import ClusterMixture
     from shoal.policies.oracle import Oracle

@@ -4,14 +4,16 @@ Row i holds `A = ridge·I + Σ x xᵀ`, its inverse and log-determinant, `b = Σ
 The inverse is kept up to date by rank-one updates and computed afresh from A at regular intervals, so
 that rounding cannot accumulate. A row whose A is ill-conditioned (arms large beside the ridge, in some
 directions and not in others) is *steep*: what the floats of A lose is kept in `tail`, and everything is
-computed from a factor with twice the digits, sample by sample.
+computed from a factor with twice the digits, sample by sample. (Of the trace of the inverse an old value will
+do to tell: it only falls.)
 """
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from shoal.fields import COUNT, DIM, ROWS, TRIANGLE, kept, make, scratch
 from shoal.kernels.compiled import compiled
 from shoal.kernels.linalg import (
     add_sample_to_inverse,
@@ -40,31 +42,75 @@ updates is off, in the norm of A, by less than 1e-8 times the size of the reward
 class Statistics(NamedTuple):
     """Rows of linear-model statistics."""
 
-    A: Tensor  # (n, d, d)
-    tail: Matrix  # (n, d(d+1)/2) what A lacks of the exact sums, where a row is or was steep; lower triangles
-    A_inv: Tensor  # (n, d, d)
-    b: Matrix  # (n, d)
-    theta_hat: Matrix  # (n, d)
-    logdet_A: Vector  # (n,)
-    traces: Matrix  # (n, 2) of A, and of its inverse when that was last computed from A: it only falls
-    pulls: Integers  # (n,)
-    scratch: Matrix  # (3 d + 1, d): a factor, its inverse, its tail part, a vector
+    A: Annotated[Tensor, kept(ROWS, DIM, DIM)]
+    tail: Annotated[
+        Matrix, kept(ROWS, TRIANGLE)
+    ]  # what A lacks of the exact sums, where a row is or was steep
+    A_inv: Annotated[Tensor, kept(ROWS, DIM, DIM)]
+    b: Annotated[Matrix, kept(ROWS, DIM)]
+    theta_hat: Annotated[Matrix, kept(ROWS, DIM)]
+    logdet_A: Annotated[Vector, kept(ROWS)]
+    traces: Annotated[Matrix, kept(ROWS, 2, low=0.0)]  # of A, and of its inverse when last computed from A
+    pulls: Annotated[Integers, kept(ROWS, **COUNT)]
+    scratch: Annotated[Matrix, scratch(3 * DIM + 1, DIM)]  # a factor, its inverse, its tail, a vector
 
 
 def make_statistics(n: int, dim: int, ridge: float) -> Statistics:
     """Statistics of `n` models that have seen nothing."""
-    identity = np.broadcast_to(np.eye(dim), (n, dim, dim))
-    return Statistics(
-        A=identity * ridge,
-        tail=np.zeros((n, dim * (dim + 1) // 2)),
-        A_inv=identity / ridge,
-        b=np.zeros((n, dim)),
-        theta_hat=np.zeros((n, dim)),
-        logdet_A=np.full(n, dim * math.log(ridge)),
-        traces=np.tile([dim * ridge, dim / ridge], (n, 1)),
-        pulls=np.zeros(n, dtype=np.int64),
-        scratch=np.zeros((3 * dim + 1, dim)),
-    )
+    sizes = {"rows": n, "dim": dim, "triangle": dim * (dim + 1) // 2}
+    stats: Statistics = make(Statistics, sizes, {})
+    start_rows(stats, 0, ridge)
+    return stats
+
+
+def start_rows(stats: Statistics, first: int, ridge: float) -> None:
+    """Make the rows from `first` on those of models that have seen nothing; b, θ̂ and pulls are 0 already."""
+    dim = stats.b.shape[1]
+    stats.A[first:] = ridge * np.eye(dim)
+    stats.A_inv[first:] = np.eye(dim) / ridge
+    stats.logdet_A[first:] = dim * math.log(ridge)
+    stats.traces[first:] = dim * ridge, dim / ridge
+
+
+def problem(stats: Statistics, ridge: float) -> str:
+    """What is wrong with rows that were loaded, as a phrase; "" if they are statistics of some samples.
+
+    What follows from A and b is compared with them up to the rounding that updates may have left: computed
+    afresh it would differ from what was saved in its last digits.
+    """
+    A, d = stats.A, stats.b.shape[1]
+    if len(A) == 0:
+        return ""
+    diagonal = np.einsum("nii->ni", A)
+    if not np.array_equal(A, A.transpose(0, 2, 1)) or diagonal.min() <= 0.0:
+        return "A is not symmetric with a positive diagonal"
+    scale = np.sqrt(diagonal)
+    try:  # a little more than A, that rounding may have left singular
+        np.linalg.cholesky(A / scale[:, :, None] / scale[:, None, :] + 1e-9 * np.eye(d))
+    except np.linalg.LinAlgError:
+        return "A is not positive definite"
+    row, column = np.tril_indices(d)
+    if (np.abs(stats.tail) > 1e-15 * np.abs(A[:, row, column])).any():
+        return "tail is more than the floats of A lose"
+    rounding = 1e-6 + 1e-10 * diagonal.sum(axis=1) / ridge
+    if (np.abs(A @ stats.A_inv - np.eye(d)).max(axis=(1, 2)) > rounding).any():
+        return "A_inv is not the inverse of A"
+    size = np.abs(stats.b).max(axis=1) + diagonal.max(axis=1) * np.abs(stats.theta_hat).max(axis=1)
+    residual = np.einsum("nij,nj->ni", A, stats.theta_hat) - stats.b
+    if (np.abs(residual).max(axis=1) > rounding * size).any():
+        return "theta_hat is not A⁻¹ b"
+    if (np.abs(stats.logdet_A - np.linalg.slogdet(A)[1]) > d * rounding).any():
+        return "logdet_A is not the log-determinant of A"
+    return ""
+
+
+def packed_problem(lent: Matrix, stats: Statistics, ridge: float) -> str:
+    """What is wrong with packed sums of the same samples, as a phrase."""
+    d = stats.b.shape[1]
+    row, column = np.tril_indices(d)
+    wanted = np.hstack([stats.A[:, row, column] - ridge * (row == column), stats.b])
+    size = ridge + np.abs(lent).max(axis=1, initial=0.0)
+    return "lent is not what local holds" if (np.abs(lent - wanted) > 1e-9 * size[:, None]).any() else ""
 
 
 @compiled

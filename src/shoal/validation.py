@@ -18,18 +18,26 @@ BAD_SCALE = 1e6
 """Squared lengths beyond so many ridges are warned of: twice the digits are needed, which takes longer."""
 
 
+def integer(name: str, value: Any, *, low: float | None = None, high: float | None = None) -> int:
+    """An integer, of at least `low` and at most `high`."""
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_integer or (low is not None and value < low) or (high is not None and value > high):
+        bounds = [f"of at least {low:g}"] if low is not None else []
+        bounds += [f"at most {high:g}"] if high is not None else []
+        raise ValueError(
+            f"{name} must be {' '.join(['an integer', ' and '.join(bounds)]).strip()}, got {value!r}"
+        )
+    return int(value)
+
+
 def positive_int(name: str, value: Any) -> int:
     """An integer of at least one."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
-    return int(value)
+    return integer(name, value, low=1)
 
 
 def natural(name: str, value: Any) -> int:
     """An integer of at least zero."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
-        raise ValueError(f"{name} must be an integer of at least 0, got {value!r}")
-    return int(value)
+    return integer(name, value, low=0)
 
 
 def number(

@@ -10,13 +10,17 @@ from shoal.types import AnyArray, Booleans, Integers
 
 WORD = 64
 """Agents per integer."""
+ROWS = 1024
+"""Rows of a table looked at together."""
 FULL = -1
 """The integer with all bits set."""
 
 
-def empty_sets(n: int) -> Integers:
-    """A table of n empty sets of n agents, shape (n, ⌈n/64⌉)."""
-    return np.zeros((n, -(-n // WORD)), dtype=np.int64)
+def as_set(chosen: Booleans) -> Integers:
+    """The chosen agents as one set, shape (⌈n/64⌉,)."""
+    padded = np.zeros(-(-len(chosen) // WORD) * WORD, dtype=np.bool_)
+    padded[: len(chosen)] = chosen
+    return np.packbits(padded, bitorder="little").view("<i8").astype(np.int64)
 
 
 def members(table: Integers, n: int) -> Booleans:
@@ -40,3 +44,24 @@ def has_bit(row: Integers, j: int) -> bool:
 def set_bit(row: Integers, j: int) -> None:
     """Put j into the set."""
     row[j // WORD] |= np.int64(1) << (j % WORD)
+
+
+def count_absent(table: Integers, those: Integers) -> Integers:
+    """How many of a set are not in each of the table's sets, shape (n,)."""
+    counts = np.zeros(len(table), dtype=np.int64)
+    for start in range(0, len(table), ROWS):
+        missing = those & ~table[start : start + ROWS]
+        # Unsigned: of a negative number NumPy counts the bits of its absolute value.
+        counts[start : start + ROWS] = np.bitwise_count(missing.view(np.uint64)).sum(axis=1)
+    return counts
+
+
+def are_mutual(table: Integers) -> bool:
+    """Whether i is in the set of j wherever j is in the set of i, for rows i and j of the table."""
+    n = len(table)
+    for w in range(table.shape[1]):  # 64 rows against 64 columns
+        rows = members(table[w * WORD : (w + 1) * WORD], n)
+        columns = members(np.ascontiguousarray(table[:, w, None]), min(WORD, n - w * WORD))
+        if not np.array_equal(rows, columns.T):
+            return False
+    return True

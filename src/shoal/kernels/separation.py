@@ -8,10 +8,11 @@ Search variable: `ratio = s/(1−s)`, so that optima close to 0 or 1 lose no dig
 """
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from shoal.fields import DIM, TRIANGLE, scratch
 from shoal.kernels.compiled import compiled
 from shoal.kernels.linalg import (
     cholesky,
@@ -52,9 +53,9 @@ def squared_width(noise_scale: float, confidence: float, logdet_A: float) -> flo
 class Scratch(NamedTuple):
     """Work space of the test for dimension d: nothing in it outlives a call."""
 
-    vectors: Matrix  # (7, d): v, y, w, A_i w, A_j y, a right-hand side, z
-    L: Matrix  # (d, d)
-    tail: Matrix  # (d, d) what the floats of L lack
+    vectors: Annotated[Matrix, scratch(7, DIM)]  # v, y, w, A_i w, A_j y, a right-hand side, z
+    L: Annotated[Matrix, scratch(DIM, DIM)]
+    tail: Annotated[Matrix, scratch(DIM, DIM)]  # what the floats of L lack
 
 
 def make_scratch(dim: int) -> Scratch:
@@ -210,11 +211,11 @@ def search(
 class Batch(NamedTuple):
     """Work space of `probe_many` for dimension d; the lanes, one for each pair, come last."""
 
-    vectors: Tensor  # (4, d, LANES): v, y, w, A_i v and then A_i w
-    A: Matrix  # (d(d+1)/2, LANES) lower triangles of A_j, row by row
-    L: Matrix  # (d(d+1)/2, LANES)
-    scalars: Matrix  # (7, LANES)
-    verdicts: Integers  # (LANES,)
+    vectors: Annotated[Tensor, scratch(4, DIM, LANES)]  # v, y, w, A_i v and then A_i w
+    A: Annotated[Matrix, scratch(TRIANGLE, LANES)]  # lower triangles of A_j, row by row
+    L: Annotated[Matrix, scratch(TRIANGLE, LANES)]
+    scalars: Annotated[Matrix, scratch(7, LANES)]
+    verdicts: Annotated[Integers, scratch(LANES)]
 
 
 def make_batch(dim: int) -> Batch:

@@ -1,40 +1,38 @@
 """What users see of every policy: validated online calls, inspection, saving, agents that come and go."""
 
 import copy
-import io
-import json
 import math
 import operator
 import os
 import threading
 import warnings
-import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeGuard
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from shoal import validation
+from shoal import fields, validation
+from shoal.kernels.bits import WORD
 from shoal.kernels.graphs import count_edges
 from shoal.kernels.pinned import pin
-from shoal.policies.steps import BADLY_SCALED, REFUSED, Common, choose_checked, make_common, update_checked
-from shoal.statistics import forget_row
-from shoal.types import AnyArray, Booleans, Integers, Vector
+from shoal.kernels.random import random_state
+from shoal.policies import files
+from shoal.policies.files import PolicyFileError
+from shoal.policies.locking import give_lock
+from shoal.policies.parameters import Parameters, check, signature
+from shoal.policies.steps import BADLY_SCALED, REFUSED, choose_checked, update_checked
+from shoal.statistics import forget_row, problem, start_rows
+from shoal.types import Booleans, Integers, Vector
 
 FLOAT64 = np.dtype(np.float64)
 _OWN = ("lock", "_pinned")
 """Attributes that a copy of a policy makes anew."""
-FORMAT = 3
-"""Version of the files that `save` writes. Files of format 1 come from before BASS had `param_norm`, those of
-format 2 from before ill-conditioned sums had tails."""
-
-
-class PolicyFileError(ValueError):
-    """A file that is not, or is no longer, a policy that this version can load."""
 
 
 class Policy(ABC):
@@ -43,7 +41,9 @@ class Policy(ABC):
     Parameters
     ----------
     n_agents, dim : int
-        Number of agents and dimension of the arms.
+        Number of agents, which may be 0 and grow, and dimension of the arms.
+    **parameters
+        Those of the class's `Parameters`; of every policy:
     alpha : float
         Width of the confidence bonus, at least 0.
     ridge : float
@@ -57,43 +57,67 @@ class Policy(ABC):
     name: ClassVar[str]
     label: ClassVar[str]
     """The name in published tables."""
+    Parameters: ClassVar[type[Parameters]] = Parameters
+    """What the class takes beside the sizes."""
+    State: ClassVar[type]
+    """A NamedTuple with fields `common` and `local`, every field declared (see `shoal.fields`)."""
     state: Any
+    _parameters: Any
     _pinned: tuple[Any, Any] = None, None
     """A state and what `pin` made of it."""
     _warned: bool = False
     """Whether a warning of badly scaled arms has been given."""
+    _changing: str = ""
+    """What is being done to the state, in several steps, by the thread that holds the lock."""
     lock: threading.RLock
     """Held by every call that works on the state: threads may share a policy, one call at a time."""
 
-    def __init__(
-        self,
-        n_agents: int,
-        dim: int,
-        *,
-        alpha: float,
-        ridge: float = 1.0,
-        epsilon: float = 0.0,
-        seed: int | None = None,
-        **own: Any,
-    ) -> None:
-        self.lock = threading.RLock()
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls.__signature__ = signature(cls.Parameters)  # type: ignore[attr-defined]
+
+    def __init__(self, n_agents: int, dim: int, **parameters: Any) -> None:
+        self._configure(dim, parameters)
+        self.state = self._fresh_state(validation.natural("n_agents", n_agents))
+
+    def _configure(self, dim: int, parameters: Mapping[str, Any]) -> None:
+        """Everything but the state."""
+        give_lock(self)
         self._dim = validation.positive_int("dim", dim)
-        n_agents = validation.positive_int("n_agents", n_agents)
-        self._parameters: dict[str, Any] = {
-            "alpha": validation.number("alpha", alpha, low=0.0, high=validation.LARGEST),
-            "ridge": validation.number("ridge", ridge, low=validation.SMALLEST, high=validation.LARGEST),
-            "epsilon": validation.number("epsilon", epsilon, low=0.0, high=1.0),
-            "seed": validation.seed_or_none("seed", seed),
-            **own,
-        }
-        self._check_memory(n_agents)
-        self.state = self._initial_state(n_agents)
+        self._parameters = check(self.Parameters, type(self).__name__, parameters)
 
     # Hooks
 
-    @abstractmethod
-    def _initial_state(self, n_agents: int) -> Any:
-        """A fresh state; also the source of a newcomer's rows."""
+    def _sizes(self, n_agents: int) -> dict[str, int]:
+        """What the names of sizes in the state's declarations stand for, with so many agents."""
+        triangle = self.dim * (self.dim + 1) // 2
+        return {
+            "agents": n_agents,
+            "blocks": -(-n_agents // WORD),
+            "dim": self.dim,
+            "triangle": triangle,
+            "packed": triangle + self.dim,
+            "clusters": n_agents,
+        }
+
+    def _settings(self) -> dict[str, Any]:
+        """The numbers that the state declares as settings: by default, parameters of the same name."""
+        return msgspec.structs.asdict(self._parameters)
+
+    def _join(self, state: Any, first: int) -> None:
+        """Initialise what declarations cannot, for the newcomers `first`, `first + 1`, …; 0 when new."""
+        return
+
+    def _derive(self, state: Any) -> None:
+        """Compute what is declared as derived from what is kept."""
+        return
+
+    def _problem(self, state: Any) -> str:
+        """What is wrong with a loaded state, as a phrase, before `_derive`; "" if nothing is."""
+        common = state.common
+        if (common.withdrawn & (common.active | (state.local.pulls > 0))).any():
+            return "an agent is withdrawn, and active or with samples"
+        return problem(state.local, common.ridge)
 
     @abstractmethod
     def _edges(self) -> Booleans:
@@ -101,7 +125,7 @@ class Policy(ABC):
 
     @abstractmethod
     def _pool(self, agent: int) -> Booleans:
-        """Which agents' samples `agent` uses; a new array."""
+        """Which agents' samples `agent` uses, removed ones' included; a new array."""
 
     @abstractmethod
     def _pooled_estimate(self, agent: int) -> Vector:
@@ -112,24 +136,25 @@ class Policy(ABC):
         return
 
     def _withdraw(self, agent: int) -> None:
-        """Take the samples of `agent` out of every pool; its own statistics are empty already."""
+        """Take the samples of `agent` out of whatever holds them; its own statistics are empty already."""
         return
-
-    def _join(self, first: int) -> None:
-        """Settle what a fresh row cannot know, for the newcomers `first`, `first + 1`, …."""
-        return
-
-    def _pair_bytes(self, n_agents: int) -> float:
-        """Bytes that the state keeps for each of the N² pairs of agents."""
-        return 0.0
 
     def reserve(self, pulls: int) -> None:
         """Make room in the state for what `pulls` more observations may add to its logs."""
         return
 
-    def _common(self, n_agents: int) -> Common:
-        chosen = {key: self._parameters[key] for key in ("alpha", "epsilon", "ridge", "seed")}
-        return make_common(n_agents, **chosen)
+    def _fresh_state(self, n_agents: int) -> Any:
+        """The state of so many agents that have seen nothing."""
+        sizes = self._sizes(n_agents)
+        self._check_memory(sizes)
+        state: Any = fields.make(self.State, sizes, self._settings())
+        state.common.rng[:] = random_state(self._parameters.seed)
+        self._start_newcomers(state, 0)
+        return state
+
+    def _start_newcomers(self, state: Any, first: int) -> None:
+        start_rows(state.local, first, state.common.ridge)
+        self._join(state, first)
 
     # Online use
 
@@ -164,7 +189,7 @@ class Policy(ABC):
 
     def check_scale(self, name: str, arms: Vector) -> None:
         """Refuse arms, (…, d), far too long beside the ridge; warn once if longer than they should be."""
-        warning = validation.scale(name, arms, self._parameters["ridge"])
+        warning = validation.scale(name, arms, self._parameters.ridge)
         if warning and not self._warned:
             self._warned = True
             warnings.warn(warning, stacklevel=3)
@@ -185,7 +210,8 @@ class Policy(ABC):
             return copy.deepcopy({key: value for key, value in vars(self).items() if key not in _OWN})
 
     def __setstate__(self, content: dict[str, Any]) -> None:
-        vars(self).update(content, lock=threading.RLock())
+        vars(self).update(content)
+        give_lock(self)
 
     # Inspection
 
@@ -202,7 +228,7 @@ class Policy(ABC):
     @property
     def parameters(self) -> Mapping[str, Any]:
         """The constructor's keyword arguments, read-only."""
-        return MappingProxyType(self._parameters)
+        return MappingProxyType(msgspec.structs.asdict(self._parameters))
 
     @property
     def agents(self) -> Integers:
@@ -232,7 +258,9 @@ class Policy(ABC):
     @property
     def nbytes(self) -> int:
         """Memory of the state, in bytes."""
-        return _nbytes(self.state)
+        return sum(
+            value.nbytes for value in fields.flatten(self.state).values() if isinstance(value, np.ndarray)
+        )
 
     def neighbors(self, agent: int) -> Integers:
         """Ids of the agents whose samples `agent` uses, itself included (𝒩_i)."""
@@ -261,9 +289,7 @@ class Policy(ABC):
         return int(self.state.common.cost[0])
 
     def __repr__(self) -> str:
-        shown = ", ".join(
-            f"{key}={value!r}" for key, value in self._parameters.items() if np.ndim(value) == 0
-        )
+        shown = ", ".join(f"{key}={value!r}" for key, value in self.parameters.items() if np.ndim(value) == 0)
         return f"{type(self).__name__}(n_agents={self.n_agents}, dim={self.dim}, {shown})"
 
     # Agents come and go
@@ -271,22 +297,25 @@ class Policy(ABC):
     def add_agents(self, n: int = 1) -> Integers:
         """Add `n` agents that have seen nothing and return their ids."""
         n = validation.positive_int("n", n)
-        with self.lock:
+        with self._change("add_agents"):
             first = self.n_agents
-            self._check_memory(first + n)
-            self.state = _paste(self.state, self._initial_state(first + n))
+            sizes = self._sizes(first + n)
+            self._check_memory(sizes)
+            state = fields.grow(self.state, sizes)
+            self._start_newcomers(state, first)
+            self.state = state
             self._pinned = None, None  # let go of the old arrays
-            self._join(first)
         return np.arange(first, first + n)
 
     def remove_agent(self, agent: int, *, withdraw: bool = False) -> None:
         """End the edges of `agent`; its id is never used again.
 
-        The samples it lent stay in the pools that hold them, unless `withdraw` takes them out of every pool.
-        A removed agent's samples can still be withdrawn by a second call.
+        Its samples stay where they are, and newcomers use them as they would had it stayed, unless `withdraw`
+        takes them out of everything that was computed from them. A removed agent's samples can still be
+        withdrawn by a second call.
         """
         agent = self._check_id(agent)
-        with self.lock:
+        with self._change("remove_agent"):
             common = self.state.common
             if not common.active[agent] and (common.withdrawn[agent] or not withdraw):
                 raise ValueError(f"agent {agent} has been removed already")
@@ -297,53 +326,77 @@ class Policy(ABC):
                 common.withdrawn[agent] = True
                 forget_row(self.state.local, agent, common.ridge)
                 self._withdraw(agent)
+                for leaf in fields.leaves(self.State):
+                    if leaf.field.role is fields.Role.SCRATCH:  # where its samples may have passed through
+                        leaf.get(self.state)[...] = 0
+
+    @contextmanager
+    def _change(self, what: str) -> Iterator[None]:
+        """Hold the lock for a change in several steps, between which a signal handler may run."""
+        with self.lock:
+            self._refuse_if_changing()
+            self._changing = what
+            try:
+                yield
+            finally:
+                self._changing = ""
+
+    def _refuse_if_changing(self) -> None:
+        if self._changing:
+            raise RuntimeError(
+                f"the policy is in the middle of {self._changing}, which a signal handler has interrupted; "
+                "save or change it when that has returned"
+            )
 
     # Files
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the whole policy to a file. A crash while writing leaves the old file, or none."""
-        target = Path(path)
-        if target.exists() and not target.is_file():
-            raise ValueError(f"path must name a file, got {target}, which is something else")
-        header = {
-            "format": FORMAT,
-            "policy": self.name,
-            "n_agents": self.n_agents,
-            "dim": self.dim,
-            "parameters": {key: _to_json(value) for key, value in self._parameters.items()},
-        }
-        buffer = io.BytesIO()
-        arrays: dict[str, Any] = {"header": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)}
         with self.lock:
-            arrays |= {key: np.asarray(value) for key, value in _flatten(self.state)}
-            np.savez(buffer, allow_pickle=False, **arrays)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        try:
-            with temporary.open("wb") as handle:
-                handle.write(buffer.getbuffer())
-                handle.flush()
-                os.fsync(handle.fileno())
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+            self._refuse_if_changing()
+            header = {
+                "policy": self.name,
+                "n_agents": self.n_agents,
+                "dim": self.dim,
+                "parameters": {key: files.to_json(value) for key, value in self.parameters.items()},
+            }
+            kept = [leaf for leaf in fields.leaves(self.State) if leaf.field.role is fields.Role.KEPT]
+            content = files.pack(header, {leaf.name: leaf.used(self.state) for leaf in kept})
+        files.write_atomically(Path(path), content)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a policy back; it continues exactly where it was saved."""
-        header, arrays = _read(Path(path))
-        if header["policy"] != cls.name:
-            raise PolicyFileError(f"{path} holds a {header['policy']!r} policy, not {cls.name!r}")
-        policy = cls(header["n_agents"], header["dim"], **header["parameters"])
-        policy.state = _restore(policy.state, arrays, str(path))
+        return cls._from_contents(Path(path), files.read(Path(path)))
+
+    @classmethod
+    def _from_contents(cls, path: Path, contents: files.Contents) -> Self:
+        if contents.policy != cls.name:
+            raise PolicyFileError(f"{path} holds a {contents.policy!r} policy, not {cls.name!r}")
+        files.check_sizes(path, contents)
+        policy = cls.__new__(cls)
+        try:
+            policy._configure(contents.dim, contents.parameters)
+            sizes = policy._sizes(contents.n_agents)
+            arrays = files.check_arrays(path, cls.State, contents.arrays, sizes, strict=contents.strict)
+            policy._check_memory(sizes)
+            policy.state = fields.make(cls.State, sizes, policy._settings())
+            policy.state = fields.assemble(cls.State, fields.flatten(policy.state) | arrays)
+            if trouble := policy._problem(policy.state):
+                raise PolicyFileError(f"{path}: {trouble}")
+            policy._derive(policy.state)
+        except PolicyFileError:
+            raise
+        except Exception as error:  # parameters of a wrong type, sizes beyond this machine
+            raise PolicyFileError(f"{path} does not hold a {cls.name!r} policy: {error}") from error
         return policy
 
-    def _check_memory(self, n_agents: int) -> None:
+    def _check_memory(self, sizes: fields.Sizes) -> None:
         """Refuse, before anything is allocated, what this machine cannot hold."""
-        statistics = 8 * (2 * self.dim**2 + 2 * self.dim + 2) * n_agents
-        needed = statistics + self._pair_bytes(n_agents) * n_agents**2
-        self._refuse(
-            needed, f"{statistics / 1e9:,.1f} for statistics, the rest for pairs of agents", n_agents
-        )
+        needed = fields.nbytes(self.State, sizes)
+        statistics = 8 * (2 * self.dim**2 + 2 * self.dim + 2) * sizes["agents"]
+        rest = f"{statistics / 1e9:,.1f} for the agents' statistics"
+        self._refuse(needed, rest, sizes["agents"])
 
     def _refuse(self, needed: float, what: str, n_agents: int | None = None) -> None:
         """Raise if this machine does not have so many bytes."""
@@ -360,7 +413,10 @@ class Policy(ABC):
         except TypeError:
             raise ValueError(f"agent must be an integer, got {agent!r}") from None
         if not 0 <= index < len(self.state.common.active):
-            raise ValueError(f"agent must be in 0, …, {self.n_agents - 1}, got {agent!r}")
+            known = (
+                f"in 0, …, {self.n_agents - 1}" if self.n_agents else "one that was added: there is none yet"
+            )
+            raise ValueError(f"agent must be {known}, got {agent!r}")
         return index
 
     def _check_agent(self, agent: int) -> int:
@@ -381,98 +437,3 @@ def _physical_memory() -> float:
 def _is_plain(array: Any) -> TypeGuard[Vector]:
     """Whether an array is of the one layout that the online calls are compiled for."""
     return type(array) is np.ndarray and array.dtype == FLOAT64 and array.flags.carray
-
-
-def read_policy_name(path: str | os.PathLike[str]) -> str:
-    """The name of the policy that a file holds."""
-    return str(_read(Path(path))[0]["policy"])
-
-
-def _is_log(fresh: AnyArray) -> bool:
-    """Whether an array of a fresh state has no rows: such arrays may grow to any length."""
-    return fresh.ndim > 0 and len(fresh) == 0
-
-
-def _nbytes(state: Any) -> int:
-    if isinstance(state, tuple):
-        return sum(_nbytes(field) for field in state)
-    return int(state.nbytes) if isinstance(state, np.ndarray) else 0
-
-
-def _paste(old: Any, fresh: Any) -> Any:
-    """Copy an old state into the leading corner of a larger fresh one; its work space stays fresh."""
-    if hasattr(fresh, "_fields"):
-        kept = [key for key in fresh._fields if key != "scratch"]
-        return fresh._replace(**{key: _paste(getattr(old, key), getattr(fresh, key)) for key in kept})
-    if isinstance(old, np.ndarray):
-        if _is_log(fresh):
-            return old
-        fresh[tuple(slice(0, length) for length in old.shape)] = old
-        return fresh
-    return old
-
-
-def _flatten(state: Any, prefix: str = "") -> list[tuple[str, Any]]:
-    items: list[tuple[str, Any]] = []
-    for key, value in state._asdict().items():
-        if key == "scratch":
-            continue
-        items += _flatten(value, f"{prefix}{key}.") if isinstance(value, tuple) else [(prefix + key, value)]
-    return items
-
-
-def _restore(state: Any, arrays: Mapping[str, AnyArray], path: str, prefix: str = "") -> Any:
-    changed: dict[str, Any] = {}
-    for key, value in state._asdict().items():
-        name = prefix + key
-        if key == "scratch":
-            continue
-        if isinstance(value, tuple):
-            changed[key] = _restore(value, arrays, path, f"{name}.")
-            continue
-        if name not in arrays:
-            raise PolicyFileError(f"{path} lacks the array {name!r}")
-        saved, expected = arrays[name], np.asarray(value)
-        shape = (len(saved), *expected.shape[1:]) if saved.ndim and _is_log(expected) else expected.shape
-        if saved.shape != shape or saved.dtype != expected.dtype:
-            raise PolicyFileError(
-                f"{path}: array {name!r} is {saved.dtype}{saved.shape}, "
-                f"expected {expected.dtype}{expected.shape}"
-            )
-        changed[key] = saved if isinstance(value, np.ndarray) else saved.item()
-    return state._replace(**changed)
-
-
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, AnyArray]]:
-    content = path.read_bytes()
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files}
-        header = dict(json.loads(arrays.pop("header").tobytes()))
-        version = header["format"]
-    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, AttributeError, TypeError) as error:
-        raise PolicyFileError(f"{path} is not a readable policy file: {error}") from error
-    if version not in (1, 2, FORMAT):
-        raise PolicyFileError(f"{path} has format {version!r}; this version reads formats 1 to {FORMAT}")
-    for key in ("policy", "n_agents", "dim", "parameters"):
-        if key not in header:
-            raise PolicyFileError(f"{path} lacks {key!r} in its header")
-    if version == 1 and header["policy"] == "bass":  # its radius was the printed one: no later cut may change
-        header["parameters"] = {**header["parameters"], "param_norm": 0.0}
-        arrays["offset"] = np.zeros(())
-    if version < FORMAT:
-        for name in [key for key in arrays if key.endswith(".A_inv")]:
-            _add_tails(arrays, name.removesuffix("A_inv"))
-    return header, arrays
-
-
-def _add_tails(arrays: dict[str, AnyArray], prefix: str) -> None:
-    """Give statistics that were saved before they had tails and traces what they lack."""
-    A, A_inv = arrays[f"{prefix}A"], arrays[f"{prefix}A_inv"]
-    n, d = A.shape[:2]
-    arrays[f"{prefix}tail"] = np.zeros((n, d * (d + 1) // 2))
-    arrays[f"{prefix}traces"] = np.trace([A, A_inv], axis1=2, axis2=3).T.copy()
-
-
-def _to_json(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray) else value

@@ -6,13 +6,37 @@ outgrown the noise it removes.
 """
 
 import math
-import os
-from typing import NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 
-from shoal import validation
-from shoal.kernels.bits import FULL, WORD, add_everywhere, empty_sets, has_bit, members, set_bit
+from shoal.fields import (
+    AGENTS,
+    BLOCKS,
+    COUNT,
+    DIM,
+    PACKED,
+    TRIANGLE,
+    Size,
+    derived,
+    kept,
+    log,
+    rows,
+    scratch,
+    setting,
+)
+from shoal.kernels.bits import (
+    FULL,
+    WORD,
+    add_everywhere,
+    are_mutual,
+    as_set,
+    count_absent,
+    has_bit,
+    members,
+    set_bit,
+)
 from shoal.kernels.compiled import compiled, inlined
 from shoal.kernels.graphs import distance, pairs_of, pairs_within, separation_times
 from shoal.kernels.linalg import add_packed, cholesky, dot, solve_cholesky, sum_packed, trace, unpack
@@ -30,8 +54,6 @@ from shoal.kernels.separation import (
     excess_at,
     excess_grows,
     forms_of,
-    make_batch,
-    make_scratch,
     probe_many,
     safe_limit,
     search,
@@ -41,10 +63,12 @@ from shoal.kernels.separation import (
 from shoal.kernels.separation import LANES as PAIRS
 from shoal.kernels.twofold import add_scaled, add_to_diagonal, cholesky_twofold
 from shoal.kernels.ucb import LANES, best_arm_of_factor
-from shoal.policies.base import Policy, PolicyFileError
+from shoal.policies.base import Policy
+from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
-from shoal.statistics import REFRESH_EVERY, Statistics, add_sample, is_steep, make_statistics
+from shoal.statistics import REFRESH_EVERY, Statistics, add_sample, is_steep, packed_problem
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Tensor, Vector
+from shoal.validation import LARGEST, SMALLEST
 
 WITNESS_BYTES = 2**28
 """Memory that witnesses may take. With more agents than that allows, none are kept (see `Crowd`)."""
@@ -61,25 +85,31 @@ OUTLIER = 1000.0
 """After a sample this surprising for the ellipsoid, the distances to the witnesses are computed afresh."""
 
 
-class BASSScratch(NamedTuple):
-    """Work space: nothing in it outlives a call."""
+WITNESSES = Size("witnesses")
+"""As many as there are agents, or 0 where a crowd is kept instead."""
+CROWD = Size("crowd")
+"""As many as there are blocks, or 0 where witnesses are kept."""
 
-    total: Vector  # packed sums of a pool
-    L: Matrix  # (d, d) its factor
-    lanes: Matrix  # (d + 2, LANES) for the scores
-    rows: Matrix  # (d, n) offsets of points, n = N with witnesses and 64 without
-    screen: Matrix  # (5, 64) for the screen
-    chosen: Integers  # (PAIRS + 64,) indices of agents
+
+class BASSScratch(NamedTuple):
+    """Work space."""
+
+    total: Annotated[Vector, scratch(PACKED)]  # packed sums of a pool
+    L: Annotated[Matrix, scratch(DIM, DIM)]  # its factor
+    lanes: Annotated[Matrix, scratch(DIM + 2, LANES)]  # for the scores
+    rows: Annotated[Matrix, scratch(DIM, Size("offsets"))]  # offsets of points, from witnesses or 64 agents
+    screen: Annotated[Matrix, scratch(5, WORD)]  # for the screen
+    chosen: Annotated[Integers, scratch(PAIRS + WORD)]  # indices of agents
     test: Scratch
     batch: Batch
 
 
 class Cuts(NamedTuple):
-    """Log of the separations, in order; its arrays have room for more than the first `used`."""
+    """Log of the separations, in order; of each pair the lower id first."""
 
-    pairs: AnyArray  # (room, 2) int32, the lower id first
-    rounds: Integers  # (room,)
-    used: Integers  # (1,)
+    pairs: Annotated[AnyArray, log(2, count="used", dtype=np.int32, low=0, below=AGENTS)]
+    rounds: Annotated[Integers, log(count="used", **COUNT)]
+    used: Annotated[Integers, kept(1, **COUNT)]
 
 
 class Crowd(NamedTuple):
@@ -88,32 +118,52 @@ class Crowd(NamedTuple):
     The statistics of the 64 agents that share an integer of a set stand side by side.
     """
 
-    centers: Tensor  # (⌈N/64⌉, d, 64) θ̂
-    designs: Tensor  # (⌈N/64⌉, d(d+1)/2, 64) lower triangles of A
-    steepness: Matrix  # (⌈N/64⌉, 64) tr A − (d−1)·ridge, which no eigenvalue of A exceeds
-    sizes: Vector  # (⌈N/64⌉,) what no entry of the 64 rows of `lent` exceeds
+    centers: Annotated[Tensor, derived(CROWD, DIM, WORD)]  # θ̂
+    designs: Annotated[Tensor, derived(CROWD, TRIANGLE, WORD)]  # lower triangles of A
+    steepness: Annotated[Matrix, derived(CROWD, WORD)]  # tr A − (d−1)·ridge, which no eigenvalue of A exceeds
+    sizes: Annotated[Vector, derived(CROWD)]  # what no entry of the 64 rows of `lent` exceeds
 
 
 class BASSState(NamedTuple):
     """State of BASS."""
 
     common: Common
-    noise_scale: float
-    offset: float  # √ridge · S, the part of β that does not grow
-    confidence: float  # 2 ln(1/δ) − d ln(ridge)
-    squared: bool  # whether the test uses β² or β
-    threshold: float  # γ²/4
-    local: Statistics
-    lent: Matrix  # (N, d(d+1)/2 + d) packed Σ x xᵀ and b of each agent
-    blocks: Matrix  # (⌈N/64⌉, d(d+1)/2 + d) sums of 64 rows of `lent`
-    apart: Integers  # (N, ⌈N/64⌉) sets: whose samples an agent does not use, as they were cut or withdrawn
+    noise_scale: Annotated[float, setting()]
+    offset: Annotated[float, setting()]  # √ridge · S, the part of β that does not grow
+    confidence: Annotated[float, setting()]  # 2 ln(1/δ) − d ln(ridge)
+    squared: Annotated[bool, setting()]  # whether the test uses β² or β
+    threshold: Annotated[float, setting()]  # γ²/4
+    local: Annotated[Statistics, rows(AGENTS)]
+    lent: Annotated[Matrix, kept(AGENTS, PACKED)]  # packed Σ x xᵀ and b of each agent
+    blocks: Annotated[Matrix, kept(BLOCKS, PACKED)]  # sums of 64 rows of `lent`
+    apart: Annotated[Integers, kept(AGENTS, BLOCKS)]  # sets: whose samples an agent does not use
     cuts: Cuts
-    degree: Integers  # (N,) active neighbours
-    radius: Vector  # (N,) c_i, which is β_i or its square
-    witness: Tensor  # (N, d, N): column j of row i is a point in both ellipsoids, or nan; (0, d, 0) without
-    excess: Matrix  # (N, N) ‖p−θ̂_i‖²_{A_i} of that point; (0, 0) without
+    degree: Annotated[Integers, derived(AGENTS)]  # active neighbours
+    radius: Annotated[Vector, derived(AGENTS)]  # c_i, which is β_i or its square
+    witness: Annotated[Tensor, derived(WITNESSES, DIM, WITNESSES, nan=True)]
+    """Column j of row i is a point in both ellipsoids, or nan."""
+    excess: Annotated[Matrix, derived(WITNESSES, WITNESSES, nan=True)]  # ‖p−θ̂_i‖²_{A_i} of that point
     crowd: Crowd
     scratch: BASSScratch
+
+
+class BASSParameters(Parameters, frozen=True, kw_only=True):
+    """Parameters of BASS."""
+
+    delta: Annotated[float, Meta(gt=0.0, lt=1.0, description="Confidence level of the ellipsoids.")]
+    gamma: Annotated[
+        float,
+        Meta(ge=SMALLEST, le=LARGEST, description="Scale of the ellipsoids: larger values share longer."),
+    ] = 2.0
+    radius: Annotated[
+        Literal["beta", "beta_squared"], Meta(description="Scale the ellipsoids by β or by β².")
+    ] = "beta"
+    noise_scale: Annotated[
+        float, Meta(ge=SMALLEST, le=LARGEST, description="R, the scale of the sub-Gaussian noise.")
+    ] = 1.0
+    param_norm: Annotated[
+        float, Meta(ge=0.0, le=LARGEST, description="S, a bound on the norm of every agent's parameter.")
+    ] = 1.0
 
 
 class Explanation(NamedTuple):
@@ -170,97 +220,71 @@ class BASS(Policy):
 
     name = "bass"
     label = "BASS"
+    Parameters = BASSParameters
+    State = BASSState
 
-    def __init__(
-        self,
-        n_agents: int,
-        dim: int,
-        *,
-        alpha: float,
-        delta: float,
-        gamma: float = 2.0,
-        radius: str = "beta",
-        noise_scale: float = 1.0,
-        param_norm: float = 1.0,
-        ridge: float = 1.0,
-        epsilon: float = 0.0,
-        seed: int | None = None,
-    ) -> None:
-        own = {
-            "delta": validation.number("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True),
-            "gamma": validation.number("gamma", gamma, low=validation.SMALLEST, high=validation.LARGEST),
-            "radius": validation.one_of("radius", radius, ("beta", "beta_squared")),
-            "noise_scale": validation.number(
-                "noise_scale", noise_scale, low=validation.SMALLEST, high=validation.LARGEST
-            ),
-            "param_norm": validation.number("param_norm", param_norm, low=0.0, high=validation.LARGEST),
+    def _sizes(self, n_agents: int) -> dict[str, int]:
+        sizes = super()._sizes(n_agents)
+        keeps_witnesses = n_agents**2 * 8 * (self.dim + 1) <= WITNESS_BYTES
+        return {
+            **sizes,
+            "witnesses": n_agents if keeps_witnesses else 0,
+            "crowd": 0 if keeps_witnesses else sizes["blocks"],
+            "offsets": n_agents if keeps_witnesses else WORD,
         }
-        super().__init__(n_agents, dim, alpha=alpha, ridge=ridge, epsilon=epsilon, seed=seed, **own)
 
-    def _initial_state(self, n_agents: int) -> BASSState:
-        own, d = self.parameters, self.dim
-        packed, words = d * (d + 1) // 2 + d, -(-n_agents // WORD)
-        witnesses, crowded = (n_agents, 0) if self._keeps_witnesses(n_agents) else (0, words)
-        state = BASSState(
-            common=self._common(n_agents),
-            noise_scale=own["noise_scale"],
-            offset=math.sqrt(own["ridge"]) * own["param_norm"],
-            confidence=-2.0 * math.log(own["delta"]) - d * math.log(own["ridge"]),
-            squared=own["radius"] == "beta_squared",
-            threshold=own["gamma"] ** 2 / 4.0,
-            local=make_statistics(n_agents, d, own["ridge"]),
-            lent=np.zeros((n_agents, packed)),
-            blocks=np.zeros((words, packed)),
-            apart=empty_sets(n_agents),
-            cuts=Cuts(np.zeros((0, 2), np.int32), np.zeros(0, np.int64), np.zeros(1, np.int64)),
-            degree=np.full(n_agents, n_agents - 1),
-            radius=np.zeros(n_agents),
-            witness=np.zeros((witnesses, d, witnesses)),
-            excess=np.zeros((witnesses, witnesses)),
-            crowd=Crowd(
-                centers=np.zeros((crowded, d, WORD)),
-                designs=np.zeros((crowded, packed - d, WORD)),
-                steepness=np.full((crowded, WORD), own["ridge"]),
-                sizes=np.zeros(crowded),
-            ),
-            scratch=BASSScratch(
-                total=np.zeros(packed),
-                L=np.zeros((d, d)),
-                lanes=np.zeros((d + 2, LANES)),
-                rows=np.zeros((d, witnesses or WORD)),
-                screen=np.zeros((5, WORD)),
-                chosen=np.zeros(PAIRS + WORD, dtype=np.int64),
-                test=make_scratch(d),
-                batch=make_batch(d),
-            ),
-        )
-        state.radius[:] = scaled_radius(state, 0)
-        state.crowd.designs[:, np.cumsum(np.arange(d) + 1) - 1] = own["ridge"]
-        return state
+    def _settings(self) -> dict[str, Any]:
+        own = self._parameters
+        return {
+            **super()._settings(),
+            "offset": math.sqrt(own.ridge) * own.param_norm,
+            "confidence": -2.0 * math.log(own.delta) - self.dim * math.log(own.ridge),
+            "squared": own.radius == "beta_squared",
+            "threshold": own.gamma**2 / 4.0,
+        }
 
-    def _keeps_witnesses(self, n_agents: int) -> bool:
-        return n_agents**2 * 8 * (self.dim + 1) <= WITNESS_BYTES
+    def _join(self, state: BASSState, first: int) -> None:
+        active, withdrawn = state.common.active, np.flatnonzero(state.common.withdrawn)
+        state.apart[first:] = as_set(state.common.withdrawn)
+        for newcomer in range(first, len(active)) if len(withdrawn) else ():
+            add_everywhere(state.apart, withdrawn, newcomer)
+        state.degree[:first] += active[:first] * (len(active) - first)
+        state.degree[first:] = np.count_nonzero(active) - 1
+        if len(state.witness):  # the origin is in both ellipsoids of two agents who have no samples
+            strangers = np.flatnonzero(state.local.pulls)
+            for known in (state.witness, state.excess):
+                known[strangers, ..., first:] = np.nan
+                known[first:, ..., strangers] = np.nan
+        is_crossing = first > 0 and len(self.state.crowd.sizes) == 0
+        describe(state, 0 if is_crossing else first)
 
-    def _pair_bytes(self, n_agents: int) -> float:
-        return 1 / 8 + (8 * (self.dim + 1) if self._keeps_witnesses(n_agents) else 0)
+    def _derive(self, state: BASSState) -> None:
+        active, n = state.common.active, len(state.degree)
+        state.apart[:, -1:] &= as_set(np.ones(n, dtype=np.bool_))[-1:]  # no bits beyond the last agent
+        state.degree[:] = count_absent(state.apart, as_set(active)) - active
+        state.witness[...] = state.excess[...] = np.nan  # the test will find points
+        describe(state, 0)
+
+    def _problem(self, state: BASSState) -> str:
+        if trouble := super()._problem(state):
+            return trouble
+        pairs, apart, n = state.cuts.pairs, state.apart, len(state.apart)
+        first, second = pairs.T.astype(np.int64)
+        if (first >= second).any() or len(np.unique(first * n + second)) < len(pairs):
+            return "cuts.pairs are not pairs, the lower id first, each there once"
+        if not (apart[first, second // WORD] >> (second % WORD) & 1).all() or not are_mutual(apart):
+            return "apart does not fit the cuts, or is not mutual"
+        if n == 0:
+            return ""
+        sums, sizes = (np.add.reduceat(each, np.arange(0, n, WORD)) for each in (state.lent, abs(state.lent)))
+        if (np.abs(state.blocks - sums) > 1e-9 * (sizes + state.common.ridge)).any():
+            return "blocks are not the sums of lent"
+        return packed_problem(state.lent, state.local, state.common.ridge)
 
     def reserve(self, pulls: int) -> None:
         used, n = int(self.state.cuts.used[0]), self.n_agents
         if used + pulls * (n - 1) > len(self.state.cuts.rounds) < pairs_of(n):
             self._resize_cuts(min(max(2 * (used + pulls * (n - 1)), ROOM), pairs_of(n)))
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        with self.lock:
-            self._resize_cuts(int(self.state.cuts.used[0]))
-            super().save(path)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        policy = super().load(path)
-        pairs, rounds, (used,) = policy.state.cuts
-        if not 0 <= used <= len(rounds) == len(pairs):
-            raise PolicyFileError(f"{path}: {used} cuts in a log of {len(pairs)} pairs, {len(rounds)} rounds")
-        return policy
 
     def _resize_cuts(self, room: int) -> None:
         self._refuse(CUT_BYTES * room, f"room for {room:,} cuts")
@@ -294,20 +318,24 @@ class BASS(Policy):
 
     def explain(self, agent: int, other: int) -> Explanation:
         """Say how far two agents are from separating, or when they did, and what they lend each other."""
-        i, j, state = self._check_id(agent), self._check_id(other), self.state
-        if i == j:
-            raise ValueError(f"other must differ from agent, got {other!r} twice")
-        local = state.local
         with self.lock:
-            statistic, s, _ = search(
-                local.theta_hat[i], local.A[i], local.tail[i], state.radius[i],
-                local.theta_hat[j], local.A[j], local.tail[j], state.radius[j],
-                state.threshold, False, True, state.scratch.test,
-            )  # fmt: skip
-            shared = not has_bit(state.apart[i], j)
-            first, second = state.cuts.pairs[: state.cuts.used[0]].T
-            here = np.flatnonzero((first == min(i, j)) & (second == max(i, j)))
-            when = int(state.cuts.rounds[here[0]]) if len(here) else -1
+            i, j, state = self._check_agent(agent), self._check_agent(other), self.state
+            if i == j:
+                raise ValueError(f"other must differ from agent, got {other!r} twice")
+            return self._explain(state, i, j)
+
+    @staticmethod
+    def _explain(state: BASSState, i: int, j: int) -> Explanation:
+        local = state.local
+        statistic, s, _ = search(
+            local.theta_hat[i], local.A[i], local.tail[i], state.radius[i],
+            local.theta_hat[j], local.A[j], local.tail[j], state.radius[j],
+            state.threshold, False, True, state.scratch.test,
+        )  # fmt: skip
+        shared = not has_bit(state.apart[i], j)
+        first, second = state.cuts.pairs[: state.cuts.used[0]].T
+        here = np.flatnonzero((first == min(i, j)) & (second == max(i, j)))
+        when = int(state.cuts.rounds[here[0]]) if len(here) else -1
         beta = np.sqrt(state.radius) if state.squared else state.radius
         return Explanation(
             statistic=statistic,
@@ -340,33 +368,24 @@ class BASS(Policy):
 
     def _withdraw(self, agent: int) -> None:
         state, block = self.state, agent // WORD
+        here = slice(block * WORD, (block + 1) * WORD)
         others = np.arange(self.n_agents) != agent
         add_everywhere(state.apart, others, agent)
-        state.apart[agent] = FULL
-        state.apart[agent, block] ^= np.int64(1) << (agent % WORD)
+        state.apart[agent] = as_set(others)
         state.lent[agent] = 0.0
-        state.blocks[block] = state.lent[block * WORD : (block + 1) * WORD].sum(axis=0)
-        state.radius[agent] = scaled_radius(state, agent)
+        state.blocks[block] = state.lent[here].sum(axis=0)
+        state.degree[agent] = 0
+        if len(state.witness):
+            for known in (state.witness, state.excess):
+                known[agent] = known[..., agent] = np.nan
         if len(state.crowd.sizes):
-            join_crowd(state, agent)
-
-    def _join(self, first: int) -> None:
-        state, active = self.state, self.state.common.active
-        if len(state.crowd.sizes):
-            self.state = state = state._replace(witness=state.witness[:0, :, :0], excess=state.excess[:0, :0])
-        for known in (state.witness, state.excess):  # no common point yet: the test will find one
-            known[:first, ..., first:] = np.nan
-            known[first:, ..., :first] = np.nan
-        gone = np.flatnonzero(~active)  # newcomers meet only those who are there
-        for newcomer in range(first, self.n_agents):
-            add_everywhere(state.apart, gone, newcomer)
-        for leaver in gone.tolist():
-            add_everywhere(state.apart, slice(first, None), leaver)
-        state.degree[:first] += active[:first] * (self.n_agents - first)
-        state.degree[first:] = np.count_nonzero(active) - 1
-        if len(state.crowd.sizes):
-            for agent in range(self.n_agents):
-                join_crowd(state, agent)
+            state.crowd.sizes[block] = np.abs(state.lent[here]).max()
+        describe(state, agent)
+        pairs, rounds, (used,) = state.cuts
+        stay = np.flatnonzero((pairs[:used] != agent).all(axis=1))
+        pairs[: len(stay)], rounds[: len(stay)] = pairs[stay], rounds[stay]
+        pairs[len(stay) :], rounds[len(stay) :] = 0, 0
+        state.cuts.used[0] = len(stay)
 
 
 @step("select", BASSState)
@@ -461,6 +480,15 @@ def screen_crowd(state: BASSState, agent: int, w: int, chosen: Integers) -> int:
         segment_bounds(c, a, radii, b, bounds)
         count = list_beyond(apart, first, agent, found, certain, chosen)
     return count
+
+
+@compiled
+def describe(state: BASSState, first: int) -> None:
+    """Compute radius and place in the crowd, if there is one, of the agents from `first` on."""
+    for agent in range(first, state.radius.shape[0]):
+        state.radius[agent] = scaled_radius(state, agent)
+        if state.crowd.sizes.shape[0] > 0:
+            join_crowd(state, agent)
 
 
 @inlined

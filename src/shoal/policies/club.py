@@ -4,33 +4,42 @@ The graph starts complete. An edge goes when two local estimates are farther apa
 widths allow; the connected components are the clusters.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 
-from shoal import validation
+from shoal.fields import AGENTS, derived, kept, rows, scratch, setting
 from shoal.kernels.compiled import allocating
 from shoal.kernels.graphs import component_labels, confidence_width, distance, share_a_neighbor
 from shoal.policies.base import Policy
 from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
+from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
-from shoal.statistics import Statistics, make_statistics
+from shoal.statistics import Statistics
 from shoal.types import Booleans, Integers, Matrix, Vector
+from shoal.validation import LARGEST
 
 
 class CLUBState(NamedTuple):
     """State of CLUB. A cluster's id is its lowest agent."""
 
     common: Common
-    gamma: float
-    local: Statistics
-    pool: Statistics
-    labels: Integers  # (N,)
-    sizes: Integers  # (N,)
-    members: Booleans  # (N,) scratch
-    connected: Booleans  # (N, N), False on the diagonal
-    separation_time: Integers  # (N, N)
-    widths: Vector  # (N,) F(T_i)
+    gamma: Annotated[float, setting()]
+    local: Annotated[Statistics, rows(AGENTS)]
+    pool: Annotated[Statistics, rows(AGENTS)]
+    labels: Annotated[Integers, derived(AGENTS)]
+    sizes: Annotated[Integers, derived(AGENTS)]  # active members
+    members: Annotated[Booleans, scratch(AGENTS)]
+    connected: Annotated[Booleans, kept(AGENTS, AGENTS)]  # False on the diagonal
+    separation_time: Annotated[Integers, kept(AGENTS, AGENTS, low=-1, below=2.0**62, fill=-1)]
+    widths: Annotated[Vector, derived(AGENTS)]  # F(T_i)
+
+
+class CLUBParameters(Parameters, frozen=True, kw_only=True):
+    """Parameters of CLUB."""
+
+    gamma: Annotated[float, Meta(ge=0.0, le=LARGEST, description="Scale of the threshold.")]
 
 
 class CLUB(ClusteredPolicy):
@@ -48,36 +57,8 @@ class CLUB(ClusteredPolicy):
 
     name = "club"
     label = "CLUB"
-
-    def __init__(
-        self,
-        n_agents: int,
-        dim: int,
-        *,
-        alpha: float,
-        gamma: float,
-        ridge: float = 1.0,
-        epsilon: float = 0.0,
-        seed: int | None = None,
-    ) -> None:
-        gamma = validation.number("gamma", gamma, low=0.0, high=validation.LARGEST)
-        super().__init__(n_agents, dim, alpha=alpha, ridge=ridge, epsilon=epsilon, seed=seed, gamma=gamma)
-
-    def _initial_state(self, n_agents: int) -> CLUBState:
-        sizes = np.zeros(n_agents, dtype=np.int64)
-        sizes[0] = n_agents
-        return CLUBState(
-            common=self._common(n_agents),
-            gamma=self.parameters["gamma"],
-            local=make_statistics(n_agents, self.dim, self.parameters["ridge"]),
-            pool=make_statistics(n_agents, self.dim, self.parameters["ridge"]),
-            labels=np.zeros(n_agents, dtype=np.int64),
-            sizes=sizes,
-            members=np.zeros(n_agents, dtype=np.bool_),
-            connected=~np.eye(n_agents, dtype=np.bool_),
-            separation_time=np.full((n_agents, n_agents), -1),
-            widths=np.ones(n_agents),
-        )
+    Parameters = CLUBParameters
+    State = CLUBState
 
     @property
     def separation_time(self) -> Integers:
@@ -95,22 +76,43 @@ class CLUB(ClusteredPolicy):
         """Number of edges, and of those that join agents with the same label (0, 1, …)."""
         return Policy.count_edges(self, labels)  # the graph, not its components
 
-    def _pair_bytes(self, n_agents: int) -> float:
-        return 9.0
-
     def _edges(self) -> Booleans:
         return np.array(self.state.connected)
 
     def _withdraw(self, agent: int) -> None:
-        self.state.connected[agent] = False
-        self.state.connected[:, agent] = False
-        relabel(self.state)
+        state = self.state
+        state.connected[agent] = state.connected[:, agent] = False
+        state.separation_time[agent] = state.separation_time[:, agent] = -1
+        state.widths[agent] = 1.0
+        relabel(state)
 
-    def _join(self, first: int) -> None:
-        gone = ~self.state.common.active  # newcomers meet only those who are there
-        self.state.connected[first:, gone] = False
-        self.state.connected[gone, first:] = False
-        relabel(self.state)
+    def _join(self, state: CLUBState, first: int) -> None:
+        super()._join(state, first)
+        meets = ~state.common.withdrawn  # newcomers meet everyone who has left samples
+        state.connected[first:] = meets
+        state.connected[:, first:] = meets[:, None]
+        state.connected.flat[:: len(meets) + 1] = False
+        state.widths[first:] = 1.0
+        relabel(state)
+
+    def _derive(self, state: CLUBState) -> None:
+        component_labels(state.connected, state.labels)
+        super()._derive(state)
+        for agent, pulls in enumerate(state.local.pulls.tolist()):
+            state.widths[agent] = confidence_width(pulls)
+
+    def _problem(self, state: CLUBState) -> str:
+        times, connected = state.separation_time, state.connected
+        if not (np.array_equal(times, times.T) and np.array_equal(connected, connected.T)):
+            return "connected and separation_time are not symmetric"
+        if (
+            connected.diagonal().any()
+            or (connected & (times >= 0)).any()
+            or connected[state.common.withdrawn].any()
+        ):
+            return "connected holds an edge to oneself, one that was cut, or one of a withdrawn agent"
+        component_labels(connected, state.labels)
+        return super()._problem(state)
 
 
 @step("select", CLUBState)

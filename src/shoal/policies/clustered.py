@@ -4,27 +4,30 @@ Each agent has a label, each label a row of pooled statistics that takes in ever
 """
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from shoal.kernels.compiled import compiled, inlined
 from shoal.kernels.graphs import pairs_within
 from shoal.policies.base import Policy
-from shoal.statistics import Statistics, add_sample, best_arm_of_row, pool_rows
+from shoal.statistics import Statistics, add_sample, best_arm_of_row, pool_rows, problem, start_rows
 from shoal.types import Booleans, Integers, Matrix, Vector
 
 
 class ClusteredPolicy(Policy):
     """Base of policies whose state has `labels`, `pool`, `sizes` (active members) and `members` (scratch).
 
-    An agent whose label is negative, and its own, is alone.
+    An agent whose label is −1 − agent is alone: its samples were withdrawn, or it has no cluster yet.
     """
+
+    _clusters_everyone: ClassVar[bool] = True
+    """Whether every active agent has a cluster."""
 
     @property
     def labels(self) -> Integers:
-        """Cluster of each agent, shape (N,); a copy."""
-        return np.array(self.state.labels)
+        """Cluster of each agent, −1 for those that have none, shape (N,); a copy."""
+        return np.asarray(np.maximum(self.state.labels, -1))
 
     def count_edges(self, labels: Integers | None = None) -> tuple[int, int]:
         """Number of edges, and of those that join agents with the same label (0, 1, …)."""
@@ -48,11 +51,46 @@ class ClusteredPolicy(Policy):
         self.state.sizes[self.state.labels[agent]] -= 1
 
     def _withdraw(self, agent: int) -> None:
-        pool_cluster(self.state, self.state.labels[agent])
+        cluster = self.state.labels[agent]
+        self.state.labels[agent] = -1 - agent
+        pool_cluster(self.state, cluster)
 
-    def _count_members(self) -> None:
-        state = self.state
-        state.sizes[:] = np.bincount(state.labels[state.common.active], minlength=len(state.sizes))
+    def _join(self, state: Any, first: int) -> None:
+        start_rows(state.pool, first, state.common.ridge)
+
+    def _derive(self, state: Any) -> None:
+        state.sizes[:] = np.bincount(state.labels[self._counted(state)], minlength=len(state.sizes))
+
+    @staticmethod
+    def _counted(state: Any) -> Booleans:
+        """Which agents count among the members of their cluster."""
+        return np.asarray(state.common.active & (state.labels >= 0))
+
+    def _problem(self, state: Any) -> str:
+        if self._clusters_everyone and (state.labels[state.common.active] < 0).any():
+            return "an active agent has no cluster"
+        if trouble := super()._problem(state):
+            return trouble
+        return problem(state.pool, state.common.ridge) or self._pool_problem(state)
+
+    @staticmethod
+    def _pool_problem(state: Any) -> str:
+        """What is wrong with the clusters' statistics, as a phrase: each is the sum of its members'."""
+        local, pool, labels = state.local, state.pool, state.labels
+        with_label = labels >= 0
+        if not (len(labels) and len(pool.b)):
+            return ""
+        for name, start in (("A", state.common.ridge * np.eye(local.b.shape[1])), ("b", 0.0), ("pulls", 0)):
+            ours, theirs = getattr(local, name), getattr(pool, name)
+            summed, size = np.zeros(theirs.shape), np.zeros(len(theirs))
+            np.add.at(summed, labels[with_label], (ours - start)[with_label])
+            np.add.at(
+                size, labels[with_label], np.abs(ours[with_label]).reshape(with_label.sum(), -1).max(axis=1)
+            )
+            gap = np.abs(theirs - start - summed).reshape(len(theirs), -1).max(axis=1)
+            if (gap > 1e-9 * (size + state.common.ridge)).any():
+                return f"pool.{name} is not the sum over the members of each cluster"
+        return ""
 
 
 @inlined

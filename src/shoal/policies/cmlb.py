@@ -4,32 +4,50 @@ For the first rounds every agent learns alone. Then agents whose estimates are c
 that are too small are thrown together, and from then on each cluster learns as one.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 
-from shoal import validation
+from shoal.fields import AGENTS, derived, kept, rows, scratch, setting
 from shoal.kernels.compiled import allocating, inlined
 from shoal.kernels.graphs import component_labels, distance
 from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
+from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
-from shoal.statistics import Statistics, make_statistics
+from shoal.statistics import Statistics
 from shoal.types import Booleans, Integers, Matrix, Vector
+from shoal.validation import LARGEST
 
 
 class CMLBState(NamedTuple):
     """State of CMLB. A cluster's id is its lowest agent; before the clustering everybody is alone."""
 
     common: Common
-    gamma: float
-    exploration_rounds: int
-    min_cluster_fraction: float
-    formed: Booleans  # (1,) whether the clusters have been formed
-    local: Statistics
-    pool: Statistics
-    labels: Integers  # (N,)
-    sizes: Integers  # (N,)
-    members: Booleans  # (N,) scratch
+    gamma: Annotated[float, setting()]
+    exploration_rounds: Annotated[int, setting()]
+    min_cluster_fraction: Annotated[float, setting()]
+    formed: Annotated[Booleans, kept(1)]  # whether the clusters have been formed
+    local: Annotated[Statistics, rows(AGENTS)]
+    pool: Annotated[Statistics, rows(AGENTS)]
+    labels: Annotated[Integers, kept(AGENTS, low=0, below=AGENTS, own=True)]
+    sizes: Annotated[Integers, derived(AGENTS)]  # active members
+    members: Annotated[Booleans, scratch(AGENTS)]
+
+
+class CMLBParameters(Parameters, frozen=True, kw_only=True):
+    """Parameters of CMLB."""
+
+    gamma: Annotated[
+        float, Meta(ge=0.0, le=LARGEST, description="Distance below which two agents are joined.")
+    ]
+    exploration_rounds: Annotated[int, Meta(ge=1, description="Rounds of independent learning T_e.")] = 1000
+    min_cluster_fraction: Annotated[
+        float,
+        Meta(
+            ge=0.0, le=1.0, description="Components with a smaller share of all agents are merged into one."
+        ),
+    ] = 0.1
 
 
 class CMLB(ClusteredPolicy):
@@ -51,43 +69,13 @@ class CMLB(ClusteredPolicy):
 
     name = "cmlb"
     label = "CMLB"
+    Parameters = CMLBParameters
+    State = CMLBState
 
-    def __init__(
-        self,
-        n_agents: int,
-        dim: int,
-        *,
-        alpha: float,
-        gamma: float,
-        exploration_rounds: int = 1000,
-        min_cluster_fraction: float = 0.1,
-        ridge: float = 1.0,
-        epsilon: float = 0.0,
-        seed: int | None = None,
-    ) -> None:
-        own = {
-            "gamma": validation.number("gamma", gamma, low=0.0, high=validation.LARGEST),
-            "exploration_rounds": validation.positive_int("exploration_rounds", exploration_rounds),
-            "min_cluster_fraction": validation.number(
-                "min_cluster_fraction", min_cluster_fraction, low=0.0, high=1.0
-            ),
-        }
-        super().__init__(n_agents, dim, alpha=alpha, ridge=ridge, epsilon=epsilon, seed=seed, **own)
-
-    def _initial_state(self, n_agents: int) -> CMLBState:
-        own = self.parameters
-        return CMLBState(
-            common=self._common(n_agents),
-            gamma=own["gamma"],
-            exploration_rounds=own["exploration_rounds"],
-            min_cluster_fraction=own["min_cluster_fraction"],
-            formed=np.zeros(1, dtype=np.bool_),
-            local=make_statistics(n_agents, self.dim, own["ridge"]),
-            pool=make_statistics(n_agents, self.dim, own["ridge"]),
-            labels=np.arange(n_agents),
-            sizes=np.ones(n_agents, dtype=np.int64),
-            members=np.zeros(n_agents, dtype=np.bool_),
-        )
+    def _join(self, state: CMLBState, first: int) -> None:
+        super()._join(state, first)
+        state.labels[first:] = np.arange(first, len(state.labels))
+        state.sizes[first:] = 1
 
 
 @step("select", CMLBState)
@@ -135,9 +123,8 @@ def form_clusters(state: CMLBState) -> None:
         if state.members[i]:
             state.labels[i] = home
     _count(state)
-    for c in range(n):
-        if state.sizes[c] > 0:
-            pool_cluster(state, c)
+    for c in range(n):  # those without members too: they hold what an agent who is elsewhere now had learned
+        pool_cluster(state, c)
 
 
 @inlined
@@ -145,4 +132,5 @@ def _count(state: CMLBState) -> None:
     """Count the active members of every cluster."""
     state.sizes[:] = 0
     for i in range(state.labels.shape[0]):
-        state.sizes[state.labels[i]] += state.common.active[i]
+        if state.common.active[i]:
+            state.sizes[state.labels[i]] += 1

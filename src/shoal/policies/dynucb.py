@@ -4,16 +4,17 @@ Every agent belongs to one of M clusters, drawn at random at first. After each o
 moves to the cluster whose estimate is nearest to its own.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 
-from shoal import validation
+from shoal.fields import AGENTS, CLUSTERS, derived, kept, rows, scratch
 from shoal.kernels.compiled import compiled
-from shoal.kernels.random import integer_below
 from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
+from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
-from shoal.statistics import Statistics, make_statistics
+from shoal.statistics import Statistics, start_rows
 from shoal.types import Booleans, Integers, Matrix, Vector
 
 
@@ -21,11 +22,17 @@ class DynUCBState(NamedTuple):
     """State of DynUCB."""
 
     common: Common
-    local: Statistics
-    pool: Statistics
-    labels: Integers  # (N,)
-    sizes: Integers  # (M,)
-    members: Booleans  # (N,) scratch
+    local: Annotated[Statistics, rows(AGENTS)]
+    pool: Annotated[Statistics, rows(CLUSTERS)]
+    labels: Annotated[Integers, kept(AGENTS, low=0, below=CLUSTERS, own=True)]
+    sizes: Annotated[Integers, derived(CLUSTERS)]  # active members
+    members: Annotated[Booleans, scratch(AGENTS)]
+
+
+class DynUCBParameters(Parameters, frozen=True, kw_only=True):
+    """Parameters of DynUCB."""
+
+    n_clusters: Annotated[int, Meta(ge=1, description="Number of clusters M.")]
 
 
 class DynUCB(ClusteredPolicy):
@@ -43,39 +50,20 @@ class DynUCB(ClusteredPolicy):
 
     name = "dynucb"
     label = "DynUCB"
+    Parameters = DynUCBParameters
+    State = DynUCBState
 
-    def __init__(
-        self,
-        n_agents: int,
-        dim: int,
-        *,
-        alpha: float,
-        n_clusters: int,
-        ridge: float = 1.0,
-        epsilon: float = 0.0,
-        seed: int | None = None,
-    ) -> None:
-        n_clusters = validation.positive_int("n_clusters", n_clusters)
-        super().__init__(
-            n_agents, dim, alpha=alpha, ridge=ridge, epsilon=epsilon, seed=seed, n_clusters=n_clusters
+    def _sizes(self, n_agents: int) -> dict[str, int]:
+        return {**super()._sizes(n_agents), "clusters": self._parameters.n_clusters}
+
+    def _join(self, state: DynUCBState, first: int) -> None:
+        if first == 0:
+            start_rows(state.pool, 0, state.common.ridge)
+        drawn = np.random.default_rng(self._parameters.seed).integers(
+            len(state.sizes), size=len(state.labels)
         )
-
-    def _initial_state(self, n_agents: int) -> DynUCBState:
-        n_clusters, ridge = self.parameters["n_clusters"], self.parameters["ridge"]
-        labels = np.random.default_rng(self.parameters["seed"]).integers(n_clusters, size=n_agents)
-        return DynUCBState(
-            common=self._common(n_agents),
-            local=make_statistics(n_agents, self.dim, ridge),
-            pool=make_statistics(n_clusters, self.dim, ridge),
-            labels=labels,
-            sizes=np.bincount(labels, minlength=n_clusters),
-            members=np.zeros(n_agents, dtype=np.bool_),
-        )
-
-    def _join(self, first: int) -> None:
-        for newcomer in range(first, self.n_agents):
-            self.state.labels[newcomer] = integer_below(self.state.common.rng, self.parameters["n_clusters"])
-        self._count_members()
+        state.labels[first:] = drawn[first:]
+        self._derive(state)
 
 
 @step("select", DynUCBState)

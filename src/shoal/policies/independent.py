@@ -4,13 +4,14 @@ Every agent keeps its own ridge regression and plays the arm with the largest up
 """
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from shoal.fields import AGENTS, rows
 from shoal.policies.base import Policy
 from shoal.policies.steps import Common, step
-from shoal.statistics import Statistics, add_sample, best_arm_of_row, make_statistics
+from shoal.statistics import Statistics, add_sample, best_arm_of_row
 from shoal.types import Booleans, Integers, Matrix, Vector
 
 
@@ -18,7 +19,7 @@ class IndependentState(NamedTuple):
     """State of Independent."""
 
     common: Common
-    local: Statistics
+    local: Annotated[Statistics, rows(AGENTS)]
 
 
 class Independent(Policy):
@@ -38,11 +39,7 @@ class Independent(Policy):
 
     name = "independent"
     label = "Ind"
-
-    def _initial_state(self, n_agents: int) -> IndependentState:
-        return IndependentState(
-            self._common(n_agents), make_statistics(n_agents, self.dim, self.parameters["ridge"])
-        )
+    State = IndependentState
 
     def _edges(self) -> Booleans:
         return np.zeros((self.n_agents, self.n_agents), dtype=np.bool_)

@@ -6,11 +6,12 @@ belong to, each counting by its probability.
 """
 
 import math
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 
-from shoal import validation
+from shoal.fields import AGENTS, COUNT, DIM, PACKED, Size, derived, kept, rows, scratch, setting
 from shoal.kernels.compiled import inlined
 from shoal.kernels.linalg import add_packed, add_row, dot
 from shoal.kernels.mixture import (
@@ -22,9 +23,11 @@ from shoal.kernels.mixture import (
 )
 from shoal.kernels.random import integer_below, uniform
 from shoal.kernels.ucb import LANES
+from shoal.policies.base import Policy
 from shoal.policies.clustered import ClusteredPolicy
+from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
-from shoal.statistics import Statistics, add_sample, make_statistics
+from shoal.statistics import Statistics, add_sample, packed_problem
 from shoal.types import Integers, Matrix, Tensor, Vector
 
 LEAST_SHARE = 1e-3
@@ -37,53 +40,80 @@ LOSSY = 1e4
 """Sums that were once so many times larger than what a subtraction leaves are summed anew."""
 
 
-class MixtureScratch(NamedTuple):
-    """Work space: nothing in it outlives a call."""
+COMPONENTS = Size("components")
+"""Clusters that may count in a choice: a cluster with a share of LEAST_SHARE each."""
 
-    total: Vector  # packed sums
-    rest: Vector  # packed sums of an agent's cluster without it
-    L: Tensor  # (components, d, d) factors
-    y: Matrix  # (components, d) L⁻¹ b
-    lanes: Matrix  # (d + 5, LANES) for the scores
-    chances: Vector  # (N + 1,) probability of each cluster in use, then of a new one
-    shares: Vector  # (N + 1,) those that count in the choice
-    forms: Vector  # (N + 1,) bᵀA⁻¹b of the cluster with the agent
-    logdets: Vector  # (N + 1,) its log det A
-    alone: Vector  # (2,) the same of the cluster without the agent
+
+class MixtureScratch(NamedTuple):
+    """Work space."""
+
+    total: Annotated[Vector, scratch(PACKED)]  # packed sums
+    rest: Annotated[Vector, scratch(PACKED)]  # packed sums of an agent's cluster without it
+    L: Annotated[Tensor, scratch(COMPONENTS, DIM, DIM)]  # factors
+    y: Annotated[Matrix, scratch(COMPONENTS, DIM)]  # L⁻¹ b
+    lanes: Annotated[Matrix, scratch(DIM + 5, LANES)]  # for the scores
+    chances: Annotated[Vector, scratch(AGENTS + 1)]  # probability of each cluster in use, then of a new one
+    shares: Annotated[Vector, scratch(AGENTS + 1)]  # those that count in the choice
+    forms: Annotated[Vector, scratch(AGENTS + 1)]  # bᵀA⁻¹b of the cluster with the agent
+    logdets: Annotated[Vector, scratch(AGENTS + 1)]  # its log det A
+    alone: Annotated[Vector, scratch(2)]  # the same of the cluster without the agent
 
 
 class Clusters(NamedTuple):
     """One row per cluster; rows in use are listed in `used`."""
 
-    sums: Matrix  # (N, d(d+1)/2 + d) packed Σ x xᵀ and b of the members, removed ones included
-    form: Vector  # (N,) bᵀA⁻¹b
-    logdet: Vector  # (N,) log det A
-    outdated: Integers  # (N,) 1 while the two above lack a sample
-    removed: Integers  # (N,) members that were removed, but not withdrawn
-    peak: Vector  # (N,) largest entry of the sums since they were last summed
-    changes: Integers  # (N,) changes since then
-    used: Integers  # (N,) rows in use, in order
-    n_used: Integers  # (1,) how many
+    sums: Annotated[Matrix, kept(AGENTS, PACKED)]  # packed Σ x xᵀ and b of the members, removed ones included
+    form: Annotated[Vector, kept(AGENTS, low=0.0)]  # bᵀA⁻¹b
+    logdet: Annotated[Vector, kept(AGENTS)]  # log det A
+    outdated: Annotated[Integers, kept(AGENTS, low=0, below=2)]  # 1 while the two above lack a sample
+    removed: Annotated[Integers, derived(AGENTS)]  # members that were removed, but not withdrawn
+    peak: Annotated[Vector, kept(AGENTS, low=0.0)]  # largest entry of the sums since they were last summed
+    changes: Annotated[Integers, kept(AGENTS, **COUNT)]  # changes since then
+    used: Annotated[Integers, derived(AGENTS)]  # rows in use, in order
+    n_used: Annotated[Integers, derived(1)]  # how many
 
 
 class MixtureState(NamedTuple):
     """State of ClusterMixture."""
 
     common: Common
-    spread: float
-    log_concentration: float
-    redraws: int
-    learns_noise: bool
-    local: Statistics
-    lent: Matrix  # (N, d(d+1)/2 + d) packed Σ x xᵀ and b of each agent
-    form: Vector  # (N,) its bᵀA⁻¹b
-    logdet: Vector  # (N,) its log det A
-    errors: Vector  # (N,) Σ of each agent's squared standardised prediction errors
-    noise: Vector  # (2,) sum and count whose ratio is the noise variance
-    labels: Integers  # (N,) cluster of each agent; −1 − agent while it has none
-    sizes: Integers  # (N,) active members of each cluster
+    spread: Annotated[float, setting()]
+    log_concentration: Annotated[float, setting()]
+    redraws: Annotated[int, setting()]
+    learns_noise: Annotated[bool, setting()]
+    local: Annotated[Statistics, rows(AGENTS)]
+    lent: Annotated[Matrix, kept(AGENTS, PACKED)]  # packed Σ x xᵀ and b of each agent
+    form: Annotated[Vector, derived(AGENTS)]  # its bᵀA⁻¹b
+    logdet: Annotated[Vector, derived(AGENTS)]  # its log det A
+    errors: Annotated[Vector, kept(AGENTS, low=0.0)]  # Σ of squared standardised prediction errors
+    noise: Annotated[Vector, kept(2, low=0.0)]  # sum and count whose ratio is the noise variance
+    labels: Annotated[Integers, kept(AGENTS, low=0, below=AGENTS, own=True)]  # −1 − agent: none yet
+    sizes: Annotated[Integers, derived(AGENTS)]  # active members of each cluster
     clusters: Clusters
     scratch: MixtureScratch
+
+
+class MixtureParameters(Parameters, frozen=True, kw_only=True):
+    """Parameters of ClusterMixture."""
+
+    alpha: Annotated[float, Meta(ge=0.0, description="Width of the confidence bonus.")] = 0.6
+    spread: Annotated[
+        float, Meta(ge=0.0, description="η, how much not knowing the cluster makes an agent explore.")
+    ] = 1.0
+    concentration: Annotated[
+        float,
+        Meta(
+            gt=0.0,
+            description="c, the weight of a cluster of one's own beside the others' numbers of members.",
+        ),
+    ] = 5.0
+    redraws: Annotated[
+        int, Meta(ge=0, le=1000, description="Other agents whose cluster is drawn again after each pull.")
+    ] = 1
+    noise_scale: Annotated[
+        Annotated[float, Meta(gt=0.0)] | None,
+        Meta(description="Scale of the noise; None: estimated from the agents' prediction errors."),
+    ] = None
 
 
 class MembershipExplanation(NamedTuple):
@@ -118,7 +148,7 @@ class ClusterMixture(ClusteredPolicy):
     concentration : float
         c, the weight of a cluster of its own, beside the number of members of the others; positive.
     redraws : int
-        Other agents, drawn at random, whose cluster is drawn again after each pull; at least 0.
+        Other agents, drawn at random, whose cluster is drawn again after each pull; at most 1000.
     noise_scale : float or None
         Scale of the noise; None: estimated from the agents' prediction errors.
 
@@ -139,83 +169,68 @@ class ClusterMixture(ClusteredPolicy):
 
     name = "cluster_mixture"
     label = "ClusterMixture (ours)"
+    Parameters = MixtureParameters
+    State = MixtureState
+    _clusters_everyone = False
 
-    def __init__(
-        self,
-        n_agents: int,
-        dim: int,
-        *,
-        alpha: float = 0.6,
-        spread: float = 1.0,
-        concentration: float = 5.0,
-        redraws: int = 1,
-        noise_scale: float | None = None,
-        ridge: float = 1.0,
-        epsilon: float = 0.0,
-        seed: int | None = None,
-    ) -> None:
-        if noise_scale is not None:
-            noise_scale = validation.number("noise_scale", noise_scale, low=0.0, open_low=True)
-        own = {
-            "spread": validation.number("spread", spread, low=0.0),
-            "concentration": validation.number("concentration", concentration, low=0.0, open_low=True),
-            "redraws": validation.natural("redraws", redraws),
-            "noise_scale": noise_scale,
+    def _sizes(self, n_agents: int) -> dict[str, int]:
+        return {**super()._sizes(n_agents), "components": min(n_agents + 1, int(1.0 / LEAST_SHARE))}
+
+    def _settings(self) -> dict[str, Any]:
+        own = self._parameters
+        return {
+            **super()._settings(),
+            "log_concentration": math.log(own.concentration),
+            "learns_noise": own.noise_scale is None,
         }
-        super().__init__(n_agents, dim, alpha=alpha, ridge=ridge, epsilon=epsilon, seed=seed, **own)
 
-    def _initial_state(self, n_agents: int) -> MixtureState:
-        own, d = self.parameters, self.dim
-        size, components = d * (d + 1) // 2 + d, min(n_agents + 1, int(1.0 / LEAST_SHARE))
-        scale = own["noise_scale"]
-        known = (PRIOR_SAMPLES, PRIOR_SAMPLES) if scale is None else (scale**2, 1.0)
+    def _join(self, state: MixtureState, first: int) -> None:
+        state.logdet[first:] = self.dim * math.log(state.common.ridge)
+        state.labels[first:] = -1 - np.arange(first, len(state.labels))
+        if first == 0:
+            self._forget_noise(state)
 
-        def zeros() -> Integers:
-            return np.zeros(n_agents, dtype=np.int64)
+    def _forget_noise(self, state: MixtureState) -> None:
+        """Estimate the noise from the agents' errors, or set it to what was given."""
+        if state.learns_noise:
+            counted = np.maximum(state.local.pulls - self.dim, 0).sum()
+            state.noise[:] = PRIOR_SAMPLES + state.errors.sum(), PRIOR_SAMPLES + counted
+        else:
+            state.noise[:] = self._parameters.noise_scale**2, 1.0
 
-        return MixtureState(
-            common=self._common(n_agents),
-            spread=own["spread"],
-            log_concentration=math.log(own["concentration"]),
-            redraws=own["redraws"],
-            learns_noise=scale is None,
-            local=make_statistics(n_agents, d, own["ridge"]),
-            lent=np.zeros((n_agents, size)),
-            form=np.zeros(n_agents),
-            logdet=np.full(n_agents, d * math.log(own["ridge"])),
-            errors=np.zeros(n_agents),
-            noise=np.array(known),
-            labels=-1 - np.arange(n_agents),
-            sizes=zeros(),
-            clusters=Clusters(
-                sums=np.zeros((n_agents, size)),
-                form=np.zeros(n_agents),
-                logdet=np.zeros(n_agents),
-                outdated=zeros(),
-                removed=zeros(),
-                peak=np.zeros(n_agents),
-                changes=zeros(),
-                used=zeros(),
-                n_used=np.zeros(1, dtype=np.int64),
-            ),
-            scratch=MixtureScratch(
-                total=np.zeros(size),
-                rest=np.zeros(size),
-                L=np.zeros((components, d, d)),
-                y=np.zeros((components, d)),
-                lanes=np.zeros((d + 5, LANES)),
-                chances=np.zeros(n_agents + 1),
-                shares=np.zeros(n_agents + 1),
-                forms=np.zeros(n_agents + 1),
-                logdets=np.zeros(n_agents + 1),
-                alone=np.zeros(2),
-            ),
-        )
+    def _derive(self, state: MixtureState) -> None:
+        super()._derive(state)
+        clusters, work = state.clusters, state.scratch
+        removed = state.labels[~state.common.active & (state.labels >= 0)]
+        clusters.removed[:] = np.bincount(removed, minlength=len(clusters.removed))
+        used = np.flatnonzero(state.sizes)
+        clusters.used[: len(used)], clusters.n_used[0] = used, len(used)
+        state.logdet[:] = self.dim * math.log(state.common.ridge)
+        for agent in np.flatnonzero(state.local.pulls).tolist():
+            terms = factor_packed(state.lent[agent], state.common.ridge, work.L[0], work.y[0])
+            state.form[agent], state.logdet[agent] = terms
+        for cluster in used[clusters.outdated[used] == 0].tolist():
+            evaluate(state, cluster)
 
-    @property
-    def labels(self) -> Integers:
-        """Cluster of each agent, −1 while it has none, shape (N,); a copy."""
-        return np.asarray(np.maximum(self.state.labels, -1))
+    def _problem(self, state: MixtureState) -> str:
+        if trouble := Policy._problem(self, state):
+            return trouble
+        labels, noise = state.labels, state.noise.copy()
+        if set(labels[labels >= 0]) - set(labels[self._counted(state)]):
+            return "a cluster has no active member"
+        with_label = labels >= 0
+        summed, size = np.zeros_like(state.lent), np.zeros_like(state.lent)
+        np.add.at(summed, labels[with_label], state.lent[with_label])
+        np.add.at(size, labels[with_label], np.abs(state.lent[with_label]))
+        if (np.abs(state.clusters.sums - summed) > 1e-6 * (size + state.clusters.peak[:, None])).any():
+            return "clusters.sums is not the sum over the members of each cluster"
+        if trouble := packed_problem(state.lent, state.local, state.common.ridge):
+            return trouble
+        self._forget_noise(state)
+        if not np.allclose(noise, state.noise, rtol=1e-6, atol=0.0):
+            return f"noise is {noise.tolist()}, and the errors say {state.noise.tolist()}"
+        state.noise[:] = noise
+        return ""
 
     @property
     def noise_variance(self) -> float:
@@ -268,17 +283,16 @@ class ClusterMixture(ClusteredPolicy):
                 dissolve(self.state, cluster)
 
     def _withdraw(self, agent: int) -> None:
-        state, cluster = self.state, self.state.labels[agent]
-        state.lent[agent] = 0.0
-        state.form[agent], state.logdet[agent] = 0.0, state.local.logdet_A[agent]
+        state, clusters = self.state, self.state.clusters
+        if state.labels[agent] >= 0:
+            clusters.removed[state.labels[agent]] -= 1
+        state.lent[agent], state.errors[agent], state.form[agent] = 0.0, 0.0, 0.0
+        state.logdet[agent] = self.dim * math.log(state.common.ridge)
         state.labels[agent] = -1 - agent
-        if cluster >= 0:
-            state.clusters.removed[cluster] -= 1
+        for cluster in clusters.used[: clusters.n_used[0]].tolist():  # it may have been in any of them
             sum_anew(state, cluster)
         if state.learns_noise:
-            state.errors[agent] = 0.0
-            counted = np.maximum(state.local.pulls - self.dim, 0).sum()
-            state.noise[:] = PRIOR_SAMPLES + state.errors.sum(), PRIOR_SAMPLES + counted
+            self._forget_noise(state)
 
 
 @step("select", MixtureState)
@@ -517,6 +531,8 @@ def dissolve(state: MixtureState, cluster: int) -> None:
             if state.labels[j] == cluster:
                 state.labels[j] = -1 - j
     clusters.sums[cluster] = 0.0
+    clusters.form[cluster] = 0.0
+    clusters.logdet[cluster] = 0.0
     clusters.peak[cluster] = 0.0
     clusters.changes[cluster] = 0
     clusters.outdated[cluster] = 0

@@ -3,27 +3,37 @@
 The labels are given, each cluster pools the samples of all its agents from the first round on.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from msgspec import Meta
+from msgspec.structs import replace
 
 from shoal import validation
+from shoal.fields import AGENTS, CLUSTERS, derived, rows, scratch
 from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, select_from
+from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
-from shoal.statistics import Statistics, make_statistics
+from shoal.statistics import Statistics, start_rows
 from shoal.types import Booleans, Integers, Matrix, Vector
 
 
 class OracleState(NamedTuple):
-    """State of Oracle."""
+    """State of Oracle. Clusters are numbered in the order in which their labels first appear."""
 
     common: Common
-    local: Statistics
-    pool: Statistics
-    labels: Integers  # (N,)
-    sizes: Integers  # (number of clusters,)
-    members: Booleans  # (N,) scratch
+    local: Annotated[Statistics, rows(AGENTS)]
+    pool: Annotated[Statistics, rows(CLUSTERS)]
+    labels: Annotated[Integers, derived(AGENTS)]
+    sizes: Annotated[Integers, derived(CLUSTERS)]  # active members
+    members: Annotated[Booleans, scratch(AGENTS)]
+
+
+class OracleParameters(Parameters, frozen=True, kw_only=True):
+    """Parameters of Oracle."""
+
+    labels: Annotated[Any, Meta(description="The true cluster of each agent, integers of at least 0.")]
 
 
 class Oracle(ClusteredPolicy):
@@ -38,48 +48,72 @@ class Oracle(ClusteredPolicy):
     name = "oracle"
     label = "Oracle"
 
-    def __init__(
-        self,
-        n_agents: int,
-        dim: int,
-        *,
-        alpha: float,
-        labels: Sequence[int] | Integers,
-        ridge: float = 1.0,
-        epsilon: float = 0.0,
-        seed: int | None = None,
-    ) -> None:
-        checked = _check_labels(labels, n_agents)
-        super().__init__(n_agents, dim, alpha=alpha, ridge=ridge, epsilon=epsilon, seed=seed, labels=checked)
+    Parameters = OracleParameters
+    State = OracleState
 
-    def _initial_state(self, n_agents: int) -> OracleState:
-        labels, ridge = self.parameters["labels"], self.parameters["ridge"]
-        n_clusters = int(labels.max()) + 1
-        return OracleState(
-            common=self._common(n_agents),
-            local=make_statistics(n_agents, self.dim, ridge),
-            pool=make_statistics(n_clusters, self.dim, ridge),
-            labels=labels.copy(),
-            sizes=np.bincount(labels, minlength=n_clusters),
-            members=np.zeros(n_agents, dtype=np.bool_),
+    def __init__(self, n_agents: int, dim: int, **parameters: Any) -> None:
+        if "labels" in parameters:
+            _check_labels(parameters["labels"], validation.natural("n_agents", n_agents))
+        super().__init__(n_agents, dim, **parameters)
+
+    def _configure(self, dim: int, parameters: Mapping[str, Any]) -> None:
+        if "labels" in parameters:
+            parameters = {
+                **parameters,
+                "labels": _check_labels(parameters["labels"], len(parameters["labels"])),
+            }
+        super()._configure(dim, parameters)
+        self._clusters: dict[int, int] = {}
+        self._number(self._parameters.labels)
+
+    def _number(self, labels: Integers) -> Integers:
+        """The clusters of some agents, new labels getting new numbers."""
+        return np.array(
+            [self._clusters.setdefault(label, len(self._clusters)) for label in labels.tolist()], int
         )
+
+    @property
+    def labels(self) -> Integers:
+        """Label of each agent, as given, shape (N,); a copy."""
+        return np.array(self._parameters.labels)
+
+    def _sizes(self, n_agents: int) -> dict[str, int]:
+        return {**super()._sizes(n_agents), "clusters": len(self._clusters)}
 
     def add_agents(self, n: int = 1, *, labels: Sequence[int] | Integers | None = None) -> Integers:
         """Add `n` agents with the given true labels and return their ids."""
         if labels is None:
             raise ValueError("labels must be given for the agents added to Oracle")
-        n = validation.positive_int("n", n)
-        self._parameters["labels"] = np.concatenate([self.parameters["labels"], _check_labels(labels, n)])
-        return super().add_agents(n)
+        checked = _check_labels(labels, validation.positive_int("n", n))
+        with self.lock:
+            before = self._parameters, dict(self._clusters)
+            self._parameters = replace(before[0], labels=np.concatenate([before[0].labels, checked]))
+            self._number(checked)
+            try:
+                return super().add_agents(n)
+            except BaseException:
+                self._parameters, self._clusters = before
+                raise
 
-    def _join(self, first: int) -> None:
-        self._count_members()
+    def _join(self, state: OracleState, first: int) -> None:
+        start_rows(state.pool, len(self.state.sizes) if first else 0, state.common.ridge)
+        self._derive(state)
+
+    def _problem(self, state: OracleState) -> str:
+        if len(self._parameters.labels) != len(state.labels):
+            return f"there are {len(self._parameters.labels)} labels for {len(state.labels)} agents"
+        self._derive(state)
+        return super()._problem(state)
+
+    def _derive(self, state: OracleState) -> None:
+        state.labels[:] = self._number(self._parameters.labels)
+        super()._derive(state)
 
 
 def _check_labels(labels: Any, n_agents: int) -> Integers:
-    array = np.asarray(labels)
-    if array.shape != (n_agents,) or not np.issubdtype(array.dtype, np.integer) or array.min() < 0:
-        raise ValueError(f"labels must be {n_agents} integers of at least 0, got {labels!r}")
+    array = np.asarray(labels, dtype=None if n_agents else np.int64)  # an empty list is one of floats
+    if array.shape != (n_agents,) or not np.issubdtype(array.dtype, np.integer) or (array < 0).any():
+        raise ValueError(f"labels must be {n_agents} integers of at least 0, got {labels!r:.200}")
     return array.astype(np.int64)
 
 

@@ -1,13 +1,16 @@
 """Policies by name: the built-in ones, and other packages' through the entry point `shoal.policies`."""
 
 import os
+from pathlib import Path
 from typing import Any
 
-from shoal.policies.base import Policy, read_policy_name
+from shoal.policies import files
+from shoal.policies.base import Policy
 from shoal.policies.bass import BASS
 from shoal.policies.club import CLUB
 from shoal.policies.cmlb import CMLB
 from shoal.policies.dynucb import DynUCB
+from shoal.policies.files import PolicyFileError
 from shoal.policies.independent import Independent
 from shoal.policies.mixture import ClusterMixture
 from shoal.policies.oracle import Oracle
@@ -61,5 +64,11 @@ def make_policy(name: str, n_agents: int, dim: int, **parameters: Any) -> Any:
 
 def load_policy(path: str | os.PathLike[str]) -> Policy:
     """Read back whatever policy a file holds."""
-    loader: type[Policy] = policy_class(read_policy_name(path))
-    return loader.load(path)
+    contents = files.read(Path(path))
+    try:
+        kind = policy_class(contents.policy)
+    except ValueError as error:
+        raise PolicyFileError(f"{path}: {error}") from error
+    if not issubclass(kind, Policy):
+        raise PolicyFileError(f"{path}: policies of the kind {contents.policy!r} are not saved in files")
+    return kind._from_contents(Path(path), contents)

@@ -5,35 +5,44 @@ start splits off; two clusters all of whose agents were checked in this stage me
 are close.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 
-from shoal import validation
+from shoal.fields import AGENTS, COUNT, DIM, derived, kept, rows, scratch, setting
 from shoal.kernels.compiled import compiled, inlined
 from shoal.kernels.graphs import confidence_width, distance
 from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
+from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
-from shoal.statistics import Statistics, make_statistics
+from shoal.statistics import Statistics
 from shoal.types import Booleans, Integers, Matrix, Vector
+from shoal.validation import LARGEST
 
 
 class SCLUBState(NamedTuple):
     """State of SCLUB."""
 
     common: Common
-    gamma: float
-    local: Statistics
-    pool: Statistics
-    labels: Integers  # (N,)
-    sizes: Integers  # (N,)
-    members: Booleans  # (N,) scratch
-    checked: Booleans  # (N,) agents served in this stage
-    waiting: Integers  # (N,) active members of each cluster that are not checked
-    widths: Vector  # (N,) F of each cluster's pulls
-    stage_theta: Matrix  # (N, d) each cluster's estimate at the stage's start
-    stage_pulls: Integers  # (N,) and its pulls
-    next_stage: Integers  # (1,) round in which the next stage starts
+    gamma: Annotated[float, setting()]
+    local: Annotated[Statistics, rows(AGENTS)]
+    pool: Annotated[Statistics, rows(AGENTS)]
+    labels: Annotated[Integers, kept(AGENTS, low=0, below=AGENTS, own=True)]
+    sizes: Annotated[Integers, derived(AGENTS)]  # active members
+    members: Annotated[Booleans, scratch(AGENTS)]
+    checked: Annotated[Booleans, kept(AGENTS)]  # agents served in this stage
+    waiting: Annotated[Integers, derived(AGENTS)]  # active members of each cluster that are not checked
+    widths: Annotated[Vector, derived(AGENTS)]  # F of each cluster's pulls
+    stage_theta: Annotated[Matrix, kept(AGENTS, DIM)]  # each cluster's estimate at the stage's start
+    stage_pulls: Annotated[Integers, kept(AGENTS, **COUNT)]  # and its pulls
+    next_stage: Annotated[Integers, kept(1, low=1, below=2.0**62, fill=1)]  # the round it starts in
+
+
+class SCLUBParameters(Parameters, frozen=True, kw_only=True):
+    """Parameters of SCLUB."""
+
+    gamma: Annotated[float, Meta(ge=0.0, le=LARGEST, description="Scale of the thresholds.")]
 
 
 class SCLUB(ClusteredPolicy):
@@ -51,39 +60,8 @@ class SCLUB(ClusteredPolicy):
 
     name = "sclub"
     label = "SCLUB"
-
-    def __init__(
-        self,
-        n_agents: int,
-        dim: int,
-        *,
-        alpha: float,
-        gamma: float,
-        ridge: float = 1.0,
-        epsilon: float = 0.0,
-        seed: int | None = None,
-    ) -> None:
-        gamma = validation.number("gamma", gamma, low=0.0, high=validation.LARGEST)
-        super().__init__(n_agents, dim, alpha=alpha, ridge=ridge, epsilon=epsilon, seed=seed, gamma=gamma)
-
-    def _initial_state(self, n_agents: int) -> SCLUBState:
-        sizes = np.zeros(n_agents, dtype=np.int64)
-        sizes[0] = n_agents
-        return SCLUBState(
-            common=self._common(n_agents),
-            gamma=self.parameters["gamma"],
-            local=make_statistics(n_agents, self.dim, self.parameters["ridge"]),
-            pool=make_statistics(n_agents, self.dim, self.parameters["ridge"]),
-            labels=np.zeros(n_agents, dtype=np.int64),
-            sizes=sizes,
-            members=np.zeros(n_agents, dtype=np.bool_),
-            checked=np.zeros(n_agents, dtype=np.bool_),
-            waiting=sizes.copy(),
-            widths=np.ones(n_agents),
-            stage_theta=np.zeros((n_agents, self.dim)),
-            stage_pulls=np.zeros(n_agents, dtype=np.int64),
-            next_stage=np.ones(1, dtype=np.int64),
-        )
+    Parameters = SCLUBParameters
+    State = SCLUBState
 
     def _end_edges(self, agent: int) -> None:
         super()._end_edges(agent)
@@ -91,13 +69,29 @@ class SCLUB(ClusteredPolicy):
             self.state.waiting[self.state.labels[agent]] -= 1
 
     def _withdraw(self, agent: int) -> None:
-        cluster = self.state.labels[agent]
-        renew(self.state, cluster)
-        remember(self.state, cluster)  # what the stage began with held its samples
+        state, cluster = self.state, self.state.labels[agent]
+        state.labels[agent] = -1 - agent
+        state.checked[agent] = False
+        renew(state, cluster)
+        for other in range(self.n_agents):  # it may have been in any of them when the stage began
+            remember(state, other)
 
-    def _join(self, first: int) -> None:
-        self._count_members()
-        self.state.waiting[0] += self.n_agents - first
+    def _join(self, state: SCLUBState, first: int) -> None:
+        super()._join(state, first)
+        self._derive(state)
+
+    def _derive(self, state: SCLUBState) -> None:
+        super()._derive(state)
+        waiting = state.labels[self._counted(state) & ~state.checked]
+        state.waiting[:] = np.bincount(waiting, minlength=len(state.waiting))
+        for cluster, pulls in enumerate(state.pool.pulls.tolist()):
+            state.widths[cluster] = confidence_width(pulls)
+
+    def _problem(self, state: SCLUBState) -> str:
+        following = int(state.next_stage[0]) + 1
+        if following & (following - 1):
+            return f"next_stage is {following - 1}, and stages start in rounds 1, 3, 7, 15, …"
+        return super()._problem(state)
 
 
 @step("select", SCLUBState)

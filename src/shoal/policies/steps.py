@@ -6,15 +6,16 @@ a stable signature and its compiled form is found again on disk by the next proc
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numba.extending import overload
 
+from shoal.fields import AGENTS, COUNT, kept, leaves, setting
 from shoal.kernels.compiled import OPTIONS, compiled, inlined
 from shoal.kernels.linalg import dot
 from shoal.kernels.pinned import unpin
-from shoal.kernels.random import integer_below, random_state, uniform
+from shoal.kernels.random import integer_below, uniform
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Vector
 from shoal.validation import BAD_SCALE, LARGEST, LARGEST_SCALE
 
@@ -26,36 +27,23 @@ _STEPS: dict[tuple[str, type], Callable[..., Any]] = {}
 class Common(NamedTuple):
     """What every policy's state holds, as its field `common`."""
 
-    alpha: float
-    epsilon: float
-    ridge: float
-    rng: AnyArray  # (1,) uint64
-    clock: Integers  # (1,) rounds completed
-    cost: Integers  # (1,) communication cost so far
-    active: Booleans  # (n,) False once an agent was removed
-    withdrawn: Booleans  # (n,) True once its samples were taken back
-
-
-def make_common(n_agents: int, *, alpha: float, epsilon: float, ridge: float, seed: int | None) -> Common:
-    """The common part of a fresh state."""
-    return Common(
-        alpha=alpha,
-        epsilon=epsilon,
-        ridge=ridge,
-        rng=random_state(seed),
-        clock=np.zeros(1, dtype=np.int64),
-        cost=np.zeros(1, dtype=np.int64),
-        active=np.ones(n_agents, dtype=np.bool_),
-        withdrawn=np.zeros(n_agents, dtype=np.bool_),
-    )
+    alpha: Annotated[float, setting()]
+    epsilon: Annotated[float, setting()]
+    ridge: Annotated[float, setting()]
+    rng: Annotated[AnyArray, kept(1, low=1, dtype=np.uint64)]  # 0 would draw nothing but zeros
+    clock: Annotated[Integers, kept(1, **COUNT)]  # rounds completed
+    cost: Annotated[Integers, kept(1, **COUNT)]  # communication cost so far
+    active: Annotated[Booleans, kept(AGENTS, fill=True)]  # False once an agent was removed
+    withdrawn: Annotated[Booleans, kept(AGENTS)]  # True once its samples were taken back
 
 
 def step(name: str, state_class: type) -> Callable[[Function], Function]:
     """Register the decorated function, compiled, as step `name` of the policies whose state is `state_class`.
 
     Compiled code knows a named tuple by the name of its class and the types of its fields, so the name
-    must be unique.
+    must be unique. Every field of the class is declared (see `shoal.fields`).
     """
+    leaves(state_class)
     for _, known in _STEPS:
         if known is not state_class and known.__name__ == state_class.__name__:
             raise ValueError(

@@ -1,0 +1,199 @@
+"""Saved policies: writing them whole or not at all, and reading them without trusting them.
+
+A file is an uncompressed zip archive of `.npy` arrays, those of the state that are declared as kept (see
+`shoal.fields`), and one called `header`: JSON with the format, the policy's name, its sizes and parameters.
+"""
+
+import ast
+import io
+import json
+import math
+import os
+import secrets
+import stat
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib import format as npy
+
+from shoal import fields
+from shoal.types import AnyArray
+
+FORMAT = 4
+"""Version of the files that are written."""
+MOST_ARRAYS = 1000
+HEADER = "header"
+NEEDED = {"policy": str, "n_agents": int, "dim": int, "parameters": dict}
+
+
+class PolicyFileError(ValueError):
+    """A file that is not, or is no longer, a policy that this version can load."""
+
+
+class Contents(NamedTuple):
+    """What a file holds, migrated to the present format; the arrays are not checked yet."""
+
+    policy: str
+    n_agents: int
+    dim: int
+    parameters: dict[str, Any]
+    arrays: dict[str, AnyArray]
+    strict: bool
+    """Whether arrays that the policy does not have are an error."""
+
+
+def pack(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> memoryview:
+    """The bytes of a file."""
+    buffer = io.BytesIO()
+    text = json.dumps({"format": FORMAT, **header}, allow_nan=False).encode()
+    np.savez(buffer, allow_pickle=False, **{HEADER: np.frombuffer(text, dtype=np.uint8)}, **arrays)
+    return buffer.getbuffer()
+
+
+def write_atomically(target: Path, content: bytes | memoryview) -> None:
+    """Write a file such that a crash leaves the old one, or none, whoever else writes to it."""
+    if target.exists() and not target.is_file():
+        raise ValueError(f"path must name a file, got {target}, which is something else")
+    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
+    try:
+        with temporary.open("xb") as handle:
+            handle.write(content)
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read(path: Path) -> Contents:
+    """Read a file whole, or say why it cannot be read."""
+    if path.exists() and not stat.S_ISREG(path.stat().st_mode):  # reading a pipe or device may never end
+        raise PolicyFileError(f"{path} is not a file")
+    content = path.read_bytes()
+    try:
+        header, arrays = _unpack(content)
+        version = header["format"]
+    except Exception as error:  # bytes from anywhere: whatever they do to the parsers, the file is at fault
+        reason = str(error) or type(error).__name__
+        raise PolicyFileError(f"{path} is not a readable policy file: {reason}") from error
+    if type(version) is not int or not 1 <= version <= FORMAT:
+        raise PolicyFileError(f"{path} has format {version!r}; this version reads formats 1 to {FORMAT}")
+    for key, kind in NEEDED.items():
+        if key not in header:
+            raise PolicyFileError(f"{path} lacks {key!r} in its header")
+        if type(header[key]) is not kind:
+            raise PolicyFileError(f"{path}: {key!r} in its header is {header[key]!r:.100}")
+    for earlier in range(version, FORMAT):
+        if earlier in MIGRATIONS:
+            MIGRATIONS[earlier](header, arrays)
+    sizes = header["policy"], header["n_agents"], header["dim"]
+    return Contents(*sizes, header["parameters"], arrays, version == FORMAT)
+
+
+def _unpack(content: bytes) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+    arrays: dict[str, AnyArray] = {}
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = archive.infolist()
+        # Uncompressed members that do not overlap cannot take more memory than the file itself.
+        if len(members) > MOST_ARRAYS or sum(item.file_size for item in members) > len(content):
+            raise ValueError("it holds more than its length allows")
+        for item in members:
+            name = item.filename.removesuffix(".npy")
+            if item.compress_type != zipfile.ZIP_STORED or name in arrays:
+                raise ValueError(f"member {name!r} is compressed, or there twice")
+            arrays[name] = _array(archive.read(item))
+    header = json.loads(arrays.pop(HEADER).tobytes())
+    if not isinstance(header, dict):
+        raise ValueError("its header is not an object")
+    return header, arrays
+
+
+def _array(data: bytes) -> AnyArray:
+    """An array from the bytes of a `.npy` file, in C order and in this machine's byte order."""
+    handle = io.BytesIO(data)
+    version = npy.read_magic(handle)
+    if version != (1, 0):  # versions 2 and 3 are for headers that ours never have
+        raise ValueError(f"an array is of version {version} of the npy format")
+    length = int.from_bytes(handle.read(2), "little")
+    description = ast.literal_eval(handle.read(length).decode("latin1").strip())
+    dtype, shape, is_fortran = (description[key] for key in ("descr", "shape", "fortran_order"))
+    kind = np.dtype(str(dtype))
+    if kind.hasobject or not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"an array is described as {description!r:.200}")
+    if math.prod(shape) * kind.itemsize != len(data) - handle.tell():
+        raise ValueError(f"an array of shape {shape} has {len(data) - handle.tell()} bytes")
+    array = np.frombuffer(data, dtype=kind, offset=handle.tell())
+    shaped = array.reshape(shape, order="F" if is_fortran else "C")
+    return np.array(shaped, dtype=kind.newbyteorder("="), order="C")  # aligned, writable
+
+
+def check_arrays(
+    path: Path, state_class: type, arrays: Mapping[str, AnyArray], sizes: fields.Sizes, *, strict: bool
+) -> dict[str, AnyArray]:
+    """The arrays that a state keeps, each of the shape, type and range declared for it."""
+    wanted = {leaf.name: leaf for leaf in fields.leaves(state_class) if leaf.field.role is fields.Role.KEPT}
+    if strict and (unknown := sorted(set(arrays) - set(wanted))):
+        raise PolicyFileError(f"{path} holds an array {unknown[0]!r}, which its policy does not have")
+    for name, leaf in wanted.items():
+        if name not in arrays:
+            raise PolicyFileError(f"{path} lacks the array {name!r}")
+        found, shape = arrays[name], leaf.shape(sizes)
+        if leaf.field.count and found.ndim:
+            shape = (len(found), *shape[1:])
+        if found.shape != shape or found.dtype != leaf.field.dtype:
+            raise PolicyFileError(
+                f"{path}: array {name!r} is {found.dtype}{found.shape}, expected {leaf.field.dtype}{shape}"
+            )
+    for name, leaf in wanted.items():
+        if trouble := fields.problem(leaf, arrays[name], sizes):
+            raise PolicyFileError(f"{path}: array {name!r} {trouble}")
+        if leaf.field.count:
+            beside = ".".join((*leaf.path[:-1], leaf.field.count))
+            if int(arrays[beside].item()) != len(arrays[name]):
+                raise PolicyFileError(
+                    f"{path}: {beside} is {arrays[beside].item()}, but {name!r} has {len(arrays[name])} rows"
+                )
+    return {name: arrays[name] for name in wanted}
+
+
+def _add_param_norm(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
+    """Format 1 knew no `param_norm`: its radius was the printed one, which is that of norm 0."""
+    if header["policy"] == "bass":
+        header["parameters"]["param_norm"] = 0.0
+
+
+def _add_tails(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
+    """Formats 1 to 3 knew sums as floats alone, and no traces."""
+    for name in [key for key in arrays if key.endswith(".A_inv")]:
+        prefix = name.removesuffix("A_inv")
+        A, A_inv = arrays.get(f"{prefix}A"), arrays[name]
+        if A is not None and A.ndim == 3 and A.shape == A_inv.shape and A.shape[1] == A.shape[2]:
+            n, d = A.shape[:2]
+            arrays[f"{prefix}tail"] = np.zeros((n, d * (d + 1) // 2))
+            arrays[f"{prefix}traces"] = np.column_stack(
+                [np.trace(each, axis1=1, axis2=2) for each in (A, A_inv)]
+            )
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any], dict[str, AnyArray]], None]] = {
+    1: _add_param_norm,
+    3: _add_tails,
+}
+"""From a format to the next, in place, where more is needed than to leave out what is no longer saved."""
+
+
+def to_json(value: Any) -> Any:
+    """A parameter as JSON has it."""
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def check_sizes(path: Path, contents: Contents) -> None:
+    """Refuse sizes that the file cannot have, before anything of these sizes is made."""
+    n, d = contents.n_agents, contents.dim
+    found = contents.arrays.get("local.A")
+    if found is None or found.shape != (n, d, d) or d < 1:
+        shape = None if found is None else found.shape
+        raise PolicyFileError(f"{path}: n_agents = {n}, dim = {d}, but array 'local.A' has shape {shape}")
