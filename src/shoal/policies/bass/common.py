@@ -1,0 +1,91 @@
+"""What the two engines of BASS share: the log of cuts, radii, the exact test of a pair, the choice from a pool."""
+
+import math
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+
+from shoal.fields import AGENTS, COUNT, kept, log
+from shoal.kernels.compiled import compiled, inlined
+from shoal.kernels.linalg import cholesky, unpack
+from shoal.kernels.separation import ILL_CONDITIONED, search, squared_width
+from shoal.kernels.twofold import add_scaled, add_to_diagonal, cholesky_twofold
+from shoal.kernels.ucb import best_arm_of_factor
+from shoal.types import AnyArray, Integers, Matrix
+
+SUBTRACTABLE = 2.0**12
+"""Largest entry of agents' sums, over the ridge, with which they may be subtracted from a sum of 64: the
+rounding stays below 1e-8 of the ridge, which the pooled A exceeds in every direction."""
+
+
+class Cuts(NamedTuple):
+    """Log of the separations, in order; of each pair the lower id first."""
+
+    pairs: Annotated[AnyArray, log(2, count="used", dtype=np.int32, low=0, below=AGENTS)]
+    rounds: Annotated[Integers, log(count="used", **COUNT)]
+    used: Annotated[Integers, kept(1, **COUNT)]
+
+
+@inlined
+def scaled_radius(state: Any, agent: int) -> float:
+    """c_i, which is β_i or its square."""
+    grown_sq = squared_width(state.noise_scale, state.confidence, state.local.logdet_A[agent])
+    grown = math.sqrt(grown_sq)
+    # The binomial, not the square of a sum: with S = 0 it is grown_sq to the bit.
+    return grown_sq + (2.0 * grown + state.offset) * state.offset if state.squared else grown + state.offset
+
+
+@inlined
+def are_separated(state: Any, agent: int, other: int) -> bool:
+    """The exact test; of two that are not separated a common point is left in `scratch.test`, or nan."""
+    local = state.local
+    _, _, separated = search(
+        local.theta_hat[agent], local.A[agent], local.tail[agent], state.radius[agent],
+        local.theta_hat[other], local.A[other], local.tail[other], state.radius[other],
+        state.threshold, True, False, state.scratch.test,
+    )  # fmt: skip
+    return separated
+
+
+@inlined
+def log_cut(state: Any, agent: int, other: int, t: int) -> None:
+    """Write a separation into the log, and count one neighbour less for both."""
+    n = state.cuts.used[0]
+    if n >= state.cuts.rounds.shape[0]:
+        raise IndexError("no room in the log of cuts: call reserve(pulls) before observe and revise")
+    state.cuts.pairs[n, 0] = min(agent, other)
+    state.cuts.pairs[n, 1] = max(agent, other)
+    state.cuts.rounds[n] = t
+    state.cuts.used[0] = n + 1
+    state.degree[agent] -= state.common.active[other]
+    state.degree[other] -= state.common.active[agent]
+
+
+@inlined
+def factor_sums(state: Any) -> bool:
+    """Factor `ridge·I` plus the sums in `scratch.total` into `scratch.L`; False if that is ill-conditioned."""
+    work = state.scratch
+    unpack(work.total, state.common.ridge, work.L)
+    return cholesky(work.L, work.L) >= ILL_CONDITIONED
+
+
+@compiled
+def factor_twofold(local: Any, members: Integers, ridge: float, L: Matrix, tail: Matrix) -> None:
+    """Factor the pooled A of some agents, −1 beyond the last, from sums with twice the digits."""
+    L[:] = 0.0
+    tail[:] = 0.0
+    add_to_diagonal(ridge, L, tail)
+    for k in range(members.shape[0]):
+        j = members[k]
+        if j < 0:
+            break
+        add_scaled(1.0, local.A[j], local.tail[j], L, tail)
+        add_to_diagonal(-ridge, L, tail)
+    cholesky_twofold(L, tail)
+
+
+@inlined
+def choose_from_pool(state: Any, arms: Matrix, t: int) -> int:
+    """LinUCB on the pool whose factor and sums are in the scratch."""
+    width, work = state.common.alpha * math.sqrt(math.log(t + 1.0)), state.scratch
+    return best_arm_of_factor(work.L, work.total[-arms.shape[1] :], arms, width, work.lanes)
