@@ -183,7 +183,7 @@ def meets(words: Integers, first: int, own: int) -> int:
 
 def popcount(word: int) -> int:
     """Number of bits that are set."""
-    return int(word & 0xFFFFFFFFFFFFFFFF).bit_count()
+    return (int(word) & 0xFFFFFFFFFFFFFFFF).bit_count()
 
 
 def lowest_bit(word: int) -> int:

@@ -75,8 +75,10 @@ RECENT = 192
 FIRST_REFRESH = 64
 """Samples of all agents together after which points are chosen for the first time. The time between two choices
 then doubles, up to one for every two agents: choosing costs about as much as a few hundred rounds."""
-LISTED = 15
-"""Cuts of an agent that are kept as a list; those of an agent with more are bits."""
+NUMBER, ROW, LENGTH, LIST = range(4)
+"""Columns of an agent's head: from how many it was cut, 1 + its row of bits (0: none), how many cuts are listed."""
+LISTED = 13
+"""Cuts in a list."""
 STEPS = 6
 """Newton steps that pairs take side by side before each is searched on its own."""
 FEW = 3
@@ -85,14 +87,14 @@ CARD, GATHERED = Size("card"), Size("gathered")
 
 
 class Sets(NamedTuple):
-    """Who was cut from whom, of each agent a list while they are few, else a row of bits.
+    """Who was cut from whom: of each agent a short list, and, once that was full, a row of bits.
 
-    Rows of bits are handed out as agents come to need them: of the N² bits a young crowd touches none.
+    A cut concerns two agents, of whom one is at work and the other's memory is cold. So the other's list, in one
+    line of the cache with its length, takes the cut, and is emptied into the row of bits when full or needed. Rows
+    are handed out as agents come to need them: of the N² bits a young crowd touches few.
     """
 
-    length: Annotated[AnyArray, derived(AGENTS, dtype=np.int32)]  # how many are listed
-    listed: Annotated[AnyArray, derived(AGENTS, LISTED, dtype=np.int32)]
-    row: Annotated[AnyArray, derived(AGENTS, dtype=np.int32, fill=-1)]  # row of bits, −1 while there is none
+    heads: Annotated[AnyArray, derived(AGENTS, 16, dtype=np.int32)]  # NUMBER, ROW, LENGTH, then the list
     bits: Annotated[Integers, derived(AGENTS, BLOCKS, used="rows_used")]
     rows_used: Annotated[Integers, derived(1)]
 
@@ -124,6 +126,9 @@ class CrowdScratch(NamedTuple):
     cards: Annotated[Matrix, scratch(GATHERED, WIDTH)]  # of sixteen agents, side by side; as all that follow
     v: Annotated[Matrix, scratch(DIM, WIDTH)]
     ratio: Annotated[Matrix, scratch(1, WIDTH)]
+    open: Annotated[
+        Booleans, scratch(WIDTH)
+    ]  # whether a pair is still to be decided, then whether it shares a point
     factors: Annotated[Matrix, scratch(TRIANGLE, WIDTH)]
     vectors: Annotated[Matrix, scratch(3 * DIM, WIDTH)]
     out: Annotated[Matrix, scratch(5, WIDTH)]
@@ -240,7 +245,7 @@ def pool(state: CrowdState, agent: int) -> Booleans:
     """Whose samples an agent uses, (N,)."""
     n = len(state.degree)
     is_list = with_cuts(state, agent)
-    cut = np.array(state.scratch.cut if is_list else state.apart.bits[state.apart.row[agent]])
+    cut = np.array(state.scratch.cut if is_list else state.apart.bits[state.apart.heads[agent, ROW] - 1])
     if is_list:
         clear_cuts(state, agent)
     used = ~members(cut, n) & ~state.common.withdrawn
@@ -261,14 +266,13 @@ def withdraw(state: CrowdState, agent: int) -> None:
 @compiled
 def list_cuts(state: CrowdState) -> None:
     """Put the cuts of the log into the agents' lists and sets."""
-    sets = state.apart
-    for agent in range(sets.length.shape[0]):
-        sets.length[agent] = 0
-        if sets.row[agent] >= 0:
-            bits = sets.bits[sets.row[agent]]
-            for w in range(bits.shape[0]):
-                bits[w] = 0
-            sets.row[agent] = -1
+    heads, bits = state.apart.heads, state.apart.bits
+    for agent in range(heads.shape[0]):
+        if heads[agent, ROW] > 0:
+            for w in range(bits.shape[1]):
+                bits[heads[agent, ROW] - 1, w] = 0
+        for k in range(heads.shape[1]):
+            heads[agent, k] = 0
     for n in range(state.cuts.used[0]):
         one, two = state.cuts.pairs[n, 0], state.cuts.pairs[n, 1]
         note_cut(state, one, two)
@@ -349,50 +353,56 @@ def sum_total(state: CrowdState) -> None:
 
 @compiled
 def note_cut(state: CrowdState, agent: int, other: int) -> None:
-    """Put a cut into an agent's list, or, when that is full, both into its row of bits."""
-    sets = state.apart
-    if sets.row[agent] < 0 and sets.length[agent] == LISTED:
-        sets.row[agent] = sets.rows_used[0]
-        sets.rows_used[0] += 1
-    if sets.row[agent] >= 0:
-        bits = sets.bits[sets.row[agent]]
-        for k in range(sets.length[agent]):
-            set_bit(bits, sets.listed[agent, k])
-        sets.length[agent] = 0
-        set_bit(bits, other)
-    else:
-        sets.listed[agent, sets.length[agent]] = other
-        sets.length[agent] += 1
+    """Put a cut into an agent's list."""
+    head = state.apart.heads[agent]
+    if head[LENGTH] == LISTED:
+        empty_list(state, agent)
+    head[LIST + head[LENGTH]] = other
+    head[LENGTH] += 1
+    head[NUMBER] += 1
+
+
+@compiled
+def empty_list(state: CrowdState, agent: int) -> None:
+    """Move an agent's listed cuts into its row of bits, which it gets if it has none."""
+    head = state.apart.heads[agent]
+    if head[ROW] == 0:
+        state.apart.rows_used[0] += 1
+        head[ROW] = state.apart.rows_used[0]
+    bits = state.apart.bits[head[ROW] - 1]
+    for k in range(head[LENGTH]):
+        set_bit(bits, head[LIST + k])
+    head[LENGTH] = 0
 
 
 @compiled
 def with_cuts(state: CrowdState, agent: int) -> bool:
     """Make an agent's cuts a set; True if that is `scratch.cut`, to be cleared, else its row of bits."""
-    sets = state.apart
-    if sets.row[agent] >= 0:
+    head = state.apart.heads[agent]
+    if head[ROW] > 0:
+        empty_list(state, agent)
         return False
-    for k in range(sets.length[agent]):
-        set_bit(state.scratch.cut, sets.listed[agent, k])
+    for k in range(head[LENGTH]):
+        set_bit(state.scratch.cut, head[LIST + k])
     return True
 
 
 @compiled
 def clear_cuts(state: CrowdState, agent: int) -> None:
     """Leave `scratch.cut` as empty as it was."""
-    for k in range(state.apart.length[agent]):
-        state.scratch.cut[state.apart.listed[agent, k] // WORD] = 0
+    head = state.apart.heads[agent]
+    for k in range(head[LENGTH]):
+        state.scratch.cut[head[LIST + k] // WORD] = 0
 
 
 @compiled
 def is_cut(state: CrowdState, agent: int, other: int) -> bool:
     """Whether two agents were cut."""
-    sets = state.apart
-    if sets.row[agent] >= 0:
-        return has_bit(sets.bits[sets.row[agent]], other)
-    for k in range(sets.length[agent]):
-        if sets.listed[agent, k] == other:
+    head = state.apart.heads[agent]
+    for k in range(head[LENGTH]):
+        if head[LIST + k] == other:
             return True
-    return False
+    return head[ROW] > 0 and has_bit(state.apart.bits[head[ROW] - 1], other)
 
 
 # The choice
@@ -422,19 +432,26 @@ def factor_pool(state: CrowdState, agent: int) -> None:
 @inlined
 def sum_pool(state: CrowdState, agent: int) -> None:
     """Sum an agent's pool into `scratch.total`: everyone less its cuts, if these are few, else 64 by 64."""
-    sets, total, ridge = state.apart, state.scratch.total, state.common.ridge
+    head, total, ridge = state.apart.heads[agent], state.scratch.total, state.common.ridge
     largest = 0.0
     for m in range(total.shape[0]):
         total[m] = state.total[0, m] + state.total[1, m]
         largest = max(largest, abs(total[m]))
-    # Each subtraction rounds by half a unit in the last place of the total, in all less than 1e-9 of the ridge.
-    if sets.row[agent] < 0 and (sets.length[agent] + 1) * EPS * largest <= 1e-9 * ridge:
-        for k in range(sets.length[agent]):
-            add_rows(-1.0, state.cards, sets.listed[agent, k], 1, total)
+    # Each subtraction rounds by at most half a unit in the last place of the total: in all less than 1e-8 ridge.
+    subtractable = (head[NUMBER] + 1) * 0.5 * EPS * largest <= 1e-8 * ridge
+    if subtractable and head[ROW] == 0:
+        for k in range(head[LENGTH]):
+            add_rows(-1.0, state.cards, head[LIST + k], 1, total)
         return
     is_list = with_cuts(state, agent)
-    cut = state.scratch.cut if is_list else sets.bits[sets.row[agent]]
-    sum_kept(state.cards, state.blocks, state.sizes, SUBTRACTABLE * ridge, cut, state.fresh, total)
+    cut = state.scratch.cut if is_list else state.apart.bits[head[ROW] - 1]
+    # An agent has a sample for every move but its first: there are no more of them than moves.
+    if subtractable and 2 * head[NUMBER] < min(state.shared.moves[0], state.radius.shape[0]):
+        for w in range(cut.shape[0]):
+            if cut[w] & ~state.fresh[w] != 0:
+                add_rows(-1.0, state.cards, w * WORD, cut[w] & ~state.fresh[w], total)
+    else:
+        sum_kept(state.cards, state.blocks, state.sizes, SUBTRACTABLE * ridge, cut, state.fresh, total)
     if is_list:
         clear_cuts(state, agent)
 
@@ -589,27 +606,29 @@ def revise(state: CrowdState, agent: int, t: int) -> None:
     if state.shared.moves[0] >= state.shared.due[0]:
         refresh_points(state)
     is_list = with_cuts(state, agent)
-    cut = state.scratch.cut if is_list else state.apart.bits[state.apart.row[agent]]
-    count, fresh_count = list_unproved(state, agent, cut)
+    cut = state.scratch.cut if is_list else state.apart.bits[state.apart.heads[agent, ROW] - 1]
+    count, other = list_unproved(state, agent, cut)
+    fresh_count = 0
+    if other >= 0:  # without samples, and so like all others without
+        if are_separated(state, agent, other):
+            fresh_count = list_fresh(state, cut)
+        else:
+            keep_candidate(state, state.scratch.test.vectors[Z])
     if is_list:
         clear_cuts(state, agent)
-    if fresh_count > 0 and are_separated(state, agent, state.scratch.agents[1, 0]):
-        for k in range(fresh_count):
-            separate(state, agent, state.scratch.agents[1, k], t)
-    elif fresh_count > 0:
-        keep_candidate(state, state.scratch.test.vectors[Z])
+    for k in range(fresh_count):
+        separate(state, agent, state.scratch.agents[1, k], t)
     settle(state, agent, count, t)
 
 
 @inlined
 def list_unproved(state: CrowdState, agent: int, cut: Integers) -> tuple[int, int]:
-    """List the neighbours with whom the agent shares none of the points; return how many.
+    """List the neighbours with whom the agent shares none of the points in `scratch.agents[0]`; return how many.
 
-    They are in `scratch.agents[0]`, those without samples in the other row: as these are all alike, one test
-    serves them all.
+    Of those without samples, who are all alike, only one is returned, −1 if there is none.
     """
     shared, listed, n = state.shared, state.scratch.agents, state.radius.shape[0]
-    count, fresh_count = 0, 0
+    count, other = 0, -1
     for w in range(cut.shape[0]):
         proved = cut[w] == FULL
         for g in range(GROUPS):
@@ -630,75 +649,114 @@ def list_unproved(state: CrowdState, agent: int, cut: Integers) -> tuple[int, in
             listed[0, count] = first + lowest_bit(left)
             left = drop_lowest(left)
             count += 1
-        while fresh != 0:
-            listed[1, fresh_count] = first + lowest_bit(fresh)
-            fresh = drop_lowest(fresh)
-            fresh_count += 1
-    return count, fresh_count
+        if fresh != 0:
+            other = first + lowest_bit(fresh)
+    return count, other
+
+
+@inlined
+def list_fresh(state: CrowdState, cut: Integers) -> int:
+    """List the agents without samples that are not cut in `scratch.agents[1]`, and count them."""
+    count = 0
+    for w in range(cut.shape[0]):
+        left = state.fresh[w] & ~cut[w]
+        while left != 0:
+            state.scratch.agents[1, count] = w * WORD + lowest_bit(left)
+            left = drop_lowest(left)
+            count += 1
+    return count
 
 
 @compiled
 def separate(state: CrowdState, agent: int, other: int, t: int) -> None:
     """Remove an edge for good."""
+    log_cut(state, agent, other, t)
     note_cut(state, agent, other)
     note_cut(state, other, agent)
-    log_cut(state, agent, other, t)
 
 
 @compiled
 def settle(state: CrowdState, agent: int, count: int, t: int) -> None:
     """Test the first `count` agents listed, and cut those that are separated from the agent."""
-    local, work = state.local, state.scratch
-    listed, ratios, out = work.agents, work.ratios, work.out
-    theta, A_i, c_i = local.theta_hat[agent], local.A[agent], state.radius[agent]
-    ridge, certain = state.common.ridge, state.threshold * (1.0 - SAFETY)
+    work, certain = state.scratch, state.threshold * (1.0 - SAFETY)
+    lucky, kept = t * 7919 % max(count, 1), False  # whose point becomes a candidate: as good as drawn
     left = 0
-    repeat_last(listed[0], count)
-    for start in range(0, count, WIDTH):  # lemma 2
-        gather(theta, state.cards, listed[0], start, work.cards, work.v)
-        bound_lanes(A_i, c_i, ridge, work.v, work.cards, out)
-        for lane in range(min(WIDTH, count - start)):
-            listed[1, left] = listed[0, start + lane]
-            ratios[1, left] = out[START, lane]
-            left += not out[BOUND, lane] <= certain
+    repeat_last(work.agents[0], count)
+    for start in range(0, count, WIDTH):
+        here, unproved = min(WIDTH, count - start), 0
+        gather(state.local.theta_hat[agent], state.cards, work.agents[0], start, work.cards, work.v)
+        bound_lanes(
+            state.local.A[agent], state.radius[agent], state.common.ridge, work.v, work.cards, work.out
+        )  # fmt: skip
+        for lane in range(WIDTH):
+            work.open[lane] = lane < here and not work.out[BOUND, lane] <= certain  # lemma 2
+            work.ratio[0, lane] = work.out[START, lane]
+            unproved += work.open[lane]
+        if 2 * unproved > WIDTH:  # as they are gathered, go on with them at once
+            left = probe_gathered(state, agent, 0, start, 1, left, t)
+            kept = kept or (start + WIDTH > lucky and keep_gathered(state, 0, start))
+        else:
+            for lane in range(here):
+                work.agents[1, left] = work.agents[0, start + lane]
+                work.ratios[1, left] = work.ratio[0, lane]
+                left += work.open[lane]
     source = 1
-    for number in range(STEPS):  # lemma 1, a step of the search at a time
+    for _ in range(STEPS):
         if left < FEW:
             break
-        target, still = 1 - source, 0
-        repeat_last(listed[source], left)
-        lucky = (
-            t * 7919 % left
-        )  # the pair whose point, or the next one's, becomes a candidate: as good as drawn
+        still = 0
+        repeat_last(work.agents[source], left)
         for start in range(0, left, WIDTH):
-            gather(theta, state.cards, listed[source], start, work.cards, work.v)
-            here = min(WIDTH, left - start)
+            gather(state.local.theta_hat[agent], state.cards, work.agents[source], start, work.cards, work.v)
             for lane in range(WIDTH):
-                work.ratio[0, lane] = ratios[source, start + min(lane, here - 1)]
-            probe_lanes(
-                A_i, c_i, ridge, work.v, work.cards, work.ratio, work.factors, work.vectors, out
-            )  # fmt: skip
-            for lane in range(here):
-                other = listed[source, start + lane]
-                verdict = judge(out, lane, work.ratio[0, lane], state.threshold)
-                if verdict == APART:
-                    separate(state, agent, other, t)
-                elif verdict == UNDECIDED:
-                    listed[target, still] = other
-                    ratios[target, still] = next_ratio(out, lane, work.ratio[0, lane])
-                    still += 1
-                elif number == 0 and start + lane >= lucky:
-                    lucky = left
-                    point = work.test.vectors[Z]
-                    for m in range(theta.shape[0]):
-                        point[m] = local.theta_hat[other, m] + work.vectors[m, lane]
-                    keep_candidate(state, point)
-        source, left = target, still
+                work.open[lane] = lane < left - start
+                work.ratio[0, lane] = work.ratios[source, min(start + lane, left - 1)]
+            still = probe_gathered(state, agent, source, start, 1 - source, still, t)
+            kept = kept or (start + WIDTH > lucky % left and keep_gathered(state, source, start))
+        source, left = 1 - source, still
     for k in range(left):
-        if are_separated(state, agent, listed[source, k]):
-            separate(state, agent, listed[source, k], t)
+        if are_separated(state, agent, work.agents[source, k]):
+            separate(state, agent, work.agents[source, k], t)
         else:
             keep_candidate(state, work.test.vectors[Z])
+
+
+@compiled
+def probe_gathered(
+    state: CrowdState, agent: int, source: int, start: int, target: int, count: int, t: int
+) -> int:
+    """Take a step of the search with the agents gathered; list those that lemma 1 leaves open, and count them."""
+    work = state.scratch
+    probe_lanes(
+        state.local.A[agent], state.radius[agent], state.common.ridge, work.v, work.cards, work.ratio,
+        work.factors, work.vectors, work.out,
+    )  # fmt: skip
+    for lane in range(WIDTH):
+        if work.open[lane]:
+            other = work.agents[source, start + lane]
+            verdict = judge(work.out, lane, work.ratio[0, lane], state.threshold)
+            work.open[lane] = verdict == TOGETHER
+            if verdict == APART:
+                separate(state, agent, other, t)
+            elif verdict == UNDECIDED:
+                work.agents[target, count] = other
+                work.ratios[target, count] = next_ratio(work.out, lane, work.ratio[0, lane])
+                count += 1
+    return count
+
+
+@compiled
+def keep_gathered(state: CrowdState, source: int, start: int) -> bool:
+    """Remember the point of the first pair, of those just probed, that shares one, if there is such a pair."""
+    work, point = state.scratch, state.scratch.test.vectors[Z]
+    for lane in range(WIDTH):
+        if work.open[lane]:
+            other = work.agents[source, start + lane]
+            for m in range(point.shape[0]):
+                point[m] = state.local.theta_hat[other, m] + work.vectors[m, lane]
+            keep_candidate(state, point)
+            return True
+    return False
 
 
 @compiled

@@ -185,7 +185,9 @@ class BASS(Policy):
         """The separations in order, shape (n, 3): the two agents, and the round."""
         with self.lock:
             pairs, rounds, (count,) = self.state.cuts
-            return np.column_stack([pairs[:count].astype(np.int64), rounds[:count]])
+            cuts = np.empty((count, 3), dtype=np.int64)
+            cuts[:, :2], cuts[:, 2] = pairs[:count], rounds[:count]
+            return cuts
 
     def count_edges(self, labels: Integers | None = None) -> tuple[int, int]:
         if not self.state.common.active.all():
