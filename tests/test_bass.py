@@ -164,7 +164,7 @@ def test_room_for_cuts_is_refused_before_it_is_taken(monkeypatch: pytest.MonkeyP
 
 
 def test_memory_is_refused_before_it_is_taken() -> None:
-    with pytest.raises(MemoryError, match=r"BASS with n_agents=20000000, dim=3 needs at least 50,00"):
+    with pytest.raises(MemoryError, match=r"BASS with n_agents=20000000, dim=3 needs at least 50,0"):
         shoal.BASS(20_000_000, 3, alpha=0.3, delta=0.1)
     policy = shoal.BASS(2, 3, alpha=0.3, delta=0.1)
     with pytest.raises(MemoryError, match="this machine has"):

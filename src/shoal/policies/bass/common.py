@@ -11,7 +11,7 @@ from shoal.kernels.linalg import cholesky, unpack
 from shoal.kernels.separation import ILL_CONDITIONED, search, squared_width
 from shoal.kernels.twofold import add_scaled, add_to_diagonal, cholesky_twofold
 from shoal.kernels.ucb import best_arm_of_factor
-from shoal.types import AnyArray, Integers, Matrix
+from shoal.types import AnyArray, Booleans, Integers, Matrix
 
 SUBTRACTABLE = 2.0**12
 """Largest entry of agents' sums, over the ridge, with which they may be subtracted from a sum of 64: the
@@ -47,18 +47,18 @@ def are_separated(state: Any, agent: int, other: int) -> bool:
     return separated
 
 
-@inlined
-def log_cut(state: Any, agent: int, other: int, t: int) -> None:
+@compiled
+def log_cut(cuts: Cuts, degree: Integers, active: Booleans, agent: int, other: int, t: int) -> None:
     """Write a separation into the log, and count one neighbour less for both."""
-    n = state.cuts.used[0]
-    if n >= state.cuts.rounds.shape[0]:
+    n = cuts.used[0]
+    if n >= cuts.rounds.shape[0]:
         raise IndexError("no room in the log of cuts: call reserve(pulls) before observe and revise")
-    state.cuts.pairs[n, 0] = min(agent, other)
-    state.cuts.pairs[n, 1] = max(agent, other)
-    state.cuts.rounds[n] = t
-    state.cuts.used[0] = n + 1
-    state.degree[agent] -= state.common.active[other]
-    state.degree[other] -= state.common.active[agent]
+    cuts.pairs[n, 0] = min(agent, other)
+    cuts.pairs[n, 1] = max(agent, other)
+    cuts.rounds[n] = t
+    cuts.used[0] = n + 1
+    degree[agent] -= active[other]
+    degree[other] -= active[agent]
 
 
 @inlined

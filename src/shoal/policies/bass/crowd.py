@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from shoal.fields import AGENTS, BLOCKS, DIM, PACKED, TRIANGLE, Size, derived, kept, rows, scratch, setting
-from shoal.kernels.bits import FULL, WORD, as_set, has_bit, members, set_bit
+from shoal.kernels.bits import FULL, WORD, has_bit, members, set_bit
 from shoal.kernels.compiled import compiled, inlined
 from shoal.kernels.crowd import (
     BOUND,
@@ -112,6 +112,37 @@ class Shared(NamedTuple):
     due: Annotated[Integers, derived(1, fill=FIRST_REFRESH)]  # moves at which points are chosen anew
 
 
+class Sixteen(NamedTuple):
+    """Work space for tests of sixteen pairs, side by side."""
+
+    cards: Annotated[Matrix, scratch(GATHERED, WIDTH)]
+    v: Annotated[Matrix, scratch(DIM, WIDTH)]
+    ratio: Annotated[Matrix, scratch(1, WIDTH)]
+    open: Annotated[
+        Booleans, scratch(WIDTH)
+    ]  # whether a pair is to be decided, then whether it shares a point
+    factors: Annotated[Matrix, scratch(TRIANGLE, WIDTH)]
+    vectors: Annotated[Matrix, scratch(3 * DIM, WIDTH)]
+    out: Annotated[Matrix, scratch(5, WIDTH)]
+
+
+class Choice(NamedTuple):
+    """Work space for the choice of shared points."""
+
+    offsets: Annotated[Matrix, scratch(DIM, WORD)]
+    excess: Annotated[Vector, scratch(WORD)]
+    candidates: Annotated[Matrix, scratch(DIM, RING + POINTS)]
+    far: Annotated[Matrix, scratch(DIM, RING + POINTS)]
+    distances: Annotated[Vector, scratch(RING + POINTS)]
+    sets: Annotated[
+        Integers, scratch(RING + POINTS, SAMPLE // WORD)
+    ]  # agents of the sample that contain each
+    left: Annotated[Integers, scratch(SAMPLE, SAMPLE // WORD)]
+    gains: Annotated[Integers, scratch(RING + POINTS)]
+    chosen: Annotated[Integers, scratch(POINTS)]
+    sample: Annotated[Integers, scratch(SAMPLE)]
+
+
 class CrowdScratch(NamedTuple):
     """Work space."""
 
@@ -121,26 +152,16 @@ class CrowdScratch(NamedTuple):
     cut: Annotated[Integers, scratch(BLOCKS)]  # the set of an agent whose cuts are listed; zero between calls
     agents: Annotated[Integers, scratch(2, AGENTS + WIDTH)]  # whom to test, and whom to test further
     ratios: Annotated[Matrix, scratch(2, AGENTS + WIDTH)]  # at which ratio
-    offsets: Annotated[Matrix, scratch(DIM, WORD)]
-    excess: Annotated[Vector, scratch(WORD)]
-    cards: Annotated[Matrix, scratch(GATHERED, WIDTH)]  # of sixteen agents, side by side; as all that follow
-    v: Annotated[Matrix, scratch(DIM, WIDTH)]
-    ratio: Annotated[Matrix, scratch(1, WIDTH)]
-    open: Annotated[
-        Booleans, scratch(WIDTH)
-    ]  # whether a pair is still to be decided, then whether it shares a point
-    factors: Annotated[Matrix, scratch(TRIANGLE, WIDTH)]
-    vectors: Annotated[Matrix, scratch(3 * DIM, WIDTH)]
-    out: Annotated[Matrix, scratch(5, WIDTH)]
-    candidates: Annotated[Matrix, scratch(DIM, RING + POINTS)]  # for the choice of points; as all that follow
-    far: Annotated[Matrix, scratch(DIM, RING + POINTS)]
-    distances: Annotated[Vector, scratch(RING + POINTS)]
-    sets: Annotated[Integers, scratch(RING + POINTS, SAMPLE // WORD)]
-    left: Annotated[Integers, scratch(SAMPLE, SAMPLE // WORD)]
-    gains: Annotated[Integers, scratch(RING + POINTS)]
-    chosen: Annotated[Integers, scratch(POINTS)]
-    sample: Annotated[Integers, scratch(SAMPLE)]
+    sixteen: Sixteen
+    choice: Choice
     test: Scratch
+
+
+class Kinds(NamedTuple):
+    """Agents that are tested together, or not at all; sets as bits."""
+
+    fresh: Annotated[Integers, derived(BLOCKS)]  # without samples
+    gone: Annotated[Integers, derived(BLOCKS)]  # whose samples were withdrawn
 
 
 class CrowdState(NamedTuple):
@@ -160,8 +181,7 @@ class CrowdState(NamedTuple):
     sizes: Annotated[Vector, derived(BLOCKS)]  # what no entry of the sums of 64 agents exceeds
     degree: Annotated[Integers, derived(AGENTS)]  # active neighbours
     radius: Annotated[Vector, derived(AGENTS)]  # c_i, which is β_i or its square
-    fresh: Annotated[Integers, derived(BLOCKS)]  # set: agents without samples
-    gone: Annotated[Integers, derived(BLOCKS)]  # set: agents whose samples were withdrawn
+    kinds: Kinds
     apart: Sets
     shared: Shared
     scratch: CrowdScratch
@@ -184,15 +204,14 @@ def join(state: CrowdState, first: int) -> None:
 
 def start(state: CrowdState) -> None:
     """Go on from the blocks and the log of another engine."""
-    sum_total(state)
+    sum_total(state.blocks, state.total)
     derive(state)
 
 
 def derive(state: CrowdState) -> None:
     """Compute what is not saved."""
     n, active = len(state.degree), state.common.active
-    state.apart.rows_used[0] = 0
-    list_cuts(state)
+    list_cuts(state.cuts, state.apart)
     every = int(np.count_nonzero(active))
     ends = state.cuts.pairs[: state.cuts.used[0]]
     state.degree[:] = every - active
@@ -244,10 +263,10 @@ def edges(state: CrowdState) -> Booleans:
 def pool(state: CrowdState, agent: int) -> Booleans:
     """Whose samples an agent uses, (N,)."""
     n = len(state.degree)
-    is_list = with_cuts(state, agent)
+    is_list = with_cuts(state.apart, agent, state.scratch.cut)
     cut = np.array(state.scratch.cut if is_list else state.apart.bits[state.apart.heads[agent, ROW] - 1])
     if is_list:
-        clear_cuts(state, agent)
+        clear_cuts(state.apart, agent, state.scratch.cut)
     used = ~members(cut, n) & ~state.common.withdrawn
     used[agent] = True
     return np.asarray(used)
@@ -255,154 +274,166 @@ def pool(state: CrowdState, agent: int) -> Booleans:
 
 def withdraw(state: CrowdState, agent: int) -> None:
     """Take an agent's samples, which its own statistics no longer hold, out of everything else."""
-    state.apart.rows_used[0] = 0
-    list_cuts(state)  # its own are no longer in the log
+    list_cuts(state.cuts, state.apart)  # its own are no longer in the log
     forget_points(state)
     describe(state, 0)
-    sum_block(state, agent // WORD)
-    sum_total(state)
+    sum_block(state.cards, agent // WORD, state.blocks[agent // WORD])
+    sum_total(state.blocks, state.total)
 
 
 @compiled
-def list_cuts(state: CrowdState) -> None:
-    """Put the cuts of the log into the agents' lists and sets."""
-    heads, bits = state.apart.heads, state.apart.bits
+def list_cuts(cuts: Cuts, sets: Sets) -> None:
+    """Put the cuts of the log into the agents' lists and rows, after emptying these."""
+    heads = sets.heads
     for agent in range(heads.shape[0]):
         if heads[agent, ROW] > 0:
-            for w in range(bits.shape[1]):
-                bits[heads[agent, ROW] - 1, w] = 0
+            for w in range(sets.bits.shape[1]):
+                sets.bits[heads[agent, ROW] - 1, w] = 0
         for k in range(heads.shape[1]):
             heads[agent, k] = 0
-    for n in range(state.cuts.used[0]):
-        one, two = state.cuts.pairs[n, 0], state.cuts.pairs[n, 1]
-        note_cut(state, one, two)
-        note_cut(state, two, one)
+    sets.rows_used[0] = 0
+    for n in range(cuts.used[0]):
+        one, two = cuts.pairs[n, 0], cuts.pairs[n, 1]
+        note_cut(sets, one, two)
+        note_cut(sets, two, one)
 
 
 @compiled
 def describe(state: CrowdState, first: int) -> None:
     """Compute what is derived of each agent from `first` on, and of the blocks they are in."""
-    local, shared = state.local, state.shared
+    local, kinds = state.local, state.kinds
     n = state.radius.shape[0]
     for agent in range(first, n):
         w, bit = agent // WORD, np.int64(1) << np.int64(agent % WORD)
         state.radius[agent] = scaled_radius(state, agent)
-        write_card(state, agent)
-        state.fresh[w] &= ~bit
-        state.gone[w] &= ~bit
+        write_card(local, agent, state.common.ridge, state.radius[agent], state.cards[agent])
+        kinds.fresh[w] &= ~bit
+        kinds.gone[w] &= ~bit
         if state.common.withdrawn[agent]:
-            state.gone[w] |= bit
+            kinds.gone[w] |= bit
         elif local.pulls[agent] == 0:
-            state.fresh[w] |= bit
+            kinds.fresh[w] |= bit
     for w in range(first // WORD, state.sizes.shape[0]):
         state.sizes[w] = 0.0
         for agent in range(w * WORD, min(n, (w + 1) * WORD)):
-            measure(state, agent)
-    mark_points(state, first)
+            state.sizes[w] = max(state.sizes[w], largest_of(state.cards[agent], state.total.shape[1]))
+    mark_points(
+        local, state.radius, state.threshold, state.common.ridge, kinds, state.shared, state.scratch.choice, first
+    )  # fmt: skip
 
 
-@inlined
-def write_card(state: CrowdState, agent: int) -> None:
+@compiled
+def write_card(local: Statistics, agent: int, ridge: float, radius: float, card: Vector) -> None:
     """Write down what tests and sums need of an agent."""
-    local, card = state.local, state.cards[agent]
     d = local.b.shape[1]
     position = 0
     for row in range(d):
         for column in range(row + 1):
             card[position] = local.A[agent, row, column]
             position += 1
-        card[position - 1] -= state.common.ridge
+        card[position - 1] -= ridge
     for m in range(d):
         card[position + m] = local.b[agent, m]
         card[position + d + m] = local.theta_hat[agent, m]
-    card[position + 2 * d] = state.radius[agent]
-
-
-@inlined
-def measure(state: CrowdState, agent: int) -> None:
-    """Note how large the entries of an agent's sums are."""
-    w = agent // WORD
-    for m in range(state.total.shape[1]):
-        state.sizes[w] = max(state.sizes[w], abs(state.cards[agent, m]))
+    card[position + 2 * d] = radius
 
 
 @compiled
-def sum_block(state: CrowdState, w: int) -> None:
+def largest_of(card: Vector, packed: int) -> float:
+    """How large the entries of an agent's sums are."""
+    largest = 0.0
+    for m in range(packed):
+        largest = max(largest, abs(card[m]))
+    return largest
+
+
+@compiled
+def sum_block(cards: Matrix, w: int, block: Vector) -> None:
     """Sum 64 agents anew, so that no rounding piles up."""
-    n, block = state.radius.shape[0], state.blocks[w]
+    n = cards.shape[0]
     for m in range(block.shape[0]):
         block[m] = 0.0
     every = np.int64(FULL)
     if n - w * WORD < WORD:
         every = (np.int64(1) << np.int64(n - w * WORD)) - np.int64(1)
-    add_rows(1.0, state.cards, w * WORD, every, block)
+    add_rows(1.0, cards, w * WORD, every, block)
 
 
 @compiled
-def sum_total(state: CrowdState) -> None:
+def sum_total(blocks: Matrix, total: Matrix) -> None:
     """Sum all blocks anew."""
-    state.total[:] = 0.0
-    for w in range(state.blocks.shape[0]):
-        for m in range(state.blocks.shape[1]):
-            state.total[0, m], lost = two_sum(state.total[0, m], state.blocks[w, m])
-            state.total[1, m] += lost
+    total[:] = 0.0
+    for w in range(blocks.shape[0]):
+        for m in range(blocks.shape[1]):
+            total[0, m], lost = two_sum(total[0, m], blocks[w, m])
+            total[1, m] += lost
 
 
 # Sets of cuts
 
 
 @compiled
-def note_cut(state: CrowdState, agent: int, other: int) -> None:
+def note_cut(sets: Sets, agent: int, other: int) -> None:
     """Put a cut into an agent's list."""
-    head = state.apart.heads[agent]
+    head = sets.heads[agent]
     if head[LENGTH] == LISTED:
-        empty_list(state, agent)
+        empty_list(sets, agent)
     head[LIST + head[LENGTH]] = other
     head[LENGTH] += 1
     head[NUMBER] += 1
 
 
 @compiled
-def empty_list(state: CrowdState, agent: int) -> None:
+def empty_list(sets: Sets, agent: int) -> None:
     """Move an agent's listed cuts into its row of bits, which it gets if it has none."""
-    head = state.apart.heads[agent]
+    head = sets.heads[agent]
     if head[ROW] == 0:
-        state.apart.rows_used[0] += 1
-        head[ROW] = state.apart.rows_used[0]
-    bits = state.apart.bits[head[ROW] - 1]
+        sets.rows_used[0] += 1
+        head[ROW] = sets.rows_used[0]
+    bits = sets.bits[head[ROW] - 1]
     for k in range(head[LENGTH]):
         set_bit(bits, head[LIST + k])
     head[LENGTH] = 0
 
 
 @compiled
-def with_cuts(state: CrowdState, agent: int) -> bool:
-    """Make an agent's cuts a set; True if that is `scratch.cut`, to be cleared, else its row of bits."""
-    head = state.apart.heads[agent]
+def with_cuts(sets: Sets, agent: int, cut: Integers) -> bool:
+    """Make an agent's cuts a set; True if that is the empty `cut`, to be cleared again, else its row of bits."""
+    head = sets.heads[agent]
     if head[ROW] > 0:
-        empty_list(state, agent)
+        empty_list(sets, agent)
         return False
     for k in range(head[LENGTH]):
-        set_bit(state.scratch.cut, head[LIST + k])
+        set_bit(cut, head[LIST + k])
     return True
 
 
 @compiled
-def clear_cuts(state: CrowdState, agent: int) -> None:
-    """Leave `scratch.cut` as empty as it was."""
-    head = state.apart.heads[agent]
+def clear_cuts(sets: Sets, agent: int, cut: Integers) -> None:
+    """Leave `cut` as empty as it was."""
+    head = sets.heads[agent]
     for k in range(head[LENGTH]):
-        state.scratch.cut[head[LIST + k] // WORD] = 0
+        cut[head[LIST + k] // WORD] = 0
 
 
 @compiled
-def is_cut(state: CrowdState, agent: int, other: int) -> bool:
+def is_cut(sets: Sets, agent: int, other: int) -> bool:
     """Whether two agents were cut."""
-    head = state.apart.heads[agent]
+    head = sets.heads[agent]
     for k in range(head[LENGTH]):
         if head[LIST + k] == other:
             return True
-    return head[ROW] > 0 and has_bit(state.apart.bits[head[ROW] - 1], other)
+    return head[ROW] > 0 and has_bit(sets.bits[head[ROW] - 1], other)
+
+
+@compiled
+def separate(
+    cuts: Cuts, sets: Sets, degree: Integers, active: Booleans, agent: int, other: int, t: int
+) -> None:
+    """Remove an edge for good."""
+    log_cut(cuts, degree, active, agent, other, t)
+    note_cut(sets, agent, other)
+    note_cut(sets, other, agent)
 
 
 # The choice
@@ -417,63 +448,81 @@ def select(state: CrowdState, agent: int, arms: Matrix, t: int) -> int:
 @inlined
 def factor_pool(state: CrowdState, agent: int) -> None:
     """Leave the factor of the agent's pooled A in `scratch.L`, and b at the end of `scratch.total`."""
-    sum_pool(state, agent)
+    work = state.scratch
+    sum_pool(
+        state.total, state.blocks, state.cards, state.sizes, state.apart, state.kinds.fresh,
+        state.shared.moves[0], state.common.ridge, agent, work.cut, work.total,
+    )  # fmt: skip
     if not factor_sums(state):
-        work = state.scratch
         count = 0
         for j in range(state.radius.shape[0]):
-            if state.local.pulls[j] > 0 and not is_cut(state, agent, j):
+            if state.local.pulls[j] > 0 and not is_cut(state.apart, agent, j):
                 work.agents[0, count] = j
                 count += 1
         work.agents[0, count] = -1
         factor_twofold(state.local, work.agents[0], state.common.ridge, work.L, work.test.tail)
 
 
-@inlined
-def sum_pool(state: CrowdState, agent: int) -> None:
-    """Sum an agent's pool into `scratch.total`: everyone less its cuts, if these are few, else 64 by 64."""
-    head, total, ridge = state.apart.heads[agent], state.scratch.total, state.common.ridge
+@compiled
+def sum_pool(
+    sums: Matrix,
+    blocks: Matrix,
+    cards: Matrix,
+    sizes: Vector,
+    sets: Sets,
+    fresh: Integers,
+    moves: int,
+    ridge: float,
+    agent: int,
+    scratch_cut: Integers,
+    total: Vector,
+) -> None:
+    """Sum an agent's pool into `total`: everyone less those cut, if these are few, else 64 by 64."""
+    head = sets.heads[agent]
     largest = 0.0
     for m in range(total.shape[0]):
-        total[m] = state.total[0, m] + state.total[1, m]
+        total[m] = sums[0, m] + sums[1, m]
         largest = max(largest, abs(total[m]))
     # Each subtraction rounds by at most half a unit in the last place of the total: in all less than 1e-8 ridge.
     subtractable = (head[NUMBER] + 1) * 0.5 * EPS * largest <= 1e-8 * ridge
     if subtractable and head[ROW] == 0:
         for k in range(head[LENGTH]):
-            add_rows(-1.0, state.cards, head[LIST + k], 1, total)
+            add_rows(-1.0, cards, head[LIST + k], 1, total)
         return
-    is_list = with_cuts(state, agent)
-    cut = state.scratch.cut if is_list else state.apart.bits[head[ROW] - 1]
-    # An agent has a sample for every move but its first: there are no more of them than moves.
-    if subtractable and 2 * head[NUMBER] < min(state.shared.moves[0], state.radius.shape[0]):
+    is_list = with_cuts(sets, agent, scratch_cut)
+    cut = scratch_cut if is_list else sets.bits[head[ROW] - 1]
+    # No more agents have samples than there were moves: less than half of those are cut.
+    if subtractable and 2 * head[NUMBER] < min(moves, cards.shape[0]):
         for w in range(cut.shape[0]):
-            if cut[w] & ~state.fresh[w] != 0:
-                add_rows(-1.0, state.cards, w * WORD, cut[w] & ~state.fresh[w], total)
+            if cut[w] & ~fresh[w] != 0:
+                add_rows(-1.0, cards, w * WORD, cut[w] & ~fresh[w], total)
     else:
-        sum_kept(state.cards, state.blocks, state.sizes, SUBTRACTABLE * ridge, cut, state.fresh, total)
+        sum_kept(cards, blocks, sizes, SUBTRACTABLE * ridge, cut, fresh, total)
     if is_list:
-        clear_cuts(state, agent)
+        clear_cuts(sets, agent, scratch_cut)
 
 
 @step("observe", CrowdState)
 def observe(state: CrowdState, agent: int, x: Vector, reward: float, t: int) -> None:
-    local, shared, w = state.local, state.shared, agent // WORD
+    local, shared, card, w = state.local, state.shared, state.cards[agent], agent // WORD
     add_sample(local, agent, x, reward)
     state.radius[agent] = scaled_radius(state, agent)
     state.common.cost[0] += state.degree[agent]
-    write_card(state, agent)
-    measure(state, agent)
+    write_card(local, agent, state.common.ridge, state.radius[agent], card)
+    state.sizes[w] = max(state.sizes[w], largest_of(card, state.total.shape[1]))
     if local.pulls[agent] % REFRESH_EVERY == 0:
-        sum_block(state, w)
+        sum_block(state.cards, w, state.blocks[w])
     else:
         add_packed(state.blocks[w], x, reward)
     add_to_total(state.total, x, reward)
-    state.fresh[w] &= ~(np.int64(1) << np.int64(agent % WORD))
+    state.kinds.fresh[w] &= ~(np.int64(1) << np.int64(agent % WORD))
     shared.recent[shared.moves[0] % SAMPLE] = agent
     shared.moves[0] += 1
-    mark_agent(state, agent)
-    mark_block(state, w)
+    mark_agent(
+        local, state.radius, state.threshold, state.common.ridge, shared.points, shared.masks, state.scratch.choice,
+        agent,
+    )  # fmt: skip
+    mark_block(shared.masks, shared.everyone, state.radius.shape[0], w)
 
 
 @compiled
@@ -492,104 +541,130 @@ def add_to_total(total: Matrix, x: Vector, reward: float) -> None:
 # Shared points
 
 
-@inlined
-def mark_agent(state: CrowdState, agent: int) -> None:
+@compiled
+def mark_agent(
+    local: Statistics,
+    radius: Vector,
+    threshold: float,
+    ridge: float,
+    points: Tensor,
+    masks: Integers,
+    work: Choice,
+    agent: int,
+) -> None:
     """Find out which shared points an agent contains, with a margin for rounding."""
-    local, work = state.local, state.scratch
-    theta, A, limit = local.theta_hat[agent], local.A[agent], state.threshold * state.radius[agent]
+    theta, A, limit = local.theta_hat[agent], local.A[agent], threshold * radius[agent]
     steep = is_steep(local, agent)
-    limit = limit * (1.0 - SAFETY) if steep else safe_limit(limit, A, state.common.ridge)
+    limit = limit * (1.0 - SAFETY) if steep else safe_limit(limit, A, ridge)
     for g in range(GROUPS):
-        excess_at(theta, A, state.shared.points[g], work.offsets, work.excess)
+        excess_at(theta, A, points[g], work.offsets, work.excess)
         if steep:
             add_rounding(A, work.offsets, work.excess)
-        state.shared.masks[g, agent] = points_within(limit, work.excess)
+        masks[g, agent] = points_within(limit, work.excess)
 
 
-@inlined
-def mark_block(state: CrowdState, w: int) -> None:
-    """Find out which points all of 64 agents contain; those whose samples were withdrawn do not count."""
-    n, masks = state.radius.shape[0], state.shared.masks
+@compiled
+def mark_block(masks: Integers, everyone: Integers, n: int, w: int) -> None:
+    """Find out which points all of 64 agents contain."""
     for g in range(GROUPS):
         all_of_them = np.int64(FULL)
         for agent in range(w * WORD, min(n, (w + 1) * WORD)):
             all_of_them &= masks[g, agent]
-        state.shared.everyone[g, w] = all_of_them
+        everyone[g, w] = all_of_them
 
 
 @compiled
-def mark_points(state: CrowdState, first: int) -> None:
-    """Find out which points each agent from `first` on contains: all that have no samples contain the same."""
-    masks, known = state.shared.masks, -1
-    for agent in range(first, state.radius.shape[0]):
-        is_fresh = has_bit(state.fresh, agent)
-        if has_bit(state.gone, agent):
+def mark_points(
+    local: Statistics,
+    radius: Vector,
+    threshold: float,
+    ridge: float,
+    kinds: Kinds,
+    shared: Shared,
+    work: Choice,
+    first: int,
+) -> None:
+    """Find out which points each agent from `first` on contains: all that have no samples contain the same.
+
+    Agents whose samples were withdrawn are tested with nobody, and count as if they contained every point.
+    """
+    masks, known, n = shared.masks, -1, radius.shape[0]
+    for agent in range(first, n):
+        is_fresh = has_bit(kinds.fresh, agent)
+        if has_bit(kinds.gone, agent):
             for g in range(GROUPS):
                 masks[g, agent] = FULL
         elif is_fresh and known >= 0:
             for g in range(GROUPS):
                 masks[g, agent] = masks[g, known]
         else:
-            mark_agent(state, agent)
+            mark_agent(local, radius, threshold, ridge, shared.points, masks, work, agent)
             known = agent if is_fresh else known
-    for w in range(first // WORD, state.sizes.shape[0]):
-        mark_block(state, w)
+    for w in range(first // WORD, kinds.fresh.shape[0]):
+        mark_block(masks, shared.everyone, n, w)
 
 
 @compiled
-def keep_candidate(state: CrowdState, point: Vector) -> None:
+def keep_candidate(shared: Shared, point: Vector) -> None:
     """Remember a point that two agents share."""
     if math.isnan(point[0]):  # tangents decided, not a point
         return
-    at = state.shared.found[0] % RING
-    state.shared.found[0] += 1
+    at = shared.found[0] % RING
+    shared.found[0] += 1
     for m in range(point.shape[0]):
-        state.shared.ring[m, at] = point[m]
+        shared.ring[m, at] = point[m]
 
 
 @compiled
-def refresh_points(state: CrowdState) -> None:
+def refresh_points(
+    local: Statistics,
+    radius: Vector,
+    threshold: float,
+    ridge: float,
+    kinds: Kinds,
+    sets: Sets,
+    shared: Shared,
+    work: Choice,
+) -> None:
     """Choose the shared points anew: those, old or found lately, that prove most pairs of a sample of agents."""
-    local, shared, work = state.local, state.shared, state.scratch
     n, d = local.b.shape
     for m in range(d):
         for k in range(RING):
             work.candidates[m, k] = shared.ring[m, k]
         for k in range(POINTS):
             work.candidates[m, RING + k] = shared.points[k // WORD, m, k % WORD]
-    count = draw_sample(state)
+    count = draw_sample(shared, kinds, n, work.sample)
     work.sets[:] = 0
     work.left[:] = 0
     for k in range(count):
         i = work.sample[k]
         bit = np.int64(1) << np.int64(k % WORD)
-        limit = safe_limit(state.threshold * state.radius[i], local.A[i], state.common.ridge)
+        limit = safe_limit(threshold * radius[i], local.A[i], ridge)
         excess_at(local.theta_hat[i], local.A[i], work.candidates, work.far, work.distances)
         for c in range(RING + POINTS):
             if work.distances[c] <= limit:
                 work.sets[c, k // WORD] |= bit
         for m in range(count):
-            if m != k and not is_cut(state, i, work.sample[m]):
+            if m != k and not is_cut(sets, i, work.sample[m]):
                 work.left[m, k // WORD] |= bit
     used = cover_greedily(work.sets, work.left, work.gains, work.chosen, POINTS)
     for p in range(POINTS):
         for m in range(d):
             point = work.candidates[m, work.chosen[p]] if p < used else math.nan
             shared.points[p // WORD, m, p % WORD] = point
-    mark_points(state, 0)
-    shared.due[0] = shared.moves[0] + min(max(shared.moves[0], FIRST_REFRESH), max(n // 2, FIRST_REFRESH))
+    mark_points(local, radius, threshold, ridge, kinds, shared, work, 0)
+    shared.due[0] = shared.moves[0] + max(min(shared.moves[0], n // 2), FIRST_REFRESH)
 
 
-@inlined
-def draw_sample(state: CrowdState) -> int:
-    """Put different agents into `scratch.sample`, those that moved lately first, and count them."""
-    shared, sample, n = state.shared, state.scratch.sample, state.radius.shape[0]
+@compiled
+def draw_sample(shared: Shared, kinds: Kinds, n: int, sample: Integers) -> int:
+    """Put different agents into `sample`, those that moved lately first, and count them."""
     count = 0
     for k in range(SAMPLE):
         agent = k * n // SAMPLE
         if k < RECENT:
             agent = shared.recent[(shared.moves[0] - 1 - k) % SAMPLE]
-        new = agent >= 0 and not has_bit(state.gone, max(agent, 0))
+        new = agent >= 0 and not has_bit(kinds.gone, max(agent, 0))
         for m in range(count):
             new = new and sample[m] != agent
         if new:
@@ -603,31 +678,42 @@ def draw_sample(state: CrowdState) -> int:
 
 @step("revise", CrowdState)
 def revise(state: CrowdState, agent: int, t: int) -> None:
-    if state.shared.moves[0] >= state.shared.due[0]:
-        refresh_points(state)
-    is_list = with_cuts(state, agent)
-    cut = state.scratch.cut if is_list else state.apart.bits[state.apart.heads[agent, ROW] - 1]
-    count, other = list_unproved(state, agent, cut)
+    shared, work = state.shared, state.scratch
+    if shared.moves[0] >= shared.due[0]:
+        refresh_points(
+            state.local, state.radius, state.threshold, state.common.ridge, state.kinds, state.apart, shared,
+            work.choice,
+        )  # fmt: skip
+    is_list = with_cuts(state.apart, agent, work.cut)
+    cut = work.cut if is_list else state.apart.bits[state.apart.heads[agent, ROW] - 1]
+    count, other = list_unproved(shared, state.kinds, cut, agent, state.radius.shape[0], work.agents[0])
     fresh_count = 0
     if other >= 0:  # without samples, and so like all others without
         if are_separated(state, agent, other):
-            fresh_count = list_fresh(state, cut)
+            fresh_count = list_fresh(state.kinds.fresh, cut, work.agents[1])
         else:
-            keep_candidate(state, state.scratch.test.vectors[Z])
+            keep_candidate(shared, work.test.vectors[Z])
     if is_list:
-        clear_cuts(state, agent)
+        clear_cuts(state.apart, agent, work.cut)
     for k in range(fresh_count):
-        separate(state, agent, state.scratch.agents[1, k], t)
-    settle(state, agent, count, t)
+        separate(state.cuts, state.apart, state.degree, state.common.active, agent, work.agents[1, k], t)
+    left, source = settle_by_sixteen(state, agent, count, t)
+    for k in range(left):
+        other = work.agents[source, k]
+        if are_separated(state, agent, other):
+            separate(state.cuts, state.apart, state.degree, state.common.active, agent, other, t)
+        else:
+            keep_candidate(shared, work.test.vectors[Z])
 
 
-@inlined
-def list_unproved(state: CrowdState, agent: int, cut: Integers) -> tuple[int, int]:
-    """List the neighbours with whom the agent shares none of the points in `scratch.agents[0]`; return how many.
+@compiled
+def list_unproved(
+    shared: Shared, kinds: Kinds, cut: Integers, agent: int, n: int, listed: Integers
+) -> tuple[int, int]:
+    """List the neighbours with whom the agent shares none of the points; return how many.
 
     Of those without samples, who are all alike, only one is returned, −1 if there is none.
     """
-    shared, listed, n = state.shared, state.scratch.agents, state.radius.shape[0]
     count, other = 0, -1
     for w in range(cut.shape[0]):
         proved = cut[w] == FULL
@@ -636,17 +722,17 @@ def list_unproved(state: CrowdState, agent: int, cut: Integers) -> tuple[int, in
         if proved:
             continue
         first = w * WORD
-        left = ~(cut[w] | state.gone[w])
+        left = ~(cut[w] | kinds.gone[w])
         if n - first < WORD:
             left &= (np.int64(1) << np.int64(n - first)) - np.int64(1)
         if w == agent // WORD:
             left &= ~(np.int64(1) << np.int64(agent % WORD))
         for g in range(GROUPS):
             left &= ~meets(shared.masks[g], first, shared.masks[g, agent])
-        fresh = left & state.fresh[w]
+        fresh = left & kinds.fresh[w]
         left &= ~fresh
         while left != 0:
-            listed[0, count] = first + lowest_bit(left)
+            listed[count] = first + lowest_bit(left)
             left = drop_lowest(left)
             count += 1
         if fresh != 0:
@@ -654,107 +740,91 @@ def list_unproved(state: CrowdState, agent: int, cut: Integers) -> tuple[int, in
     return count, other
 
 
-@inlined
-def list_fresh(state: CrowdState, cut: Integers) -> int:
-    """List the agents without samples that are not cut in `scratch.agents[1]`, and count them."""
+@compiled
+def list_fresh(fresh: Integers, cut: Integers, listed: Integers) -> int:
+    """List the agents without samples that are not cut, and count them."""
     count = 0
     for w in range(cut.shape[0]):
-        left = state.fresh[w] & ~cut[w]
+        left = fresh[w] & ~cut[w]
         while left != 0:
-            state.scratch.agents[1, count] = w * WORD + lowest_bit(left)
+            listed[count] = w * WORD + lowest_bit(left)
             left = drop_lowest(left)
             count += 1
     return count
 
 
-@compiled
-def separate(state: CrowdState, agent: int, other: int, t: int) -> None:
-    """Remove an edge for good."""
-    log_cut(state, agent, other, t)
-    note_cut(state, agent, other)
-    note_cut(state, other, agent)
+@inlined
+def settle_by_sixteen(state: CrowdState, agent: int, count: int, t: int) -> tuple[int, int]:
+    """Test the first `count` agents listed sixteen at a time, and cut those found to be separated from the agent.
 
-
-@compiled
-def settle(state: CrowdState, agent: int, count: int, t: int) -> None:
-    """Test the first `count` agents listed, and cut those that are separated from the agent."""
-    work, certain = state.scratch, state.threshold * (1.0 - SAFETY)
-    lucky, kept = t * 7919 % max(count, 1), False  # whose point becomes a candidate: as good as drawn
-    left = 0
-    repeat_last(work.agents[0], count)
-    for start in range(0, count, WIDTH):
-        here, unproved = min(WIDTH, count - start), 0
-        gather(state.local.theta_hat[agent], state.cards, work.agents[0], start, work.cards, work.v)
-        bound_lanes(
-            state.local.A[agent], state.radius[agent], state.common.ridge, work.v, work.cards, work.out
-        )  # fmt: skip
-        for lane in range(WIDTH):
-            work.open[lane] = lane < here and not work.out[BOUND, lane] <= certain  # lemma 2
-            work.ratio[0, lane] = work.out[START, lane]
-            unproved += work.open[lane]
-        if 2 * unproved > WIDTH:  # as they are gathered, go on with them at once
-            left = probe_gathered(state, agent, 0, start, 1, left, t)
-            kept = kept or (start + WIDTH > lucky and keep_gathered(state, 0, start))
-        else:
-            for lane in range(here):
-                work.agents[1, left] = work.agents[0, start + lane]
-                work.ratios[1, left] = work.ratio[0, lane]
-                left += work.open[lane]
-    source = 1
-    for _ in range(STEPS):
-        if left < FEW:
+    Return how many are left undecided, and in which row of `scratch.agents` they are.
+    """
+    work, local, radius, ridge = state.scratch, state.local, state.radius[agent], state.common.ridge
+    certain = state.threshold * (1.0 - SAFETY)
+    lucky, kept = t * 7919, False  # whose point becomes a candidate: as good as drawn
+    source, left = 0, count
+    for number in range(STEPS + 1):
+        if left == 0 or (number > 0 and left < FEW):
             break
-        still = 0
+        target, still = 1 - source, 0
         repeat_last(work.agents[source], left)
         for start in range(0, left, WIDTH):
-            gather(state.local.theta_hat[agent], state.cards, work.agents[source], start, work.cards, work.v)
-            for lane in range(WIDTH):
-                work.open[lane] = lane < left - start
-                work.ratio[0, lane] = work.ratios[source, min(start + lane, left - 1)]
-            still = probe_gathered(state, agent, source, start, 1 - source, still, t)
-            kept = kept or (start + WIDTH > lucky % left and keep_gathered(state, source, start))
-        source, left = 1 - source, still
-    for k in range(left):
-        if are_separated(state, agent, work.agents[source, k]):
-            separate(state, agent, work.agents[source, k], t)
-        else:
-            keep_candidate(state, work.test.vectors[Z])
+            here, lanes = min(WIDTH, left - start), work.sixteen
+            gather(local.theta_hat[agent], state.cards, work.agents[source], start, lanes.cards, lanes.v)
+            unproved = here
+            if number == 0:
+                unproved = open_by_bound(local.A[agent], radius, ridge, certain, here, lanes)
+            else:
+                for lane in range(WIDTH):
+                    lanes.open[lane] = lane < here
+                    lanes.ratio[0, lane] = work.ratios[source, start + min(lane, here - 1)]
+            is_probed = number > 0 or 2 * unproved > WIDTH  # too few: they are put together first
+            if is_probed:
+                probe_lanes(
+                    local.A[agent], radius, ridge, lanes.v, lanes.cards, lanes.ratio, lanes.factors,
+                    lanes.vectors, lanes.out,
+                )  # fmt: skip
+            for lane in range(here):
+                if lanes.open[lane]:
+                    other, ratio, verdict = work.agents[source, start + lane], lanes.ratio[0, lane], UNDECIDED
+                    if is_probed:
+                        verdict = judge(lanes.out, lane, ratio, state.threshold)
+                        ratio = next_ratio(lanes.out, lane, ratio)
+                    lanes.open[lane] = verdict == TOGETHER
+                    work.agents[target, still] = other
+                    work.ratios[target, still] = ratio
+                    still += verdict == UNDECIDED
+                    if verdict == APART:
+                        separate(
+                            state.cuts, state.apart, state.degree, state.common.active, agent, other, t
+                        )  # fmt: skip
+            if is_probed and not kept and start + WIDTH > lucky % left:
+                kept = keep_point(state.shared, local.theta_hat, work.agents[source], start, lanes)
+        source, left = target, still
+    return left, source
 
 
 @compiled
-def probe_gathered(
-    state: CrowdState, agent: int, source: int, start: int, target: int, count: int, t: int
-) -> int:
-    """Take a step of the search with the agents gathered; list those that lemma 1 leaves open, and count them."""
-    work = state.scratch
-    probe_lanes(
-        state.local.A[agent], state.radius[agent], state.common.ridge, work.v, work.cards, work.ratio,
-        work.factors, work.vectors, work.out,
-    )  # fmt: skip
+def open_by_bound(A_i: Matrix, c_i: float, ridge: float, certain: float, here: int, lanes: Sixteen) -> int:
+    """Mark the lanes that lemma 2 leaves open, and count them; their ratios are where a search would start."""
+    bound_lanes(A_i, c_i, ridge, lanes.v, lanes.cards, lanes.out)
+    count = 0
     for lane in range(WIDTH):
-        if work.open[lane]:
-            other = work.agents[source, start + lane]
-            verdict = judge(work.out, lane, work.ratio[0, lane], state.threshold)
-            work.open[lane] = verdict == TOGETHER
-            if verdict == APART:
-                separate(state, agent, other, t)
-            elif verdict == UNDECIDED:
-                work.agents[target, count] = other
-                work.ratios[target, count] = next_ratio(work.out, lane, work.ratio[0, lane])
-                count += 1
+        lanes.open[lane] = lane < here and not lanes.out[BOUND, lane] <= certain
+        lanes.ratio[0, lane] = lanes.out[START, lane]
+        count += lanes.open[lane]
     return count
 
 
 @compiled
-def keep_gathered(state: CrowdState, source: int, start: int) -> bool:
+def keep_point(shared: Shared, theta_hat: Matrix, listed: Integers, start: int, lanes: Sixteen) -> bool:
     """Remember the point of the first pair, of those just probed, that shares one, if there is such a pair."""
-    work, point = state.scratch, state.scratch.test.vectors[Z]
     for lane in range(WIDTH):
-        if work.open[lane]:
-            other = work.agents[source, start + lane]
-            for m in range(point.shape[0]):
-                point[m] = state.local.theta_hat[other, m] + work.vectors[m, lane]
-            keep_candidate(state, point)
+        if lanes.open[lane]:
+            at = shared.found[0] % RING
+            shared.found[0] += 1
+            for m in range(theta_hat.shape[1]):
+                shared.ring[m, at] = theta_hat[listed[start + lane], m] + lanes.vectors[m, lane]
             return True
     return False
 
@@ -763,7 +833,7 @@ def keep_gathered(state: CrowdState, source: int, start: int) -> bool:
 def repeat_last(listed: Integers, count: int) -> None:
     """Fill the sixteen that the last agents of a list are tested with."""
     for k in range(count, count + WIDTH):
-        listed[k] = listed[max(count - 1, 0)]
+        listed[k] = listed[count - 1]
 
 
 @compiled

@@ -149,11 +149,12 @@ class BASS(Policy):
 
     def _join(self, state: Any, first: int) -> None:
         active = state.common.active
-        if first > 0 and type(state) is not type(self.state):
-            crowd.start(state)
         state.degree[:first] += active[:first] * (len(active) - first)
         state.degree[first:] = np.count_nonzero(active) - 1
-        self._engine(len(active)).join(state, first)
+        if first > 0 and type(state) is not type(self.state):
+            crowd.start(state)
+        else:
+            self._engine(len(active)).join(state, first)
 
     def _derive(self, state: Any) -> None:
         self._engine(len(state.degree)).derive(state)

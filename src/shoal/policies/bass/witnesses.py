@@ -1,10 +1,10 @@
 """BASS for up to a few thousand agents: of each pair a point is kept that both share, and checked in O(d)."""
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from shoal.fields import AGENTS, BLOCKS, DIM, PACKED, Size, derived, kept, rows, scratch, setting
+from shoal.fields import AGENTS, BLOCKS, DIM, PACKED, derived, kept, rows, scratch, setting
 from shoal.kernels.bits import (
     FULL,
     WORD,
@@ -225,9 +225,9 @@ def settle(state: WitnessState, agent: int, others: Integers, t: int) -> None:
         if verdict == UNDECIDED:
             separated = are_separated(state, agent, other)
         if separated:
+            log_cut(state.cuts, state.degree, state.common.active, agent, other, t)
             set_bit(state.apart[agent], other)
             set_bit(state.apart[other], agent)
-            log_cut(state, agent, other, t)
         else:
             if verdict == TOGETHER:
                 for m in range(point.shape[0]):
