@@ -6,7 +6,7 @@ STAMP := $(VENV)/.setup-done
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench release clean
+.PHONY: help setup run test chaos lint bench release clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,9 +25,16 @@ $(STAMP): pyproject.toml constraints.txt
 run: setup  ## Reproduce the quick experiments into results/quick
 	$(BIN)/shoal reproduce quick --out results/quick
 
-test: lint  ## Lint, run all tests, then the kernel tests again without compilation
-	$(BIN)/python -m pytest
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest tests/kernels
+test: lint  ## Lint, run all tests, those of kernels and steps again without compilation, and count the lines they reach
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest --ignore tests/test_speed.py
+	$(BIN)/python -m pytest tests/test_speed.py
+	NUMBA_DISABLE_JIT=1 $(BIN)/coverage run -m pytest tests/kernels tests/test_against_reference.py
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered
+
+chaos: setup  ## Attack files, threads, forks and signals for many minutes (SHOAL_CHAOS=20 by default)
+	SHOAL_CHAOS=$${SHOAL_CHAOS:-20} $(BIN)/python -m pytest tests/attack --timeout 0
 
 lint: setup  ## Style, formatting, types and import direction
 	$(BIN)/ruff check

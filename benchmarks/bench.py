@@ -310,7 +310,7 @@ def draw(figures: Figures) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from shoal.experiments.figures import BLUE, DPI, GREY, ORANGE
+    from shoal.reporting.charts import BLUE, DPI, GREY, ORANGE
 
     figure = Figure(figsize=(10.0, 5.4), layout="constrained")
     FigureCanvasAgg(figure)

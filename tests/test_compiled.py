@@ -62,24 +62,22 @@ def test_processes_that_compile_at_once_and_one_that_comes_after(tmp_path: Path)
 
 
 OTHER = """
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 import numpy as np
 import shoal
-from shoal.policies.independent import IndependentState
+from shoal.fields import AGENTS, rows
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, add_sample
 
 
 class OtherState(NamedTuple):
     common: Common
-    local: Statistics
+    local: Annotated[Statistics, rows(AGENTS)]
 
 
 class Other(shoal.Independent):
     name = "other"
-
-    def _initial_state(self, n_agents):
-        return OtherState(*super()._initial_state(n_agents))
+    State = OtherState
 
 
 @step("select", OtherState)

@@ -9,8 +9,9 @@ import pytest
 
 import shoal
 from shoal import simulation
-from shoal.metrics import cumulative_regret, misassigned_agents, same_cluster
+from shoal.metrics import misassigned_agents, same_cluster
 from shoal.simulation import Trace
+from shoal.types import Integers, Matrix, Vector
 
 
 def world(seed: int = 0, **own: Any) -> shoal.SyntheticClusters:
@@ -19,6 +20,12 @@ def world(seed: int = 0, **own: Any) -> shoal.SyntheticClusters:
 
 def bass(**own: Any) -> shoal.BASS:
     return shoal.BASS(10, 4, alpha=0.3, delta=0.1, **own)
+
+
+def cumulative_regret(mean_rewards: Matrix, choices: Integers) -> Vector:
+    """Cumulative pseudo-regret of choices, from the mean rewards (n, K) each choice could have had."""
+    taken = np.take_along_axis(mean_rewards, choices[:, None], axis=1)[:, 0]
+    return np.cumsum(mean_rewards.max(axis=1) - taken)
 
 
 def assert_same(one: Trace, two: Trace) -> None:
@@ -130,6 +137,17 @@ def test_recorded_rounds() -> None:
     assert list(trace.recorded) == [125, 250, 375, 500, 625, 750, 875, 1000]
     assert len(trace.f1) == len(trace.edges) == len(trace.communication) == 8
     assert list(shoal.simulate(bass(), world(), horizon=3, seed=0).recorded) == [1, 2, 3]
+
+
+def test_a_trace_is_shown_in_one_line() -> None:
+    trace = shoal.simulate(bass(), world(), horizon=1000, seed=0)
+    assert repr(trace) == str(trace)
+    assert repr(trace) == (
+        f"Trace(1,000 rounds of 10 agents, final regret {trace.final_regret:,.1f}, F1 {trace.f1[-1]:.2f}, "
+        f"{trace.edges[-1]} edges)"
+    )
+    plain = shoal.simulate(Plain(bass()), world(), horizon=10, seed=0)
+    assert repr(plain) == f"Trace(10 rounds of 10 agents, final regret {plain.final_regret:,.1f})"
 
 
 def test_plain_policies_run_in_the_same_loop() -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         GaussianClusters,
         SyntheticClusters,
     )
-    from shoal.experiments.figures import plot_ellipsoids, plot_graph, plot_regret
+    from shoal.plots import plot_ellipsoids, plot_graph, plot_regret
     from shoal.policies.base import Policy
     from shoal.policies.bass import BASS
     from shoal.policies.club import CLUB
@@ -89,11 +89,12 @@ _HOMES = {
         "GaussianClusters",
         "SyntheticClusters",
     ),
-    "shoal.policies.base": ("Policy", "PolicyFileError"),
+    "shoal.policies.base": ("Policy",),
     "shoal.policies.bass": ("BASS",),
     "shoal.policies.club": ("CLUB",),
     "shoal.policies.cmlb": ("CMLB",),
     "shoal.policies.dynucb": ("DynUCB",),
+    "shoal.policies.files": ("PolicyFileError",),
     "shoal.policies.independent": ("Independent",),
     "shoal.policies.mixture": ("ClusterMixture",),
     "shoal.policies.oracle": ("Oracle",),
@@ -102,10 +103,10 @@ _HOMES = {
     "shoal.separation": ("separated", "separation_statistic"),
     "shoal.simulation": ("Trace", "simulate"),
     "shoal.theory": ("beta",),
-    "shoal.experiments.figures": ("plot_ellipsoids", "plot_graph", "plot_regret"),
+    "shoal.plots": ("plot_ellipsoids", "plot_graph", "plot_regret"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("environments", "kernels", "metrics", "policies", "separation", "simulation", "theory")
+_MODULES = ("environments", "kernels", "metrics", "plots", "policies", "separation", "simulation", "theory")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,14 +1,12 @@
-"""Numbers that say how well a policy did, computed from graphs and labels."""
+"""Numbers that say how well a policy did: from graphs and labels, and over several runs."""
+
+import math
+from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import stdtrit
 
-from shoal.kernels.graphs import count_edges
-from shoal.types import Booleans, Integers, Vector
-
-
-def edge_count(graph: Booleans) -> int:
-    """Number of edges i < j."""
-    return count_edges(graph, None)[0]
+from shoal.types import Booleans, Integers, Matrix, Vector
 
 
 def same_cluster(labels: Integers) -> Booleans:
@@ -18,20 +16,14 @@ def same_cluster(labels: Integers) -> Booleans:
     return np.asarray(graph)
 
 
-def f1_score(graph: Booleans, truth: Booleans) -> float:
-    """F1 of the edges of `graph` against those of `truth`, over i < j; 0 when no true edge is found.
+def f1_of_counts(found: int, edges: int, true_edges: int) -> float:
+    """F1 of a graph with so many edges, `found` of which are among the true ones; 0 when none is.
 
     Examples
     --------
-    >>> truth = same_cluster(np.array([0, 0, 1]))
-    >>> f1_score(truth, truth)
-    1.0
+    >>> f1_of_counts(found=2, edges=4, true_edges=2)
+    0.6666666666666666
     """
-    return f1_of_counts(edge_count(graph & truth), edge_count(graph), edge_count(truth))
-
-
-def f1_of_counts(found: int, edges: int, true_edges: int) -> float:
-    """F1 of a graph with so many edges, `found` of which are among the true ones."""
     return 2.0 * found / (edges + true_edges) if found else 0.0
 
 
@@ -42,7 +34,23 @@ def misassigned_agents(graph: Booleans, truth: Booleans) -> Integers:
     return np.asarray(wrong.sum(axis=1))
 
 
-def cumulative_regret(mean_rewards: Vector, choices: Integers) -> Vector:
-    """Cumulative pseudo-regret of choices, from the mean rewards (n, K) each choice could have had."""
-    taken = np.take_along_axis(mean_rewards, choices[:, None], axis=1)[:, 0]
-    return np.cumsum(mean_rewards.max(axis=1) - taken)
+@dataclass(frozen=True)
+class Curve:
+    """Mean over runs with its 95% interval, along x; all of shape (points,)."""
+
+    x: Vector
+    mean: Vector
+    low: Vector
+    high: Vector
+
+
+def mean_curve(x: Vector, values: Matrix) -> Curve:
+    """Mean of `values` (runs, points) over runs, with its 95% interval; without width for a single run."""
+    n, mean = len(values), values.mean(axis=0)
+    half = half_width(values.std(axis=0, ddof=1) / math.sqrt(n), n) if n > 1 else np.zeros_like(mean)
+    return Curve(x, mean, mean - half, mean + half)
+
+
+def half_width(error: Vector | float, runs: int, level: float = 0.95) -> Vector:
+    """Half the interval of a mean (Student t), from its standard error over at least two runs."""
+    return np.asarray(stdtrit(runs - 1, (1.0 + level) / 2.0) * error)

@@ -30,7 +30,7 @@ PullingWord = Literal["asynchronous", "synchronous", "zipf"]
 Pulling = str | Sequence[int] | Sequence[Sequence[int]] | Integers
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trace:
     """What happened in one run.
 
@@ -56,6 +56,17 @@ class Trace:
     cuts: Integers | None
     """(cuts, 3) each edge that was cut, as two agents and a round; None for policies that cut none."""
     n_agents: int
+
+    def __repr__(self) -> str:
+        """The run in one line; the arrays are attributes."""
+        text = (
+            f"{len(self.regret):,} rounds of {self.n_agents:,} agents, final regret {self.final_regret:,.1f}"
+        )
+        if not np.isnan(self.f1[-1]):
+            text += f", F1 {self.f1[-1]:.2f}"
+        if self.edges[-1] >= 0:
+            text += f", {self.edges[-1]:,} edges"
+        return f"Trace({text})"
 
     @property
     def separation_time(self) -> Integers | None:
@@ -121,7 +132,7 @@ def simulate(
     choices = np.zeros(len(agents), dtype=np.int64)
     rewards = np.zeros(len(agents))
     regret = np.zeros(horizon)
-    recorded = np.unique(np.linspace(0, horizon, min(points, horizon) + 1).round().astype(np.int64))[1:]
+    recorded = recorded_rounds(horizon, points)
     f1 = np.full(len(recorded), np.nan)
     edges = np.full(len(recorded), -1)
     communication = np.full(len(recorded), -1)
@@ -165,6 +176,11 @@ def simulate(
     np.cumsum(regret, out=regret)
     cuts, n_agents = getattr(policy, "cuts", None), environment.n_agents
     return Trace(agents, choices, rewards, regret, recorded, f1, edges, communication, cuts, n_agents)
+
+
+def recorded_rounds(horizon: int, points: int) -> Integers:
+    """The rounds after which `simulate` records its curves: `points` at most, even, the last among them."""
+    return np.unique(np.linspace(0, horizon, min(points, horizon) + 1).round().astype(np.int64))[1:]
 
 
 @compiled
@@ -264,7 +280,8 @@ def _draw_schedule(
             return np.arange(horizon + 1), by_rank[ranks]
         return np.arange(horizon + 1) * n_agents, np.tile(np.arange(n_agents), horizon)
     if not isinstance(pulling, Sequence | np.ndarray):
-        raise ValueError(f"pulling must be a word or a sequence with one entry per round, got {pulling!r}")
+        found = validation.show(pulling)
+        raise ValueError(f"pulling must be a word or a sequence with one entry per round, got {found}")
     rounds = [np.atleast_1d(np.asarray(entry)) for entry in pulling]
     if len(rounds) != horizon:
         raise ValueError(f"pulling must have one entry for each of the {horizon} rounds, got {len(rounds)}")

@@ -25,7 +25,7 @@ def integer(name: str, value: Any, *, low: float | None = None, high: float | No
         bounds = [f"of at least {low:g}"] if low is not None else []
         bounds += [f"at most {high:g}"] if high is not None else []
         raise ValueError(
-            f"{name} must be {' '.join(['an integer', ' and '.join(bounds)]).strip()}, got {value!r}"
+            f"{name} must be {' '.join(['an integer', ' and '.join(bounds)]).strip()}, got {show(value)}"
         )
     return int(value)
 
@@ -62,7 +62,8 @@ def number(
             "(" if open_low or low == -math.inf else "[",
             ")" if open_high or high == math.inf else "]",
         )
-        raise ValueError(f"{name} must be a finite number in {left}{low:g}, {high:g}{right}, got {value!r}")
+        interval = f"{left}{low:g}, {high:g}{right}"
+        raise ValueError(f"{name} must be a finite number in {interval}, got {show(value)}")
     return result
 
 
@@ -78,7 +79,7 @@ def show(value: Any) -> str:
 def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
     """One of a few words."""
     if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {show(value)}")
     return str(value)
 
 
@@ -87,7 +88,7 @@ def seed_or_none(name: str, value: Any) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
-        raise ValueError(f"{name} must be a non-negative integer or None, got {value!r}")
+        raise ValueError(f"{name} must be a non-negative integer or None, got {show(value)}")
     return int(value)
 
 
@@ -99,11 +100,12 @@ def vector(name: str, value: Any, length: int) -> Vector:
     return _finite(name, array)
 
 
-def matrix(name: str, value: Any, *, columns: int) -> Matrix:
-    """A finite float64 matrix with at least one row and the given number of columns."""
+def matrix(name: str, value: Any, *, columns: int | None = None) -> Matrix:
+    """A finite float64 matrix with at least one row and the given number of columns; None allows any."""
     array = _floats(name, value)
-    if array.ndim != 2 or array.shape[1] != columns or array.shape[0] < 1:
-        raise ValueError(f"{name} must have shape (n, {columns}) with n of at least 1, got {array.shape}")
+    if array.ndim != 2 or array.size == 0 or array.shape[1] != (columns or array.shape[1]):
+        wanted = "(n, d) with n and d" if columns is None else f"(n, {columns}) with n"
+        raise ValueError(f"{name} must have shape {wanted} of at least 1, got {array.shape}")
     return _finite(name, array)
 
 

@@ -1,5 +1,8 @@
 """Load mutated files of every policy and use what loads: run as a process of its own, which may die.
 
+Each array gets every hostile value somewhere, and changes of shape, type and order; so does the header; bytes
+are flipped, and the archive says what it does not hold.
+
 Prints, as JSON, how many files were refused and accepted, and what went wrong otherwise. The last line on
 stderr names the file that was being tried when the process died.
 """
@@ -61,7 +64,8 @@ def mutated_arrays(
         if array.dtype.kind == "b":
             values = (2, 255)
         for value in values:
-            for everywhere in [True, *[False] * scale]:
+            for n in range(scale):
+                everywhere = (n + rng.integers(2)) % 2
                 changed = array.copy()
                 target = changed.view(np.uint8) if array.dtype.kind == "b" else changed
                 if not array.size:
@@ -74,7 +78,9 @@ def mutated_arrays(
                 yield f"{name} = {value} {where}", pack(header, arrays | {name: changed})
         shapes = [array[:-1], array[:0], array[None], array.ravel(), np.concatenate([array, array])]
         kinds = [array.astype(kind) for kind in (np.float32, np.int32, np.complex128, np.int64, ">f8", "S8")]
-        for changed in [*shapes, *kinds, np.asfortranarray(array), np.zeros(()), np.array("x")]:
+        odd = [*shapes, *kinds, np.asfortranarray(array), np.zeros(()), np.array("x")]
+        for n in rng.permutation(len(odd))[: 4 * scale].tolist():
+            changed = odd[n]
             label = f"{name} as {changed.dtype}{changed.shape}"
             yield label, pack(header, arrays | {name: changed})
         if array.size > 1:
@@ -87,12 +93,12 @@ def mutated_arrays(
 
 def mutated_headers(header: dict[str, Any], arrays: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
     """Another header in front of the same arrays."""
-    odd: list[Any] = [0, 1, -1, 15000, 2**31, 10**9, 10**30, 1.5, True, None, "x", [], {}, [1], "9" * 5000]
+    odd: list[Any] = [0, -1, 15000, 2**31, 10**30, 1.5, True, None, "x", [], {"a": [1]}]
     for key in ("format", "policy", "n_agents", "dim", "parameters"):
         for value in odd:
             yield f"header {key} = {value!r:.20}", pack(header | {key: value}, arrays)
     for key in header["parameters"]:
-        for value in [*odd, -1e308, 1e308, 1e-308]:
+        for value in [-1, 2**40, 1.5, None, "x", [1], 1e308]:
             parameters = header["parameters"] | {key: value}
             yield f"parameter {key} = {value!r:.20}", pack(header | {"parameters": parameters}, arrays)
     text = json.dumps(header)
@@ -145,19 +151,18 @@ def mutated_archives(content: bytes, header: Any, arrays: dict[str, Any]) -> Ite
                 archive.writestr(f"{name}.npy", data)
         yield f"npy shape {shape:.20}", buffer.getvalue()
     for descr in ("|O", "<f8,<i4", "V99999999", "", "🐟", "[('a','<f8')]"):
-        changed = content.replace(b"'descr': '<f8'", f"'descr': '{descr}'".encode(), 1)
-        yield f"npy descr {descr}", changed
+        yield f"npy descr {descr}", content.replace(b"'descr': '<f8'", f"'descr': '{descr}'".encode(), 1)
 
 
 def flipped(content: bytes, rng: np.random.Generator, scale: int) -> Iterator[tuple[str, bytes]]:
     """Bytes changed, and files cut short."""
-    for n in range(60 * scale):
+    for n in range(40 * scale):
         changed = bytearray(content)
         for position in rng.integers(len(content), size=1 + n % 3).tolist():
             changed[position] ^= 1 << int(rng.integers(8))
         yield f"flip {n}", bytes(changed)
     metadata = [n for n in range(len(content) - 1) if content[n : n + 2] == b"PK"]
-    for n in range(60 * scale):  # the archive's own structures, where no checksum guards
+    for n in range(40 * scale):  # the archive's own structures, where no checksum guards
         changed = bytearray(content)
         position = min(int(rng.choice(metadata)) + int(rng.integers(64)), len(content) - 1)
         changed[position] = int(rng.integers(256))
@@ -175,10 +180,10 @@ def use(policy: Any) -> None:
     if not 0 < len(policy.agents) == policy.n_agents - 2 == 9 or policy.dim != D:
         raise AssertionError(f"there are {len(policy.agents)} agents of dimension {policy.dim}")
     if hasattr(policy, "explain"):
-        policy.explain(0, 3)
+        policy.explain(*policy.agents[:2])
     play(policy, 40, seed=1)
     grow(policy, 1)
-    policy.remove_agent(4, withdraw=True)
+    policy.remove_agent(int(policy.agents[2]), withdraw=True)
     play(policy, 20, seed=2)
     policy.graph, policy.count_edges()
     with tempfile.TemporaryDirectory() as folder:

@@ -12,28 +12,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from tests.experiments.test_validation import TINY
 
-from shoal.experiments import results, validation
+from shoal.experiments import results
 from shoal.experiments.report import write_report
 from shoal.experiments.results import load_results, read_cell
 from shoal.experiments.runner import run_experiment
 from shoal.experiments.spec import ExperimentSpec, SpecError, cells, parse_spec
-
-SMALL = """
-from shoal.experiments import validation
-from tests.experiments.test_validation import TINY
-measure = validation.measure
-validation.measure = lambda cache: measure(cache, TINY)
-"""
-"""Makes a process measure less for the section on theory, to save time."""
-
-
-@pytest.fixture(autouse=True)
-def small_validation(monkeypatch: pytest.MonkeyPatch) -> None:
-    measure = validation.measure
-    monkeypatch.setattr(validation, "measure", lambda cache: measure(cache, TINY))
-
 
 ROOT = Path(__file__).parents[2]
 
@@ -175,7 +159,7 @@ def test_any_label_and_title_is_reported_as_it_is(tmp_path: Path) -> None:
     assert not re.search(r"<[a-zA-Z/!?]", table)
     rows = next(part for part in table.split("\n\n") if part.startswith("| method")).splitlines()
     assert len(rows) == 2 + len(methods)
-    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {10}
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {7}
 
 
 def test_what_markdown_would_read_as_markup_is_escaped(tmp_path: Path) -> None:
@@ -212,18 +196,18 @@ def test_a_disk_full_while_the_report_is_written_is_said_and_the_report_can_be_m
     write_report(tmp_path / "out")
     before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
     sizes = sorted(len(content) for path, content in before.items() if "report" in path.parts)
-    for limit in (1000, sizes[len(sizes) // 2], sizes[-1] - 1):
-        done = shoal("report", "out", cwd=tmp_path, before=SMALL, file_size_limit=limit)
+    for limit in (1000, sizes[-1] - 1):  # at the first file, and at the last
+        done = shoal("report", "out", cwd=tmp_path, file_size_limit=limit)
         assert_one_line(done, "out/report/", "could not be written: File too large")
         assert {path for path in (tmp_path / "out").rglob("*") if path.is_file()} == set(before)
         assert all(path.read_bytes() == content for path, content in before.items())
-    assert shoal("report", "out", cwd=tmp_path, before=SMALL).returncode == 0
+    assert write_report(tmp_path / "out").read_bytes() == before[tmp_path / "out" / "report" / "index.html"]
 
 
 def test_a_report_where_nothing_may_be_written_is_one_line(tmp_path: Path) -> None:
     run_experiment(spec(), tmp_path / "out", jobs=1)
     (tmp_path / "out" / "report").write_text("in the way")
-    assert_one_line(shoal("report", "out", cwd=tmp_path, before=SMALL), "out/report")
+    assert_one_line(shoal("report", "out", cwd=tmp_path), "out/report")
 
 
 def test_parquet_files_are_read_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cells = [(i, k) for i in range(9) for k in range(7) if rng.random() < 0.7 or i == k]
     ratings = [f"{i},{k},{rng.integers(1, 11) / 2},9" for i, k in cells]
     Path("ratings.csv").write_text("\n".join(["userId,movieId,rating,timestamp", *ratings]))
-    movies = [f"{k},T,{genres}" for k, genres in enumerate(["Action", "Comedy|Drama", "War"] * 3)]
+    movies = [f"{k},T,{genres}" for k, genres in enumerate(["Action", "Adventure|Children", "Animation"] * 3)]
     Path("movies.csv").write_text("\n".join(["movieId,title,genres", *movies]))
     documents = [
         f"{rng.integers(5)} qid:{q} 1:{rng.normal()} 2:{rng.normal()} 4:1" for q in range(9) for _ in range(5)
@@ -65,8 +65,8 @@ def make(name: str, seed: int | None = 0, **changed: Any) -> shoal.Environment:
     )
 
 
-def play(world: shoal.Environment, *, alpha: float = 0.5, horizon: int = 120, seed: int = 3) -> shoal.Trace:
-    policy = shoal.Independent(world.n_agents, world.dim, alpha=alpha)
+def play(world: shoal.Environment, *, epsilon: float = 0.0, horizon: int = 120, seed: int = 3) -> shoal.Trace:
+    policy = shoal.Independent(world.n_agents, world.dim, alpha=0.5, epsilon=epsilon, seed=0)
     return shoal.simulate(policy, world, horizon=horizon, seed=seed)
 
 
@@ -195,11 +195,25 @@ def test_draws_do_not_depend_on_the_policy(name: str, noise: str) -> None:
         pytest.skip("its mean rewards are no probabilities")
     own = BERNOULLI[name] if noise == "bernoulli" else {}
     world = make(name, noise=counts if noise == "function" else noise, **own)
-    one, other = play(world, alpha=0.1), play(world, alpha=5.0)
+    one, other = play(world), play(world, epsilon=0.5)
     assert np.array_equal(one.agents, other.agents)
     same = one.choices == other.choices
     assert 0 < same.sum() < len(same)
     assert np.array_equal(one.rewards[same], other.rewards[same])
+
+
+@every_environment
+def test_the_bound_on_the_noise(name: str) -> None:
+    assert make(name, noise_scale=0.25).noise_bound == 0.25
+    assert make(name, noise_scale=[0.5] * 5 + [2.0]).noise_bound == 2.0
+    assert np.isnan(make(name, noise=counts).noise_bound)
+    if name in BERNOULLI:
+        # E exp(s (X − p)) ≤ exp(s² σ² / 2) for every p and s, and for no smaller σ.
+        sigma = make(name, noise="bernoulli", **BERNOULLI[name]).noise_bound
+        p, s = np.meshgrid(np.linspace(0.0, 1.0, 101), np.linspace(-9.0, 9.0, 181))
+        log_mgf = np.log(p * np.exp(s * (1.0 - p)) + (1.0 - p) * np.exp(-s * p))
+        assert (log_mgf <= (s * sigma) ** 2 / 2.0 + 1e-12).all()
+        assert (log_mgf > (0.99 * s * sigma) ** 2 / 2.0 + 1e-12).any()
 
 
 @every_environment

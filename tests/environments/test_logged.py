@@ -1,6 +1,7 @@
 """A user's own log, in CSV and Parquet, with features from a file or a table; what is wrong with files."""
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,16 @@ class TestFormats:
             columns = pyarrow.table({"reward": rewards, "agent": agents, "arm": shown})
             pyarrow.parquet.write_table(columns, tmp_path / "log.parquet", row_group_size=2)
             check(LoggedRatings.from_parquet(tmp_path / "log.parquet", features=table, seed=0))
+
+    @pytest.mark.parametrize("form", [None, "csv", "parquet"])
+    def test_the_first_bytes_tell_the_form(self, tmp_path: Path, log: Path, form: str | None) -> None:
+        agents, shown, rewards = zip(*LOG, strict=True)
+        columns = pyarrow.table({"agent": agents, "arm": shown, "reward": rewards})
+        pyarrow.parquet.write_table(columns, tmp_path / "log")
+        if form != "csv":
+            check(LoggedRatings(tmp_path / "log", features=ARMS, form=form, seed=0))
+        if form != "parquet":
+            check(LoggedRatings(log, features=ARMS, form=form, seed=0))
 
     def test_other_names_of_columns(self, tmp_path: Path) -> None:
         path = tmp_path / "log.csv"
@@ -227,6 +238,19 @@ class TestWhatIsWrong:
     def test_not_parquet(self, log: Path) -> None:
         with pytest.raises(ValueError, match=r"log\.csv: not a Parquet file, or a damaged one"):
             LoggedRatings.from_parquet(log, features=ARMS, seed=0)
+
+    def test_no_such_form(self, log: Path) -> None:
+        with pytest.raises(ValueError, match="form must be one of 'csv', 'parquet', got 'json'"):
+            LoggedRatings(log, features=ARMS, form="json")
+
+    def test_no_downloader_is_asked_for(
+        self, tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "pooch", None)
+        monkeypatch.delenv("SHOAL_CACHE")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+        check(LoggedRatings(log, features=ARMS, seed=0))
+        assert [path.name for path in (tmp_path / "home").iterdir()] == ["shoal"]
 
     def test_no_file(self, tmp_path: Path, log: Path) -> None:
         with pytest.raises(DataUnavailable, match=r"there is no file .*nowhere\.csv"):

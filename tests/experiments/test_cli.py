@@ -2,21 +2,25 @@
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
 import shoal
-from shoal.cli import commands
+from shoal.cli.app import app
 from shoal.environments.registry import environment_names
 from shoal.experiments import results
 from shoal.experiments.results import load_results
 from shoal.experiments.runner import run_experiment
-from shoal.experiments.spec import PRESETS, load_spec
+from shoal.experiments.spec import load_spec
+from shoal.paper.presets import PRESETS
 from shoal.theory import predictions
 
 TINY = """
@@ -40,7 +44,7 @@ policy = "bass"
 parameters = { delta = 0.1 }
 """
 
-DOCS = Path(__file__).parents[2] / "docs" / "experiments.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def run(
@@ -136,7 +140,20 @@ def test_bench_measures_the_sizes_it_is_given(tmp_path: Path) -> None:
     assert "independent" in done.stdout
     assert "oracle" in done.stdout
     assert "bass" not in done.stdout
-    assert done.stderr == ""
+    assert done.stderr == ""  # not a terminal
+
+
+@pytest.mark.slow
+def test_warm_fills_the_cache_that_is_then_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    first = run("warm", "independent", cwd=tmp_path)
+    assert re.match(r"independent +\d+\.\d s\nkept in ", first.stdout)
+    assert first.stderr == ""
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nb?")}
+    assert len(files) > 4
+    run("warm", "independent", cwd=tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nb?")} == files
+    assert "policy must be one of" in run("warm", "indep", cwd=tmp_path, code=2).stderr
 
 
 def test_version_and_help(tmp_path: Path) -> None:
@@ -212,13 +229,22 @@ def test_a_full_disk_is_said_and_finished_cells_stay(tiny: Path) -> None:
     assert run_experiment(spec, tiny / "out").found == 2
 
 
+def commands(group: Any, path: str = "shoal") -> Iterator[tuple[str, Any]]:
+    """Every command with its full name, those of groups included."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
 def test_every_command_and_option_is_documented() -> None:
-    text = DOCS.read_text()
-    group = typer.main.get_command(commands.app)
-    found = group.commands  # type: ignore[attr-defined]
-    assert found
+    pages = {name: (DOCS / f"{name}.md").read_text() for name in ("experiments", "real-data")}
+    found = dict(commands(typer.main.get_command(app)))
+    assert {"shoal run", "shoal bench", "shoal data fetch", "shoal data prepare"} <= set(found)
     for name, command in found.items():
-        assert f"shoal {name}" in text, name
+        text = pages["real-data" if name.startswith("shoal data") else "experiments"]
+        assert name in text
         for parameter in command.params:
             for option in (opt for opt in parameter.opts if opt.startswith("--") and opt != "--help"):
                 assert option in text, f"{name} {option}"

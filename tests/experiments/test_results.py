@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from shoal.atomic import write_whole
 from shoal.experiments import results
 from shoal.experiments.results import ResultsError, load_results, read_cell, write_cell
 
@@ -114,7 +115,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
     with path.open() as reader:
-        results.write_whole(path, b"new")
+        write_whole(path, b"new")
         assert reader.read() == "old"  # who is reading it meanwhile reads the old one to its end
     assert path.read_text() == "new"
 
@@ -123,7 +124,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_leftover(tmp_path: Path) -> N
     path = tmp_path / "a.txt"
     path.write_text("old")
     program = (
-        "import resource, sys; from pathlib import Path; from shoal.experiments.results import write_whole;"
+        "import resource, sys; from pathlib import Path; from shoal.atomic import write_whole;"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000));"
         "write_whole(Path(sys.argv[1]), b'x' * 100_000)"
     )

@@ -18,7 +18,7 @@ import pytest
 import shoal
 from shoal.experiments import results, runner
 from shoal.experiments.results import ResultsError, load_results
-from shoal.experiments.runner import Progress, Summary, run_experiment
+from shoal.experiments.runner import Completion, Progress, run_experiment
 from shoal.experiments.spec import ExperimentSpec, SpecError, build_environment, cells, parse_spec
 
 TIMES = ["seconds", "rounds_per_second"]
@@ -176,7 +176,7 @@ def test_every_method_and_alpha_is_played_on_the_same_seeds(reference: Path) -> 
 
 
 def test_two_threads_give_the_same_numbers_as_one(tmp_path: Path, reference: Path) -> None:
-    assert run_experiment(spec(), tmp_path, jobs=2) == Summary(computed=10, found=0, skipped={})
+    assert run_experiment(spec(), tmp_path, jobs=2) == Completion(computed=10, found=0, skipped={})
     assert numbers(tmp_path) == numbers(reference)
 
 
@@ -210,11 +210,11 @@ def test_progress_ends_with_everything_done(tmp_path: Path) -> None:
 def test_running_again_repeats_nothing_and_only_fills_in_the_rest(tmp_path: Path, reference: Path) -> None:
     assert run_experiment(spec(), tmp_path, only="near/ind").computed == 2
     before = identities(tmp_path)
-    assert run_experiment(spec(), tmp_path) == Summary(computed=8, found=2, skipped={})
+    assert run_experiment(spec(), tmp_path) == Completion(computed=8, found=2, skipped={})
     assert before.items() <= identities(tmp_path).items()
     assert numbers(tmp_path) == numbers(reference)
     everything, provenance = identities(tmp_path), (tmp_path / "provenance.json").read_bytes()
-    assert run_experiment(spec(), tmp_path) == Summary(computed=0, found=10, skipped={})
+    assert run_experiment(spec(), tmp_path) == Completion(computed=0, found=10, skipped={})
     assert identities(tmp_path) == everything
     assert (tmp_path / "provenance.json").read_bytes() == provenance
 
@@ -477,7 +477,7 @@ def test_dask_gives_the_same_numbers_and_a_killed_worker_loses_nothing(
         summary = run_experiment(spec(LONG), tmp_path / "out", executor=executor, progress=kill_one)
     assert workers[0].returncode == -signal.SIGKILL
     assert min(count for count in alive_at_the_end if count >= 5) < 24
-    assert summary == Summary(computed=24, found=0, skipped={})
+    assert summary == Completion(computed=24, found=0, skipped={})
     assert numbers(tmp_path / "out") == numbers(long_reference)
     assert json.loads((tmp_path / "out" / "provenance.json").read_text())["executor"] == "ClientExecutor"
 

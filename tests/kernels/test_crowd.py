@@ -11,7 +11,7 @@ from tests.kernels.test_separation import exact
 from shoal.kernels import bits, crowd
 from shoal.kernels.lanes import WIDTH
 from shoal.kernels.separation import V, Y, make_scratch, probe
-from shoal.types import Matrix, Vector
+from shoal.types import Booleans, Integers, Matrix, Vector
 
 RIDGE = 0.7
 
@@ -70,14 +70,15 @@ def test_points_within() -> None:
     assert [(word >> k) & 1 for k in range(64)] == [int(value <= 0.2) for value in excess]
 
 
-def as_words(table: Matrix) -> Matrix:
-    return np.packbits(table, axis=1, bitorder="little").view(np.int64)
+def as_words(table: Booleans) -> Integers:
+    words: Integers = np.packbits(table, axis=1, bitorder="little").view(np.int64)
+    return words
 
 
 @settings(max_examples=30)
 @given(st.integers(0, 2**32), st.floats(0.05, 0.6))
 def test_greedy_cover(seed: int, share: float) -> None:
-    """The same choices as a greedy algorithm that counts every gain anew, and never more than there is room for."""
+    """The choices of a greedy algorithm that counts every gain anew, and no more than there is room for."""
     rng = np.random.default_rng(seed)
     member, left = rng.random((30, 128)) < share, rng.random((128, 128)) < 0.3
     left |= left.T
@@ -102,9 +103,9 @@ def test_sums_of_cards(width: int) -> None:
     left = rng.random(n) < np.repeat([0.05, 0.5, 0.95, 0.0, 1.0], 64)[:n]
     none = (rng.random(n) < 0.2) & ~left
     cards[none] = 0.0
-    for agent in np.flatnonzero(left):
+    for agent in np.flatnonzero(left).tolist():
         bits.set_bit(left_out, agent)
-    for agent in np.flatnonzero(none):
+    for agent in np.flatnonzero(none).tolist():
         bits.set_bit(empty, agent)
     blocks = np.add.reduceat(cards[:, :width], np.arange(0, n, 64))
     expected = cards[~left, :width].sum(axis=0)

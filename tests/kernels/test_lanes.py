@@ -76,9 +76,9 @@ def count_bits(word: int) -> int:
 @pytest.mark.parametrize("word", [0, 1, -1, 5, -(2**63), 2**62 + 6, -2])
 def test_bits_of_words(word: int) -> None:
     found, expected = np.zeros(64, dtype=np.int64), [k for k in range(64) if (word >> k) & 1]
-    count = bits_of(np.int64(word), found)
+    count = bits_of(word, found)
     assert found[:count].tolist() == expected
-    assert count_bits(np.int64(word)) == len(expected)
+    assert count_bits(word) == len(expected)
 
 
 @compiled
@@ -89,6 +89,6 @@ def meeting(words: Integers, first: int, own: int) -> int:
 def test_words_that_meet() -> None:
     rng = np.random.default_rng(0)
     words = rng.integers(-(2**63), 2**63, size=200) & rng.integers(-(2**63), 2**63, size=200)
-    own = np.int64(0x00F0000000000101)
+    own = 0x00F0000000000101
     found = meeting(words, 70, own)
     assert [(found >> k) & 1 for k in range(64)] == [int(words[70 + k] & own != 0) for k in range(64)]

@@ -34,7 +34,7 @@ def test_factor_keeps_what_floats_lose(seed: int, d: int, power: float) -> None:
     with mpmath.workdps(60):
         for _ in range(3):
             x = scale * rng.standard_normal(d)
-            twofold.add_outer(A, tail, x)
+            twofold.add_outer(A, tail, x, 1.0)
             column = mpmath.matrix(x.tolist())
             exact += column * column.T
         assert np.array_equal(A, A.T)

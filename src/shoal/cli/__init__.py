@@ -7,7 +7,7 @@ import sys
 def main() -> None:
     """Run the command line; errors a user can mend are one line on stderr and exit code 2."""
     try:
-        from shoal.cli.commands import app  # here, so that an interrupt while it loads is caught, too
+        from shoal.cli.app import app  # here, so that an interrupt while it loads is caught, too
 
         app()
     except KeyboardInterrupt:

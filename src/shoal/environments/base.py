@@ -53,8 +53,7 @@ class Environment:
         noise_scale: NoiseScale = 1.0,
         param_norm: float | None = None,
     ) -> None:
-        arms = np.asarray(arms, dtype=np.float64)
-        self.arms = validation.matrix("arms", arms, columns=arms.shape[-1]).copy()
+        self.arms = validation.matrix("arms", arms).copy()
         self.dim, self.n_arms = self.arms.shape[1], self.arms.shape[0]
         self.theta_star = None
         if theta_star is not None:
@@ -101,6 +100,16 @@ class Environment:
         nearest, _ = cKDTree(distinct).query(distinct, k=2)  # of each, the first is itself
         return float(nearest[:, 1].min())
 
+    @property
+    def noise_bound(self) -> float:
+        """A σ for which the noise is σ-sub-Gaussian, which BASS takes as its `noise_scale`.
+
+        The largest scale of Gaussian noise, 1/2 for 0/1 rewards (Hoeffding), nan where a function draws.
+        """
+        if self.noise == "gaussian":
+            return float(np.max(self.noise_scale))
+        return 0.5 if self.noise == "bernoulli" else float("nan")
+
     def arms_in(self, first: int, last: int) -> Tensor:
         """Arms of rounds `first`, …, `last` (from 1 on): shape (rounds, K, d), or (1, K, d) if they stay."""
         return self.arms[None].copy()
@@ -131,14 +140,14 @@ class Environment:
         -------
         by_arm : (n, K)
         shared : (n,)
-            Two parts, because Gaussian noise is the same for all arms of a pull: it need not be spread out.
+            Apart, because Gaussian noise is the same for all arms of a pull: no need to copy it for each.
         """
         if self.noise == "gaussian":
             scale = self.noise_scale if isinstance(self.noise_scale, float) else self.noise_scale[agents]
             return means, scale * rng.standard_normal(len(agents))
         if self.noise == "bernoulli":
             _check_probabilities(means)
-            # One uniform number per pull decides for all its arms: a better arm never gives less.
+            # One uniform number per pull decides for all its arms, as one normal number does above.
             by_arm = (rng.random((len(agents), 1)) < means).astype(np.float64)
         else:
             assert callable(self.noise)  # by construction
@@ -168,7 +177,8 @@ def _checked_noise(noise: Any) -> Noise:
     else:
         found = noise
     if not (isinstance(found, str) or callable(found)):
-        raise ValueError(f"noise must be one of {', '.join(NOISE_KINDS)} or a function, got {noise!r}")
+        shown = validation.show(noise)
+        raise ValueError(f"noise must be one of {', '.join(NOISE_KINDS)} or a function, got {shown}")
     return found
 
 

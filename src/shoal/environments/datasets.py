@@ -1,6 +1,6 @@
-"""What there is to do with real data before playing: fetch it, look into it, prepare it, judge the fills.
+"""What to do with real data before simulating: fetch it, inspect it, prepare it, compare the fills.
 
-Each function returns a path or a record; printing is left to others.
+Each function returns a path or a record; printing is left to the caller.
 """
 
 import time
@@ -27,13 +27,13 @@ __all__ = [
 KINDS = ("movielens", "letor")
 
 LETOR_LICENCE = """\
-A LETOR file says nothing of its terms; they are those of its publisher. Yahoo! Webscope C14 may only be
-used by those who signed Yahoo!'s agreement, and may not be passed on."""
+A LETOR file does not state its terms of use; they are its publisher's. Yahoo! Webscope C14 may only be used
+by those who signed Yahoo!'s agreement, and must not be redistributed."""
 
 
 @dataclass(frozen=True)
 class DataRecord:
-    """What a data set holds before anything is done to it."""
+    """What a data set holds, before any preparation."""
 
     kind: str
     """"movielens" or "letor"."""
@@ -64,7 +64,7 @@ class PreparedRecord:
     arms: str
     fill: str
     n_agents: int
-    """All that agents can be drawn from."""
+    """How many there are to draw agents from."""
     n_arms: int
     dim: int
     n_observed: int
@@ -98,7 +98,7 @@ def inspect(
     path : path, optional
         As for `shoal.MovieLens` and `shoal.LearningToRank`.
     kind : "movielens" or "letor", optional
-        What is at the path; told by its look if None.
+        What is at the path; recognised by its files if None.
     cache : path, optional
     """
     kind = _kind(path, kind)

@@ -1,6 +1,6 @@
 """Learning to rank as a bandit: queries are agents, groups of documents are arms, relevance is the reward.
 
-Any file in LETOR or SVMlight form will do, such as set 1 or set 2 of the Yahoo! Learning to Rank Challenge
+Reads any file in LETOR or SVMlight format, such as set 1 or set 2 of the Yahoo! Learning to Rank Challenge
 (Webscope C14, on request and under an agreement with Yahoo!). Documents are grouped by k-means on their
 features; an arm is the centre of a group, and what a query observes of it is the mean relevance of its own
 documents there.
@@ -60,14 +60,14 @@ class LearningToRank(RatedEnvironment):
     dim : int
         How many of the entries of a group's centre, from the first feature on.
     arms : "first" or "most-rated"
-        The first groups, in the order of their first documents in the file; or those that most queries have a
-        document in.
+        The first groups, in the order of their first documents in the file; or those in which the most
+        queries have a document.
     fill : "paper" or "tuned"
         How missing rewards are predicted; see `shoal.environments.ratings.FILLS`.
     noise, noise_scale
         As for `Environment`.
     param_norm : float
-        What policies that ask for a bound on the norm of parameters are told: ratings have no true ones.
+        Stands in for the largest norm of a true parameter, which data does not have.
     seed : int or None
         Seed of the draw of queries. All else, the groups included, is the same for every seed.
     cache : path, optional
@@ -80,9 +80,8 @@ class LearningToRank(RatedEnvironment):
 
     Notes
     -----
-    Features that a line leaves out are zero. They are counted from 1, unless the file has a feature 0.
-    Groups without documents, which k-means leaves where there are fewer different documents than groups,
-    are no arms.
+    Features that a line leaves out are zero. They are numbered from 1, unless the file has a feature 0.
+    With fewer distinct documents than groups, k-means leaves some groups empty; those are not arms.
     """
 
     def __init__(
@@ -179,7 +178,7 @@ def prepare(
 
 
 def group(documents: Documents, n_groups: int, *, source: str = "documents") -> tuple[Ratings, ArmFeatures]:
-    """K-means the documents: the mean relevance of each query's documents in each group, and the centres."""
+    """Group documents by k-means: each query's mean relevance in each group, and the groups' centres."""
     n_documents = len(documents.relevance)
     if n_groups > n_documents:
         raise ValueError(f"n_groups must be at most {n_documents}, the documents in {source}, got {n_groups}")
@@ -188,8 +187,10 @@ def group(documents: Documents, n_groups: int, *, source: str = "documents") -> 
     one_thread = sources.need("threadpoolctl").threadpool_limits(limits=1)
     duplicates = sources.need("sklearn.exceptions").ConvergenceWarning
     with one_thread, warnings.catch_warnings():
-        warnings.simplefilter("ignore", duplicates)  # fewer different documents than groups: some stay empty
+        warnings.simplefilter("ignore", duplicates)  # fewer distinct documents than groups: some stay empty
         labels = k_means.fit_predict(documents.features)
+    # K-means numbers groups by chance. Number them by their first documents instead, empty ones left out:
+    # `order[r]` is the place in `used` of the group that comes r-th, `rank` the inverse of that permutation.
     used, first, members = np.unique(labels, return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank = np.argsort(order)
@@ -203,6 +204,8 @@ def read(files: list[Path]) -> Documents:
     """Read documents; a query named in several files is one query."""
     from scipy.sparse import csr_array
 
+    # Three flat arrays that grow line by line are a sparse matrix in CSR form: the features of document n are
+    # `indices[starts[n] : starts[n + 1]]`. Lists would take several times the memory.
     query_codes = Numbering()
     queries, relevance = array("q"), array("d")
     starts, indices, values = array("i", [0]), array("i"), array("d")
@@ -216,14 +219,17 @@ def read(files: list[Path]) -> Documents:
     if not indices:
         raise ValueError(f"{files[0]}: no documents with features")
     columns = np.asarray(indices)
-    columns = columns - min(1, int(columns.min()))
+    columns = columns - min(1, int(columns.min()))  # numbered from 1, unless there is a feature 0
     shape = (len(relevance), int(columns.max()) + 1)
     matrix = csr_array((np.asarray(values), columns, np.asarray(starts)), shape=shape)
     return Documents(list(query_codes), np.asarray(queries), np.asarray(relevance), matrix)
 
 
 def _documents(file: Path) -> Iterator[tuple[float, str, dict[int, float]]]:
-    """Relevance, query and features of each document."""
+    """Relevance, query and features of each document.
+
+    The first document decides where queries come from: `qid:` on every line, or counts in a second file.
+    """
     by_count: Iterator[str] | None = None
     is_first = True
     with sources.whole_file(file), _open(file) as lines:
@@ -258,6 +264,7 @@ def _documents(file: Path) -> Iterator[tuple[float, str, dict[int, float]]]:
 
 
 def _parse(words: list[str]) -> tuple[float, str | None, dict[int, float]]:
+    """Relevance, query (None if not there) and features of one line; a bare ValueError if it is wrong."""
     label = float(words[0])
     query = None
     pairs = words[1:]
@@ -269,6 +276,7 @@ def _parse(words: list[str]) -> tuple[float, str | None, dict[int, float]]:
         index, _, value = pair.partition(":")
         features[int(index)] = float(value)
     are_numbers = all(abs(value) <= validation.LARGEST for value in (label, *features.values()))
+    # Fewer features than pairs: an index is there twice.
     if query == "" or not are_numbers or len(features) < len(pairs) or min(features, default=0) < 0:
         raise ValueError
     return label, query, features

@@ -67,7 +67,7 @@ class LoggedRatings(RatedEnvironment):
     noise, noise_scale
         As for `Environment`.
     param_norm : float
-        What policies that ask for a bound on the norm of parameters are told: ratings have no true ones.
+        Stands in for the largest norm of a true parameter, which data does not have.
     seed : int or None
         Seed of the draw of agents.
     cache : path, optional
@@ -178,7 +178,8 @@ def read_features(features: Path | Table, arm: str) -> ArmFeatures:
     columns = [name for name in names if name != arm]
     _check_once(source, names, names)
     if arm not in names or not columns:
-        raise ValueError(f"{source}: expected a column {arm!r} and columns of features, got {names}")
+        found = validation.show(names)
+        raise ValueError(f"{source}: expected a column {arm!r} and columns of features, got {found}")
     numbers: dict[str, list[float]] = {}
     for place, (what, *values) in rows(features, [arm, *columns]):
         if str(what) in numbers:
@@ -201,9 +202,8 @@ def _csv_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[Any]]]
             if len(row) == len(header):
                 yield place, [row[position] for position in positions]
             elif row:
-                raise ValueError(
-                    f"{place}: expected {len(header)} columns, got {len(row)}: {','.join(row)!r}"
-                )
+                found = validation.show(",".join(row))
+                raise ValueError(f"{place}: expected {len(header)} columns, got {len(row)}: {found}")
 
 
 def _parquet_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[Any]]]:
@@ -232,7 +232,8 @@ def _number_rows(prefix: str, batches: Iterable[Any], columns: list[str]) -> Ite
 def _positions(place: str, header: list[str], columns: list[str]) -> list[int]:
     missing = [column for column in columns if column not in header]
     if missing:
-        raise ValueError(f"{place}: expected the columns {', '.join(columns)} (commas between), got {header}")
+        wanted, found = ", ".join(columns), validation.show(header)
+        raise ValueError(f"{place}: expected the columns {wanted} (commas between), got {found}")
     _check_once(place, header, columns)
     return [header.index(column) for column in columns]
 

@@ -92,7 +92,7 @@ class MovieLens(RatedEnvironment):
     noise, noise_scale
         As for `Environment`.
     param_norm : float
-        What policies that ask for a bound on the norm of parameters are told: ratings have no true ones.
+        Stands in for the largest norm of a true parameter, which data does not have.
     seed : int or None
         Seed of the draw of users. All else is the same for every seed.
     cache : path, optional
@@ -166,7 +166,7 @@ LAYOUTS = {
 
 
 def locate(path: PathLike | None = None, *, cache: PathLike | None = None) -> Files:
-    """Find the files of a data set, downloading it if `path` is the name of one, and tell its layout."""
+    """Find the files and the layout of a data set, downloading it if `path` is the name of one."""
     if path is None:
         path = os.environ.get("SHOAL_MOVIELENS") or DEFAULT
     if os.fspath(path) in sources.MOVIELENS_SHA256 and not Path(path).exists():
@@ -286,8 +286,8 @@ def read_movies(files: Files) -> ArmFeatures:
 def _open(files: Files, file: Traversable) -> Iterator[IO[str]]:
     """The lines of one of the files."""
     if files.path.is_file():
-        # Damage in a zip may show anywhere, at the latest when the checksum is compared at the end. Reading
-        # it through beforehand keeps such errors apart from those about a line.
+        # Damage in a zip may show at any point, at the latest when its checksum is compared at the end.
+        # Reading the file once beforehand keeps such errors apart from those about a line.
         with sources.whole_archive(files.path), file.open("rb") as content:
             while content.read(2**20):
                 pass

@@ -5,7 +5,7 @@ the whole table (Rendle & Schmidt-Thieme, RecSys 2008):
 
     r(agent, arm) ≈ μ + b_agent + b_arm + ⟨p_agent, q_arm⟩.
 
-What was observed is kept as it is. The fit has a fixed seed: the seed of an environment only draws its
+Observed rewards are kept as they are. The fit has a fixed seed: the seed of an environment only draws its
 agents.
 """
 
@@ -34,7 +34,7 @@ CHUNK = 65536
 
 @dataclass(frozen=True)
 class Fill:
-    """Settings of the factorisation that predicts missing rewards."""
+    """Settings of the matrix factorisation that predicts missing rewards."""
 
     n_epochs: int
     n_factors: int
@@ -92,14 +92,17 @@ class Ratings:
         arms: Any,
         rewards: Any,
     ) -> "Ratings":
-        """Bring rows in any order into a table. Rewards of the same agent for the same arm are averaged."""
+        """Make a table from rows in any order. Rewards of the same agent for the same arm are averaged."""
         agents, arms = np.asarray(agents, dtype=np.int32), np.asarray(arms, dtype=np.int32)
         rewards = np.asarray(rewards, dtype=np.float64)
-        cells = agents.astype(np.int64) * len(arm_ids) + arms
+        cells = agents.astype(np.int64) * len(arm_ids) + arms  # one number per (agent, arm)
+        # Most tables repeat no pair. Sorting finds that out in less time and memory than `np.unique` with
+        # its inverse takes.
         in_order = np.sort(cells)
         if np.any(in_order[1:] == in_order[:-1]):
             _, first, cell = np.unique(cells, return_index=True, return_inverse=True)
             means = np.bincount(cell, rewards) / np.bincount(cell)
+            # Back to the order of first occurrence: gradient descent depends on the order of rows.
             order = np.argsort(first)
             agents, arms, rewards = agents[first[order]], arms[first[order]], means[order]
         if np.any(agents[1:] < agents[:-1]):
@@ -156,7 +159,7 @@ class FilledRatings:
             found = ", ".join(f"{name} {array.dtype}{array.shape}" for name, array in vars(self).items())
             raise ValueError(f"the arrays of a filled table must fit together, got {found}")
         validation.matrix("rewards", self.rewards, columns=n_arms)
-        validation.matrix("features", self.features, columns=self.features.shape[-1])
+        validation.matrix("features", self.features)
 
 
 class RatedEnvironment(Environment):
@@ -266,13 +269,13 @@ def fill_ratings(
     dim: int | None = None,
     fill: str = "tuned",
 ) -> FilledRatings:
-    """Choose arms among those with a reward, and predict the rewards that are missing.
+    """Choose arms among those with a reward, and predict the missing rewards.
 
     Parameters
     ----------
     ratings : Ratings
     features : ArmFeatures
-        Of every arm in `ratings`; arms without a reward are passed over.
+        Of every arm in `ratings`; arms without a reward are left out.
     arms : "first" or "most-rated"
         The first arms in the order of `features`, or those with the most rewards, ties in the order of
         `features`.
@@ -289,6 +292,7 @@ def fill_ratings(
     if dim > available:
         raise ValueError(f"dim must be at most {available}, the features in {features.source}, got {dim}")
 
+    # Predict every cell of the chosen columns, then write what was observed over the predictions.
     rewards = factorise(ratings, settings).predict_all(chosen)
     observed = np.zeros(rewards.shape, dtype=np.bool_)
     position = np.full(len(ratings.arm_ids), -1, dtype=np.int32)
@@ -316,8 +320,8 @@ def held_out_errors(ratings: Ratings, *, share: float = 0.2, seed: int = 0) -> d
     Returns
     -------
     dict
-        `"mean-only"`: μ + b_agent + b_arm, the means of arms and then of what is left of agents; `"paper"`
-        and `"tuned"`: the two fills; `"paper, not rounded"`: to tell the rounding from the factorisation.
+        `"mean-only"`: μ + b_agent + b_arm, from `means_only`; `"paper"` and `"tuned"`: the two fills;
+        `"paper, not rounded"`: shows how much of the paper's error is due to rounding.
     """
     share = validation.number("share", share, low=0.0, high=1.0, open_low=True, open_high=True)
     rng = np.random.default_rng(validation.seed_or_none("seed", seed))
@@ -363,6 +367,7 @@ class Factors:
 
     def _within(self, predictions: AnyArray) -> AnyArray:
         clipped = np.clip(predictions, self.low, self.high)
+        # Rounding may leave the range again, where its ends are not whole numbers: 0.5 rounds to 0.
         return np.clip(np.rint(clipped), self.low, self.high) if self.rounded else clipped
 
 
@@ -375,20 +380,21 @@ def factorise(ratings: Ratings, settings: Fill) -> Factors:
         reg_all=settings.regularisation,
         random_state=FIT_SEED,
     )
-    # Steps of gradient descent grow with the rewards: at a standard deviation of 50 they overshoot until all
-    # is NaN. Biases and factors fitted to r / s times s are those of r, so that the unit does not matter.
+    # The steps of gradient descent grow with the rewards: at a standard deviation of 50 they overshoot, more
+    # with every step, until everything is NaN. So fit r/s, with s the standard deviation, and multiply the
+    # biases and one of the two factors by s afterwards. There is no need to centre: the model has a mean μ.
     spread = float(ratings.rewards.std())
-    is_constant = spread <= 1e-12 * np.abs(ratings.rewards).max()  # what is left is rounding
+    is_constant = spread <= 1e-12 * np.abs(ratings.rewards).max()  # any spread is rounding error
     scale = spread if settings.scaled and not is_constant else 1.0
     algorithm.fit(_TrainingSet(ratings, scale))
     if not all(np.isfinite(part).all() for part in (algorithm.bu, algorithm.bi, algorithm.pu, algorithm.qi)):
         farthest = float(np.abs(ratings.rewards - ratings.rewards.mean()).max())
         raise ValueError(
             f"rewards could not be factorised: their standard deviation is {spread:g} and the farthest from "
-            f"their mean is {farthest / spread:.3g} times that. Scale them to about 1 or use fill='tuned', "
-            "which does; bring in outliers"
+            f"their mean is {farthest / spread:.3g} times that away. Use fill='tuned', which scales them, or "
+            "scale them yourself; clip outliers"
         )
-    # Factors start at random, also those that no reward ever corrects.
+    # Factors start at random values. Without a reward nothing corrects them: zero is the better guess.
     algorithm.pu[np.bincount(ratings.agents, minlength=len(ratings.agent_ids)) == 0] = 0.0
     algorithm.qi[np.bincount(ratings.arms, minlength=len(ratings.arm_ids)) == 0] = 0.0
     return Factors(
@@ -404,7 +410,7 @@ def factorise(ratings: Ratings, settings: Fill) -> Factors:
 
 
 def means_only(ratings: Ratings) -> Factors:
-    """The mean of each arm, and of each agent what the arms' means leave over; no factors."""
+    """The mean of each arm, and for each agent the mean of what those leave unexplained; no factors."""
     mean = float(ratings.rewards.mean())
     arm_biases = _means(ratings.arms, ratings.rewards - mean, len(ratings.arm_ids))
     left = ratings.rewards - mean - arm_biases[ratings.arms]
@@ -415,7 +421,7 @@ def means_only(ratings: Ratings) -> Factors:
 
 
 class _TrainingSet:
-    """What surprise's SVD asks of a `Trainset`, on arrays: lists of tuples take far more memory."""
+    """What surprise's SVD asks of a `Trainset`. Its own keeps lists of tuples, which take far more memory."""
 
     def __init__(self, ratings: Ratings, scale: float) -> None:
         self._ratings, self._scale = ratings, scale

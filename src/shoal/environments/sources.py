@@ -1,4 +1,4 @@
-"""Where real data comes from and where prepared data is kept: downloads, damaged files, the cache on disk."""
+"""Where real data comes from and where prepared data is kept: downloads, damaged files, the disk cache."""
 
 import contextlib
 import csv
@@ -49,7 +49,7 @@ class Cached(NamedTuple):
 
 
 class DataUnavailable(ValueError):  # noqa: N818
-    """The data, or what is needed to prepare it, is not here; the message says how to get it."""
+    """The data, or a package needed to prepare it, is missing; the message says how to get it."""
 
 
 def need(module: str) -> Any:
@@ -132,19 +132,19 @@ def cached(
 ) -> Cached:
     """What `compute` returns, from the disk if it was computed before from the same content and parameters.
 
-    The file is written under another name and then moved, so that nobody reads half of one. Whatever is wrong
-    with a file that is there, it is computed anew, with a warning: it cannot be read, its key is not the one
-    asked for, or `check` raises an error on what it holds.
+    The file is written under another name and then moved, so that nobody reads half a file. A file that is
+    there but no good (it cannot be read, has another key, or `check` raises an error on its contents) is
+    computed anew, with a warning.
     """
     parts = [CACHE_FORMAT, kind, [content_hash(source) for source in sources], dict(parameters)]
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     path = cache_directory(cache) / f"{kind}-{key[:32]}.npz"
     try:
-        if path.is_file():  # not a pipe, which would be waited on for ever
+        if path.is_file():  # reading a pipe would wait for ever
             arrays = _load(path, key)
             check(arrays)
             return Cached(arrays, path, hit=True)
-    except Exception as error:  # the file can be replaced, and parsers raise all sorts on damaged ones
+    except Exception as error:  # parsers raise all sorts of errors on damaged files
         warnings.warn(
             f"{path} is damaged ({_first_line(error)}) and is computed anew", RuntimeWarning, stacklevel=2
         )
@@ -158,7 +158,10 @@ def cached(
 
 @contextlib.contextmanager
 def whole_file(path: PathLike) -> Iterator[None]:
-    """Turn the errors of damaged, truncated or otherwise unreadable files into one that names the file."""
+    """Turn the errors of damaged, truncated or otherwise unreadable files into one that names the file.
+
+    Errors about a line, which are ValueErrors of our own, pass through.
+    """
     try:
         yield
     except _UNREADABLE as error:
@@ -167,12 +170,15 @@ def whole_file(path: PathLike) -> Iterator[None]:
 
 @contextlib.contextmanager
 def whole_archive(path: PathLike) -> Iterator[None]:
-    """The same for zips and Parquet files, whose parsers raise almost anything; only for their own calls."""
+    """The same for zips and Parquet files, whose parsers raise almost anything.
+
+    It takes every error for damage, so only calls of those parsers belong inside.
+    """
     try:
         yield
     except Exception as error:
         if isinstance(error, OSError) and error.filename is not None:
-            raise  # it could not be opened, which says nothing about what is in it
+            raise  # the file could not be opened, which says nothing about its contents
         raise _damaged(path, error) from error
 
 
@@ -212,7 +218,7 @@ def _damaged(path: PathLike, error: Exception) -> ValueError:
 
 def _load(path: Path, key: str) -> dict[str, AnyArray]:
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
-        # Ours are not compressed. One that is might fill the memory before its key can be looked at.
+        # We do not compress. A compressed file could fill the memory before its key is checked.
         if sum(member.file_size for member in stored.zip.infolist()) > os.fstat(file.fileno()).st_size:
             raise ValueError("it holds more than its size")
         arrays = {name: stored[name] for name in stored.files}

@@ -1,6 +1,6 @@
-"""Agents with made-up parameters: the paper's two benchmarks, and others that its assumptions leave out.
+"""Agents with made-up parameters: the paper's two benchmarks, and cases that its assumptions exclude.
 
-Those are arms that change every round, agents on a line without clusters, and agents that change their mind.
+These are arms that change every round, agents on a line without clusters, and agents that change their minds.
 """
 
 import math
@@ -86,7 +86,7 @@ class ChangingAgents(SyntheticClusters):
         As for `SyntheticClusters`.
     change_after : int
         Rounds with the first parameters.
-    arms_per_cluster, arm_spread, noise_scale
+    arms_per_cluster, arm_spread, noise, noise_scale
         As for `SyntheticClusters`.
     seed : int or None
         Seed of the arms and of the permutation.

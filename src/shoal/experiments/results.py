@@ -1,18 +1,15 @@
-"""Results on disk: one Parquet file per cell, one row per run.
-
-Every file is written to a temporary name, flushed to disk and renamed: a reader sees a whole file or none.
-"""
+"""Results on disk: one Parquet file per cell, one row per run."""
 
 import contextlib
-import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from filelock import FileLock, Timeout
 
+from shoal.atomic import write_whole
 from shoal.experiments.spec import SCHEMA_VERSION
 
 CELLS, SPEC, PROVENANCE, LOCK = "cells", "spec.toml", "provenance.json", ".lock"
@@ -114,43 +111,20 @@ def read_cell(path: Path) -> pa.Table:
     return table
 
 
-def write_whole(path: Path, content: Any) -> None:
-    """Write a file so that a crash at any moment leaves the old one, or none, or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as handle:
-            handle.write(content)
-            handle.flush()
-            os.fsync(handle.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise OSError(error.errno, f"could not be written: {error.strerror}", str(path)) from None
-    if sys.platform != "win32":  # a rename is on the disk once its directory is
-        handle_of_directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(handle_of_directory)
-        finally:
-            os.close(handle_of_directory)
-
-
 def remove_leftovers(directory: Path) -> None:
     """Delete what killed writers left half-written. Only for the holder of the directory's lock."""
-    for folder in (directory, directory / CELLS):
-        for path in folder.glob(".*.tmp"):
-            path.unlink(missing_ok=True)
+    for path in directory.rglob(".*.tmp"):
+        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def only_writer(directory: Path) -> Iterator[None]:
-    """Hold the directory's lock, or raise a `ResultsError` if another process does. The dead hold none."""
-    with (directory / LOCK).open("a") as handle:
-        if sys.platform != "win32":
-            import fcntl
+    """Hold the directory's lock, or raise a `ResultsError` if another process does.
 
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ResultsError(f"{directory}: another process is writing results here") from None
-        yield
+    The operating system releases a dead process's lock.
+    """
+    try:
+        with FileLock(directory / LOCK, timeout=0):
+            yield
+    except Timeout:
+        raise ResultsError(f"{directory}: another process is writing results here") from None

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -25,10 +25,12 @@ import msgspec
 import numpy as np
 
 from shoal import validation
+from shoal.atomic import write_whole
 from shoal.environments.base import Environment
 from shoal.environments.sources import DataUnavailable
 from shoal.experiments import results
 from shoal.experiments.fingerprint import code_fingerprint
+from shoal.experiments.measurements import Measurement, is_kept, keep_outcome
 from shoal.experiments.results import ResultsError
 from shoal.experiments.spec import (
     SCHEMA_VERSION,
@@ -87,7 +89,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Summary:
+class Completion:
     """What a call of `run_experiment` did."""
 
     computed: int
@@ -132,7 +134,8 @@ def run_experiment(
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
     command: str | None = None,
-) -> Summary:
+    measurements: Sequence[Measurement] = (),
+) -> Completion:
     """Compute whatever of an experiment is not yet in the directory `out`.
 
     Parameters
@@ -143,13 +146,15 @@ def run_experiment(
     jobs : int, optional
         Number of threads; as many as there are processors if not given. No effect if there is an executor.
     only : str, optional
-        Compute only the cells whose id matches this pattern somewhere, e.g. "w7/bass*a0.3".
+        Compute only the cells whose id matches this pattern somewhere, e.g. "near/*a0.3".
     executor : concurrent.futures.Executor, optional
         Where runs are played. It must be able to import this package; it is not shut down.
     progress : callable, optional
         Called a few times a second, in the calling thread.
     command : str, optional
         How the experiment was started, for its provenance.
+    measurements : sequence of Measurement
+        Further cells, after those of the grid. One whose data or packages are missing is left out.
 
     Raises
     ------
@@ -159,7 +164,7 @@ def run_experiment(
     started = time.monotonic()
     check_spec(spec)
     jobs = processors() if jobs is None else validation.positive_int("jobs", jobs)
-    chosen = _choose(cells(spec), only)
+    chosen, extra = _choose(cells(spec), measurements, only)
     out = Path(out)
     identity = spec_hash(spec)
     skipped = _missing_environments(spec, chosen)
@@ -170,30 +175,34 @@ def run_experiment(
         results.remove_leftovers(out)
         there = _finished_cells(spec, out, identity)
         missing = [cell for cell in wanted if cell.id not in there]
+        unmeasured = [item for item in extra if not is_kept(out, item)]
         if not (out / results.SPEC).exists():
-            results.write_whole(out / results.SPEC, to_toml(spec).encode())
+            write_whole(out / results.SPEC, to_toml(spec).encode())
         log = _Provenance(out, spec, identity, command=command, jobs=jobs, executor=executor, skipped=skipped)
-        if missing or not (out / results.PROVENANCE).exists():
-            log.save(running=bool(missing))
-        if missing:
-            meter = _Meter(
-                len(wanted) - len(missing), len(wanted), len(missing) * spec.runs * spec.horizon, started
-            )
+        if missing or unmeasured or not (out / results.PROVENANCE).exists():
+            log.save(running=bool(missing or unmeasured))
+        total = len(wanted) + len(extra)
+        found = total - len(missing) - len(unmeasured)
+        meter = _Meter(found, total, len(missing) * spec.runs * spec.horizon, started)
+        if found < total:
             try:
-                with _players(executor, jobs, meter, spec, missing) as submit:
+                with _players(executor, jobs, meter, spec, missing) as players:
                     for cell, rows, cpu_seconds in _play_all(
-                        spec, missing, submit, meter, progress, executor
+                        spec, missing, players.play, meter, progress, executor
                     ):
                         path = out / results.CELLS / cell.filename
                         results.write_cell(path, rows, cell_id=cell.id, spec_hash=identity)
                         meter.cells_done += 1
                         log.add(cpu_seconds)
+                    for item, outcome in _measure_all(unmeasured, players.measure, meter, progress):
+                        keep_outcome(out, item, outcome)
+                        meter.cells_done += 1
             finally:
                 with contextlib.suppress(OSError):  # a full disk has been reported already
                     log.save(running=False)
             if progress is not None:
                 progress(meter.reading())
-    return Summary(computed=len(missing), found=len(wanted) - len(missing), skipped=skipped)
+    return Completion(computed=meter.cells_done - found, found=found, skipped=skipped)
 
 
 def play_runs(task: Task, advance: Callable[[int], None] | None = None) -> Outcome:
@@ -243,9 +252,14 @@ def processors() -> int:
 # Choosing what to do
 
 
-def _choose(listed: list[Cell], only: str | None) -> list[Cell]:
-    chosen = [cell for cell in listed if only is None or fnmatchcase(cell.id, f"*{only}*")]
-    if not chosen:
+def _choose(
+    listed: Sequence[Cell], measurements: Sequence[Measurement], only: str | None
+) -> tuple[list[Cell], list[Measurement]]:
+    def matches(item: Cell | Measurement) -> bool:
+        return only is None or fnmatchcase(item.id, f"*{only}*")
+
+    chosen = [cell for cell in listed if matches(cell)], [item for item in measurements if matches(item)]
+    if not any(chosen):
         raise SpecError(f"only: no cell matches {only!r}; the first is {listed[0].id!r}")
     return chosen
 
@@ -341,23 +355,30 @@ class _Meter:
         )
 
 
-Submit = Callable[[Task], "Future[Outcome]"]
+@dataclass(frozen=True)
+class _Players:
+    """Where work is submitted to."""
+
+    play: Callable[[Task], "Future[Outcome]"]
+    measure: Callable[[Measurement], "Future[Any]"]
 
 
 @contextlib.contextmanager
 def _players(
     executor: Executor | None, jobs: int, meter: _Meter, spec: ExperimentSpec, missing: Sequence[Cell]
-) -> Iterator[Submit]:
+) -> Iterator[_Players]:
     """Something to submit tasks to. On the way out whatever is still waiting or running is stopped."""
     if executor is not None:
-        submitted: list[Future[Outcome]] = []
+        submitted: list[Future[Any]] = []
 
-        def submit_there(task: Task) -> "Future[Outcome]":
-            submitted.append(executor.submit(play_runs, task))
+        def submit_there(function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+            submitted.append(executor.submit(function, *arguments))
             return submitted[-1]
 
         try:
-            yield submit_there
+            yield _Players(
+                lambda task: submit_there(play_runs, task), lambda item: submit_there(item.compute)
+            )
         finally:
             for future in submitted:
                 future.cancel()
@@ -384,7 +405,9 @@ def _players(
         return play_runs(task, meter.advance)
 
     try:
-        yield lambda task: pool.submit(play_when_ready, task)
+        yield _Players(
+            lambda task: pool.submit(play_when_ready, task), lambda item: pool.submit(item.compute)
+        )
     finally:
         meter.stop.set()
         compiler.shutdown(wait=False, cancel_futures=True)
@@ -394,7 +417,7 @@ def _players(
 def _play_all(
     spec: ExperimentSpec,
     missing: Sequence[Cell],
-    submit: Submit,
+    submit: Callable[[Task], "Future[Outcome]"],
     meter: _Meter,
     progress: Callable[[Progress], None] | None,
     executor: Executor | None,
@@ -433,6 +456,27 @@ def _play_all(
         if gathered.complete:
             del waiting[cell.id]
             yield cell, sorted(gathered.rows, key=lambda row: int(row["run"])), gathered.cpu_seconds
+
+
+def _measure_all(
+    missing: Sequence[Measurement],
+    submit: Callable[[Measurement], "Future[Any]"],
+    meter: _Meter,
+    progress: Callable[[Progress], None] | None,
+) -> Iterator[tuple[Measurement, Any]]:
+    """Make the missing measurements and yield each with its outcome, but for those without their data."""
+    waiting = {submit(item): item for item in missing}
+    while waiting:
+        if progress is not None:
+            progress(meter.reading())
+        done, _ = wait(waiting, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
+        for future in done:
+            item = waiting.pop(future)
+            try:
+                outcome = future.result()
+            except (DataUnavailable, ImportError):
+                continue
+            yield item, outcome
 
 
 @dataclass
@@ -598,7 +642,7 @@ class _Provenance:
             "cpu_seconds": self._cpu_before + time.process_time() - self._cpu_began + self._elsewhere,
             "cells_done": len(results.cell_files(self._path.parent)),
         }
-        results.write_whole(self._path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+        write_whole(self._path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
 
     def _read(self) -> dict[str, Any]:
         try:

@@ -10,13 +10,12 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from importlib import resources
-from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any, get_args
 
 import msgspec
 import numpy as np
+import tomli_w
 
 from shoal.environments.base import Environment
 from shoal.environments.registry import find_environment
@@ -26,8 +25,6 @@ from shoal.simulation import PullingWord
 
 SCHEMA_VERSION = 1
 """Version of the results' columns and of what a run is; part of every spec's hash."""
-
-PRESETS = ("quick", "tables", "paper", "beyond")
 
 Scalar = bool | int | float | str
 Parameters = dict[str, Scalar | list[Scalar]]
@@ -87,7 +84,7 @@ class MethodSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class ExperimentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A whole experiment. Use `load_spec` or `load_preset` to get one that has been checked."""
+    """A whole experiment. Use `load_spec` to get one that has been checked."""
 
     name: str
     horizon: Positive
@@ -112,7 +109,7 @@ class Cell(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """A readable name such as `synthetic-m3-w7/bass-d0.1/a0.30`."""
+        """A readable name such as `near/club-g4/a0.30`."""
         return f"{self.environment.id}/{self.method.id}/a{_alpha_text(self.alpha)}"
 
     @property
@@ -128,14 +125,6 @@ def load_spec(path: str | Path, *, seed: int | None = None) -> ExperimentSpec:
     """Read and check a spec; `seed` replaces the one in the file."""
     path = Path(path)
     return parse_spec(path.read_bytes(), source=str(path), seed=seed)
-
-
-def load_preset(name: str, *, seed: int | None = None) -> ExperimentSpec:
-    """Read one of the specs that come with the package; see `PRESETS`."""
-    if name not in PRESETS:
-        raise SpecError(f"unknown preset {name!r}; known are {', '.join(PRESETS)}")
-    text = (resources.files("shoal.experiments") / "presets" / f"{name}.toml").read_bytes()
-    return parse_spec(text, source=f"presets/{name}.toml", seed=seed)
 
 
 def parse_spec(text: bytes, *, source: str, seed: int | None = None) -> ExperimentSpec:
@@ -217,18 +206,12 @@ def grid(spec: ExperimentSpec) -> dict[str, Any]:
 
 def to_toml(spec: ExperimentSpec) -> str:
     """The spec as a file that `load_spec` reads back, with every default written out."""
-    lines = []
-    tables: list[tuple[str, Any]] = []
-    for key, value in msgspec.structs.asdict(spec).items():
-        if key in ("environments", "methods"):
-            tables += [(key, entry) for entry in value]
-        elif key != "source":
-            lines.append(f"{key} = {_toml(value)}")
-    for key, entry in tables:
-        lines += ["", f"[[{key}]]"]
-        fields = msgspec.structs.asdict(entry)
-        lines += [f"{name} = {_toml(value)}" for name, value in fields.items() if value is not None]
-    return "\n".join(lines) + "\n"
+    content = msgspec.to_builtins(spec)
+    del content["source"]
+    for entry in (*content["environments"], *content["methods"]):
+        for key in [key for key, value in entry.items() if value is None]:
+            del entry[key]
+    return tomli_w.dumps(content)
 
 
 def build_environment(environment: EnvironmentSpec, seed: int) -> Environment:
@@ -265,61 +248,6 @@ def check_values(spec: ExperimentSpec, environment: EnvironmentSpec, built: Envi
                 raise _failure(spec)(key, f"cannot be built for {environment.id}: {error}") from None
 
 
-def single(
-    policy: str,
-    kind: str,
-    *,
-    alpha: float,
-    horizon: int,
-    runs: int = 1,
-    seed: int = 0,
-    pulling: str = "asynchronous",
-    policy_parameters: Parameters | None = None,
-    environment_parameters: Parameters | None = None,
-) -> ExperimentSpec:
-    """A spec of a single cell. Parameters not given are those of the preset "paper", or else "beyond"."""
-    known = [load_preset("paper"), load_preset("beyond")]
-    environment = next(
-        (dict(item.parameters) for preset in known for item in preset.environments if item.kind == kind),
-        _sizes(kind),
-    )
-    method = next(
-        (dict(item.parameters) for preset in known for item in preset.methods if item.policy == policy), {}
-    )
-    spec = ExperimentSpec(
-        name="single",
-        horizon=horizon,
-        runs=runs,
-        seed=seed,
-        pulling=cast(PullingWord, pulling),
-        alphas=(alpha,),
-        environments=(
-            EnvironmentSpec(
-                id=_as_id(kind), kind=kind, parameters=environment | (environment_parameters or {})
-            ),
-        ),
-        methods=(
-            MethodSpec(id=_as_id(policy), policy=policy, parameters=method | (policy_parameters or {})),
-        ),
-        source=f"{policy} in {kind}",
-    )
-    check_spec(spec)
-    return spec
-
-
-def _sizes(kind: str) -> Parameters:
-    """The sizes that an environment cannot do without, where no preset has it: those of the paper."""
-    sizes: Parameters = {"n_agents": 100, "dim": 10}
-    known = inspect.signature(find_environment(kind)).parameters
-    required = {name for name, parameter in known.items() if parameter.default is Parameter.empty}
-    return {key: size for key, size in sizes.items() if key in required}
-
-
-def _as_id(name: str) -> str:
-    """`module:Class` as `module.Class`."""
-    return re.sub(r"[^A-Za-z0-9._+-]", ".", name)
-
-
 def _resolve_one(key: str, value: Any, environment: Environment) -> Any:
     match = _SYMBOL.fullmatch(value) if isinstance(value, str) else None
     if match is None:
@@ -329,11 +257,11 @@ def _resolve_one(key: str, value: Any, environment: Environment) -> Any:
             raise ValueError(f"{key} = {value!r} needs an environment with known clusters")
         return environment.labels if match["name"] == "labels" else len(np.unique(environment.labels))
     if match["name"] in ("noise_scale", "param_norm"):
-        known = float(getattr(environment, match["name"]))
+        is_noise = match["name"] == "noise_scale"
+        known = environment.noise_bound if is_noise else environment.param_norm
         if math.isnan(known):
-            raise ValueError(
-                f"{key} = {value!r} needs an environment with true parameters; give a number here"
-            )
+            wanted = "noise of a known scale" if is_noise else "true parameters"
+            raise ValueError(f"{key} = {value!r} needs an environment with {wanted}; give a number here")
         return known
     if math.isnan(environment.gap):
         raise ValueError(f"{key} = {value!r} needs an environment with a known gap")
@@ -429,10 +357,10 @@ def _in_our_words(message: str) -> str:
     """`Object contains unknown field `x` - at `$.methods[2]`` as `methods[2].x: unknown key`."""
     text, _, place = message.partition(" - at ")
     place = place.strip("`").removeprefix("$").removeprefix(".")
-    for wording, ours in (("contains unknown field", "unknown key"), ("missing required field", "missing")):
+    for wording, said in (("contains unknown field", "unknown key"), ("missing required field", "missing")):
         if wording in text:
             field = text.rpartition(wording)[2].strip(" `")
-            return f"{place}.{field}: {ours}".removeprefix(".")
+            return f"{place}.{field}: {said}".removeprefix(".")
     return f"{place}: {text}" if place else text
 
 
@@ -443,21 +371,3 @@ def _alpha_text(alpha: float) -> str:
 
 def _canonical(content: Any) -> bytes:
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _toml(value: Any) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case str():
-            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-        case list() | tuple():
-            return f"[{', '.join(map(_toml, value))}]"
-        case dict():
-            return (
-                "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
-                if value
-                else "{}"
-            )
-        case _:
-            return repr(value)

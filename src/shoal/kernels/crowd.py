@@ -1,8 +1,8 @@
-"""One agent against a crowd: the exact test sixteen pairs at a time, points that many share, sums of many rows.
+"""One agent against a crowd: the exact test of sixteen pairs at once, points that many share, sums of rows.
 
-An agent's *card* is a row of numbers: the lower triangle of its `Σ x xᵀ`, row by row, its b, θ̂ and c, so that what
-a test or a sum needs of an agent is in one place. `separation` has the mathematics, and docs/algorithms.md the
-lemmas.
+An agent's *card* is a row of numbers: the lower triangle of its `Σ x xᵀ`, row by row, its b, θ̂ and c, so that
+what a test or a sum needs of an agent is in one place. `separation` has the mathematics, and
+docs/algorithms.md the lemmas.
 """
 
 import math
@@ -74,7 +74,7 @@ def gather(theta_i: Vector, cards: Matrix, chosen: Integers, first: int, T: Matr
 
 @compiled
 def bound_lanes(A_i: Matrix, c_i: float, ridge: float, v: Matrix, T: Matrix, out: Matrix) -> None:
-    """Lemma 2 in every lane: the bound, allowing for rounding, and the ratio from which a search would start."""
+    """Lemma 2 in every lane: the bound, allowing for rounding, and the ratio at which a search would start."""
     d = A_i.shape[0]
     triangle = d * (d + 1) // 2
     a, b, v_sq, steepness = splat(0.0), splat(0.0), splat(0.0), splat(d * ridge)
@@ -119,10 +119,11 @@ def probe_lanes(
     vectors: Matrix,
     out: Matrix,
 ) -> None:
-    """`separation.probe` in every lane, at its own ratio: q_i, q_j, curvature, least and largest inverse pivot.
+    """`separation.probe` in every lane, at its own ratio.
 
-    `y = z − θ̂_j` is left in the first d rows of `vectors` (3 d, 16); `L` (triangle, 16) is scratch. Pivots are
-    kept inverted, so that nothing is divided by them again.
+    Writes q_i, q_j, curvature, least and largest inverse pivot to `out`, and leaves `y = z − θ̂_j` in the first
+    d rows of `vectors` (3 d, 16); `L` (triangle, 16) is scratch. Pivots are kept inverted, so that nothing is
+    divided by them again.
     """
     d = A_i.shape[0]
     triangle = d * (d + 1) // 2
@@ -193,16 +194,16 @@ def points_within(limit: float, excess: Vector) -> int:
     word = np.int64(0)
     for lane in range(64):
         word |= np.int64(excess[lane] <= limit) << np.int64(lane)
-    return word
+    return int(word)
 
 
 @compiled
 def cover_greedily(sets: Integers, left: Integers, gains: Integers, chosen: Integers, room: int) -> int:
     """Choose sets that together cover the most pairs; return how many, their indices in `chosen`.
 
-    Row k of `sets` (n, m) is a set of agents as bits, row a of the symmetric `left` (64 m, m) those of whom a pair
-    with agent a is not covered yet. What a set would gain only falls as others are chosen (the gain is submodular),
-    so a gain computed earlier is a bound, and few have to be computed again.
+    Row k of `sets` (n, m) is a set of agents as bits, row a of the symmetric `left` (64 m, m) those whose pair
+    with agent a is not covered yet. What a set would gain only falls as others are chosen (the gain is
+    submodular), so a gain computed earlier is a bound, and few have to be computed again.
     """
     n, words = sets.shape
     for k in range(n):
@@ -241,7 +242,7 @@ def cover_greedily(sets: Integers, left: Integers, gains: Integers, chosen: Inte
 
 @compiled
 def add_rows(sign: float, rows: Matrix, first: int, bits: int, out: Vector) -> None:
-    """Add `sign` times the beginnings of the rows `first + k`, k in `bits`, to `out`; four at once while there are."""
+    """Add `sign` times the beginnings of the rows `first + k`, k in `bits`, to `out`, four at a time."""
     width, stride = out.shape[0], rows.shape[1]
     whole = width // WIDTH * WIDTH
     s = splat(sign)
@@ -286,8 +287,8 @@ def sum_kept(
 ) -> None:
     """Sum the beginnings of the cards that are in neither of two sets; those in `empty` are zero.
 
-    Row w of `blocks` is the sum of the 64 cards that share integer w. Where few of them are left out, those are
-    subtracted from it, provided that `sizes[w]` (no entry is larger) is at most `subtractable`.
+    Row w of `blocks` is the sum of the 64 cards that share integer w. Where few of them are left out, those
+    are subtracted from it, provided that `sizes[w]` (no entry is larger) is at most `subtractable`.
     """
     n = cards.shape[0]
     for m in range(out.shape[0]):

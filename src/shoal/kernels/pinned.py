@@ -142,7 +142,7 @@ def _is_plain(kind: Any) -> bool:
 
 
 def _words(value: Any) -> Iterator[int]:
-    """The integers that describe a state: of an array address, itemsize, shape and strides; a number itself."""
+    """The integers that describe a state: address, itemsize, shape and strides of arrays, and numbers."""
     if isinstance(value, tuple):
         for field in value:
             yield from _words(field)

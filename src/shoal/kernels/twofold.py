@@ -40,12 +40,12 @@ def two_product(a: float, b: float) -> tuple[float, float]:
 
 
 @compiled
-def add_outer(A: Matrix, tail: Vector, x: Vector) -> None:
-    """Add `x xᵀ` to the symmetric `A + tail`; `tail` is a lower triangle, row by row."""
+def add_outer(A: Matrix, tail: Vector, x: Vector, sign: float) -> None:
+    """Add `sign·x xᵀ`, sign ±1, to the symmetric `A + tail`; `tail` is a lower triangle, row by row."""
     position = 0
     for row in range(x.shape[0]):
         for column in range(row + 1):
-            product, lost = two_product(x[row], x[column])
+            product, lost = two_product(sign * x[row], x[column])
             total, rounding = two_sum(A[row, column], product)
             high, rest = two_sum(total, tail[position] + (rounding + lost))
             A[row, column] = high

@@ -26,8 +26,9 @@ from shoal.policies import files
 from shoal.policies.files import PolicyFileError
 from shoal.policies.locking import give_lock
 from shoal.policies.parameters import Parameters, check, signature
-from shoal.policies.steps import BADLY_SCALED, REFUSED, choose_checked, update_checked
-from shoal.statistics import forget_row, problem, start_rows
+from shoal.policies.steps import BADLY_SCALED, REFUSED, choose_checked, revise, update_checked
+from shoal.statistics import amend_row, forget_row, lacks, problem, start_rows
+from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Vector
 
 FLOAT64 = np.dtype(np.float64)
@@ -57,6 +58,10 @@ class Policy(ABC):
     name: ClassVar[str]
     label: ClassVar[str]
     """The name in published tables."""
+    line_style: ClassVar[LineStyle]
+    """How its curves are drawn."""
+    in_paper: ClassVar[bool] = False
+    """Whether the paper runs it, so that published figures can stand beside it."""
     Parameters: ClassVar[type[Parameters]] = Parameters
     """What the class takes beside the sizes."""
     State: ClassVar[type]
@@ -100,7 +105,7 @@ class Policy(ABC):
             "clusters": n_agents,
         }
 
-    def _state_class(self, n_agents: int) -> type:
+    def _state_class(self, n_agents: int) -> Any:
         """The class of the state of so many agents."""
         return self.State
 
@@ -146,6 +151,17 @@ class Policy(ABC):
     def _withdraw(self, agent: int) -> None:
         """Take the samples of `agent` out of whatever holds them; its own statistics are empty already."""
         return
+
+    def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
+        """Bring up to date what holds a sample of `agent`, whose statistics have been amended already.
+
+        Its reward has changed by `change`, or, if this `removes` it, the sample is gone.
+        """
+        return
+
+    def _reconsider(self, agent: int) -> None:
+        """Decide from the present samples whom `agent` shares with."""
+        revise(self.state, agent, self.rounds)
 
     def reserve(self, pulls: int) -> None:
         """Make room in the state for what `pulls` more observations may add to its logs."""
@@ -300,6 +316,52 @@ class Policy(ABC):
         shown = ", ".join(f"{key}={value!r}" for key, value in self.parameters.items() if np.ndim(value) == 0)
         return f"{type(self).__name__}(n_agents={self.n_agents}, dim={self.dim}, {shown})"
 
+    # Samples put right
+
+    def correct(
+        self, agent: int, x: ArrayLike, old_reward: float, new_reward: float, *, reconsider: bool = False
+    ) -> None:
+        """Put right a sample of `agent`: arm `x`, shape (d,), gave `new_reward`, not `old_reward`.
+
+        The agent's and its pool's statistics are, up to rounding, those of having learned the right value.
+        What was decided meanwhile stays (arms, cuts, clusters), unless `reconsider` has the policy decide
+        anew, from the present samples, whom the agent shares with. What is estimated along the way stays too:
+        ClusterMixture keeps its estimate of the noise. Costs no round.
+        """
+        x = validation.vector("x", x, self._dim)
+        old, new = (
+            validation.number(name, value, low=-validation.LARGEST, high=validation.LARGEST)
+            for name, value in (("old_reward", old_reward), ("new_reward", new_reward))
+        )
+        self._amend("correct", agent, x, new - old, removes=False, reconsider=reconsider)
+
+    def retract(self, agent: int, x: ArrayLike, reward: float, *, reconsider: bool = False) -> None:
+        """Take back a sample of `agent`: arm `x`, shape (d,), that gave `reward`; else like `correct`."""
+        x = validation.vector("x", x, self._dim)
+        reward = validation.number("reward", reward, low=-validation.LARGEST, high=validation.LARGEST)
+        self._amend("retract", agent, x, -reward, removes=True, reconsider=reconsider)
+
+    def _amend(
+        self, what: str, agent: int, x: Vector, change: float, *, removes: bool, reconsider: bool
+    ) -> None:
+        agent = self._check_id(agent)
+        with self._change(what):
+            common, local = self.state.common, self.state.local
+            if common.withdrawn[agent]:
+                raise ValueError(f"the samples of agent {agent} have been withdrawn")
+            if lacks(local, agent, common.ridge, x):
+                raise ValueError(
+                    f"x must be an arm of which agent {agent} has a sample, got {validation.show(x)}"
+                )
+            if removes and local.pulls[agent] == 1:
+                forget_row(local, agent, common.ridge)
+            else:
+                amend_row(local, agent, x, change, removes)
+            self._amended(agent, x, change, removes)
+            if reconsider:
+                self.reserve(1)
+                self._reconsider(agent)
+
     # Agents come and go
 
     def add_agents(self, n: int = 1) -> Integers:
@@ -334,7 +396,7 @@ class Policy(ABC):
                 common.withdrawn[agent] = True
                 forget_row(self.state.local, agent, common.ridge)
                 self._withdraw(agent)
-                for leaf in fields.leaves(type(self.state)):
+                for leaf in fields.leaves(_kind(self.state)):
                     if leaf.field.role is fields.Role.SCRATCH:  # where its samples may have passed through
                         leaf.get(self.state)[...] = 0
 
@@ -368,7 +430,8 @@ class Policy(ABC):
                 "dim": self.dim,
                 "parameters": {key: files.to_json(value) for key, value in self.parameters.items()},
             }
-            kept = [leaf for leaf in fields.leaves(type(self.state)) if leaf.field.role is fields.Role.KEPT]
+            leaves = fields.leaves(_kind(self.state))
+            kept = [leaf for leaf in leaves if leaf.field.role is fields.Role.KEPT]
             content = files.pack(header, {leaf.name: leaf.used(self.state) for leaf in kept})
         files.write_atomically(Path(path), content)
 
@@ -420,7 +483,7 @@ class Policy(ABC):
         try:
             index = operator.index(agent)
         except TypeError:
-            raise ValueError(f"agent must be an integer, got {agent!r}") from None
+            raise ValueError(f"agent must be an integer, got {validation.show(agent)}") from None
         if not 0 <= index < len(self.state.common.active):
             known = (
                 f"in 0, …, {self.n_agents - 1}" if self.n_agents else "one that was added: there is none yet"
@@ -433,6 +496,11 @@ class Policy(ABC):
         if not self.state.common.active[index]:
             raise ValueError(f"agent {agent} has been removed")
         return index
+
+
+def _kind(state: Any) -> Any:
+    """The class of a state."""
+    return type(state)
 
 
 def _physical_memory() -> float:

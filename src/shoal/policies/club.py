@@ -17,6 +17,7 @@ from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_c
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics
+from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Matrix, Vector
 from shoal.validation import LARGEST
 
@@ -57,6 +58,8 @@ class CLUB(ClusteredPolicy):
 
     name = "club"
     label = "CLUB"
+    line_style = LineStyle("#1f77b4", "o")
+    in_paper = True
     Parameters = CLUBParameters
     State = CLUBState
 
@@ -84,6 +87,23 @@ class CLUB(ClusteredPolicy):
         state.connected[agent] = state.connected[:, agent] = False
         state.separation_time[agent] = state.separation_time[:, agent] = -1
         state.widths[agent] = 1.0
+        relabel(state)
+
+    def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
+        super()._amended(agent, x, change, removes)
+        self.state.widths[agent] = confidence_width(self.state.local.pulls[agent])
+
+    def _reconsider(self, agent: int) -> None:
+        state, theta = self.state, self.state.local.theta_hat
+        allowed = state.gamma * (state.widths[agent] + state.widths)
+        far = [distance(theta[agent], estimate) for estimate in theta] > allowed
+        joined = ~far & ~state.common.withdrawn
+        joined[agent] = False
+        newly = far & state.connected[agent]
+        state.connected[agent] = state.connected[:, agent] = joined
+        for times in (state.separation_time[agent], state.separation_time[:, agent]):
+            times[newly] = self.rounds
+            times[joined] = -1
         relabel(state)
 
     def _join(self, state: CLUBState, first: int) -> None:

@@ -55,6 +55,10 @@ class ClusteredPolicy(Policy):
         self.state.labels[agent] = -1 - agent
         pool_cluster(self.state, cluster)
 
+    def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
+        if self.state.labels[agent] >= 0:
+            pool_cluster(self.state, self.state.labels[agent])
+
     def _join(self, state: Any, first: int) -> None:
         start_rows(state.pool, first, state.common.ridge)
 

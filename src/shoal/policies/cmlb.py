@@ -16,6 +16,7 @@ from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_c
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics
+from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Matrix, Vector
 from shoal.validation import LARGEST
 
@@ -69,8 +70,27 @@ class CMLB(ClusteredPolicy):
 
     name = "cmlb"
     label = "CMLB"
+    line_style = LineStyle("#d62728", "^")
+    in_paper = True
     Parameters = CMLBParameters
     State = CMLBState
+
+    def _reconsider(self, agent: int) -> None:
+        """Join the cluster of the nearest agent, if that is closer than γ; else be alone."""
+        state, old = self.state, int(self.state.labels[agent])
+        others = state.common.active & (np.arange(self.n_agents) != agent)
+        if not (state.formed[0] and state.common.active[agent] and others.any()):
+            return
+        theta = state.local.theta_hat
+        away = np.where(others, [distance(theta[agent], estimate) for estimate in theta], np.inf)
+        nearest = int(np.argmin(away))
+        if away[nearest] < state.gamma:
+            state.labels[agent] = state.labels[nearest]
+        elif (state.labels == old).sum() > 1:  # a cluster's id is free if no agent bears it
+            state.labels[agent] = np.setdiff1d(np.arange(self.n_agents), state.labels)[0]
+        self._derive(state)
+        for cluster in {old, int(state.labels[agent])}:
+            pool_cluster(state, cluster)
 
     def _join(self, state: CMLBState, first: int) -> None:
         super()._join(state, first)

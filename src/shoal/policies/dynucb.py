@@ -15,6 +15,7 @@ from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_c
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, start_rows
+from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Matrix, Vector
 
 
@@ -50,6 +51,8 @@ class DynUCB(ClusteredPolicy):
 
     name = "dynucb"
     label = "DynUCB"
+    line_style = LineStyle("#d9489b", "D")
+    in_paper = True
     Parameters = DynUCBParameters
     State = DynUCBState
 

@@ -8,8 +8,6 @@ import ast
 import io
 import json
 import math
-import os
-import secrets
 import stat
 import zipfile
 from collections.abc import Callable, Mapping
@@ -20,9 +18,11 @@ import numpy as np
 from numpy.lib import format as npy
 
 from shoal import fields
+from shoal.atomic import write_whole
+from shoal.statistics import Statistics, make_statistics
 from shoal.types import AnyArray
 
-FORMAT = 4
+FORMAT = 5
 """Version of the files that are written."""
 MOST_ARRAYS = 1000
 HEADER = "header"
@@ -57,15 +57,7 @@ def write_atomically(target: Path, content: bytes | memoryview) -> None:
     """Write a file such that a crash leaves the old one, or none, whoever else writes to it."""
     if target.exists() and not target.is_file():
         raise ValueError(f"path must name a file, got {target}, which is something else")
-    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
-    try:
-        with temporary.open("xb") as handle:
-            handle.write(content)
-            handle.flush()
-            os.fsync(handle.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(target, content)
 
 
 def read(path: Path) -> Contents:
@@ -86,9 +78,11 @@ def read(path: Path) -> Contents:
             raise PolicyFileError(f"{path} lacks {key!r} in its header")
         if type(header[key]) is not kind:
             raise PolicyFileError(f"{path}: {key!r} in its header is {header[key]!r:.100}")
-    for earlier in range(version, FORMAT):
-        if earlier in MIGRATIONS:
+    try:
+        for earlier in range(version, FORMAT):
             MIGRATIONS[earlier](header, arrays)
+    except Exception as error:  # nothing of the file has been checked yet
+        raise PolicyFileError(f"{path} of format {version} cannot be brought to {FORMAT}: {error}") from error
     sizes = header["policy"], header["n_agents"], header["dim"]
     return Contents(*sizes, header["parameters"], arrays, version == FORMAT)
 
@@ -166,23 +160,40 @@ def _add_param_norm(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None
 
 
 def _add_tails(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
-    """Formats 1 to 3 knew sums as floats alone, and no traces."""
-    for name in [key for key in arrays if key.endswith(".A_inv")]:
-        prefix = name.removesuffix("A_inv")
-        A, A_inv = arrays.get(f"{prefix}A"), arrays[name]
-        if A is not None and A.ndim == 3 and A.shape == A_inv.shape and A.shape[1] == A.shape[2]:
-            n, d = A.shape[:2]
-            arrays[f"{prefix}tail"] = np.zeros((n, d * (d + 1) // 2))
-            arrays[f"{prefix}traces"] = np.column_stack(
-                [np.trace(each, axis1=1, axis2=2) for each in (A, A_inv)]
-            )
+    """Formats 1 and 2 knew no tails, what floats lack of the exact sums, nor traces."""
+    for prefix in [name.removesuffix("A_inv") for name in arrays if name.endswith(".A_inv")]:
+        A, A_inv = arrays[f"{prefix}A"], arrays[f"{prefix}A_inv"]
+        n, d = A.shape[:2]
+        arrays[f"{prefix}tail"] = np.zeros((n, d * (d + 1) // 2))
+        arrays[f"{prefix}traces"] = np.trace([A, A_inv], axis1=2, axis2=3).T.copy()
+
+
+def _clear_left_clusters(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
+    """Formats before 4 kept, of clusters that CMLB's agents had left, the statistics of their last member."""
+    if header["policy"] != "cmlb":
+        return
+    labels = arrays["labels"]
+    left = np.setdiff1d(np.arange(len(labels)), labels)
+    fresh = make_statistics(len(left), header["dim"], header["parameters"]["ridge"])
+    for leaf in fields.leaves(Statistics):
+        if leaf.field.role is fields.Role.KEPT:
+            arrays[f"pool.{leaf.name}"][left] = leaf.get(fresh)
+
+
+def _add_total(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
+    """Formats before 5 did not keep the sum over all agents that BASS has in a crowd."""
+    if header["policy"] == "bass":
+        total = arrays["blocks"].sum(axis=0)
+        arrays["total"] = np.stack([total, np.zeros_like(total)])
 
 
 MIGRATIONS: dict[int, Callable[[dict[str, Any], dict[str, AnyArray]], None]] = {
     1: _add_param_norm,
-    3: _add_tails,
+    2: _add_tails,
+    3: _clear_left_clusters,
+    4: _add_total,
 }
-"""From a format to the next, in place, where more is needed than to leave out what is no longer saved."""
+"""From each format to the next, in place. What is no longer saved is left out without further ado."""
 
 
 def to_json(value: Any) -> Any:

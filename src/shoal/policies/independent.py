@@ -12,6 +12,7 @@ from shoal.fields import AGENTS, rows
 from shoal.policies.base import Policy
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, add_sample, best_arm_of_row
+from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Matrix, Vector
 
 
@@ -39,6 +40,8 @@ class Independent(Policy):
 
     name = "independent"
     label = "Ind"
+    line_style = LineStyle("#949494", "x")
+    in_paper = True
     State = IndependentState
 
     def _edges(self) -> Booleans:

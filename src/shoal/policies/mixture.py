@@ -27,8 +27,10 @@ from shoal.policies.base import Policy
 from shoal.policies.clustered import ClusteredPolicy
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
-from shoal.statistics import Statistics, add_sample, packed_problem
+from shoal.statistics import Statistics, add_sample, amend_packed, packed_problem
+from shoal.styles import LineStyle
 from shoal.types import Integers, Matrix, Tensor, Vector
+from shoal.validation import LARGEST, SMALLEST
 
 LEAST_SHARE = 1e-3
 """Probability from which on a cluster counts in the choice."""
@@ -96,14 +98,16 @@ class MixtureState(NamedTuple):
 class MixtureParameters(Parameters, frozen=True, kw_only=True):
     """Parameters of ClusterMixture."""
 
-    alpha: Annotated[float, Meta(ge=0.0, description="Width of the confidence bonus.")] = 0.6
+    alpha: Annotated[float, Meta(ge=0.0, le=LARGEST, description="Width of the confidence bonus.")] = 0.6
     spread: Annotated[
-        float, Meta(ge=0.0, description="η, how much not knowing the cluster makes an agent explore.")
+        float,
+        Meta(ge=0.0, le=LARGEST, description="η, how much not knowing the cluster makes an agent explore."),
     ] = 1.0
     concentration: Annotated[
         float,
         Meta(
-            gt=0.0,
+            ge=SMALLEST,
+            le=LARGEST,
             description="c, the weight of a cluster of one's own beside the others' numbers of members.",
         ),
     ] = 5.0
@@ -111,7 +115,7 @@ class MixtureParameters(Parameters, frozen=True, kw_only=True):
         int, Meta(ge=0, le=1000, description="Other agents whose cluster is drawn again after each pull.")
     ] = 1
     noise_scale: Annotated[
-        Annotated[float, Meta(gt=0.0)] | None,
+        Annotated[float, Meta(ge=SMALLEST, le=LARGEST)] | None,
         Meta(description="Scale of the noise; None: estimated from the agents' prediction errors."),
     ] = None
 
@@ -169,6 +173,7 @@ class ClusterMixture(ClusteredPolicy):
 
     name = "cluster_mixture"
     label = "ClusterMixture (ours)"
+    line_style = LineStyle("#5b2a86", "P", dashes=((3.0, 1.0, 3.0, 1.0, 1.0, 1.0), (2.0, 1.0)), width=2.2)
     Parameters = MixtureParameters
     State = MixtureState
     _clusters_everyone = False
@@ -248,10 +253,10 @@ class ClusterMixture(ClusteredPolicy):
 
     def explain(self, agent: int, other: int) -> MembershipExplanation:
         """Say whether two agents belong together, as far as is known, and what they lend each other."""
-        i, j = self._check_agent(agent), self._check_agent(other)
-        if i == j:
-            raise ValueError(f"other must differ from agent, got {other!r} twice")
         with self.lock:
+            i, j = self._check_agent(agent), self._check_agent(other)
+            if i == j:
+                raise ValueError(f"other must differ from agent, got {other!r} twice")
             (label_i, label_j), pulls = self.labels[[i, j]].tolist(), self.pulls
             ours, theirs = self.posterior(i), self.posterior(j)
         probability = 0.0 if label_j < 0 else ours.get(label_j, 0.0)
@@ -281,6 +286,20 @@ class ClusterMixture(ClusteredPolicy):
             self.state.clusters.removed[cluster] += 1
             if self.state.sizes[cluster] == 0:
                 dissolve(self.state, cluster)
+
+    def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
+        state, left = self.state, int(self.state.local.pulls[agent])
+        amend_packed(state.lent[agent], x, change, removes, left)
+        work = state.scratch
+        terms = factor_packed(state.lent[agent], state.common.ridge, work.L[0], work.y[0])
+        state.form[agent], state.logdet[agent] = (
+            terms if left else (0.0, self.dim * math.log(state.common.ridge))
+        )
+        if removes and left >= self.dim:  # its errors stay what they were, one fewer of them
+            state.errors[agent] *= (left - self.dim) / (left + 1 - self.dim)
+            self._forget_noise(state)
+        if state.labels[agent] >= 0:
+            sum_anew(state, state.labels[agent])
 
     def _withdraw(self, agent: int) -> None:
         state, clusters = self.state, self.state.clusters

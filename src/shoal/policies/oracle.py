@@ -16,6 +16,7 @@ from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, select
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, start_rows
+from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Matrix, Vector
 
 
@@ -47,6 +48,8 @@ class Oracle(ClusteredPolicy):
 
     name = "oracle"
     label = "Oracle"
+    line_style = LineStyle("#3a3a3a", "+")
+    in_paper = True
 
     Parameters = OracleParameters
     State = OracleState

@@ -17,6 +17,7 @@ from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_c
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics
+from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Matrix, Vector
 from shoal.validation import LARGEST
 
@@ -60,6 +61,8 @@ class SCLUB(ClusteredPolicy):
 
     name = "sclub"
     label = "SCLUB"
+    line_style = LineStyle("#8c564b", "s")
+    in_paper = True
     Parameters = SCLUBParameters
     State = SCLUBState
 
@@ -75,6 +78,11 @@ class SCLUB(ClusteredPolicy):
         renew(state, cluster)
         for other in range(self.n_agents):  # it may have been in any of them when the stage began
             remember(state, other)
+
+    def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
+        if self.state.labels[agent] >= 0:
+            renew(self.state, self.state.labels[agent])
+            remember(self.state, self.state.labels[agent])
 
     def _join(self, state: SCLUBState, first: int) -> None:
         super()._join(state, first)

@@ -1,4 +1,4 @@
-"""BASS, as a small package: what users call (`policy`), what both engines share (`common`), the two engines."""
+"""BASS: what users call (`policy`), what both engines share (`common`), and the two engines."""
 
 from shoal.policies.bass.policy import BASS, Explanation
 

@@ -1,4 +1,4 @@
-"""What the two engines of BASS share: the log of cuts, radii, the exact test of a pair, the choice from a pool."""
+"""What the two engines of BASS share: the log of cuts, radii, the exact test of a pair, choosing from a pool."""
 
 import math
 from typing import Annotated, Any, NamedTuple
@@ -32,7 +32,8 @@ def scaled_radius(state: Any, agent: int) -> float:
     grown_sq = squared_width(state.noise_scale, state.confidence, state.local.logdet_A[agent])
     grown = math.sqrt(grown_sq)
     # The binomial, not the square of a sum: with S = 0 it is grown_sq to the bit.
-    return grown_sq + (2.0 * grown + state.offset) * state.offset if state.squared else grown + state.offset
+    beta_sq = grown_sq + (2.0 * grown + state.offset) * state.offset
+    return float(beta_sq if state.squared else grown + state.offset)
 
 
 @inlined
@@ -45,6 +46,14 @@ def are_separated(state: Any, agent: int, other: int) -> bool:
         state.threshold, True, False, state.scratch.test,
     )  # fmt: skip
     return separated
+
+
+@compiled
+def judge_all(state: Any, agent: int, separated: Booleans) -> None:
+    """Say of every other agent whether the test separates it from this one."""
+    for other in range(separated.shape[0]):
+        if other != agent:
+            separated[other] = are_separated(state, agent, other)
 
 
 @compiled
@@ -63,7 +72,7 @@ def log_cut(cuts: Cuts, degree: Integers, active: Booleans, agent: int, other: i
 
 @inlined
 def factor_sums(state: Any) -> bool:
-    """Factor `ridge·I` plus the sums in `scratch.total` into `scratch.L`; False if that is ill-conditioned."""
+    """Factor `ridge·I` plus the sums in `scratch.total` into `scratch.L`; False if it is ill-conditioned."""
     work = state.scratch
     unpack(work.total, state.common.ridge, work.L)
     return cholesky(work.L, work.L) >= ILL_CONDITIONED

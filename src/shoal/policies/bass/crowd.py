@@ -1,9 +1,9 @@
 """BASS for a hundred thousand agents: points that many ellipsoids share prove most pairs at once.
 
-A point that lies in the scaled ellipsoids of many agents proves that none of their pairs is separated (lemma 3).
-Each agent has the set, as bits, of the shared points that it contains, and each 64 agents the points that all of
-them contain, so that an agent only looks at those with whom it has no point in common. These are tested sixteen at
-a time; what such tests find in passing are the candidates for the next shared points.
+A point that lies in the scaled ellipsoids of many agents proves that none of their pairs is separated (lemma
+5). Each agent has the set, as bits, of the shared points that it contains, and each 64 agents the points that
+all of them contain, so that an agent only looks at those with whom it has no point in common. These are tested
+sixteen at a time; what such tests find in passing are the candidates for the next shared points.
 """
 
 import math
@@ -65,18 +65,18 @@ from shoal.statistics import REFRESH_EVERY, Statistics, add_sample, is_steep
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Tensor, Vector
 
 GROUPS = 2
-"""Words of 64 shared points. With one, a tenth of the pairs more are left to test; four gain nothing over two."""
+"""Words of 64 shared points: with one, more pairs are left to test, and four gain nothing over two."""
 POINTS = GROUPS * WORD
 RING = 512
 """Points found lately, from which shared ones are chosen."""
 SAMPLE = 256
-"""Agents whose pairs the choice of points is made for: three quarters that moved lately, the others evenly."""
+"""Agents whose pairs the choice of points is made for: those that moved lately, and some evenly spread."""
 RECENT = 192
 FIRST_REFRESH = 64
-"""Samples of all agents together after which points are chosen for the first time. The time between two choices
-then doubles, up to one for every two agents: choosing costs about as much as a few hundred rounds."""
+"""Samples of all agents together after which points are chosen for the first time. The time between two
+choices then doubles, up to one for every two agents: choosing costs as much as a few hundred rounds."""
 NUMBER, ROW, LENGTH, LIST = range(4)
-"""Columns of an agent's head: from how many it was cut, 1 + its row of bits (0: none), how many cuts are listed."""
+"""Columns of an agent's head: from how many it was cut, 1 + its row of bits (0: none), cuts in the list."""
 LISTED = 13
 """Cuts in a list."""
 STEPS = 6
@@ -89,9 +89,9 @@ CARD, GATHERED = Size("card"), Size("gathered")
 class Sets(NamedTuple):
     """Who was cut from whom: of each agent a short list, and, once that was full, a row of bits.
 
-    A cut concerns two agents, of whom one is at work and the other's memory is cold. So the other's list, in one
-    line of the cache with its length, takes the cut, and is emptied into the row of bits when full or needed. Rows
-    are handed out as agents come to need them: of the N² bits a young crowd touches few.
+    A cut concerns two agents, of whom one is at work and the other's memory is cold. So the other's list, in
+    one line of the cache with its length, takes the cut, and is emptied into the row of bits when full or
+    needed. Rows are handed out as agents come to need them: of the N² bits a young crowd touches few.
     """
 
     heads: Annotated[AnyArray, derived(AGENTS, 16, dtype=np.int32)]  # NUMBER, ROW, LENGTH, then the list
@@ -199,7 +199,7 @@ def join(state: CrowdState, first: int) -> None:
     """Initialise the newcomers `first`, `first + 1`, …."""
     if first == 0:
         state.shared.due[0] = FIRST_REFRESH
-    describe(state, first)
+    describe(state, first, len(state.degree))
 
 
 def start(state: CrowdState) -> None:
@@ -222,7 +222,7 @@ def derive(state: CrowdState) -> None:
     state.degree[state.common.withdrawn] = 0
     state.shared.moves[0] = state.local.pulls.sum()
     forget_points(state)
-    describe(state, 0)
+    describe(state, 0, len(state.degree))
 
 
 def forget_points(state: CrowdState) -> None:
@@ -276,9 +276,27 @@ def withdraw(state: CrowdState, agent: int) -> None:
     """Take an agent's samples, which its own statistics no longer hold, out of everything else."""
     list_cuts(state.cuts, state.apart)  # its own are no longer in the log
     forget_points(state)
-    describe(state, 0)
+    describe(state, 0, len(state.degree))
     sum_block(state.cards, agent // WORD, state.blocks[agent // WORD])
     sum_total(state.blocks, state.total)
+
+
+def amend(state: CrowdState, agent: int, x: Vector, change: float, removes: bool) -> None:
+    """Bring up to date what holds a sample of an agent, whose own statistics have been amended."""
+    w = agent // WORD
+    describe(state, agent, agent + 1)
+    sum_block(state.cards, w, state.blocks[w])
+    sum_total(state.blocks, state.total)
+
+
+def separate_pair(state: CrowdState, agent: int, other: int, t: int) -> None:
+    """Remove an edge for good."""
+    separate(state.cuts, state.apart, state.degree, state.common.active, agent, other, t)
+
+
+def rejoin(state: CrowdState, agent: int, joined: Booleans) -> None:
+    """Let an agent share again with those in `joined`, whose cuts are no longer in the log."""
+    list_cuts(state.cuts, state.apart)
 
 
 @compiled
@@ -299,11 +317,11 @@ def list_cuts(cuts: Cuts, sets: Sets) -> None:
 
 
 @compiled
-def describe(state: CrowdState, first: int) -> None:
-    """Compute what is derived of each agent from `first` on, and of the blocks they are in."""
+def describe(state: CrowdState, first: int, stop: int) -> None:
+    """Compute what is derived of the agents `first`, …, `stop` − 1, and of the blocks they are in."""
     local, kinds = state.local, state.kinds
     n = state.radius.shape[0]
-    for agent in range(first, n):
+    for agent in range(first, stop):
         w, bit = agent // WORD, np.int64(1) << np.int64(agent % WORD)
         state.radius[agent] = scaled_radius(state, agent)
         write_card(local, agent, state.common.ridge, state.radius[agent], state.cards[agent])
@@ -313,12 +331,13 @@ def describe(state: CrowdState, first: int) -> None:
             kinds.gone[w] |= bit
         elif local.pulls[agent] == 0:
             kinds.fresh[w] |= bit
-    for w in range(first // WORD, state.sizes.shape[0]):
+    for w in range(first // WORD, (stop + WORD - 1) // WORD):
         state.sizes[w] = 0.0
         for agent in range(w * WORD, min(n, (w + 1) * WORD)):
             state.sizes[w] = max(state.sizes[w], largest_of(state.cards[agent], state.total.shape[1]))
     mark_points(
-        local, state.radius, state.threshold, state.common.ridge, kinds, state.shared, state.scratch.choice, first
+        local, state.radius, state.threshold, state.common.ridge, kinds, state.shared, state.scratch.choice,
+        first, stop,
     )  # fmt: skip
 
 
@@ -356,7 +375,7 @@ def sum_block(cards: Matrix, w: int, block: Vector) -> None:
     every = np.int64(FULL)
     if n - w * WORD < WORD:
         every = (np.int64(1) << np.int64(n - w * WORD)) - np.int64(1)
-    add_rows(1.0, cards, w * WORD, every, block)
+    add_rows(1.0, cards, w * WORD, int(every), block)
 
 
 @compiled
@@ -398,7 +417,7 @@ def empty_list(sets: Sets, agent: int) -> None:
 
 @compiled
 def with_cuts(sets: Sets, agent: int, cut: Integers) -> bool:
-    """Make an agent's cuts a set; True if that is the empty `cut`, to be cleared again, else its row of bits."""
+    """Make an agent's cuts a set; True if that is `cut`, empty before and to be cleared, else its row of bits."""
     head = sets.heads[agent]
     if head[ROW] > 0:
         empty_list(sets, agent)
@@ -483,7 +502,7 @@ def sum_pool(
     for m in range(total.shape[0]):
         total[m] = sums[0, m] + sums[1, m]
         largest = max(largest, abs(total[m]))
-    # Each subtraction rounds by at most half a unit in the last place of the total: in all less than 1e-8 ridge.
+    # Each subtraction rounds by at most half a unit in the last place of the total: in all below 1e-8 ridge.
     subtractable = (head[NUMBER] + 1) * 0.5 * EPS * largest <= 1e-8 * ridge
     if subtractable and head[ROW] == 0:
         for k in range(head[LENGTH]):
@@ -519,8 +538,8 @@ def observe(state: CrowdState, agent: int, x: Vector, reward: float, t: int) -> 
     shared.recent[shared.moves[0] % SAMPLE] = agent
     shared.moves[0] += 1
     mark_agent(
-        local, state.radius, state.threshold, state.common.ridge, shared.points, shared.masks, state.scratch.choice,
-        agent,
+        local, state.radius, state.threshold, state.common.ridge, shared.points, shared.masks,
+        state.scratch.choice, agent,
     )  # fmt: skip
     mark_block(shared.masks, shared.everyone, state.radius.shape[0], w)
 
@@ -583,13 +602,14 @@ def mark_points(
     shared: Shared,
     work: Choice,
     first: int,
+    stop: int,
 ) -> None:
-    """Find out which points each agent from `first` on contains: all that have no samples contain the same.
+    """Find out which points the agents `first`, …, `stop` − 1 contain: all that have no samples the same.
 
     Agents whose samples were withdrawn are tested with nobody, and count as if they contained every point.
     """
     masks, known, n = shared.masks, -1, radius.shape[0]
-    for agent in range(first, n):
+    for agent in range(first, stop):
         is_fresh = has_bit(kinds.fresh, agent)
         if has_bit(kinds.gone, agent):
             for g in range(GROUPS):
@@ -600,7 +620,7 @@ def mark_points(
         else:
             mark_agent(local, radius, threshold, ridge, shared.points, masks, work, agent)
             known = agent if is_fresh else known
-    for w in range(first // WORD, kinds.fresh.shape[0]):
+    for w in range(first // WORD, (stop + WORD - 1) // WORD):
         mark_block(masks, shared.everyone, n, w)
 
 
@@ -626,7 +646,7 @@ def refresh_points(
     shared: Shared,
     work: Choice,
 ) -> None:
-    """Choose the shared points anew: those, old or found lately, that prove most pairs of a sample of agents."""
+    """Choose the shared points anew: those, old or found lately, that prove most pairs of some agents."""
     n, d = local.b.shape
     for m in range(d):
         for k in range(RING):
@@ -652,7 +672,7 @@ def refresh_points(
         for m in range(d):
             point = work.candidates[m, work.chosen[p]] if p < used else math.nan
             shared.points[p // WORD, m, p % WORD] = point
-    mark_points(local, radius, threshold, ridge, kinds, shared, work, 0)
+    mark_points(local, radius, threshold, ridge, kinds, shared, work, 0, n)
     shared.due[0] = shared.moves[0] + max(min(shared.moves[0], n // 2), FIRST_REFRESH)
 
 
@@ -755,7 +775,7 @@ def list_fresh(fresh: Integers, cut: Integers, listed: Integers) -> int:
 
 @inlined
 def settle_by_sixteen(state: CrowdState, agent: int, count: int, t: int) -> tuple[int, int]:
-    """Test the first `count` agents listed sixteen at a time, and cut those found to be separated from the agent.
+    """Test the first `count` agents listed, sixteen at a time, and cut those found separated from the agent.
 
     Return how many are left undecided, and in which row of `scratch.agents` they are.
     """
@@ -806,7 +826,7 @@ def settle_by_sixteen(state: CrowdState, agent: int, count: int, t: int) -> tupl
 
 @compiled
 def open_by_bound(A_i: Matrix, c_i: float, ridge: float, certain: float, here: int, lanes: Sixteen) -> int:
-    """Mark the lanes that lemma 2 leaves open, and count them; their ratios are where a search would start."""
+    """Mark the lanes that lemma 2 leaves open, and count them; their ratios are where searches would start."""
     bound_lanes(A_i, c_i, ridge, lanes.v, lanes.cards, lanes.out)
     count = 0
     for lane in range(WIDTH):
@@ -818,7 +838,7 @@ def open_by_bound(A_i: Matrix, c_i: float, ridge: float, certain: float, here: i
 
 @compiled
 def keep_point(shared: Shared, theta_hat: Matrix, listed: Integers, start: int, lanes: Sixteen) -> bool:
-    """Remember the point of the first pair, of those just probed, that shares one, if there is such a pair."""
+    """Remember the point of the first pair, of those just probed, that shares one, if there is any."""
     for lane in range(WIDTH):
         if lanes.open[lane]:
             at = shared.found[0] % RING
@@ -850,7 +870,7 @@ def judge(out: Matrix, lane: int, ratio: float, threshold: float) -> int:
 
 @compiled
 def next_ratio(out: Matrix, lane: int, ratio: float) -> float:
-    """Newton's step on ½ ln(q_i/q_j), as in the search, but without its bracket: never more than e³ at once."""
+    """Newton's step on ½ ln(q_i/q_j), as in the search, but for its bracket: at most by a factor of e³."""
     q_i, q_j = out[Q_I, lane], out[Q_J, lane]
     slope = out[CURVATURE, lane] * ratio * (q_i + ratio * q_j)
     if not (slope > 0.0 and q_i > 0.0 and q_j > 0.0):

@@ -4,8 +4,8 @@ The graph starts complete, and an agent learns from its own samples and its neig
 sharing, for good, when their confidence ellipsoids no longer overlap: then the bias of sharing has
 outgrown the noise it removes.
 
-What users call is here. Two engines do the work, each with a state of its own: `witnesses` keeps a common point of
-every pair, and `crowd` serves where these would take too much memory.
+What users call is here. Two engines do the work, each with a state of its own: `witnesses` keeps a common point
+of every pair, and `crowd` serves where these would take too much memory.
 """
 
 import math
@@ -21,8 +21,9 @@ from shoal.kernels.linalg import solve_cholesky
 from shoal.kernels.separation import search
 from shoal.policies.base import Policy
 from shoal.policies.bass import crowd, witnesses
-from shoal.policies.bass.common import Cuts
+from shoal.policies.bass.common import Cuts, judge_all
 from shoal.policies.parameters import Parameters
+from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Vector
 from shoal.validation import LARGEST, SMALLEST
 
@@ -107,6 +108,8 @@ class BASS(Policy):
 
     name = "bass"
     label = "BASS"
+    line_style = LineStyle("#e87000", "*", width=2.2)
+    in_paper = True
     Parameters = BASSParameters
     State = witnesses.State
 
@@ -120,8 +123,8 @@ class BASS(Policy):
         """The module whose state this is."""
         return witnesses if isinstance(self.state, witnesses.State) else crowd
 
-    def _state_class(self, n_agents: int) -> type:
-        return self._engine(n_agents).State  # type: ignore[no-any-return]
+    def _state_class(self, n_agents: int) -> Any:
+        return self._engine(n_agents).State
 
     def _sizes(self, n_agents: int) -> dict[str, int]:
         return {**super()._sizes(n_agents), **self._engine(n_agents).sizes(self.dim)}
@@ -164,7 +167,7 @@ class BASS(Policy):
             return trouble
         pairs, n = state.cuts.pairs, len(state.degree)
         first, second = pairs.T.astype(np.int64)
-        if (first >= second).any() or len(np.unique(first * n + second)) < len(pairs):
+        if (first >= second).any() or (np.diff(np.sort(first * n + second)) == 0).any():
             return "cuts.pairs are not pairs, the lower id first, each there once"
         return str(self._engine(n).problem(state))
 
@@ -255,10 +258,33 @@ class BASS(Policy):
         self.state.degree[neighbors] -= 1
 
     def _withdraw(self, agent: int) -> None:
-        pairs, rounds, (used,) = self.state.cuts
-        stay = np.flatnonzero((pairs[:used] != agent).all(axis=1))
-        pairs[: len(stay)], rounds[: len(stay)] = pairs[stay], rounds[stay]
-        pairs[len(stay) :], rounds[len(stay) :] = 0, 0
-        self.state.cuts.used[0] = len(stay)
+        self._forget_cuts((self.state.cuts.pairs[: self.state.cuts.used[0]] == agent).any(axis=1))
         self.state.degree[agent] = 0
         self._own.withdraw(self.state, agent)
+
+    def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
+        self._own.amend(self.state, agent, x, change, removes)
+
+    def _reconsider(self, agent: int) -> None:
+        state, n = self.state, self.n_agents
+        separated = np.zeros(n, dtype=np.bool_)
+        judge_all(state, agent, separated)
+        known = ~state.common.withdrawn
+        was = ~self._pool(agent) & known
+        for other in np.flatnonzero(separated & ~was & known).tolist():
+            self._own.separate_pair(state, agent, other, self.rounds)
+        joined = was & ~separated
+        state.degree[agent] += np.count_nonzero(joined & state.common.active)
+        state.degree[joined] += state.common.active[agent]
+        first, second = state.cuts.pairs[: state.cuts.used[0]].T
+        mine = np.where(first == agent, second, first)
+        self._forget_cuts(((first == agent) | (second == agent)) & joined[mine])
+        self._own.rejoin(state, agent, joined)
+
+    def _forget_cuts(self, gone: Booleans) -> None:
+        """Take some of the cuts in use out of the log."""
+        pairs, rounds, used = self.state.cuts
+        stay = np.flatnonzero(~gone)
+        pairs[: len(stay)], rounds[: len(stay)] = pairs[stay], rounds[stay]
+        pairs[len(stay) :], rounds[len(stay) :] = 0, 0
+        used[0] = len(stay)

@@ -46,7 +46,7 @@ from shoal.policies.bass.common import (
     scaled_radius,
 )
 from shoal.policies.steps import Common, step
-from shoal.statistics import REFRESH_EVERY, Statistics, add_sample, is_steep, packed_problem
+from shoal.statistics import REFRESH_EVERY, Statistics, add_sample, amend_packed, is_steep, packed_problem
 from shoal.types import Booleans, Integers, Matrix, Tensor, Vector
 
 OUTLIER = 1000.0
@@ -108,7 +108,7 @@ def join(state: WitnessState, first: int) -> None:
     for known in (state.witness, state.excess):
         known[strangers, ..., first:] = np.nan
         known[first:, ..., strangers] = np.nan
-    describe(state, first)
+    describe(state, first, len(state.degree))
 
 
 def derive(state: WitnessState) -> None:
@@ -117,7 +117,7 @@ def derive(state: WitnessState) -> None:
     state.apart[:, -1:] &= as_set(np.ones(n, dtype=np.bool_))[-1:]  # no bits beyond the last agent
     state.degree[:] = count_absent(state.apart, as_set(active)) - active
     state.witness[...] = state.excess[...] = np.nan  # the test will find points
-    describe(state, 0)
+    describe(state, 0, n)
 
 
 def problem(state: WitnessState) -> str:
@@ -152,7 +152,30 @@ def withdraw(state: WitnessState, agent: int) -> None:
     state.blocks[block] = state.lent[block * WORD : (block + 1) * WORD].sum(axis=0)
     for known in (state.witness, state.excess):
         known[agent] = known[..., agent] = np.nan
-    describe(state, agent)
+    describe(state, agent, agent + 1)
+
+
+def amend(state: WitnessState, agent: int, x: Vector, change: float, removes: bool) -> None:
+    """Bring up to date what holds a sample of an agent, whose own statistics have been amended."""
+    block = agent // WORD
+    amend_packed(state.lent[agent], x, change, removes, state.local.pulls[agent])
+    state.blocks[block] = state.lent[block * WORD : (block + 1) * WORD].sum(axis=0)
+    describe(state, agent, agent + 1)
+    measure(state, agent)
+
+
+def separate_pair(state: WitnessState, agent: int, other: int, t: int) -> None:
+    """Remove an edge for good."""
+    separate(state, agent, other, t)
+
+
+def rejoin(state: WitnessState, agent: int, joined: Booleans) -> None:
+    """Let an agent share again with those in `joined`, whose cuts are no longer in the log."""
+    bit = np.int64(1) << np.int64(agent % WORD)
+    state.apart[joined, agent // WORD] &= ~bit
+    state.apart[agent] &= ~as_set(joined)
+    for known in (state.witness, state.excess):
+        known[agent, ..., joined] = known[joined, ..., agent] = np.nan
 
 
 @step("select", WitnessState)
@@ -225,14 +248,20 @@ def settle(state: WitnessState, agent: int, others: Integers, t: int) -> None:
         if verdict == UNDECIDED:
             separated = are_separated(state, agent, other)
         if separated:
-            log_cut(state.cuts, state.degree, state.common.active, agent, other, t)
-            set_bit(state.apart[agent], other)
-            set_bit(state.apart[other], agent)
+            separate(state, agent, other, t)
         else:
             if verdict == TOGETHER:
                 for m in range(point.shape[0]):
                     point[m] = local.theta_hat[other, m] + batch.vectors[1, m, lane]
             keep_witness(state, agent, other, point)
+
+
+@inlined
+def separate(state: WitnessState, agent: int, other: int, t: int) -> None:
+    """Remove an edge for good."""
+    log_cut(state.cuts, state.degree, state.common.active, agent, other, t)
+    set_bit(state.apart[agent], other)
+    set_bit(state.apart[other], agent)
 
 
 @inlined
@@ -284,7 +313,16 @@ def factor_pool(state: WitnessState, agent: int) -> None:
 
 
 @compiled
-def describe(state: WitnessState, first: int) -> None:
-    """Compute the radius of the agents from `first` on."""
-    for agent in range(first, state.radius.shape[0]):
+def describe(state: WitnessState, first: int, stop: int) -> None:
+    """Compute the radius of the agents `first`, …, `stop` − 1."""
+    for agent in range(first, stop):
         state.radius[agent] = scaled_radius(state, agent)
+
+
+@compiled
+def measure(state: WitnessState, agent: int) -> None:
+    """Compute the distances of an agent's estimate from its witnesses."""
+    local, work, excess = state.local, state.scratch, state.excess[agent]
+    excess_at(local.theta_hat[agent], local.A[agent], state.witness[agent], work.rows, excess)
+    if is_steep(local, agent):
+        add_rounding(local.A[agent], work.rows, excess)

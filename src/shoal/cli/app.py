@@ -1,0 +1,30 @@
+"""The commands together, one file per group."""
+
+from typing import Annotated
+
+import typer
+
+import shoal
+from shoal.cli import data, experiments, policies
+
+app = typer.Typer(
+    name="shoal",
+    help="Many agents, each with a linear bandit, that learn from whom to borrow samples and when to stop.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    if version:
+        print(f"shoal {shoal.__version__}")
+        raise typer.Exit
+
+
+app.add_typer(experiments.app)
+app.add_typer(policies.app)
+app.add_typer(data.app, name="data")

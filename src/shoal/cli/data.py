@@ -1,0 +1,85 @@
+"""Real data: `shoal data fetch`, `inspect` and `prepare`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(help="Fetch, look into and prepare the real data sets.", no_args_is_help=True)
+
+DataPath = Annotated[
+    Path | None,
+    typer.Argument(
+        help="A MovieLens directory or zip, or a learning-to-rank file. [default: ml-latest-small]"
+    ),
+]
+Kind = Annotated[str | None, typer.Option(help="movielens or letor, if the path does not tell.")]
+
+
+@app.command()
+def fetch(
+    name: Annotated[
+        str, typer.Argument(help="Such as ml-latest-small, ml-1m or ml-25m.")
+    ] = "ml-latest-small",
+) -> None:
+    """Download a MovieLens data set, checked against its pinned checksum, and say where it is."""
+    from shoal.environments import datasets
+
+    path = datasets.fetch(name)
+    print(path)
+    print_record(datasets.inspect(path))
+
+
+@app.command()
+def inspect(path: DataPath = None, kind: Kind = None) -> None:
+    """Show what a data set holds: sizes, agents, arms, observed rewards, and its terms of use."""
+    from shoal.environments import datasets
+
+    print_record(datasets.inspect(path, kind=kind))
+
+
+@app.command()
+def prepare(
+    path: DataPath = None,
+    kind: Kind = None,
+    arms: Annotated[str, typer.Option(help="first or most-rated.")] = "first",
+    fill: Annotated[str, typer.Option(help="paper or tuned.")] = "paper",
+    errors: Annotated[bool, typer.Option(help="Also show the held-out errors of the fills.")] = False,
+) -> None:
+    """Fill the missing rewards and keep the result, so that environments start at once."""
+    from shoal.environments import datasets
+
+    print_record(datasets.prepare(path, kind=kind, arms=arms, fill=fill))
+    if errors:
+        for name, error in datasets.errors(path, kind=kind).items():
+            print(f"held-out RMSE, {name}: {error:.3f}")
+
+
+def print_record(record: Any) -> None:
+    from dataclasses import asdict
+
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None)
+    longest = ""
+    for name, value in asdict(record).items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{file} ({size:,} bytes)" for file, size in value.items())
+        text = _shown(value)
+        if "\n" in text:
+            longest = text
+        else:
+            table.add_row(name.removeprefix("n_").replace("_", " "), text)
+    console = Console(highlight=False)
+    console.print(table)
+    if longest:
+        console.print("\n" + longest, markup=False)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return (
+        f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
+    )

@@ -1,0 +1,229 @@
+"""Single policies: `shoal simulate`, `bounds`, `bench` and `warm`."""
+
+import math
+import tomllib
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:  # what these import takes seconds, which `shoal --help` need not
+    from shoal.benchmark import Cost
+    from shoal.theory import Prediction
+
+app = typer.Typer()
+
+
+@app.command()
+def simulate(
+    policy: Annotated[str, typer.Option(help="Name of a policy; see `shoal list`.")] = "bass",
+    env: Annotated[str, typer.Option(help="Name of an environment; see `shoal list`.")] = "synthetic",
+    alpha: Annotated[float, typer.Option(min=0.0, help="Width of the confidence bonus.")] = 0.3,
+    horizon: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 50_000,
+    runs: Annotated[int, typer.Option(min=1, help="Number of runs, each with the next seed.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first run.")] = 0,
+    pulling: Annotated[
+        str, typer.Option(help="Who pulls in a round: asynchronous, synchronous or zipf.")
+    ] = "asynchronous",
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option("--parameter", "-p", help="Of the policy, e.g. delta=0.9. Can be repeated."),
+    ] = None,
+    env_parameter: Annotated[
+        list[str] | None, typer.Option("--env-parameter", "-e", help="Of the environment, e.g. n_agents=50.")
+    ] = None,
+) -> None:
+    """Run one policy in one environment and show a summary. What is not given is as in the preset "paper"."""
+    from shoal.experiments.runner import play_single
+    from shoal.paper.presets import single
+
+    spec = single(
+        policy,
+        env,
+        alpha=alpha,
+        horizon=horizon,
+        runs=runs,
+        seed=seed,
+        pulling=pulling,
+        policy_parameters=dict(_assignment("--parameter", text) for text in parameter or []),
+        environment_parameters=dict(_assignment("--env-parameter", text) for text in env_parameter or []),
+    )
+    print_runs(play_single(spec))
+
+
+@app.command()
+def bounds(
+    dim: Annotated[int, typer.Option(min=1, help="Dimension of the arms.")],
+    gap: Annotated[float, typer.Option(help="Distance of the parameters of two agents, or clusters.")],
+    delta: Annotated[float, typer.Option(help="Confidence level, in (0, 1).")],
+    agents: Annotated[int, typer.Option(min=2, help="Number of agents.")],
+    horizon: Annotated[int, typer.Option(min=1, help="Pulls of all agents together.")] = 50_000,
+    gamma: Annotated[float, typer.Option(help="Scale of the ellipsoids.")] = 2.0,
+    noise_scale: Annotated[float, typer.Option(help="Scale of the noise.")] = 1.0,
+    param_norm: Annotated[
+        float, typer.Option(help="Bound on the norm of the parameters, in the radius.")
+    ] = 1.0,
+    clusters: Annotated[int, typer.Option(min=1, help="Number of clusters, of equal size.")] = 2,
+    epsilon: Annotated[float, typer.Option(help="Probability of a uniformly drawn arm.")] = 1.0,
+) -> None:
+    """Show what the theory predicts, before anything is run. docs/theory.md says what holds of it."""
+    from shoal.theory import predictions
+
+    rows = predictions(
+        dim=dim,
+        gap=gap,
+        delta=delta,
+        n_agents=agents,
+        horizon=horizon,
+        gamma=gamma,
+        noise_scale=noise_scale,
+        param_norm=param_norm,
+        n_clusters=clusters,
+        epsilon=epsilon,
+    )
+    print_predictions(rows)
+
+
+@app.command()
+def bench(
+    agents: Annotated[int, typer.Option(min=1, help="Number of agents.")] = 100,
+    dim: Annotated[int, typer.Option(min=1, help="Dimension of the arms.")] = 10,
+    arms: Annotated[int, typer.Option(min=1, help="Number of arms.")] = 15,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to measure.")] = 20_000,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Name of a policy; can be repeated. [default: all]")
+    ] = None,
+) -> None:
+    """Measure what a round of each policy costs here, for your own sizes. docs/performance.md has ours."""
+    from rich.console import Console
+
+    from shoal.benchmark import measure
+    from shoal.kernels.compiled import say_nothing_of_compiling
+
+    say_nothing_of_compiling()  # the line below does
+    terminal = Console(stderr=True)  # shows nothing where there is no terminal
+    with terminal.status("starting") as status:
+        costs = measure(
+            agents=agents,
+            dim=dim,
+            arms=arms,
+            rounds=rounds,
+            policies=tuple(policy or ()),
+            progress=lambda name: status.update(f"measuring {name} (compiled first, if need be)"),
+        )
+    print_costs(costs, f"N={agents:,}, d={dim}, K={arms:,}: {rounds:,} rounds, one pull each, one thread")
+
+
+@app.command()
+def warm(
+    policy: Annotated[
+        list[str] | None, typer.Argument(help="Names of policies; see `shoal list`. [default: all]")
+    ] = None,
+) -> None:
+    """Compile policies now, so that no first call has to wait: after an install, in an image."""
+    from rich.console import Console
+
+    from shoal.kernels.compiled import cache_directory, say_nothing_of_compiling
+    from shoal.warm import warm
+
+    say_nothing_of_compiling()  # the line below does
+    terminal = Console(stderr=True)  # shows nothing where there is no terminal
+    with terminal.status("starting") as status:
+        ready = warm(tuple(policy or ()), progress=lambda name: status.update(f"compiling {name}"))
+        for name, seconds in ready:
+            print(f"{name:<16}{seconds:6.1f} s", flush=True)
+    print(f"kept in {cache_directory()}")
+
+
+def print_runs(rows: list[dict[str, Any]]) -> None:
+    import numpy as np
+    from rich.console import Console
+    from rich.table import Table
+
+    first = rows[0]
+    what = f"{first['policy']} in {first['environment']}: {len(rows)} × {first['horizon']:,} rounds"
+    table = Table(title=what)
+    for heading in ("", "mean", "std", "min", "max"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name in (
+        "final_regret",
+        "final_f1",
+        "final_edges",
+        "communication_cost",
+        "separated_share",
+        "rounds_per_second",
+    ):
+        values = np.array([row[name] for row in rows], dtype=float)
+        if not np.isnan(values).any():
+            spread = values.std(ddof=1) if len(values) > 1 else float("nan")
+            shown = [
+                f"{value:,.3f}" if name in ("final_f1", "separated_share") else f"{value:,.0f}"
+                for value in (values.mean(), spread, values.min(), values.max())
+            ]
+            table.add_row(name.replace("_", " "), *("–" if text == "nan" else text for text in shown))
+    console = Console()
+    console.print(table)
+    console.print(first["policy_parameters"], soft_wrap=True, highlight=False)  # on one line, to be copied
+
+
+def print_predictions(rows: "tuple[Prediction, ...]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        title="What the theory predicts",
+        caption="printed: as in the paper; derived: as its proofs support; for arms of norm at most 1 and β²",
+    )
+    table.add_column("quantity")
+    for heading in ("printed", "derived"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("remark")
+    for row in rows:
+        values = ("–" if value is None else _significant(value) for value in (row.printed, row.derived))
+        table.add_row(row.quantity, *values, row.remark)
+    Console().print(table)
+
+
+def print_costs(costs: "list[Cost]", title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title)
+    table.add_column("policy")
+    for heading in ("µs a round", "rounds/s", "× independent", "state", "online µs"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    plain = next((cost.microseconds for cost in costs if cost.policy == "independent"), None)
+    for cost in costs:
+        if cost.problem:
+            table.add_row(cost.policy, *["–"] * 5)
+            continue
+        table.add_row(
+            cost.policy,
+            f"{cost.microseconds:,.2f}",
+            f"{1e6 / cost.microseconds:,.0f}",
+            f"{cost.microseconds / plain:,.1f}" if plain and math.isfinite(plain) else "–",
+            f"{cost.state_bytes / 1e6:,.1f} MB",
+            f"{cost.online_microseconds:,.1f}",
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    console.print("online: one select and one update, called from Python")
+    for cost in costs:
+        if cost.problem:
+            console.print(f"{cost.policy}: {cost.problem}", markup=False)
+
+
+def _significant(value: float) -> str:
+    if 0.0 < abs(value) < 0.001:
+        return "< 0.001"
+    return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000.0 else f"{value:.3g}"
+
+
+def _assignment(option: str, text: str) -> tuple[str, Any]:
+    """`delta=0.9` as ("delta", 0.9); what is not a TOML value is a string."""
+    name, sign, value = text.partition("=")
+    if not (name and sign and value):
+        raise ValueError(f"{option} must look like name=value, got {text!r}")
+    try:
+        return name, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name, value

@@ -1,0 +1,70 @@
+"""How far an experiment is: a bar on a terminal, lines elsewhere."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal.experiments.runner import Progress
+
+LINE_SECONDS = 10.0
+
+
+@contextlib.contextmanager
+def progress_display() -> Iterator[Any]:
+    """Something to show progress with: a live bar on a terminal, now and then a line elsewhere."""
+    from rich.console import Console
+
+    from shoal.kernels.compiled import say_nothing_of_compiling
+
+    say_nothing_of_compiling()  # progress names what is being compiled
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield ProgressLines()
+        return
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+    speed = TextColumn("{task.fields[speed]}")
+    with Bar(*columns, speed, TimeRemainingColumn(compact=True), console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None, speed="")
+
+        def show(progress: "Progress") -> None:
+            cells = f"{progress.cells_done}/{progress.cells_total} cells"
+            what = f"{cells}, compiling {progress.compiling}" if progress.compiling else cells
+            speed = f"{progress.rounds_per_second:,.0f} rounds/s"
+            bar.update(
+                task,
+                completed=progress.rounds_done,
+                total=progress.rounds_total,
+                description=what,
+                speed=speed,
+            )
+
+        yield show
+
+
+class ProgressLines:
+    """Prints a line when another tenth is done, ten seconds have passed or another policy is made ready."""
+
+    def __init__(self) -> None:
+        self._tenth = 0
+        self._compiling: str | None = None
+        self._printed = time.monotonic()
+
+    def __call__(self, progress: "Progress") -> None:
+        now = time.monotonic()
+        tenth = 10 * progress.rounds_done // max(progress.rounds_total, 1)
+        if progress.compiling not in (None, self._compiling):
+            self._compiling = progress.compiling
+            print(f"compiling {progress.compiling}", file=sys.stderr, flush=True)
+        ended = progress.cells_done == progress.cells_total
+        if ended or tenth > self._tenth or now - self._printed > LINE_SECONDS:
+            self._tenth, self._printed = tenth, now
+            playing = 0 < progress.rounds_done < progress.rounds_total
+            left = f", {progress.seconds_left:.0f} s left" if playing else ""
+            cells = f"{progress.cells_done}/{progress.cells_total} cells"
+            print(f"{cells}, {progress.rounds_per_second:,.0f} rounds/s{left}", file=sys.stderr, flush=True)

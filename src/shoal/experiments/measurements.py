@@ -1,0 +1,78 @@
+"""Cells of a run that are not of its grid: named computations whose outcome is kept as JSON.
+
+Whatever a report needs and takes time (simulations of its own, fits) is one of these, so that the report
+computes nothing and a run that was stopped goes on where it was.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shoal.atomic import write_whole
+from shoal.experiments.fingerprint import code_fingerprint
+
+DIRECTORY = "measurements"
+"""Where they are, in an output directory."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One computation.
+
+    Parameters
+    ----------
+    id : str
+        Like a cell's, e.g. "theory/coverage".
+    settings : plain data
+        What, with the code, determines the outcome; kept with it.
+    compute : callable
+        Takes nothing and returns anything that msgspec encodes. Other processes may have to unpickle it.
+    """
+
+    id: str
+    settings: Any
+    compute: Callable[[], Any]
+
+    @property
+    def identity(self) -> str:
+        """Hash of its settings and of the code."""
+        content = msgspec.json.encode([code_fingerprint(()), self.settings])
+        return hashlib.sha256(content).hexdigest()[:16]
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What the file of a measurement holds."""
+
+    identity: str
+    settings: Any
+    outcome: Any
+
+
+def is_kept(out: Path, measurement: Measurement) -> bool:
+    """Whether its outcome is there, whole, and of the same settings and code."""
+    kept = load_outcome(out, measurement.id, Any)
+    return kept is not None and kept.identity == measurement.identity
+
+
+def keep_outcome(out: Path, measurement: Measurement, outcome: Any) -> None:
+    """Write an outcome; the file is there, whole, when this returns."""
+    path = _path(out, measurement.id)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, msgspec.json.encode(Kept(measurement.identity, measurement.settings, outcome)))
+
+
+def load_outcome(out: Path, measurement_id: str, kind: Any) -> Kept | None:
+    """The outcome of a measurement as a `kind`, or None if it is missing, damaged or something else."""
+    try:
+        kept = msgspec.json.decode(_path(out, measurement_id).read_bytes(), type=Kept)
+        return msgspec.structs.replace(kept, outcome=msgspec.convert(kept.outcome, kind))
+    except (FileNotFoundError, msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+        return None
+
+
+def _path(out: Path, measurement_id: str) -> Path:
+    return out / DIRECTORY / (measurement_id.replace("/", "__") + ".json")

@@ -1,0 +1,1 @@
+"""What only the reproduction needs: presets, published figures, checks of the theory, illustrations."""

@@ -1,0 +1,37 @@
+"""Run the paper's experiments with all that their report needs, and choose the report that fits."""
+
+from pathlib import Path
+from typing import Any
+
+from shoal.experiments import report as harness
+from shoal.experiments.measurements import Measurement
+from shoal.experiments.runner import Completion, run_experiment
+from shoal.experiments.spec import ExperimentSpec
+from shoal.paper import illustrations, measuring, real_data, report
+from shoal.paper.presets import is_preset
+from shoal.reporting import render
+
+
+def measurements(spec: ExperimentSpec) -> list[Measurement]:
+    """What the report of a preset needs beside its grid."""
+    return [*measuring.measurements(), *illustrations.measurements(), *real_data.measurements(spec)]
+
+
+def reproduce(spec: ExperimentSpec, out: Path, **how: Any) -> Completion:
+    """`run_experiment` for a preset: its grid and its measurements."""
+    return run_experiment(spec, out, measurements=measurements(spec), **how)
+
+
+def write_report(out: Path) -> Path:
+    """Write the report on the results in `out`: the paper's for its presets, the harness's for other grids.
+
+    Raises
+    ------
+    ResultsError, SpecError
+        If there are no results, or they or their spec cannot be read.
+    """
+    found = harness.gather(Path(out))
+    directory = found.directory / "report"
+    if is_preset(found.spec):
+        return render.write(report.document(report.reproduction(found), directory), directory)
+    return render.write(harness.document(found, directory), directory)

@@ -1,0 +1,116 @@
+"""What a report consists of. Nothing here knows where tables and figures come from.
+
+Texts are plain: whatever they hold is shown as it is, in HTML and in Markdown.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+Mark = Literal["", "reference", "apart"]
+"""How a line of a table stands out: as what the others are compared with, or as not one of them."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph, if need be with a few words in bold ahead of it."""
+
+    kind: ClassVar[str] = "text"
+    text: str
+    lead: str = ""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What a reader must know before reading on."""
+
+    kind: ClassVar[str] = "notice"
+    text: str
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading within a section."""
+
+    kind: ClassVar[str] = "heading"
+    text: str
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """A list of sentences."""
+
+    kind: ClassVar[str] = "bullets"
+    texts: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Definitions:
+    """Names and what they stand for."""
+
+    kind: ClassVar[str] = "definitions"
+    items: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Text in lines of equal length; the first column names the line, "yes" and "no" are coloured."""
+
+    kind: ClassVar[str] = "table"
+    caption: str
+    header: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    marks: Sequence[Mark] = ()
+    """One for each line; none for no line."""
+    wordy: bool = False
+    """Whether its cells hold sentences."""
+
+    def marked_lines(self) -> list[tuple[Mark, Sequence[str]]]:
+        """The lines with their marks."""
+        return list(zip(self.marks or [""] * len(self.lines), self.lines, strict=True))
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image, and the data of the interactive chart that takes its place where scripts run."""
+
+    kind: ClassVar[str] = "picture"
+    title: str
+    caption: str
+    image: Path
+    chart: dict[str, Any] | None = None
+
+    @property
+    def key(self) -> str:
+        """Its id on the page."""
+        return self.image.stem
+
+
+Part = Text | Notice | Heading | Bullets | Definitions | Table | Picture
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report with a title and an anchor; left out where it has no parts."""
+
+    key: str
+    title: str
+    parts: Sequence[Part]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A whole report."""
+
+    name: str
+    """For the title of the window."""
+    title: str
+    subtitle: str
+    lead: str
+    """The main result in a sentence or two."""
+    remarks: Sequence[str]
+    """The next most important sentences."""
+    notices: Sequence[str]
+    """What a reader must know before comparing."""
+    sections: Sequence[Section]

@@ -1,0 +1,36 @@
+"""Numbers as a report writes them."""
+
+import math
+
+
+def number(form: str, value: float) -> str:
+    """A number as text, with a minus sign rather than a hyphen, and none before a zero.
+
+    Examples
+    --------
+    >>> number("{:+,.0f}", -1234.5), number("{:.1f}", -0.01)
+    ('−1,234', '0.0')
+    """
+    text = form.format(value)
+    if text.startswith("-") and not text.strip("-0.,"):
+        text = text[1:]
+    return text.replace("-", "−")
+
+
+def plus_minus(form: str, mean: float, spread: float) -> str:
+    """A mean with its standard deviation, alone where that is nan."""
+    return number(form, mean) if math.isnan(spread) else f"{number(form, mean)} ± {number(form, spread)}"
+
+
+def interval(form: str, low: float, high: float) -> str:
+    """The ends of an interval; a dash where there is none."""
+    return "–" if math.isnan(low) else f"{number(form, low)} to {number(form, high)}"
+
+
+def duration(seconds: float) -> str:
+    """A time in the units that fit."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return (
+        f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"
+    )
