@@ -74,7 +74,7 @@ def gather(theta_i: Vector, cards: Matrix, chosen: Integers, first: int, T: Matr
 
 @compiled
 def bound_lanes(A_i: Matrix, c_i: float, ridge: float, v: Matrix, T: Matrix, out: Matrix) -> None:
-    """Lemma 2 in every lane: the bound, allowing for rounding, and the ratio at which a search would start."""
+    """Lemma 2 in every lane: the bound, allowing for rounding, and the ratio where a search would start."""
     d = A_i.shape[0]
     triangle = d * (d + 1) // 2
     a, b, v_sq, steepness = splat(0.0), splat(0.0), splat(0.0), splat(d * ridge)
@@ -121,9 +121,9 @@ def probe_lanes(
 ) -> None:
     """`separation.probe` in every lane, at its own ratio.
 
-    Writes q_i, q_j, curvature, least and largest inverse pivot to `out`, and leaves `y = z − θ̂_j` in the first
-    d rows of `vectors` (3 d, 16); `L` (triangle, 16) is scratch. Pivots are kept inverted, so that nothing is
-    divided by them again.
+    Writes q_i, q_j, curvature, least and largest inverse pivot to `out`, and leaves `y = z − θ̂_j` in the
+    first d rows of `vectors` (3 d, 16); `L` (triangle, 16) is scratch. Pivots are kept inverted, so that
+    nothing is divided by them again.
     """
     d = A_i.shape[0]
     triangle = d * (d + 1) // 2
@@ -201,8 +201,8 @@ def points_within(limit: float, excess: Vector) -> int:
 def cover_greedily(sets: Integers, left: Integers, gains: Integers, chosen: Integers, room: int) -> int:
     """Choose sets that together cover the most pairs; return how many, their indices in `chosen`.
 
-    Row k of `sets` (n, m) is a set of agents as bits, row a of the symmetric `left` (64 m, m) those whose pair
-    with agent a is not covered yet. What a set would gain only falls as others are chosen (the gain is
+    Row k of `sets` (n, m) is a set of agents as bits, row a of the symmetric `left` (64 m, m) those whose
+    pair with agent a is not covered yet. What a set would gain only falls as others are chosen (the gain is
     submodular), so a gain computed earlier is a bound, and few have to be computed again.
     """
     n, words = sets.shape

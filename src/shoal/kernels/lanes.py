@@ -1,9 +1,9 @@
 """Sixteen numbers at once, as one value in compiled code.
 
 A loop over sixteen lanes of arrays is compiled with checks of whether the arrays overlap, and goes through
-memory for every intermediate result; a value of sixteen numbers stays in registers. The compiler splits it into
-whatever the machine's vectors hold, so nothing here depends on how wide they are. Without compilation a value is
-a NumPy array of sixteen, and the same code runs.
+memory for every intermediate result; a value of sixteen numbers stays in registers. The compiler splits it
+into whatever the machine's vectors hold, so nothing here depends on how wide they are. Without compilation a
+value is a NumPy array of sixteen, and the same code runs.
 """
 
 import inspect

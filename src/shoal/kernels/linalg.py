@@ -183,7 +183,7 @@ def add_packed(packed: Vector, x: Vector, reward: float) -> None:
 def sum_packed(packed: Matrix, blocks: Matrix, left_out: Integers, chosen: Integers, out: Vector) -> None:
     """Sum the rows of `packed` whose bits in the set `left_out` are clear; `chosen` (65,) is scratch.
 
-    Row w of `blocks` is the sum of the 64 rows that share integer w; it serves where none of them is left out.
+    Row w of `blocks` is the sum of the 64 rows that share integer w; it serves where none is left out.
     """
     n = packed.shape[0]
     out[:] = 0.0

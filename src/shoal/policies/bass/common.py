@@ -1,4 +1,4 @@
-"""What the two engines of BASS share: the log of cuts, radii, the exact test of a pair, choosing from a pool."""
+"""What the two engines of BASS share: the log of cuts, radii, the exact test of a pair, the choice."""
 
 import math
 from typing import Annotated, Any, NamedTuple

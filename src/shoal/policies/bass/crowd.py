@@ -1,9 +1,9 @@
 """BASS for a hundred thousand agents: points that many ellipsoids share prove most pairs at once.
 
 A point that lies in the scaled ellipsoids of many agents proves that none of their pairs is separated (lemma
-5). Each agent has the set, as bits, of the shared points that it contains, and each 64 agents the points that
-all of them contain, so that an agent only looks at those with whom it has no point in common. These are tested
-sixteen at a time; what such tests find in passing are the candidates for the next shared points.
+4). Each agent has the set, as bits, of the shared points that it contains, and each 64 agents the points that
+all of them contain, so that an agent only looks at those with whom it has no point in common. These are
+tested sixteen at a time; what such tests find in passing are the candidates for the next shared points.
 """
 
 import math
@@ -417,7 +417,7 @@ def empty_list(sets: Sets, agent: int) -> None:
 
 @compiled
 def with_cuts(sets: Sets, agent: int, cut: Integers) -> bool:
-    """Make an agent's cuts a set; True if that is `cut`, empty before and to be cleared, else its row of bits."""
+    """Make an agent's cuts a set: True if that is `cut`, to be cleared again, else its row of bits."""
     head = sets.heads[agent]
     if head[ROW] > 0:
         empty_list(sets, agent)
@@ -826,7 +826,7 @@ def settle_by_sixteen(state: CrowdState, agent: int, count: int, t: int) -> tupl
 
 @compiled
 def open_by_bound(A_i: Matrix, c_i: float, ridge: float, certain: float, here: int, lanes: Sixteen) -> int:
-    """Mark the lanes that lemma 2 leaves open, and count them; their ratios are where searches would start."""
+    """Mark the lanes that lemma 2 leaves open, and count them; the ratios are where searches start."""
     bound_lanes(A_i, c_i, ridge, lanes.v, lanes.cards, lanes.out)
     count = 0
     for lane in range(WIDTH):

@@ -4,8 +4,8 @@ The graph starts complete, and an agent learns from its own samples and its neig
 sharing, for good, when their confidence ellipsoids no longer overlap: then the bias of sharing has
 outgrown the noise it removes.
 
-What users call is here. Two engines do the work, each with a state of its own: `witnesses` keeps a common point
-of every pair, and `crowd` serves where these would take too much memory.
+What users call is here. Two engines do the work, each with a state of its own: `witnesses` keeps a common
+point of every pair, and `crowd` serves where these would take too much memory.
 """
 
 import math
