@@ -444,7 +444,7 @@ def crowd_table(points: Figures) -> list[str]:
     """The table of crowds."""
     lines = [
         "",
-        "**Crowds**, d=10, K=15: processor time of a round from the first one on, also as a multiple of one of "
+        "**Crowds**, d=10, K=15: processor time of a round from the first on, also as a multiple of one of "
         "Independent with 100 agents in the same process; peak memory of the process; a saved policy, and "
         "the processor seconds of saving and loading it, checks included.",
         "",

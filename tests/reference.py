@@ -5,7 +5,7 @@ anew whenever it needs them and solves with the full matrices. Tests compare the
 """
 
 from collections.abc import Callable, Sequence
-from math import log, sqrt
+from math import exp, log, sqrt
 from typing import Any, Literal, NamedTuple, Protocol
 
 import mpmath
@@ -246,6 +246,9 @@ def connected_components(graph: Bools) -> list[list[int]]:
 class Twin:
     """What all twins share; a subclass says whom an agent pools (`pool`) and how that changes (`revise`)."""
 
+    foresees = False
+    """Whether pulls whose rewards are due narrow the width."""
+
     def __init__(self, n_agents: int, dim: int, *, alpha: float, ridge: float = 1.0) -> None:
         self.n_agents = n_agents
         self.dim = dim
@@ -256,10 +259,12 @@ class Twin:
         self.b: list[Floats] = [np.zeros(dim) for _ in range(n_agents)]
         self.communication_cost = 0
         self.active = [True] * n_agents
+        self.waiting: list[list[Floats]] = [[] for _ in range(n_agents)]
 
     def join(self, n: int) -> None:
         """Let `n` agents without samples join."""
         self.n_agents += n
+        self.waiting += [[] for _ in range(n)]
         self.samples += [[] for _ in range(n)]
         self.gram += [np.zeros((self.dim, self.dim)) for _ in range(n)]
         self.b += [np.zeros(self.dim) for _ in range(n)]
@@ -268,6 +273,7 @@ class Twin:
     def leave(self, agent: int, *, withdraw: bool) -> None:
         """Let an agent go; what it lent stays, unless it is withdrawn."""
         self.active[agent] = False
+        self.waiting[agent] = []
         if withdraw:
             self.samples[agent] = []
             self.gram[agent] = np.zeros((self.dim, self.dim))
@@ -310,7 +316,21 @@ class Twin:
     def select(self, agent: int, arms: Floats, t: int) -> int:
         """Arm that `agent` plays in round t."""
         pooled = self.pooled(agent)
-        return choose(pooled.theta_hat, pooled.A, arms, self.alpha, t)
+        ahead = self.pending(self.pool(agent)) if self.foresees else 0.0
+        return choose(pooled.theta_hat, pooled.A + ahead, arms, self.alpha, t)
+
+    def expect(self, agent: int, x: Floats, sign: int) -> None:
+        """Let a reward be due (1), or no longer (−1)."""
+        if sign > 0:
+            self.waiting[agent].append(np.array(x))
+        else:
+            same = [n for n, arm in enumerate(self.waiting[agent]) if np.array_equal(arm, x)]
+            del self.waiting[agent][same[0]]
+
+    def pending(self, agents: Sequence[int]) -> Floats:
+        """Σ x xᵀ over pulls of some agents whose rewards are due."""
+        pulls = [np.outer(x, x) for agent in agents for x in self.waiting[agent]]
+        return np.asarray(np.sum([np.zeros((self.dim, self.dim)), *pulls], axis=0))
 
     def observe(self, agent: int, x: Floats, reward: float, t: int) -> None:
         """Add a sample."""
@@ -326,6 +346,8 @@ class Twin:
 
 class Independent(Twin):
     """LinUCB for each agent."""
+
+    foresees = True
 
     def pool(self, agent: int) -> list[int]:
         return [agent]
@@ -402,6 +424,8 @@ class EdgeTwin(Twin):
 class BASS(EdgeTwin):
     """Direct neighbours pool; an edge goes when the scaled confidence ellipsoids are disjoint."""
 
+    foresees = True
+
     def __init__(
         self,
         n_agents: int,
@@ -455,8 +479,16 @@ class Xorshift:
         return int(self.uniform() * n)
 
 
+Sums = tuple[Floats, Floats]
+"""Σ x xᵀ and Σ y x."""
+Member = tuple[int, int]
+"""0 and an agent, or 1 and the agent whose ghost it is."""
+
+
 class ClusterMixture(Twin):
     """Clusters drawn from their posterior; an agent chooses by all that it may belong to."""
+
+    grid = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 
     def __init__(
         self,
@@ -468,6 +500,9 @@ class ClusterMixture(Twin):
         concentration: float = 5.0,
         redraws: int = 1,
         noise_scale: float | None = None,
+        scatter: float | None = None,
+        drift: bool = True,
+        ridge_bonus: float = 3.0,
         ridge: float = 1.0,
         seed: int,
     ) -> None:
@@ -476,26 +511,73 @@ class ClusterMixture(Twin):
         self.concentration = concentration
         self.redraws = redraws
         self.noise_scale = noise_scale
+        self.drift = drift
+        self.ridge_bonus = ridge_bonus
+        self.learns_scatter = scatter is None
+        self.scatter = self.grid[2] if scatter is None else scatter
         self.random = Xorshift(seed)
         self.labels: list[int | None] = [None] * n_agents
+        self.ghosts: dict[int, int] = {}  # label of each agent's ghost
         self.errors: list[list[float]] = [[] for _ in range(n_agents)]
+        self.past: list[list[tuple[float, Floats, float]]] = [[] for _ in range(n_agents)]
+        self.recent: list[list[tuple[Floats, float, float]]] = [[] for _ in range(n_agents)]
+        self.forgot = [-1] * n_agents
+        self.votes = [[0.0] * len(self.grid) for _ in range(n_agents)]
+        self.raw: dict[Member, Sums] = {}
+        self.lent: dict[Member, Sums] = {}
+        self.lent_at: dict[Member, float] = {}
+        self.heeded: dict[Member, int] = {}
+        self.alarms: dict[int, int] = {}
+        self.cusum: dict[int, float] = {}
+        self.latest: dict[int, Sums] = {}
+        self.scales: dict[int, tuple[float, float]] = {}
+        self.scale = 0.0
+        self.rate = [0.0, 0.0]
+        self.rounds_kept_up = self.to_tend = self.cursor = 0
+
+    # Agents that come and go
 
     def join(self, n: int) -> None:
         super().join(n)
         self.labels += [None] * n
+        self.forgot += [-1] * n
         self.errors += [[] for _ in range(n)]
+        self.past += [[] for _ in range(n)]
+        self.recent += [[] for _ in range(n)]
+        self.votes += [[0.0] * len(self.grid) for _ in range(n)]
+        if self.to_tend > 0:
+            self.to_tend = (2 if self.drift else 1) * self.n_agents
 
     def leave(self, agent: int, *, withdraw: bool) -> None:
         super().leave(agent, withdraw=withdraw)
         if withdraw:
             self.labels[agent] = None
-            self.errors[agent] = []
+            self.ghosts.pop(agent, None)
+            self.errors[agent], self.past[agent], self.recent[agent] = [], [], []
+            self.votes[agent] = [0.0] * len(self.grid)
+            self.raw.pop((0, agent), None)
         self.dissolve()
+        if withdraw:
+            self.cusum = {}
+            for label in self.used():  # what is known of clusters is computed anew without it
+                S, b = self.nothing()
+                for x, y, _ in [sample for other in self.members(label) for sample in self.recent[other]]:
+                    S, b = S + np.outer(x, x), b + y * x
+                self.latest[label] = (S, b)
+            for label in self.used():
+                self.measure(label)
 
     def dissolve(self) -> None:
         """Forget the clusters in which nobody is active."""
         alive = {label for label, active in zip(self.labels, self.active, strict=True) if active}
+        alive |= set(self.ghosts.values())
         self.labels = [label if label in alive else None for label in self.labels]
+        known: tuple[dict[int, Any], ...] = (self.alarms, self.cusum, self.latest, self.scales)
+        for values in known:
+            for label in set(values) - alive:
+                del values[label]
+
+    # Clusters
 
     def members(self, label: int) -> list[int]:
         """Agents of a cluster, removed ones included."""
@@ -505,6 +587,45 @@ class ClusterMixture(Twin):
         label = self.labels[agent]
         return [agent] if label is None else self.members(label)
 
+    def used(self) -> list[int]:
+        """Clusters there are."""
+        return sorted({label for label in self.labels if label is not None} | set(self.ghosts.values()))
+
+    def everyone(self, label: int) -> list[Member]:
+        """Members of a cluster, ghosts included."""
+        ghosts = [(1, agent) for agent, where in sorted(self.ghosts.items()) if where == label]
+        return [(0, agent) for agent in self.members(label)] + ghosts
+
+    def count(self, label: int, without: Member | None = None) -> int:
+        """Members of a cluster that are not removed, but one."""
+        there = [m for m in self.everyone(label) if m[0] == 1 or self.active[m[1]]]
+        return len([m for m in there if m != without])
+
+    def label_of(self, member: Member) -> int | None:
+        return self.labels[member[1]] if member[0] == 0 else self.ghosts.get(member[1])
+
+    def nothing(self) -> Sums:
+        return np.zeros((self.dim, self.dim)), np.zeros(self.dim)
+
+    def sum_of(self, label: int, without: Member | None = None) -> Sums:
+        """What the members of a cluster, but one, lend it."""
+        S, b = self.nothing()
+        for member in self.everyone(label):
+            if member != without:
+                S, b = S + self.lent[member][0], b + self.lent[member][1]
+        return S, b
+
+    def soften(self, sums: Sums, scatter: float) -> Sums:
+        """What samples of scattered parameters tell of their mean."""
+        inverse = np.linalg.inv(np.eye(self.dim) + scatter * sums[0])
+        return inverse @ sums[0], inverse @ sums[1]
+
+    def lend(self, member: Member) -> None:
+        if member[0] == 0:
+            self.raw[member] = (self.gram[member[1]], self.b[member[1]])
+        self.lent[member] = self.soften(self.raw[member], self.scatter)
+        self.lent_at[member] = self.scatter
+
     def variance(self) -> float:
         """Noise variance, known or estimated."""
         if self.noise_scale is not None:
@@ -512,77 +633,294 @@ class ClusterMixture(Twin):
         errors = [error for one in self.errors for error in one]
         return (10 + sum(errors)) / (10 + len(errors))
 
-    def evidence(self, agents: Sequence[int]) -> float:
-        """Log marginal likelihood of the samples of some agents under one parameter, up to what cancels."""
-        pooled = self.statistics(agents)
-        form = float(pooled.b @ pooled.theta_hat) / (2 * self.variance())
-        return form - 0.5 * (pooled.logdet_A - self.dim * log(self.ridge))
+    def is_noise_known(self) -> bool:
+        return self.noise_scale is not None or sum(map(len, self.errors)) >= 100
 
-    def candidates(self, agent: int) -> list[tuple[int, list[int], float]]:
-        """Cluster, its other members, and its probability for an agent; −1 is a cluster of its own."""
-        found: list[tuple[int, list[int], float]] = []
-        for label in sorted({label for label in self.labels if label is not None}):
-            others = [other for other in self.members(label) if other != agent]
-            if others:
-                size = max(sum(self.active[other] for other in others), 1)
-                gain = self.evidence([*others, agent]) - self.evidence(others) - self.evidence([agent])
-                found.append((label, others, gain + log(size)))
-        found.append((-1, [], log(self.concentration)))
+    def evidence(self, sums: Sums) -> float:
+        """Log marginal likelihood of samples under one parameter, up to what cancels."""
+        A = self.ridge * np.eye(self.dim) + sums[0]
+        form = float(sums[1] @ np.linalg.solve(A, sums[1])) / (2 * self.variance())
+        return form - 0.5 * (float(np.linalg.slogdet(A)[1]) - self.dim * log(self.ridge))
+
+    def candidates(self, member: Member) -> list[tuple[int, Sums, float]]:
+        """Cluster, the sums of its other members, and its probability; −1 is a cluster of its own."""
+        mine = self.lent.get(member, self.nothing())
+        found: list[tuple[int, Sums, float]] = []
+        for label in self.used():
+            if [other for other in self.everyone(label) if other != member]:
+                S, b = rest = self.sum_of(label, without=member)
+                together = (S + mine[0], b + mine[1])
+                gain = self.evidence(together) - self.evidence(rest) - self.evidence(mine)
+                found.append((label, rest, gain + log(max(self.count(label, without=member), 1))))
+        found.append((-1, self.nothing(), log(self.concentration)))
         logs = np.array([weight for _, _, weight in found])
         weights = np.exp(logs - logs.max())
-        return [(k, who, float(p)) for (k, who, _), p in zip(found, weights / weights.sum(), strict=True)]
+        return [(k, rest, float(p)) for (k, rest, _), p in zip(found, weights / weights.sum(), strict=True)]
 
     def posterior(self, agent: int) -> dict[int, float]:
         """Probability of every cluster."""
-        return {label: chance for label, _, chance in self.candidates(agent) if chance > 0}
+        return {label: chance for label, _, chance in self.candidates((0, agent)) if chance > 0}
 
-    def components(self, agent: int) -> list[tuple[float, Statistics]]:
-        """The clusters that count in a choice, with the agent in them."""
-        kept = [(chance, others) for _, others, chance in self.candidates(agent) if chance >= 1e-3]
-        total = sum(chance for chance, _ in kept)
-        return [(chance / total, self.statistics([*others, agent])) for chance, others in kept]
+    # Choice
+
+    def model(self, rest: Sums, agent: int) -> Statistics:
+        """What an agent knows with a cluster's other members, whose parameters scatter around one."""
+        ridge = (self.ridge * np.eye(self.dim) + rest[0], rest[1])
+        S, b = self.soften(ridge, self.scatter)
+        return statistics_from_sums(S + self.gram[agent], b + self.b[agent], 0.0)
+
+    def components(self, agent: int) -> list[tuple[float, int, Statistics, Floats]]:
+        """The clusters that count in a choice: probability, label, model, and the design its width is of."""
+        kept = [(p, k, rest) for k, rest, p in self.candidates((0, agent)) if p >= 1e-3]
+        total = sum(p for p, _, _ in kept)
+        found = []
+        for p, label, (S, b) in kept:
+            members = sum(self.count(k) for k in self.used())
+            company, others = (1, members + 1) if label < 0 else (self.count(label), members)
+            lone = [a for a in range(self.n_agents) if self.labels[a] is None and a != agent]
+            theirs = [a for a in (self.members(label) if label >= 0 else []) if a != agent]
+            ahead = company / (others + self.concentration) * self.pending(lone) + self.pending(theirs)
+            wide = self.model((S + ahead, b), agent).A + self.pending([agent])
+            found.append((p / total, label, self.model((S, b), agent), wide))
+        return found
 
     def pooled(self, agent: int) -> Statistics:
         mixture = self.components(agent)
-        theta_hat = np.sum([p * one.theta_hat for p, one in mixture], axis=0)
-        return mixture[0][1]._replace(theta_hat=theta_hat)
+        theta_hat = np.sum([p * one.theta_hat for p, _, one, _ in mixture], axis=0)
+        return mixture[0][2]._replace(theta_hat=theta_hat)
 
     def select(self, agent: int, arms: Floats, t: int) -> int:
         mixture = self.components(agent)
-        p = np.array([chance for chance, _ in mixture])
-        means = np.array([arms @ one.theta_hat for _, one in mixture])
-        inner = np.array([[x @ np.linalg.inv(one.A) @ x for x in arms] for _, one in mixture])
+        p = np.array([chance for chance, _, _, _ in mixture])
+        means = np.array([arms @ one.theta_hat for _, _, one, _ in mixture])
+        zeta = self.alpha**2 * log(t + 1)
+        inner = []
+        for _, label, _, wide in mixture:
+            hidden = 0.0
+            if label >= 0:
+                norm, known = self.scales.get(label, (0.0, 0.0))
+                others = self.count(label, without=(0, agent))
+                size = max(self.scale, norm / max(known, 1.0)) * others / (others + 10)
+                hidden = max(0.0, self.ridge_bonus**2 * size * self.ridge**2 - zeta * self.ridge)
+            if self.ridge_bonus == 0:
+                hidden = 0.0
+            solved = np.linalg.solve(wide, arms.T).T
+            inner.append(zeta * np.sum(arms * solved, axis=1) + hidden * np.sum(solved**2, axis=1))
         mean = p @ means
         outer = p @ (means - mean) ** 2
-        values = mean + np.sqrt(self.alpha**2 * log(t + 1) * (p @ inner) + self.spread**2 * outer)
+        values = mean + np.sqrt(p @ np.array(inner) + self.spread**2 * outer)
         return int(np.argmax(values))
 
+    # Learning
+
     def observe(self, agent: int, x: Floats, reward: float, t: int) -> None:
-        before = self.statistics([agent])
+        before, label = self.statistics([agent]), self.labels[agent]
+        if self.drift:
+            self.watch(agent, np.array(x), float(reward))
         super().observe(agent, x, reward, t)
         if len(self.samples[agent]) > self.dim:
             error = reward - x @ before.theta_hat
             self.errors[agent].append(float(error**2 / (1 + x @ np.linalg.inv(before.A) @ x)))
+        self.lend((0, agent))
+        assert label == self.labels[agent]
+
+    def improbability(self, A: Floats, b: Floats, x: Floats, reward: float) -> float:
+        """−log of the density of a reward, but for a constant."""
+        spread = 1 + float(x @ np.linalg.solve(A, x))
+        error = reward - float(x @ np.linalg.solve(A, b))
+        return error**2 / (2 * self.variance() * spread) + 0.5 * log(spread)
+
+    def watch(self, agent: int, x: Floats, reward: float) -> None:
+        """Keep a sample among the last, and see whether the agent's cluster has moved."""
+        label, improbable = self.labels[agent], 0.5
+        if label is not None:
+            S, b = self.latest.get(label, self.nothing())
+            if self.is_noise_known():
+                model = self.model(self.sum_of(label, without=(0, agent)), agent)
+                improbable = self.improbability(model.A, model.b, x, reward)
+                lately = self.improbability(self.ridge * np.eye(self.dim) + S, b, x, reward)
+                cusum = max(0.0, self.cusum.get(label, 0.0) + improbable - lately)
+                if self.to_tend > 0:
+                    cusum = 0.0
+                elif cusum > 20:
+                    cusum = 0.0
+                    self.alarms[label] = self.alarms.get(label, 0) + 1
+                    self.to_tend = 2 * self.n_agents
+                self.cusum[label] = cusum
+            active = sum(self.active[other] for other in self.members(label))
+            fading = 1 - 1 / (16 * max(active, 1))
+            self.latest[label] = (fading * S + np.outer(x, x), fading * b + reward * x)
+        if len(self.recent[agent]) == 24:
+            oldest = self.recent[agent].pop(0)
+            self.past[agent].append((1.0, oldest[0], oldest[1]))
+        self.recent[agent].append((x, reward, improbable))
 
     def revise(self, agent: int, t: int) -> None:
-        self.draw(agent)
-        for _ in range(self.redraws if self.n_agents > 1 else 0):
-            others = [other for other in range(self.n_agents) if other != agent]
-            other = others[self.random.below(len(others))]
-            if self.active[other] and self.labels[other] is not None:
-                self.draw(other)
+        pulls = len(self.samples[agent])
+        if self.labels[agent] is not None:
+            if self.learns_scatter and pulls % (8 if pulls <= 64 else 32) == 0:
+                raw = (self.gram[agent], self.b[agent])
+                self.votes[agent] = [self.log_evidence(raw, scatter, agent) for scatter in self.grid]
+            if self.drift and pulls % 2 == 0 and self.is_noise_known():
+                self.look_for_change(agent, t)
+        self.keep_up()
+        for n in range(1 + (self.redraws if self.n_agents > 1 else 0)):
+            who = agent
+            if n > 0:
+                others = [other for other in range(self.n_agents) if other != agent]
+                who = others[self.random.below(len(others))]
+            if n == 0 or (self.active[who] and self.labels[who] is not None):
+                self.tend((0, who))
+                self.draw((0, who))
+            if n > 0 and who in self.ghosts:
+                self.tend((1, who))
+                if who in self.ghosts:
+                    self.draw((1, who))
 
-    def draw(self, agent: int) -> None:
-        """Draw an agent's cluster."""
-        found, u = self.candidates(agent), self.random.uniform()
+    def draw(self, member: Member) -> None:
+        """Draw a member's cluster."""
+        found, u = self.candidates(member), self.random.uniform()
         cumulative = np.cumsum([chance for _, _, chance in found])
         position = min(int(np.sum(cumulative <= u)), len(found) - 1)
-        if found[position][0] == self.labels[agent]:
+        if found[position][0] == self.label_of(member):
             return
-        self.labels[agent] = None
+        if member[0] == 0:
+            self.labels[member[1]] = None
+        else:
+            del self.ghosts[member[1]]
         self.dissolve()
-        free = min(set(range(self.n_agents)) - set(self.labels))
-        self.labels[agent] = free if position == len(found) - 1 else found[position][0]
+        free = min(set(range(2 * self.n_agents)) - set(self.used()))
+        label = free if position == len(found) - 1 else found[position][0]
+        if member[0] == 0:
+            self.labels[member[1]] = label
+        else:
+            self.ghosts[member[1]] = label
+        self.heeded[member] = self.alarms.get(label, 0)
+
+    # Scatter
+
+    def log_evidence(self, raw: Sums, scatter: float, agent: int) -> float:
+        """Log evidence of samples as those of one agent in place of this one."""
+        S, b = raw
+        spread = np.eye(self.dim) + scatter * S
+        data = self.soften(raw, scatter)
+        logs, n = [log(self.concentration) + self.evidence(data)], 0
+        for label in self.used():
+            if [other for other in self.everyone(label) if other != (0, agent)]:
+                rest, others = self.sum_of(label, without=(0, agent)), self.count(label, without=(0, agent))
+                gain = self.evidence((rest[0] + data[0], rest[1] + data[1])) - self.evidence(rest)
+                logs.append(gain + log(max(others, 1)))
+                n += others
+        form = scatter * float(b @ np.linalg.solve(spread, b)) / (2 * self.variance())
+        own = form - 0.5 * float(np.linalg.slogdet(spread)[1])
+        return own + float(np.logaddexp.reduce(logs)) - log(n + self.concentration)
+
+    def keep_up(self) -> None:
+        """What has to be done now and then."""
+        self.rounds_kept_up += 1
+        if self.learns_scatter and self.rounds_kept_up % self.n_agents == 0:
+            tally = np.sum(self.votes, axis=0) - 5 * np.abs(np.arange(len(self.grid)) - 2)
+            now, best = self.grid.index(self.scatter), int(np.argmax(tally))
+            if best != now:
+                self.scatter = self.grid[now + (1 if best > now else -1)]
+                self.to_tend = (2 if self.drift else 1) * self.n_agents
+        for _ in range(min(8, self.to_tend)):
+            self.cursor = (self.cursor + 1) % ((2 if self.drift else 1) * self.n_agents)
+            self.to_tend -= 1
+            self.tend(divmod(self.cursor, self.n_agents))
+        if self.ridge_bonus > 0 and self.rounds_kept_up % 16 == 0 and self.used():
+            self.measure(self.used()[self.rounds_kept_up // 16 % len(self.used())])
+
+    def measure(self, label: int) -> None:
+        """Compute how large a cluster's estimate is, and that of all on average."""
+        S, b = self.sum_of(label)
+        inverse = np.linalg.inv(self.ridge * np.eye(self.dim) + S)
+        norm = float(np.sum((inverse @ b) ** 2))
+        self.scales[label] = (norm, self.dim - self.ridge * float(np.trace(inverse)))
+        sizes = {k: self.count(k) for k in self.used()}
+        norms = sum(size * self.scales.get(k, (0.0, 0.0))[0] for k, size in sizes.items())
+        known = sum(size * self.scales.get(k, (0.0, 0.0))[1] for k, size in sizes.items())
+        self.scale = norms / (1 + known)
+
+    def tend(self, member: Member) -> None:
+        """Bring what a member lends up to date with its cluster's alarms and with the scatter."""
+        label, agent = self.label_of(member), member[1]
+        if label is None:
+            return
+        if self.heeded.get(member, 0) != self.alarms.get(label, 0):
+            if member[0] == 1:
+                del self.ghosts[agent]
+                self.dissolve()
+                return
+            self.heeded[member] = self.alarms.get(label, 0)
+            before = len(self.samples[agent]) - len(self.recent[agent])
+            self.past[agent] = [(0.5 * weight, x, y) for weight, x, y in self.past[agent]]
+            self.rebuild(agent, before // 2)
+            self.lend(member)
+        elif self.lent_at[member] != self.scatter:
+            self.lend(member)
+
+    # Agents that change
+
+    def rebuild(self, agent: int, before: int) -> None:
+        """Sum an agent's samples from what is kept of them; `before` is how many old ones count as."""
+        self.gram[agent], self.b[agent] = self.nothing()
+        for weight, x, y in [*self.past[agent], *((1.0, x, y) for x, y, _ in self.recent[agent])]:
+            self.gram[agent] = self.gram[agent] + weight * np.outer(x, x)
+            self.b[agent] = self.b[agent] + weight * y * x
+        self.samples[agent] = self.samples[agent][-len(self.recent[agent]) - before :]
+
+    def split(self, agent: int, n: int) -> tuple[Sums, Sums]:
+        """Sums of an agent's samples before its last n, and of these."""
+        older, newer = self.nothing(), self.nothing()
+        recent = [(1.0, x, y) for x, y, _ in self.recent[agent]]
+        for weight, x, y in self.past[agent] + recent[: len(recent) - n]:
+            older = (older[0] + weight * np.outer(x, x), older[1] + weight * y * x)
+        for _, x, y in recent[len(recent) - n :]:
+            newer = (newer[0] + np.outer(x, x), newer[1] + y * x)
+        return older, newer
+
+    def gain(self, agent: int, n: int) -> float:
+        """Log Bayes factor for a change before an agent's last n samples."""
+        older, newer = self.split(agent, n)
+        whole = (older[0] + newer[0], older[1] + newer[1])
+        parts = [self.log_evidence(part, self.scatter, agent) for part in (older, newer)]
+        return sum(parts) - self.log_evidence(whole, self.scatter, agent)
+
+    def look_for_change(self, agent: int, t: int) -> None:
+        """Test whether an agent has changed; if so, let it forget what was before."""
+        memory = 1.5 * self.n_agents
+        self.rate = [(1 - 1 / memory) * self.rate[0] + 1, (1 - 1 / memory) * self.rate[1]]
+        threshold = min(9.0, -log((exp(-9) * memory + self.rate[1]) / (memory + self.rate[0])))
+        excess = np.cumsum([improbable - 0.5 for _, _, improbable in reversed(self.recent[agent])])
+        if not np.any(excess[4:] > threshold - 3):
+            return
+        kept, pulls = len(self.recent[agent]), len(self.samples[agent])
+        tried = [n for n in (24, 17, 12, 8, 5) if n <= kept and pulls - n >= 5]
+        gains = [self.gain(agent, n) for n in tried]
+        if not tried or max(gains) <= threshold:
+            return
+        self.rate[1] += 1
+        best = tried[int(np.argmax(gains))]
+        longer = {24: pulls - 4, 17: 24, 12: 17, 8: 12, 5: 8}[best] - 1
+        shorter = {24: 17, 17: 12, 12: 8, 8: 5, 5: 2}[best] + 1
+        dated = list(range(shorter, min(kept, longer) + 1))
+        self.forget(agent, dated[int(np.argmax([self.gain(agent, n) for n in dated]))], t)
+
+    def forget(self, agent: int, n: int, t: int) -> None:
+        """Let an agent keep only its last n samples; what was before becomes its ghost."""
+        label = self.labels[agent]
+        assert label is not None
+        self.ghosts.pop(agent, None)
+        self.raw[1, agent], _ = self.split(agent, n)
+        self.lend((1, agent))
+        self.ghosts[agent] = label
+        self.dissolve()
+        self.heeded[1, agent] = self.alarms.get(label, 0)
+        self.past[agent], self.recent[agent] = [], self.recent[agent][-n:]
+        self.rebuild(agent, 0)
+        self.lend((0, agent))
+        self.forgot[agent] = t
 
 
 class CLUB(EdgeTwin):
@@ -774,11 +1112,15 @@ def run(
     arms: Floats | Callable[[int], Floats],
     mean_rewards: Callable[[int, int], Floats],
     noise: Sequence[float] | Floats,
+    delays: Sequence[int] | Ints | None = None,
 ) -> Run:
     """Simulate: in round t = 1, 2, … all selects, then all observes, then all revises.
 
-    `mean_rewards(agent, t)` gives the mean of every arm, (K,); `noise` has one entry per event.
+    `mean_rewards(agent, t)` gives the mean of every arm, (K,); `noise` has one entry per event, and so have
+    `delays`, the rounds after its own at whose end a reward is observed.
     """
+    due: dict[int, list[tuple[int, int, Floats, float]]] = {}
+    waiter: Any = twin  # has `expect` where rewards are late
     agents: list[int] = []
     choices: list[int] = []
     rewards: list[float] = []
@@ -792,10 +1134,18 @@ def run(
             reward = float(means[choice] + noise[len(rewards)])
             total += float(max(means) - means[choice])
             agents.append(agent)
+            late = 0 if delays is None else int(delays[len(rewards)])
+            due.setdefault(t + late, []).append((len(rewards), agent, arms_now[choice], reward))
+            if late:
+                waiter.expect(agent, arms_now[choice], 1)
             choices.append(choice)
             rewards.append(reward)
-            twin.observe(agent, arms_now[choice], reward, t)
-        for agent in pulling:
+        arrived = sorted(due.pop(t, []), key=lambda pull: pull[0])
+        for event, agent, x, reward in arrived:
+            if delays is not None and delays[event] > 0:
+                waiter.expect(agent, x, -1)
+            twin.observe(agent, x, reward, t)
+        for _, agent, _, _ in arrived:
             twin.revise(agent, t)
         regret.append(total)
     return Run(

@@ -26,14 +26,16 @@ def both(name: str, environment: Environment, alpha: float, seed: int, **own: An
 
 
 def play_both(
-    policy: Any, twin: Any, environment: Environment, pulling: str, horizon: int, seed: int
+    policy: Any, twin: Any, environment: Environment, pulling: str, horizon: int, seed: int, delay: Any = 0
 ) -> None:
     schedule: Any = pulling
     if pulling == SCHEDULE:
         rng = np.random.default_rng(seed)
         n = environment.n_agents
         schedule = [rng.permutation(n)[: rng.integers(0, n + 1)] for _ in range(horizon)]
-    trace = shoal.simulate(policy, environment, horizon=horizon, seed=seed, pulling=schedule, points=7)
+    trace = shoal.simulate(
+        policy, environment, horizon=horizon, seed=seed, pulling=schedule, points=7, delay=delay
+    )
     if pulling == ASYNCHRONOUS:
         schedule = [[agent] for agent in trace.agents]
     elif pulling == SYNCHRONOUS:
@@ -45,9 +47,12 @@ def play_both(
     def means(agent: int, t: int) -> Any:
         return environment.rewards_in(arms(t)[None], np.array([t]), np.array([agent]), first=t)[0]
 
-    _, noise_source = (np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(2))
+    _, noise_source, lateness = (
+        np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(3)
+    )
     noise = environment.noise_scale * noise_source.standard_normal(len(trace.agents))
-    naive = reference.run(twin, schedule, arms, means, noise)
+    delays = None if delay == 0 else lateness.integers(delay[1], delay[2] + 1, size=len(trace.agents))
+    naive = reference.run(twin, schedule, arms, means, noise, delays)
     assert np.array_equal(trace.agents, naive.agents)
     assert np.array_equal(trace.choices, naive.choices)
     np.testing.assert_allclose(trace.rewards, naive.rewards, rtol=1e-12)
@@ -74,6 +79,8 @@ def same_posteriors(policy: Any, twin: Any) -> None:
     """Clusters, their probabilities and the noise of a mixture and its twin."""
     assert policy.labels.tolist() == [-1 if label is None else label for label in twin.labels]
     assert policy.noise_variance == pytest.approx(twin.variance(), rel=1e-9)
+    assert policy.scatter == twin.scatter
+    assert policy.forgot.tolist() == twin.forgot
     for agent in policy.agents:
         ours, theirs = policy.posterior(agent), twin.posterior(agent)
         assert list(ours) == list(theirs)
@@ -197,7 +204,10 @@ def test_agents_that_come_and_go(name: str, seed: int) -> None:
                 theta_star[newcomer] = theta_star[newcomer % 9]
                 if name == "dynucb":
                     twin.labels[newcomer] = int(policy.labels[newcomer])
-        if hasattr(policy.state, "sizes"):
+        if name == "cluster_mixture":
+            there = np.bincount(policy.labels[policy.agents][policy.labels[policy.agents] >= 0], minlength=1)
+            assert np.array_equal(policy.state.pool.clusters.sizes[0, : len(there)], there)
+        elif hasattr(policy.state, "sizes"):
             count = {label: 0 for label in range(len(policy.state.sizes))}
             waiting = dict(count)
             for i in policy.agents[policy.labels[policy.agents] >= 0]:
@@ -230,3 +240,46 @@ def test_cmlb_counts_only_agents_that_are_there() -> None:
         policy.update(agent, np.array([1.0]), 1.0 if agent < 2 else -1.0)
     assert list(policy.neighbors(0)) == [0, 1]
     assert list(policy.neighbors(4)) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_late_rewards(name: str) -> None:
+    """Rewards up to 40 rounds late: the same choices, and the same pulls are waited for."""
+    environment = shoal.SyntheticClusters(8, 3, 2, 1.2, seed=2)
+    policy, twin = both(name, environment, 0.5, 1, **own_parameters(name, environment, 0.6))
+    play_both(policy, twin, environment, ASYNCHRONOUS, 350, seed=3, delay=("uniform", 0, 40))
+    assert not policy.pending.any()  # what was still due at the end never comes
+
+
+@pytest.mark.parametrize("delay", [0, ("uniform", 0, 30)])
+@pytest.mark.parametrize("own", [{}, {"scatter": 0.0}, {"scatter": 0.02, "drift": False, "ridge_bonus": 0.0}])
+def test_a_mixture_of_agents_that_change(own: dict[str, Any], delay: Any) -> None:
+    """Agents change clusters half-way: found in the same rounds, with the same ghosts left behind."""
+    environment = shoal.ChangingAgents(9, 3, 3, 1.4, change_after=450, noise_scale=0.4, seed=3)
+    policy, twin = both("cluster_mixture", environment, 0.5, 2, concentration=2.0, ridge=0.7, **own)
+    play_both(policy, twin, environment, ASYNCHRONOUS, 900, seed=4, delay=delay)
+    if own.get("drift", True):
+        assert (policy.forgot > 450).sum() >= 3
+        ghosts = policy.state.pool.members.labels[1]
+        assert {agent: int(ghosts[agent]) for agent in np.flatnonzero(ghosts >= 0)} == twin.ghosts
+        assert twin.ghosts
+
+
+def test_a_mixture_whose_clusters_move() -> None:
+    """All parameters turn by 180°: alarms, samples that lose half their weight, ghosts that go."""
+    rng, d = np.random.default_rng(0), 3
+    policy = shoal.ClusterMixture(6, d, noise_scale=0.5, seed=1)
+    twin = reference.ClusterMixture(6, d, noise_scale=0.5, seed=1)
+    for t in range(1, 801):
+        agent, angle = int(rng.integers(6)), np.pi * max(0.0, t - 200) / 200
+        theta = 2.0 * np.array([np.cos(angle), np.sin(angle), 0.3 * (agent % 2)])
+        arms = rng.standard_normal((5, d))
+        choice = policy.select(agent, arms)
+        assert choice == twin.select(agent, arms, t)
+        reward = float(arms[choice] @ theta + 0.5 * rng.standard_normal())
+        policy.update(agent, arms[choice], reward)
+        twin.observe(agent, arms[choice], reward, t)
+        twin.revise(agent, t)
+        assert policy.pulls.tolist() == [len(one) for one in twin.samples]
+    same_posteriors(policy, twin)
+    assert max(twin.alarms.values(), default=0) > 0 or max(twin.forgot) > 0

@@ -47,6 +47,7 @@ def test_arms_scatter_around_the_parameters() -> None:
         lambda seed: shoal.GaussianClusters(9, 4, 3, seed=seed),
         lambda seed: shoal.ChangingArms(9, 4, 3, seed=seed),
         lambda seed: shoal.ChangingAgents(9, 4, 3, 0.7, change_after=7, seed=seed),
+        lambda seed: shoal.JumpingAgents(9, 4, 3, 0.7, last_jump=7, seed=seed),
         lambda seed: shoal.Continuum(9, 4, seed=seed),
     ],
 )
@@ -108,6 +109,46 @@ def test_changing_agents_deal_out_their_parameters_anew_after_the_change() -> No
     means = environment.rewards_in(environment.arms_in(19, 21), rounds, agents, first=19)
     expected = [before[0], before[3], before[29], after[29]]
     np.testing.assert_allclose(means, np.array(expected) @ environment.arms.T, atol=1e-12)
+
+
+def test_agents_that_jump() -> None:
+    environment = shoal.JumpingAgents(50, 6, 3, 1.0, last_jump=100, share=0.3, seed=4)
+    still = shoal.SyntheticClusters(50, 6, 3, 1.0, seed=4)
+    assert environment.labels is None
+    assert np.array_equal(environment.arms, still.arms)
+    assert (environment.jumps_after <= 100).sum() == 15
+    for agent in range(50):
+        rounds, who = np.arange(1, 151), np.full(150, agent)
+        means = environment.rewards_in(environment.arms[None], rounds, who, first=1)
+        after = int(environment.jumps_after[agent])
+        np.testing.assert_array_equal(means[:after], np.tile(still.mean_rewards[agent], (min(after, 150), 1)))
+        if after <= 100:
+            assert not np.array_equal(means[after], still.mean_rewards[agent])
+            assert (np.abs(still.mean_rewards - means[after]).max(axis=1) == 0).any()  # one of the others'
+            assert (means[after:] == means[after]).all()
+    with pytest.raises(ValueError, match="n_clusters must be at least 2"):
+        shoal.JumpingAgents(5, 3, 1, 1.0, last_jump=9)
+
+
+@pytest.mark.parametrize("dim", [4, 5])
+def test_clusters_that_turn(dim: int) -> None:
+    """Lengths and angles between clusters stay; after two quarters a parameter is the opposite."""
+    environment = shoal.RotatingClusters(9, dim, 3, 1.0, quarter_turn=100, seed=2)
+    theta = environment.theta_star
+    assert theta is not None
+    assert environment.labels is None
+    agents = np.repeat([0, 4, 8], 4)
+    rounds = np.tile([50, 100, 200, 400], 3)
+    means = environment.rewards_in(environment.arms[None], rounds, agents, first=1)
+    found = np.linalg.lstsq(environment.arms, means.T, rcond=None)[0].T.reshape(3, 4, dim)
+    for quarter in range(4):
+        np.testing.assert_allclose(
+            found[:, quarter] @ found[:, quarter].T, theta[[0, 4, 8]] @ theta[[0, 4, 8]].T, atol=1e-12
+        )
+    np.testing.assert_allclose(found[:, 3], theta[[0, 4, 8]], atol=1e-12)
+    if dim == 4:
+        np.testing.assert_allclose(found[:, 2], -theta[[0, 4, 8]], atol=1e-12)
+        np.testing.assert_allclose(np.sum(found[:, 1] * theta[[0, 4, 8]], axis=1), 0.0, atol=1e-12)
 
 
 def test_a_continuum_is_a_line_with_arms_along_it() -> None:

@@ -295,3 +295,89 @@ def test_bass_lies_between_oracle_and_independent() -> None:
     oracle = min(mean_regret("oracle", alpha) for alpha in alphas)
     bass_regret = mean_regret("bass", 0.3, delta=0.1)
     assert oracle < bass_regret < independent / 2
+
+
+# Late rewards
+
+
+def test_no_delay_is_no_delay() -> None:
+    plain = shoal.simulate(bass(), world(), horizon=300, seed=3)
+    for none in (0, ("uniform", 0, 0), ("geometric", 0.0), lambda rounds, agents, rng: 0 * rounds):
+        assert_same(plain, shoal.simulate(bass(), world(), horizon=300, seed=3, delay=none))
+
+
+def test_late_rewards_for_plain_policies_and_ours_alike() -> None:
+    for delay in (7, ("uniform", 3, 60), ("geometric", 20)):
+        ours = shoal.simulate(
+            shoal.CLUB(10, 4, alpha=0.3, gamma=0.5), world(), horizon=300, seed=3, delay=delay
+        )
+        inner = shoal.CLUB(10, 4, alpha=0.3, gamma=0.5)
+        plain = shoal.simulate(Plain(inner), world(), horizon=300, seed=3, delay=delay)
+        assert np.array_equal(ours.agents, plain.agents)  # draws do not depend on the delay
+        assert inner.rounds == inner.pulls.sum() < 300  # what is still due at the end is never learned
+
+
+def test_rewards_are_learned_in_the_order_of_their_pulls_when_due() -> None:
+    class Recorder:
+        def __init__(self) -> None:
+            self.clock, self.learned = 0, list[tuple[int, int, float]]()
+
+        def select(self, agent: int, arms: Any) -> int:
+            self.clock += 1
+            return agent % len(arms)
+
+        def update(self, agent: int, x: Any, reward: float) -> None:
+            self.learned.append((self.clock, agent, reward))
+
+    def delay(rounds: Any, agents: Any, rng: np.random.Generator) -> Any:
+        return rng.integers(0, 5, len(rounds)) * (agents % 2)
+
+    policy = Recorder()
+    trace = shoal.simulate(policy, world(), horizon=200, seed=1, delay=delay)
+    waits = delay(
+        np.arange(1, 201), trace.agents, np.random.default_rng(np.random.SeedSequence(1).spawn(3)[2])
+    )
+    due = sorted((t + 1 + int(waits[t]), t) for t in range(200) if t + 1 + waits[t] <= 200)
+    assert policy.learned == [(when, trace.agents[t], trace.rewards[t]) for when, t in due]
+
+
+def test_delays_over_blocks_and_changing_arms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arms of earlier blocks are gone when their rewards come."""
+    arms = shoal.ChangingArms(6, 3, 2, seed=0)
+    whole = shoal.simulate(
+        shoal.Independent(6, 3, alpha=0.5), arms, horizon=300, seed=0, delay=("uniform", 0, 90)
+    )
+    monkeypatch.setattr(simulation, "BLOCK_EVENTS", 16)
+    parts = shoal.simulate(
+        shoal.Independent(6, 3, alpha=0.5), arms, horizon=300, seed=0, delay=("uniform", 0, 90)
+    )
+    assert_same(whole, parts)
+
+
+def test_everyone_waits_and_is_told_at_once() -> None:
+    policy = shoal.Independent(10, 4, alpha=0.3)
+    trace = shoal.simulate(policy, world(), horizon=30, seed=3, pulling="synchronous", delay=10)
+    assert policy.pulls.tolist() == [20] * 10
+    assert not policy.pending.any()
+    assert len(trace.rewards) == 300
+
+
+@pytest.mark.parametrize(
+    ("delay", "message"),
+    [
+        (-1, "delay must be an integer of at least 0, got -1"),
+        (1.5, "delay must be an integer of at least 0, got 1.5"),
+        ("long", "delay must be a number of rounds"),
+        (("uniform", 1), "delay must be a number of rounds"),
+        (("uniform", 5, 2), "delay's low must be at most its high"),
+        (("uniform", 0.5, 2), "delay's low must be an integer"),
+        (("geometric", -1.0), "delay's mean must be a finite number"),
+        (("poisson", 3), "delay must be a number of rounds"),
+        (lambda rounds, agents, rng: [1], "delay must give 9 integers of at least 0"),
+        (lambda rounds, agents, rng: 0.5 * rounds, "delay must give 9 integers of at least 0"),
+        (lambda rounds, agents, rng: -rounds, "delay must give 9 integers of at least 0"),
+    ],
+)
+def test_bad_delays(delay: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        shoal.simulate(bass(), world(), horizon=9, seed=0, delay=delay)

@@ -79,7 +79,7 @@ class Field:
     nan: bool = False
     """Whether NaN is a value."""
     own: bool = False
-    """Whether entry i may be −1 − i: alone."""
+    """Whether entry i (of each row) may be −1 − i: alone."""
     dtype: Any = None
     """Type of the entries; by default as the annotation says."""
     count: str = ""
@@ -284,7 +284,7 @@ def problem(leaf: Leaf, array: AnyArray, sizes: Sizes) -> str:
         return f"holds the byte {largest} as a truth value" if largest > 1 else ""
     low, below = leaf.field.low, leaf.below(sizes)
     if leaf.field.own:
-        array = np.where(array == -1 - np.arange(len(array)), 0, array)
+        array = np.where(array == -1 - np.arange(array.shape[-1]), 0, array)
     least, greatest = array.min(), array.max()
     if array.dtype.kind == "f":
         if leaf.field.nan:

@@ -6,7 +6,7 @@ events, so that policies are compared on the same draws.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from shoal.kernels.compiled import compiled
 from shoal.kernels.graphs import count_edges, pairs_within, separation_times
 from shoal.metrics import f1_of_counts
 from shoal.policies.base import Policy
-from shoal.policies.steps import choose, observe, revise
+from shoal.policies.steps import choose, expect, observe, revise
 from shoal.types import Integers, Matrix, Tensor, Vector
 
 BLOCK_EVENTS = 8192
@@ -28,6 +28,9 @@ PullingWord = Literal["asynchronous", "synchronous", "zipf"]
 """The words for who pulls when; see `simulate`."""
 
 Pulling = str | Sequence[int] | Sequence[Sequence[int]] | Integers
+
+Delay = int | Sequence[str | float] | Callable[[Integers, Integers, np.random.Generator], Integers]
+"""How late rewards are; see `simulate`."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -86,6 +89,7 @@ def simulate(
     horizon: int,
     seed: int,
     pulling: Pulling = "asynchronous",
+    delay: Delay = 0,
     points: int = 200,
     progress: Callable[[int], None] | None = None,
 ) -> Trace:
@@ -105,6 +109,11 @@ def simulate(
         One agent drawn uniformly per round; every agent in every round; one agent per round, drawn with
         probability proportional to 1/rank, where the seed ranks the agents at random; or, for each round, an
         agent or a sequence of distinct agents. In a round all choices precede all updates.
+    delay : int, ("uniform", low, high), ("geometric", mean) or a function
+        Rounds after its own that a pull's reward is learned, at their end: a number, or drawn for each pull
+        from the integers `low`, …, `high`, or geometrically with that mean, or `delay(rounds, agents, rng)`,
+        which gives an integer for each pull from arrays of its round (from 1) and agent. Rewards are learned
+        in the order of their pulls; those still due at the end never are.
     points : int
         Number of rounds, evenly spread and ending with the last, after which the graph is looked at.
     progress : callable, optional
@@ -126,8 +135,11 @@ def simulate(
             "seed must be an integer, got None: a run without a seed cannot be compared or repeated"
         )
     _check_fit(policy, environment)
-    order, noise_source = (np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(2))
+    order, noise_source, lateness = (
+        np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(3)
+    )
     offsets, agents = _draw_schedule(pulling, environment.n_agents, horizon, order)
+    late = _draw_delays(delay, offsets, agents, environment.dim, lateness)
 
     choices = np.zeros(len(agents), dtype=np.int64)
     rewards = np.zeros(len(agents))
@@ -154,18 +166,18 @@ def simulate(
         marks = np.flatnonzero((recorded > start) & (recorded <= stop))
         for begin, end in zip([start, *recorded[marks]], [*recorded[marks], stop], strict=True):
             if begin < end:
-                here = slice(offsets[begin], offsets[end])
-                there = slice(offsets[begin] - first_event, offsets[end] - first_event)
+                here = slice(offsets[begin] - first_event, offsets[end] - first_event)
                 play_block(
                     policy,
-                    offsets[begin : end + 1] - offsets[begin],
-                    agents[here],
+                    offsets[begin : end + 1],
+                    agents,
                     arms[begin - start : end - start] if len(arms) > 1 else arms,
-                    means[there],
-                    by_arm[there],
-                    noise[there],
-                    choices[here],
-                    rewards[here],
+                    means[here],
+                    by_arm[here],
+                    noise[here],
+                    late._replace(offsets=late.offsets[begin : end + 1]),
+                    choices,
+                    rewards,
                     regret[begin:end],
                 )
                 if progress is not None:
@@ -173,9 +185,22 @@ def simulate(
             if mark < len(recorded) and recorded[mark] == end:
                 f1[mark], edges[mark], communication[mark] = _look_at(policy, labels, true_edges)
                 mark += 1
+    _stop_waiting(policy, agents, late)
     np.cumsum(regret, out=regret)
     cuts, n_agents = getattr(policy, "cuts", None), environment.n_agents
     return Trace(agents, choices, rewards, regret, recorded, f1, edges, communication, cuts, n_agents)
+
+
+class Late(NamedTuple):
+    """When rewards are learned, and the arms of pulls whose rewards are still due."""
+
+    delays: Integers  # (events,) rounds that each reward is late
+    due: Integers  # (arrivals,) pulls in the order in which their rewards are learned
+    offsets: Integers  # (rounds + 1,) where each round's begin in `due`
+    slots: Integers  # (events,) row of `arms` that a pull holds, −1 if none; (0,) where no reward is late
+    arms: Matrix  # (most pulls pending at once, d)
+    free: Integers  # rows of `arms` that no pull holds
+    n_free: Integers  # (1,) how many of them
 
 
 def recorded_rounds(horizon: int, points: int) -> Integers:
@@ -192,28 +217,61 @@ def play(
     means: Matrix,
     by_arm: Matrix,
     noise: Vector,
+    late: Late,
     choices: Integers,
     rewards: Vector,
     regret: Vector,
 ) -> None:
-    """Play consecutive rounds into the last three arrays; round r is `offsets[r]`, …, `offsets[r+1] − 1`."""
-    clock = state.common.clock
+    """Play consecutive rounds into the last three arrays; round r is `offsets[r]`, …, `offsets[r+1] − 1`.
+
+    Agents, choices and rewards are those of the whole run; `means`, `by_arm` and `noise` start
+    with these rounds.
+    """
+    clock, first = state.common.clock, offsets[0]
     for r in range(offsets.shape[0] - 1):
         t = clock[0] + 1
         choosable = arms[r if arms.shape[0] > 1 else 0]
         for event in range(offsets[r], offsets[r + 1]):
             choices[event] = choose(state, agents[event], choosable, t)
         for event in range(offsets[r], offsets[r + 1]):
-            k = choices[event]
-            rewards[event] = by_arm[event, k] + noise[event]
-            best = means[event, 0]
+            k, mean = choices[event], means[event - first]
+            rewards[event] = by_arm[event - first, k] + noise[event - first]
+            best = mean[0]
             for other in range(1, means.shape[1]):
-                best = max(best, means[event, other])
-            regret[r] += best - means[event, k]
-            observe(state, agents[event], choosable[k], rewards[event], t)
-        for event in range(offsets[r], offsets[r + 1]):
-            revise(state, agents[event], t)
+                best = max(best, mean[other])
+            regret[r] += best - mean[k]
+            if late.delays[event] > 0:
+                hold(late, event, choosable[k])
+                expect(state, agents[event], choosable[k], 1)
+        for n in range(late.offsets[r], late.offsets[r + 1]):
+            event = late.due[n]
+            is_late = late.delays[event] > 0
+            x = late.arms[late.slots[event]] if is_late else choosable[choices[event]]
+            if is_late:
+                expect(state, agents[event], x, -1)
+                release(late, event)
+            observe(state, agents[event], x, rewards[event], t)
+        for n in range(late.offsets[r], late.offsets[r + 1]):
+            revise(state, agents[late.due[n]], t)
         clock[0] = t
+
+
+@compiled
+def hold(late: Late, event: int, x: Vector) -> None:
+    """Keep the arm of a pull until its reward is due: by then the round's arms may be gone."""
+    late.n_free[0] -= 1
+    slot = late.free[late.n_free[0]]
+    late.slots[event] = slot
+    for m in range(x.shape[0]):
+        late.arms[slot, m] = x[m]
+
+
+@compiled
+def release(late: Late, event: int) -> None:
+    """Give the row of a pull's arm to others."""
+    late.free[late.n_free[0]] = late.slots[event]
+    late.n_free[0] += 1
+    late.slots[event] = -1
 
 
 def _runs_compiled(policy: Any) -> bool:
@@ -223,8 +281,9 @@ def _runs_compiled(policy: Any) -> bool:
 
 
 def _play_compiled(policy: Any, *block: Any) -> None:
+    offsets, late = block[0], block[6]
     with policy.lock:
-        policy.reserve(len(block[1]))
+        policy.reserve(max(int(offsets[-1] - offsets[0]), int(late.offsets[-1] - late.offsets[0])))
         play(policy.state, *block)
 
 
@@ -236,6 +295,7 @@ def _play_plain(
     means: Matrix,
     by_arm: Matrix,
     noise: Vector,
+    late: Late,
     choices: Integers,
     rewards: Vector,
     regret: Vector,
@@ -249,10 +309,28 @@ def _play_plain(
                 raise ValueError(f"select must return an arm in 0, …, {len(choosable) - 1}, got {k}")
             choices[event] = k
         for event in events:
-            k = choices[event]
-            rewards[event] = by_arm[event, k] + noise[event]
-            regret[r] += means[event].max() - means[event, k]
-            policy.update(int(agents[event]), choosable[k], float(rewards[event]))
+            k, mean = choices[event], means[event - offsets[0]]
+            rewards[event] = by_arm[event - offsets[0], k] + noise[event - offsets[0]]
+            regret[r] += mean.max() - mean[k]
+            if late.delays[event] > 0:
+                hold(late, event, choosable[k])
+                if hasattr(policy, "begin"):
+                    policy.begin(int(agents[event]), choosable[k])
+        for event in late.due[late.offsets[r] : late.offsets[r + 1]]:
+            agent, reward = int(agents[event]), float(rewards[event])
+            if late.delays[event] == 0:
+                policy.update(agent, choosable[choices[event]], reward)
+            else:
+                x = late.arms[late.slots[event]].copy()
+                policy.update(agent, x, reward, **({"begun": True} if hasattr(policy, "begin") else {}))
+                release(late, event)
+
+
+def _stop_waiting(policy: Any, agents: Integers, late: Late) -> None:
+    """Let a policy expect no more rewards: those still due at the end never come."""
+    if hasattr(policy, "cancel"):
+        for event in np.flatnonzero(late.slots >= 0):
+            policy.cancel(int(agents[event]), late.arms[late.slots[event]].copy())
 
 
 def _blocks(offsets: Integers, events: int) -> Iterator[tuple[int, int]]:
@@ -293,6 +371,70 @@ def _draw_schedule(
             )
     offsets = np.concatenate([[0], np.cumsum([len(entry) for entry in rounds])]).astype(np.int64)
     return offsets, np.concatenate(rounds).astype(np.int64)
+
+
+def _draw_delays(
+    delay: Delay, offsets: Integers, agents: Integers, dim: int, rng: np.random.Generator
+) -> Late:
+    """When each pull's reward is learned."""
+    events, horizon = len(agents), len(offsets) - 1
+    rounds = np.repeat(np.arange(horizon) + 1, np.diff(offsets))
+    delays = _delays(delay, rounds, agents, rng)
+    arrival = np.minimum(rounds + np.minimum(delays, horizon), horizon + 1)
+    due = np.argsort(arrival, kind="stable")
+    arrivals = np.cumsum(np.bincount(arrival, minlength=horizon + 2)[1 : horizon + 1])
+    begun = np.cumsum(np.bincount(rounds[delays > 0], minlength=horizon + 2)[1 : horizon + 1])
+    ended = np.cumsum(np.bincount(arrival[delays > 0], minlength=horizon + 2)[1 : horizon + 1])
+    room = int(np.max(begun - np.concatenate([[0], ended[:-1]]), initial=0))
+    return Late(
+        delays=delays,
+        due=due[: arrivals[-1]],
+        offsets=np.concatenate([[0], arrivals]),
+        slots=np.full(events if room else 0, -1),
+        arms=np.zeros((room, dim)),
+        free=np.arange(room),
+        n_free=np.array([room]),
+    )
+
+
+def check_delay(delay: Any) -> None:
+    """Raise a ValueError if `delay` is none of what `simulate` accepts."""
+    if callable(delay):
+        return
+    if isinstance(delay, Sequence) and not isinstance(delay, str):
+        match list(delay):
+            case ["uniform", low, high]:
+                low, high = (validation.natural(f"delay's {n}", v) for n, v in (("low", low), ("high", high)))
+                if low > high:
+                    raise ValueError(f"delay's low must be at most its high, got {delay!r}")
+                return
+            case ["geometric", mean]:
+                validation.number("delay's mean", mean, low=0.0)
+                return
+    elif not isinstance(delay, str):
+        validation.natural("delay", delay)
+        return
+    raise ValueError(
+        "delay must be a number of rounds, ('uniform', low, high), ('geometric', mean) or a function, "
+        f"got {delay!r}"
+    )
+
+
+def _delays(delay: Any, rounds: Integers, agents: Integers, rng: np.random.Generator) -> Integers:
+    check_delay(delay)
+    if callable(delay):
+        given = np.asarray(delay(rounds, agents, rng))
+        if given.shape != rounds.shape or not np.issubdtype(given.dtype, np.integer) or np.any(given < 0):
+            raise ValueError(
+                f"delay must give {len(rounds)} integers of at least 0, got {given.dtype}{given.shape}"
+            )
+        return given.astype(np.int64)
+    if isinstance(delay, Sequence):
+        if delay[0] == "uniform":
+            return rng.integers(int(delay[1]), int(delay[2]) + 1, size=len(rounds))
+        # the number of failures before the first success: mean (1 − p)/p
+        return rng.geometric(1.0 / (1.0 + float(delay[1])), size=len(rounds)) - 1
+    return np.full(len(rounds), int(delay))
 
 
 def _check_fit(policy: Any, environment: Environment) -> None:

@@ -39,7 +39,7 @@ def test_every_field_is_declared(name: str) -> None:
     assert len(leaves) > 10
     for leaf in leaves:
         if leaf.field.role is fields.Role.KEPT and leaf.field.dtype.kind in "iu":
-            below = leaf.below({"agents": 9, "clusters": 3, "rows": 9})
+            below = leaf.below({"agents": 9, "clusters": 3, "rows": 9, "grid": 8})
             bounded = leaf.field.low > -np.inf and below < np.inf
             assert bounded or leaf.name in ("apart", "common.rng"), leaf.name  # any bits are a set, or a seed
 
@@ -112,8 +112,19 @@ def test_fortran_order_and_other_byte_order_load_like_ours(name: str, tmp_path: 
         ("bass", "local.A", -1.0, "A is not symmetric with a positive diagonal"),
         ("bass", "common.rng", 0, "holds 0, which is less than 1"),
         ("bass", "common.withdrawn", True, "an agent is withdrawn, and active or with samples"),
-        ("cluster_mixture", "labels", 0, "(clusters.sums is not the sum|a cluster has no active member)"),
-        ("cluster_mixture", "noise", 1.0, "and the errors say"),
+        (
+            "cluster_mixture",
+            "pool.members.labels",
+            0,
+            "(not the sum|a cluster has no active member)",
+        ),
+        ("cluster_mixture", "pool.model.noise", 1.0, "and the errors say"),
+        ("cluster_mixture", "pool.model.position", 1, "holds 1, which is not less than 1"),
+        ("cluster_mixture", "pool.clusters.resummed", 22, "pool.clusters.resummed names no cluster"),
+        ("cluster_mixture", "pool.clusters.waiting", 1, "does not count the pending pulls"),
+        ("cluster_mixture", "common.pending.counts", 1, "pulls are pending that nobody waits for"),
+        ("cluster_mixture", "drift.held", 25, "holds 25, which is not less than 25"),
+        ("cluster_mixture", "drift.newest", 24, "holds 24, which is not less than 24"),
     ],
 )
 def test_contents_that_do_not_fit_together(

@@ -26,7 +26,7 @@ OWN: dict[str, dict[str, Any]] = {
     "sclub": {"gamma": 0.5},
     "cmlb": {"gamma": 0.9, "exploration_rounds": 60},
     "bass": {"delta": 0.1, "gamma": 1.6},
-    "cluster_mixture": {"concentration": 2.0, "redraws": 2},
+    "cluster_mixture": {"concentration": 2.0, "redraws": 2, "scatter": 0},
 }
 every_policy = pytest.mark.parametrize("name", [name for name in _registered if name in OWN])
 
@@ -264,7 +264,7 @@ def test_files_that_are_not_policies(name: str, tmp_path: Path) -> None:
     rewrite({key: value for key, value in header.items() if key != "dim"}, arrays)
     refused("lacks 'dim' in its header")
     rewrite(header | {"format": 99}, arrays)
-    refused("has format 99; this version reads formats 1 to 5")
+    refused("has format 99; this version reads formats 1 to 6")
     rewrite(header | {"policy": "unheard-of"}, arrays)
     with pytest.raises(ValueError, match="unknown policy 'unheard-of'"):
         shoal.load_policy(path)
@@ -311,6 +311,12 @@ def _restore(path: Path, content: bytes) -> Path:
         (lambda p: p.update(0, np.ones(D), -np.inf), "reward must be a finite number"),
         (lambda p: p.update(0, np.ones(D), "high"), "reward must be a number, got 'high'"),
         (lambda p: p.update(0, np.ones(D), None), "reward must be a number"),
+        (lambda p: p.update(0, np.ones(D), 1.0, begun=True), "agent 0 has no pull that has begun"),
+        (lambda p: p.cancel(0, np.ones(D)), "agent 0 has no pull that has begun"),
+        (lambda p: p.cancel(0, np.ones(D + 1)), rf"x must have shape \({D},\)"),
+        (lambda p: p.begin(N, np.ones(D)), "agent must be in 0"),
+        (lambda p: p.begin(0, np.ones((1, D))), "x must have shape"),
+        (lambda p: p.begin(0, np.array([1.0, np.nan, 0.0])), "x must be finite, got nan"),
         (lambda p: p.neighbors(N), "agent must be in 0"),
         (lambda p: p.estimate(-2), "agent must be in 0"),
         (lambda p: p.remove_agent(N), "agent must be in 0"),
@@ -360,6 +366,15 @@ def test_bad_parameters_are_named(name: str, changed: dict[str, Any], message: s
             "redraws must be an integer of at least 0 and at most 1000, got -1",
         ),
         ("cluster_mixture", {"noise_scale": 0.0}, "noise_scale must be a finite number"),
+        (
+            "cluster_mixture",
+            {"scatter": -1.0},
+            r"scatter must be a finite number in \[0, 1e\+06\], got -1.0",
+        ),
+        ("cluster_mixture", {"scatter": "some"}, "scatter must be a number, got 'some'"),
+        ("cluster_mixture", {"scatter": 1e-9}, "scatter must be 0, at least 1e-06 or None, got 1e-09"),
+        ("cluster_mixture", {"drift": 1}, "drift must be True or False, got 1"),
+        ("cluster_mixture", {"ridge_bonus": -1.0}, "ridge_bonus must be a finite number"),
         ("club", {"gamma": -1.0}, "gamma must be a finite number"),
         ("sclub", {"gamma": np.inf}, "gamma must be a finite number"),
         ("cmlb", {"exploration_rounds": 0}, "exploration_rounds must be an integer of at least 1, got 0"),
@@ -513,3 +528,41 @@ def test_oracle_needs_labels_for_newcomers() -> None:
     policy.add_agents(2, labels=[1, 5])
     assert list(policy.labels[-2:]) == [1, 5]
     assert policy.n_agents == N + 2
+
+
+@every_policy
+def test_late_rewards_online_are_those_of_a_simulation(name: str) -> None:
+    """`begin` counts the round, `update` with `begun` takes in what was waited for: as `simulate` does."""
+    late = 25
+    trace = shoal.simulate(simulated := make(name), world(), horizon=200, seed=3, delay=late)
+    policy, due = make(name), list[Any]()
+    for t, agent in enumerate(trace.agents.tolist()):
+        k = policy.select(agent, world().arms)
+        assert k == trace.choices[t]
+        policy.begin(agent, world().arms[k])
+        due.append((agent, world().arms[k], float(trace.rewards[t])))
+        assert policy.pending.sum() == len(due)
+        if len(due) > late:
+            policy.update(*due.pop(0), begun=True)
+    assert policy.rounds == simulated.rounds == 200
+    for agent, x, _ in due:
+        policy.cancel(agent, x)
+    assert not policy.pending.any()
+    assert not simulated.pending.any()
+    assert not policy.state.common.pending.sums.any()
+    assert snapshot(policy) == snapshot(simulated)
+
+
+@every_policy
+def test_who_leaves_is_waited_for_no_more(name: str) -> None:
+    policy = make(name)
+    play(policy, 60)
+    policy.begin(1, np.ones(D))
+    policy.begin(2, np.ones(D))
+    policy.remove_agent(1)
+    assert policy.pending.tolist() == [0, 0, 1] + [0] * (N - 3)
+    with pytest.raises(ValueError, match="agent 1 has been removed"):
+        policy.update(1, np.ones(D), 1.0, begun=True)
+    play(policy, 30)
+    policy.update(2, np.ones(D), 1.0, begun=True)
+    assert not policy.state.common.pending.sums.any()

@@ -111,4 +111,4 @@ def test_the_preset_plays_and_is_judged_in_every_scenario(tmp_path: Path) -> Non
         assert contest.best.alpha == 0.3
         assert {pair.runs for pair in contest.pairs} == {2}
     without = [contest.ours.environment for contest in judged if contest.oracle is None]
-    assert without == ["continuum", "change"]
+    assert without == ["continuum", "change", "jump", "rotation", "change-late"]

@@ -14,6 +14,8 @@ _registered: dict[str, Any] = {
     "gaussian": "shoal.environments.synthetic:GaussianClusters",
     "changing-arms": "shoal.environments.synthetic:ChangingArms",
     "changing-agents": "shoal.environments.synthetic:ChangingAgents",
+    "jumping-agents": "shoal.environments.synthetic:JumpingAgents",
+    "rotating-clusters": "shoal.environments.synthetic:RotatingClusters",
     "continuum": "shoal.environments.synthetic:Continuum",
     "movielens": "shoal.environments.movielens:MovieLens",
     "letor": "shoal.environments.letor:LearningToRank",

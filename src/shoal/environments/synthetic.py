@@ -1,6 +1,7 @@
 """Agents with made-up parameters: the paper's two benchmarks, and cases that its assumptions exclude.
 
-These are arms that change every round, agents on a line without clusters, and agents that change their minds.
+These are arms that change every round, agents on a line without clusters, and agents and clusters that
+change.
 """
 
 import math
@@ -137,6 +138,145 @@ class ChangingAgents(SyntheticClusters):
         """Mean rewards, shape (n, K), of `agents` (n,) with the parameters they have in `rounds` (n,)."""
         after = (rounds > self.change_after)[:, None]
         return np.where(after, self._means_after[agents], self.mean_rewards[agents])
+
+
+class JumpingAgents(SyntheticClusters):
+    """`SyntheticClusters` some of whose agents jump to another cluster, each at a round of its own.
+
+    Who jumps, when (uniformly within the first `last_jump` rounds) and where to is drawn. Arms are those of
+    `SyntheticClusters` with the same seed, and stay.
+
+    Parameters
+    ----------
+    n_agents, dim, n_clusters, angle
+        As for `SyntheticClusters`; `n_clusters` must be at least 2.
+    last_jump : int
+        Rounds within which agents jump.
+    share : float
+        How many of the agents do, in [0, 1].
+    arms_per_cluster, arm_spread, noise, noise_scale
+        As for `SyntheticClusters`.
+    seed : int or None
+        Seed of the arms and of the jumps.
+
+    Attributes
+    ----------
+    jumps_after : (N,)
+        Rounds that each agent has its first parameter for; more than `last_jump` if it never jumps.
+    labels : None
+        No clustering is true in all rounds.
+    """
+
+    def __init__(
+        self,
+        n_agents: int,
+        dim: int,
+        n_clusters: int,
+        angle: float,
+        *,
+        last_jump: int,
+        share: float = 0.2,
+        arms_per_cluster: int = 5,
+        arm_spread: float = 0.5,
+        noise: Noise = "gaussian",
+        noise_scale: NoiseScale = 1.0,
+        seed: int | None = None,
+    ) -> None:
+        last_jump = validation.positive_int("last_jump", last_jump)
+        share = validation.number("share", share, low=0.0, high=1.0)
+        if validation.positive_int("n_clusters", n_clusters) < 2:
+            raise ValueError(f"n_clusters must be at least 2, for agents to jump between, got {n_clusters}")
+        entropy = _entropy(seed)
+        super().__init__(
+            n_agents,
+            dim,
+            n_clusters,
+            angle,
+            arms_per_cluster=arms_per_cluster,
+            arm_spread=arm_spread,
+            noise=noise,
+            noise_scale=noise_scale,
+            seed=entropy,
+        )
+        assert self.labels is not None  # by construction
+        rng, before = np.random.default_rng([2, entropy]), self.labels
+        who = rng.permutation(self.n_agents)[: round(share * self.n_agents)]
+        self.jumps_after = np.full(self.n_agents, last_jump + 1)
+        self.jumps_after[who] = rng.integers(1, last_jump + 1, len(who))
+        after = before.copy()
+        after[who] = (before[who] + rng.integers(1, n_clusters, len(who))) % n_clusters
+        first = np.array([np.flatnonzero(before == m)[0] for m in range(n_clusters)])
+        self._means_after = self.mean_rewards[first[after]]
+        self.labels = None
+
+    def rewards_in(self, arms: Tensor, rounds: Integers, agents: Integers, *, first: int) -> Matrix:
+        """Mean rewards, shape (n, K), of `agents` (n,) with the parameters they have in `rounds` (n,)."""
+        after = (rounds > self.jumps_after[agents])[:, None]
+        return np.where(after, self._means_after[agents], self.mean_rewards[agents])
+
+
+class RotatingClusters(SyntheticClusters):
+    """`SyntheticClusters` whose parameters turn, all alike, at a constant speed.
+
+    They turn in ⌊d/2⌋ random planes that are orthogonal to each other (for an odd d, one direction stays).
+
+    Parameters
+    ----------
+    n_agents, dim, n_clusters, angle
+        As for `SyntheticClusters`.
+    quarter_turn : int
+        Rounds in which they turn by 90°.
+    arms_per_cluster, arm_spread, noise, noise_scale
+        As for `SyntheticClusters`.
+    seed : int or None
+        Seed of the arms and of the planes.
+
+    Attributes
+    ----------
+    labels : None
+        Clusters stay together, but no parameter holds in all rounds: there is no oracle.
+    """
+
+    def __init__(
+        self,
+        n_agents: int,
+        dim: int,
+        n_clusters: int,
+        angle: float,
+        *,
+        quarter_turn: int,
+        arms_per_cluster: int = 5,
+        arm_spread: float = 0.5,
+        noise: Noise = "gaussian",
+        noise_scale: NoiseScale = 1.0,
+        seed: int | None = None,
+    ) -> None:
+        self.quarter_turn = validation.positive_int("quarter_turn", quarter_turn)
+        entropy = _entropy(seed)
+        super().__init__(
+            n_agents,
+            dim,
+            n_clusters,
+            angle,
+            arms_per_cluster=arms_per_cluster,
+            arm_spread=arm_spread,
+            noise=noise,
+            noise_scale=noise_scale,
+            seed=entropy,
+        )
+        assert self.theta_star is not None  # by construction
+        self.labels = None
+        planes = np.linalg.qr(np.random.default_rng([3, entropy]).standard_normal((self.dim, self.dim)))[0]
+        along, across = planes[:, 0 : self.dim // 2 * 2 : 2], planes[:, 1::2]
+        self._turned = self.theta_star @ (along @ across.T - across @ along.T)
+        self._stays = self.theta_star @ (planes[:, self.dim // 2 * 2 :] @ planes[:, self.dim // 2 * 2 :].T)
+
+    def rewards_in(self, arms: Tensor, rounds: Integers, agents: Integers, *, first: int) -> Matrix:
+        """Mean rewards, shape (n, K), of `agents` (n,) with the parameters they have in `rounds` (n,)."""
+        phase = (math.pi / 2.0 / self.quarter_turn * rounds)[:, None]
+        turning = (self.theta_star - self._stays)[agents]
+        theta = np.cos(phase) * turning + np.sin(phase) * self._turned[agents] + self._stays[agents]
+        return np.asarray(theta @ self.arms.T)
 
 
 class GaussianClusters(Environment):

@@ -35,6 +35,7 @@ from shoal.experiments.results import ResultsError
 from shoal.experiments.spec import (
     SCHEMA_VERSION,
     Cell,
+    Delay,
     EnvironmentSpec,
     ExperimentSpec,
     SpecError,
@@ -110,6 +111,7 @@ class Task:
     horizon: int
     points: int
     pulling: str
+    delay: Delay = 0
 
 
 @dataclass(frozen=True)
@@ -496,14 +498,15 @@ class _Gathered:
 
 def _task(spec: ExperimentSpec, cell: Cell, runs: Sequence[int]) -> Task:
     pulling = cell.environment.pulling or spec.pulling
-    return Task(cell, tuple(runs), spec.seed, spec.horizon, spec.points, pulling)
+    delay = spec.delay if cell.environment.delay is None else cell.environment.delay
+    return Task(cell, tuple(runs), spec.seed, spec.horizon, spec.points, pulling, delay)
 
 
 def _warm_up(task: Task) -> None:
     """Play one round, so that all the policy needs has been loaded or made."""
     environment = _environment(task.cell.environment, task.seed)
     policy = build_policy(task.cell.method, task.cell.alpha, environment, task.seed)
-    simulate(policy, environment, horizon=1, seed=task.seed, pulling=task.pulling)
+    simulate(policy, environment, horizon=1, seed=task.seed, pulling=task.pulling, delay=task.delay)
 
 
 def _play_run(task: Task, run: int, advance: Callable[[int], None] | None) -> dict[str, Any]:
@@ -517,6 +520,7 @@ def _play_run(task: Task, run: int, advance: Callable[[int], None] | None) -> di
         horizon=task.horizon,
         seed=seed,
         pulling=task.pulling,
+        delay=task.delay,
         points=task.points,
         progress=advance,
     )

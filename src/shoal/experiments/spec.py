@@ -21,7 +21,7 @@ from shoal.environments.base import Environment
 from shoal.environments.registry import find_environment
 from shoal.experiments.fingerprint import code_fingerprint, foreign_fingerprint
 from shoal.policies.registry import find_policy
-from shoal.simulation import PullingWord
+from shoal.simulation import PullingWord, check_delay
 
 SCHEMA_VERSION = 1
 """Version of the results' columns and of what a run is; part of every spec's hash."""
@@ -29,6 +29,8 @@ SCHEMA_VERSION = 1
 Scalar = bool | int | float | str
 Parameters = dict[str, Scalar | list[Scalar]]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+Delay = int | tuple[str | int | float, ...]
+"""A number of rounds, ["uniform", low, high] or ["geometric", mean]; see `shoal.simulate`."""
 
 LONGEST_ID = 100
 """Two ids and an α have to fit into the name of a file."""
@@ -37,7 +39,7 @@ LARGEST_SEED = 2**63 - 1
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _SYMBOL = re.compile(
-    r"(?P<name>gap|labels|n_clusters|noise_scale|param_norm)|gap/(?P<divisor>[0-9]+(\.[0-9]+)?)"
+    r"(?P<name>gap|labels|n_clusters|noise_scale|param_norm|theta_star)|gap/(?P<divisor>[0-9]+(\.[0-9]+)?)"
 )
 _GIVEN_TO_POLICIES = ("self", "n_agents", "dim", "alpha", "seed")
 _GIVEN_TO_ENVIRONMENTS = ("self", "seed")
@@ -60,6 +62,8 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     parameters: Parameters = {}
     pulling: PullingWord | None = None
     """Instead of the spec's own."""
+    delay: Delay | None = None
+    """Instead of the spec's own."""
     optional: bool = False
     """Whether to go on without it when its data or packages are missing."""
 
@@ -67,8 +71,8 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 class MethodSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One policy with its parameters; α comes from the grid.
 
-    As values, the strings "gap", "gap/N" (N a number), "labels", "n_clusters", "noise_scale" and "param_norm"
-    stand for those of the run's environment.
+    As values, the strings "gap", "gap/N" (N a number), "labels", "n_clusters", "noise_scale" (the largest
+    where agents differ), "param_norm" and "theta_star" stand for those of the run's environment.
     """
 
     id: str
@@ -93,6 +97,8 @@ class ExperimentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Run r uses seed + r for environment, order of agents, noise and policy alike."""
     points: Positive = 200
     pulling: PullingWord = "asynchronous"
+    delay: Delay = 0
+    """How late rewards are."""
     alphas: tuple[float, ...] = ()
     environments: tuple[EnvironmentSpec, ...] = ()
     methods: tuple[MethodSpec, ...] = ()
@@ -147,10 +153,12 @@ def check_spec(spec: ExperimentSpec) -> None:
         raise fail("seed", f"must be at most 2**63 − {spec.runs} for {spec.runs} runs, got {spec.seed}")
     if spec.pulling not in get_args(PullingWord):
         raise fail("pulling", f"must be one of {', '.join(get_args(PullingWord))}, got {spec.pulling!r}")
+    _check_delay(spec.delay, fail)
     _check_ids("environments", [environment.id for environment in spec.environments], fail)
     _check_ids("methods", [method.id for method in spec.methods], fail)
     for index, environment in enumerate(spec.environments):
         _check_environment(environment, _below(fail, f"environments[{index}]"))
+        _check_delay(environment.delay or 0, _below(fail, f"environments[{index}]"))
     _check_alphas(spec.alphas, fail)
     for index, method in enumerate(spec.methods):
         _check_method(method, spec, _below(fail, f"methods[{index}]"))
@@ -197,8 +205,10 @@ def spec_hash(spec: ExperimentSpec) -> str:
 def grid(spec: ExperimentSpec) -> dict[str, Any]:
     """What of a spec determines its numbers, as plain data."""
     return {
-        **{key: getattr(spec, key) for key in ("horizon", "runs", "seed", "points", "pulling")},
-        "environments": {item.id: [item.kind, item.parameters, item.pulling] for item in spec.environments},
+        **{key: getattr(spec, key) for key in ("horizon", "runs", "seed", "points", "pulling", "delay")},
+        "environments": {
+            item.id: [item.kind, item.parameters, item.pulling, item.delay] for item in spec.environments
+        },
         "methods": {item.id: [item.policy, item.parameters, item.group] for item in spec.methods},
         "cells": sorted(cell.id for cell in cells(spec)),
     }
@@ -256,6 +266,10 @@ def _resolve_one(key: str, value: Any, environment: Environment) -> Any:
         if environment.labels is None:
             raise ValueError(f"{key} = {value!r} needs an environment with known clusters")
         return environment.labels if match["name"] == "labels" else len(np.unique(environment.labels))
+    if match["name"] == "theta_star":
+        if environment.theta_star is None:
+            raise ValueError(f"{key} = {value!r} needs an environment with true parameters")
+        return environment.theta_star
     if match["name"] in ("noise_scale", "param_norm"):
         is_noise = match["name"] == "noise_scale"
         known = environment.noise_bound if is_noise else environment.param_norm
@@ -335,6 +349,13 @@ def _check_names(
     for name, parameter in named.items():
         if parameter.default is parameter.empty and name not in parameters:
             raise fail(f"parameters.{name}", f"missing; {what} needs it")
+
+
+def _check_delay(delay: Delay, fail: Fail) -> None:
+    try:
+        check_delay(delay)
+    except ValueError as error:
+        raise fail("delay", str(error)) from None
 
 
 def _check_alphas(alphas: tuple[float, ...], fail: Fail) -> None:

@@ -180,6 +180,17 @@ def add_packed(packed: Vector, x: Vector, reward: float) -> None:
 
 
 @compiled
+def add_square(packed: Vector, x: Vector, factor: float) -> None:
+    """Add `factor · x xᵀ` to the lower triangle of a matrix, packed row by row."""
+    position = 0
+    for row in range(x.shape[0]):
+        scaled = factor * x[row]
+        for column in range(row + 1):
+            packed[position + column] += scaled * x[column]
+        position += row + 1
+
+
+@compiled
 def sum_packed(packed: Matrix, blocks: Matrix, left_out: Integers, chosen: Integers, out: Vector) -> None:
     """Sum the rows of `packed` whose bits in the set `left_out` are clear; `chosen` (65,) is scratch.
 
@@ -224,4 +235,14 @@ def unpack(packed: Vector, ridge: float, A: Matrix) -> None:
         for column in range(row + 1):
             A[row, column] = packed[position + column]
         A[row, row] += ridge
+        position += row + 1
+
+
+@compiled
+def add_triangle(packed: Vector, A: Matrix) -> None:
+    """Add a packed lower triangle to that of `A`."""
+    position = 0
+    for row in range(A.shape[0]):
+        for column in range(row + 1):
+            A[row, column] += packed[position + column]
         position += row + 1

@@ -86,3 +86,28 @@ def best_arm_of_factor(L: Matrix, b: Vector, arms: Matrix, width: float, lanes: 
                 best = score
                 choice = start + k
     return choice
+
+
+@compiled
+def best_arm_of_width(theta_hat: Vector, L: Matrix, arms: Matrix, width: float, z: Vector) -> int:
+    """`best_arm` with estimates and widths of different samples: `θ̂·x + width ‖L⁻¹x‖`; `z` (d,) is scratch.
+
+    For an agent that waits for rewards: what it waits for narrows the width, not the estimate.
+    """
+    best = -math.inf
+    choice = 0
+    for k in range(arms.shape[0]):
+        mean = 0.0
+        variance = 0.0
+        for row in range(theta_hat.shape[0]):
+            value = arms[k, row]
+            mean += theta_hat[row] * value
+            for m in range(row):
+                value -= L[row, m] * z[m]
+            z[row] = value / L[row, row]
+            variance += z[row] * z[row]
+        score = mean + width * math.sqrt(variance)
+        if score > best:
+            best = score
+            choice = k
+    return choice

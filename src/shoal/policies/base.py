@@ -26,7 +26,16 @@ from shoal.policies import files
 from shoal.policies.files import PolicyFileError
 from shoal.policies.locking import give_lock
 from shoal.policies.parameters import Parameters, check, signature
-from shoal.policies.steps import BADLY_SCALED, REFUSED, choose_checked, revise, update_checked
+from shoal.policies.steps import (
+    BADLY_SCALED,
+    NOT_BEGUN,
+    REFUSED,
+    begin_checked,
+    cancel_checked,
+    choose_checked,
+    revise,
+    update_checked,
+)
 from shoal.statistics import amend_row, forget_row, lacks, problem, start_rows
 from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Vector
@@ -130,6 +139,9 @@ class Policy(ABC):
         common = state.common
         if (common.withdrawn & (common.active | (state.local.pulls > 0))).any():
             return "an agent is withdrawn, and active or with samples"
+        pending = common.pending
+        if pending.counts[~common.active].any() or pending.total[0] != pending.counts.sum():
+            return "pulls are pending that nobody waits for"
         return problem(state.local, common.ridge)
 
     @abstractmethod
@@ -151,6 +163,13 @@ class Policy(ABC):
     def _withdraw(self, agent: int) -> None:
         """Take the samples of `agent` out of whatever holds them; its own statistics are empty already."""
         return
+
+    def _end_pending(self, agent: int) -> None:
+        """Take the pending pulls of an agent that leaves out of all sums: their rewards cannot come."""
+        pending = self.state.common.pending
+        pending.total[0] -= pending.counts[agent]
+        pending.counts[agent] = 0
+        pending.sums[agent] = 0.0
 
     def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
         """Bring up to date what holds a sample of `agent`, whose statistics have been amended already.
@@ -193,23 +212,59 @@ class Policy(ABC):
             validation.matrix("arms", arms, columns=self._dim)
         return int(choice)
 
-    def update(self, agent: int, x: ArrayLike, reward: float) -> None:
-        """Let `agent` learn that arm `x`, shape (d,), gave `reward`. One call is one round."""
-        agent = self._check_agent(agent)
-        if not (_is_plain(x) and x.shape == (self._dim,)):
-            x = validation.vector("x", x, self._dim).copy()
+    def update(self, agent: int, x: ArrayLike, reward: float, *, begun: bool = False) -> None:
+        """Let `agent` learn that arm `x`, shape (d,), gave `reward`.
+
+        One call is one round, unless the pull was announced by `begin`: pass `begun=True` then, and the pull
+        is no longer pending.
+        """
+        agent, x = self._check_agent(agent), self._check_arm(x)
         try:
             reward = float(reward)
         except (TypeError, ValueError, OverflowError):
             raise ValueError(f"reward must be a number, got {validation.show(reward)}") from None
         with self.lock:
             self.reserve(1)
-            accepted = update_checked(self._pinned_state(), agent, x, reward)
-        if accepted == REFUSED:
+            answer = update_checked(self._pinned_state(), agent, x, reward, bool(begun))
+        if answer == REFUSED:
             validation.number("reward", reward, low=-validation.LARGEST, high=validation.LARGEST)
+        self._check_answer(answer, agent, x)
+
+    def begin(self, agent: int, x: ArrayLike) -> None:
+        """Let `agent` pull arm `x`, shape (d,), now; its reward will come later. One call is one round.
+
+        Until then policies that can (see docs/algorithms.md) count on what the pending pull will tell. Its
+        reward is given to `update` with `begun=True`; if none will ever come, call `cancel`.
+        """
+        agent, x = self._check_agent(agent), self._check_arm(x)
+        with self.lock:
+            answer = begin_checked(self._pinned_state(), agent, x)
+        self._check_answer(answer, agent, x)
+
+    def cancel(self, agent: int, x: ArrayLike) -> None:
+        """Expect no reward any more for a pull of `x` by `agent` that has begun."""
+        agent, x = self._check_agent(agent), self._check_arm(x)
+        with self.lock:
+            answer = cancel_checked(self._pinned_state(), agent, x)
+        self._check_answer(answer, agent, x)
+
+    @property
+    def pending(self) -> Integers:
+        """Pulls of each agent that have begun and whose rewards are still due, shape (N,); a copy."""
+        return np.array(self.state.common.pending.counts)
+
+    def _check_arm(self, x: ArrayLike) -> Vector:
+        if _is_plain(x) and x.shape == (self._dim,):
+            return x
+        return validation.vector("x", x, self._dim).copy()
+
+    def _check_answer(self, answer: int, agent: int, x: Vector) -> None:
+        if answer == REFUSED:
             self.check_scale("x", validation.vector("x", x, self._dim))
-        elif accepted == BADLY_SCALED:
+        elif answer == BADLY_SCALED:
             self.check_scale("x", x)
+        elif answer == NOT_BEGUN:
+            raise ValueError(f"agent {agent} has no pull that has begun and awaits its reward, got x = {x}")
 
     def check_scale(self, name: str, arms: Vector) -> None:
         """Refuse arms, (…, d), far too long beside the ridge; warn once if longer than they should be."""
@@ -390,6 +445,7 @@ class Policy(ABC):
             if not common.active[agent] and (common.withdrawn[agent] or not withdraw):
                 raise ValueError(f"agent {agent} has been removed already")
             if common.active[agent]:
+                self._end_pending(agent)
                 common.active[agent] = False
                 self._end_edges(agent)
             if withdraw:

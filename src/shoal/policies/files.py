@@ -22,7 +22,7 @@ from shoal.atomic import write_whole
 from shoal.statistics import Statistics, make_statistics
 from shoal.types import AnyArray
 
-FORMAT = 5
+FORMAT = 6
 """Version of the files that are written."""
 MOST_ARRAYS = 1000
 HEADER = "header"
@@ -180,8 +180,55 @@ def _clear_left_clusters(header: dict[str, Any], arrays: dict[str, AnyArray]) ->
             arrays[f"pool.{leaf.name}"][left] = leaf.get(fresh)
 
 
+def _add_pool(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
+    """Formats before 5 knew no late rewards, and of a mixture only members that are the same and stay so."""
+    n, d = header["n_agents"], header["dim"]
+    square = d * (d + 1) // 2
+    arrays["common.pending.counts"] = np.zeros(n, np.int64)
+    arrays["common.pending.sums"] = np.zeros((n, square))
+    arrays["common.pending.total"] = np.zeros(1, np.int64)
+    if header["policy"] != "cluster_mixture":
+        return
+    header["parameters"] |= {"scatter": 0.0, "drift": False, "ridge_bonus": 0.0}
+    learns_noise = header["parameters"].get("noise_scale") is None
+    for name in [name for name in arrays if name.startswith("clusters.")]:
+        arrays[f"pool.{name}"] = arrays.pop(name)
+    arrays["pool.model.noise"] = arrays.pop("noise")
+    arrays["pool.members.lent"] = arrays.pop("lent")[None]
+    arrays["pool.members.labels"] = arrays.pop("labels")[None]
+    arrays["residuals"] = np.maximum(arrays["local.pulls"] - d, 0) * int(learns_noise)
+    floats: dict[str, tuple[int, ...]] = {
+        "pool.members.raw": (1, 0, square + d),
+        "pool.clusters.scale": (n, 2),
+        "pool.clusters.pending": (n + 1, square),
+        "pool.clusters.recent": (0, square + d),
+        "pool.clusters.cusum": (n,),
+        "pool.clusters.fresh": (square + d,),
+        "drift.ring": (0, 24, d + 2),
+        "drift.past": (0, square + d),
+        "drift.rate": (2,),
+        "votes": (0, 1),
+        "tally": (1,),
+        "scale": (1,),
+    }
+    integers: dict[str, tuple[int, ...]] = {
+        "pool.model.position": (1,),
+        "pool.members.lent_at": (1, n),
+        "pool.members.heeded": (1, n),
+        "pool.clusters.waiting": (n + 1,),
+        "pool.clusters.alarms": (n,),
+        "drift.newest": (0,),
+        "drift.held": (0,),
+        "drift.forgot": (0,),
+        "upkeep": (3,),
+    }
+    arrays.update({name: np.zeros(shape) for name, shape in floats.items()})
+    arrays.update({name: np.zeros(shape, np.int64) for name, shape in integers.items()})
+    arrays["pool.clusters.resummed"] = np.array([-1, 0])
+
+
 def _add_total(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
-    """Formats before 5 did not keep the sum over all agents that BASS has in a crowd."""
+    """Formats before 6 did not keep the sum over all agents that BASS has in a crowd."""
     if header["policy"] == "bass":
         total = arrays["blocks"].sum(axis=0)
         arrays["total"] = np.stack([total, np.zeros_like(total)])
@@ -191,7 +238,8 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any], dict[str, AnyArray]], None]] = {
     1: _add_param_norm,
     2: _add_tails,
     3: _clear_left_clusters,
-    4: _add_total,
+    4: _add_pool,
+    5: _add_total,
 }
 """From each format to the next, in place. What is no longer saved is left out without further ado."""
 

@@ -2,7 +2,8 @@
 
 Not in the paper: a policy of our own. Agents are clustered by drawing each one's cluster from its posterior
 (a Chinese-restaurant process, one Gibbs step at a time). An agent chooses by all the clusters that it may
-belong to, each counting by its probability.
+belong to, each counting by its probability. Members of a cluster resemble each other as much as the data say
+(`scatter`), and agents and clusters may change (`drift`).
 """
 
 import math
@@ -11,68 +12,80 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from msgspec import Meta
 
-from shoal.fields import AGENTS, COUNT, DIM, PACKED, Size, derived, kept, rows, scratch, setting
-from shoal.kernels.compiled import inlined
+from shoal.fields import AGENTS, COUNT, Size, kept, rows, setting
+from shoal.kernels.compiled import compiled, inlined
 from shoal.kernels.linalg import add_packed, add_row, dot
-from shoal.kernels.mixture import (
-    best_arm_of_mixture,
-    factor_packed,
-    largest,
-    normalise,
-    sum_members,
-)
+from shoal.kernels.mixture import back_substitute, best_arm_of_mixture, factor_packed, soften_packed
 from shoal.kernels.random import integer_below, uniform
-from shoal.kernels.ucb import LANES
 from shoal.policies.base import Policy
 from shoal.policies.clustered import ClusteredPolicy
+from shoal.policies.clusters import (
+    AGENT,
+    GHOST,
+    GRID,
+    LEAST_SHARE,
+    Pool,
+    add_lent,
+    count_members,
+    dissolve,
+    evaluate,
+    is_in_fresh,
+    lend,
+    log_evidence,
+    move,
+    note_change,
+    raw_of,
+    refresh,
+    resum,
+    sum_anew,
+    wait_for,
+    wait_in,
+    weigh,
+)
+from shoal.policies.drift import (
+    EVERY,
+    MOVED,
+    RECENT,
+    RESIDUALS,
+    Drift,
+    add_last,
+    find_change,
+    forget,
+    improbability,
+    lay,
+    note_latest,
+    remember,
+    tend,
+)
 from shoal.policies.parameters import Parameters
-from shoal.policies.steps import Common, step
+from shoal.policies.steps import Common, Pending, expect_alone, step
 from shoal.statistics import Statistics, add_sample, amend_packed, packed_problem
 from shoal.styles import LineStyle
-from shoal.types import Integers, Matrix, Tensor, Vector
+from shoal.types import Integers, Matrix, Vector
 from shoal.validation import LARGEST, SMALLEST
 
-LEAST_SHARE = 1e-3
-"""Probability from which on a cluster counts in the choice."""
 PRIOR_SAMPLES = 10.0
 """Residuals of size one that the estimate of the noise starts from."""
-RESUM_AFTER = 256
-"""Changes of a cluster (or as many as there are agents) after which it is summed anew."""
-LOSSY = 1e4
-"""Sums that were once so many times larger than what a subtraction leaves are summed anew."""
+SCATTERS = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+"""Scatters to choose from, where it is learned."""
+FIRST_SCATTER = 2
+"""Position of the one to start from."""
+LEAST_SCATTER = 1e-6
+"""Smallest scatter that can be given, beside 0."""
+STEP_COST = 5.0
+"""Nats that each step away from it has to bring."""
+VOTE_EVERY, LATER_VOTES, LATER = 8, 32, 64
+"""An agent says at every 8th pull, after 64 at every 32nd, how well each scatter explains its samples."""
+TENDED = 8
+"""Members that a round brings up to date when the scatter was changed or a cluster has moved."""
+SCALE_EVERY = 16
+"""Pulls after which the size of a cluster's estimate is computed, for each in turn."""
+COMPANY = 10.0
+"""Others in a cluster at which half of the ridge bonus counts: an agent alone does not pay for everyone."""
 
 
-COMPONENTS = Size("components")
-"""Clusters that may count in a choice: a cluster with a share of LEAST_SHARE each."""
-
-
-class MixtureScratch(NamedTuple):
-    """Work space."""
-
-    total: Annotated[Vector, scratch(PACKED)]  # packed sums
-    rest: Annotated[Vector, scratch(PACKED)]  # packed sums of an agent's cluster without it
-    L: Annotated[Tensor, scratch(COMPONENTS, DIM, DIM)]  # factors
-    y: Annotated[Matrix, scratch(COMPONENTS, DIM)]  # L⁻¹ b
-    lanes: Annotated[Matrix, scratch(DIM + 5, LANES)]  # for the scores
-    chances: Annotated[Vector, scratch(AGENTS + 1)]  # probability of each cluster in use, then of a new one
-    shares: Annotated[Vector, scratch(AGENTS + 1)]  # those that count in the choice
-    forms: Annotated[Vector, scratch(AGENTS + 1)]  # bᵀA⁻¹b of the cluster with the agent
-    logdets: Annotated[Vector, scratch(AGENTS + 1)]  # its log det A
-    alone: Annotated[Vector, scratch(2)]  # the same of the cluster without the agent
-
-
-class Clusters(NamedTuple):
-    """One row per cluster; rows in use are listed in `used`."""
-
-    sums: Annotated[Matrix, kept(AGENTS, PACKED)]  # packed Σ x xᵀ and b of the members, removed ones included
-    form: Annotated[Vector, kept(AGENTS, low=0.0)]  # bᵀA⁻¹b
-    logdet: Annotated[Vector, kept(AGENTS)]  # log det A
-    outdated: Annotated[Integers, kept(AGENTS, low=0, below=2)]  # 1 while the two above lack a sample
-    removed: Annotated[Integers, derived(AGENTS)]  # members that were removed, but not withdrawn
-    peak: Annotated[Vector, kept(AGENTS, low=0.0)]  # largest entry of the sums since they were last summed
-    changes: Annotated[Integers, kept(AGENTS, **COUNT)]  # changes since then
-    used: Annotated[Integers, derived(AGENTS)]  # rows in use, in order
-    n_used: Annotated[Integers, derived(1)]  # how many
+VOTERS = Size("voters")
+"""Agents where the scatter is learned, else 0."""
 
 
 class MixtureState(NamedTuple):
@@ -80,19 +93,23 @@ class MixtureState(NamedTuple):
 
     common: Common
     spread: Annotated[float, setting()]
-    log_concentration: Annotated[float, setting()]
     redraws: Annotated[int, setting()]
     learns_noise: Annotated[bool, setting()]
+    ridge_bonus: Annotated[float, setting()]
     local: Annotated[Statistics, rows(AGENTS)]
-    lent: Annotated[Matrix, kept(AGENTS, PACKED)]  # packed Σ x xᵀ and b of each agent
-    form: Annotated[Vector, derived(AGENTS)]  # its bᵀA⁻¹b
-    logdet: Annotated[Vector, derived(AGENTS)]  # its log det A
+    pool: Pool
+    drift: Drift
     errors: Annotated[Vector, kept(AGENTS, low=0.0)]  # Σ of squared standardised prediction errors
-    noise: Annotated[Vector, kept(2, low=0.0)]  # sum and count whose ratio is the noise variance
-    labels: Annotated[Integers, kept(AGENTS, low=0, below=AGENTS, own=True)]  # −1 − agent: none yet
-    sizes: Annotated[Integers, derived(AGENTS)]  # active members of each cluster
-    clusters: Clusters
-    scratch: MixtureScratch
+    residuals: Annotated[Integers, kept(AGENTS, **COUNT)]  # how many
+    votes: Annotated[Matrix, kept(VOTERS, GRID)]  # log evidence of each agent's samples under each scatter
+    tally: Annotated[Vector, kept(GRID)]  # their sums
+    scale: Annotated[Vector, kept(1, low=0.0)]  # size of a parameter's entries, squared, over all clusters
+    upkeep: Annotated[Integers, kept(3, **COUNT)]  # pulls so far, members left to tend, the next one
+
+    @property
+    def labels(self) -> Integers:
+        """(N,) cluster of each agent; −1 − agent while it has none."""
+        return np.asarray(self.pool.members.labels[AGENT])
 
 
 class MixtureParameters(Parameters, frozen=True, kw_only=True):
@@ -118,6 +135,17 @@ class MixtureParameters(Parameters, frozen=True, kw_only=True):
         Annotated[float, Meta(ge=SMALLEST, le=LARGEST)] | None,
         Meta(description="Scale of the noise; None: estimated from the agents' prediction errors."),
     ] = None
+    scatter: Annotated[
+        Annotated[float, Meta(ge=0.0, le=1e6)] | None,
+        Meta(description="κ, variance of members' parameters over the noise's; 0: the same; None: learned."),
+    ] = None
+    drift: Annotated[bool, Meta(description="Whether agents and clusters may change.")] = True
+    ridge_bonus: Annotated[
+        float,
+        Meta(
+            ge=0.0, le=1000.0, description="Standard deviations of what the ridge may hide that are explored."
+        ),
+    ] = 3.0
 
 
 class MembershipExplanation(NamedTuple):
@@ -135,6 +163,11 @@ class MembershipExplanation(NamedTuple):
     lent_by_agent: float
     lent_by_other: float
     """Samples of each that the other uses: pulls times the probability that it belongs to their cluster."""
+    scatter: float
+    """κ: variance of members' parameters around their cluster's, in units of the noise's."""
+    forgot_agent: int
+    forgot_other: int
+    """Round in which each was last found to have changed, −1 if never."""
 
 
 class ClusterMixture(ClusteredPolicy):
@@ -143,7 +176,8 @@ class ClusterMixture(ClusteredPolicy):
     `argmax_x m(x) + √(α² ln(t+1) Σ_k π_k xᵀA_k⁻¹x + η² Var_π(x·θ̂_k))` with `m(x) = Σ_k π_k x·θ̂_k`, where A_k
     and θ̂_k are those of the cluster with the agent in it. `π_k` is in proportion to the number of other
     members times the evidence for pooling the agent's samples with theirs, against not pooling them. After
-    each of its pulls an agent's cluster is drawn from π.
+    each of its pulls an agent's cluster is drawn from π. What is exact for `scatter=0, drift=False,
+    ridge_bonus=0` is in docs/algorithms.md refined by the parameters of these names.
 
     Parameters
     ----------
@@ -152,9 +186,18 @@ class ClusterMixture(ClusteredPolicy):
     concentration : float
         c, the weight of a cluster of its own, beside the number of members of the others; positive.
     redraws : int
-        Other agents, drawn at random, whose cluster is drawn again after each pull; at most 1000.
+        Other agents, drawn at random, whose cluster is drawn again after each pull; at least 0.
     noise_scale : float or None
         Scale of the noise; None: estimated from the agents' prediction errors.
+    scatter : float or None
+        κ, the variance of members' parameters around their cluster's, in units of the noise's: 0, or from
+        1e-6 to 1e6; None: learned.
+    drift : bool
+        Whether agents and clusters may change: an agent whose latest samples do not fit those before forgets
+        these, and a cluster that moves lets its members' older samples count less.
+    ridge_bonus : float
+        Standard deviations of a parameter's entries that the ridge may hide in directions never pulled, and
+        that are explored; 0 for none.
 
     Examples
     --------
@@ -173,13 +216,32 @@ class ClusterMixture(ClusteredPolicy):
 
     name = "cluster_mixture"
     label = "ClusterMixture (ours)"
+
     line_style = LineStyle("#5b2a86", "P", dashes=((3.0, 1.0, 3.0, 1.0, 1.0, 1.0), (2.0, 1.0)), width=2.2)
     Parameters = MixtureParameters
     State = MixtureState
     _clusters_everyone = False
 
+    def _configure(self, dim: int, parameters: Any) -> None:
+        super()._configure(dim, parameters)
+        scatter = self._parameters.scatter
+        if scatter is not None and 0.0 < scatter < LEAST_SCATTER:  # (I − (I + κS)⁻¹)/κ would lose its digits
+            raise ValueError(f"scatter must be 0, at least {LEAST_SCATTER:g} or None, got {scatter!r}")
+
     def _sizes(self, n_agents: int) -> dict[str, int]:
-        return {**super()._sizes(n_agents), "components": min(n_agents + 1, int(1.0 / LEAST_SHARE))}
+        own = self._parameters
+        members = n_agents * (2 if own.drift else 1)
+        return {
+            **super()._sizes(n_agents),
+            "kinds": 2 if own.drift else 1,
+            "clusters": members,
+            "components": min(members + 1, int(1.0 / LEAST_SHARE)) + 1,
+            "grid": len(SCATTERS) if own.scatter is None else 1,
+            "soft": 0 if own.scatter == 0.0 else n_agents,
+            "voters": n_agents if own.scatter is None else 0,
+            "changing": n_agents if own.drift else 0,
+            "moving": members if own.drift else 0,
+        }
 
     def _settings(self) -> dict[str, Any]:
         own = self._parameters
@@ -187,68 +249,104 @@ class ClusterMixture(ClusteredPolicy):
             **super()._settings(),
             "log_concentration": math.log(own.concentration),
             "learns_noise": own.noise_scale is None,
+            "softens": own.scatter != 0.0,
         }
 
     def _join(self, state: MixtureState, first: int) -> None:
-        state.logdet[first:] = self.dim * math.log(state.common.ridge)
-        state.labels[first:] = -1 - np.arange(first, len(state.labels))
+        model, members, clusters, _ = state.pool
+        members.logdet[:, first:] = self.dim * math.log(state.common.ridge)
+        members.labels[:, first:] = -1 - np.arange(first, members.labels.shape[1])
+        model.grid[:] = self._grid()
+        clusters.resummed[0] = -1  # whose turn was over is said in numbers that ghosts no longer have
+        if state.upkeep[1] > 0:
+            state.upkeep[1] = members.labels.size
         if first == 0:
+            model.position[0] = FIRST_SCATTER if self._parameters.scatter is None else 0
             self._forget_noise(state)
+
+    def _grid(self) -> tuple[float, ...]:
+        return SCATTERS if self._parameters.scatter is None else (self._parameters.scatter,)
 
     def _forget_noise(self, state: MixtureState) -> None:
         """Estimate the noise from the agents' errors, or set it to what was given."""
+        noise = state.pool.model.noise
         if state.learns_noise:
-            counted = np.maximum(state.local.pulls - self.dim, 0).sum()
-            state.noise[:] = PRIOR_SAMPLES + state.errors.sum(), PRIOR_SAMPLES + counted
+            noise[:] = PRIOR_SAMPLES + state.errors.sum(), PRIOR_SAMPLES + state.residuals.sum()
         else:
-            state.noise[:] = self._parameters.noise_scale**2, 1.0
+            noise[:] = self._parameters.noise_scale**2, 1.0
 
     def _derive(self, state: MixtureState) -> None:
-        super()._derive(state)
-        clusters, work = state.clusters, state.scratch
-        removed = state.labels[~state.common.active & (state.labels >= 0)]
+        model, members, clusters, work = state.pool
+        model.grid[:] = self._grid()
+        labels, there = members.labels, members.labels >= 0
+        removed = labels[AGENT][~state.common.active & there[AGENT]]
         clusters.removed[:] = np.bincount(removed, minlength=len(clusters.removed))
-        used = np.flatnonzero(state.sizes)
+        there[AGENT] &= state.common.active
+        for kind in range(len(labels)):
+            clusters.sizes[kind] = np.bincount(labels[kind][there[kind]], minlength=len(clusters.removed))
+        used = np.flatnonzero(clusters.sizes.sum(axis=0))
         clusters.used[: len(used)], clusters.n_used[0] = used, len(used)
-        state.logdet[:] = self.dim * math.log(state.common.ridge)
-        for agent in np.flatnonzero(state.local.pulls).tolist():
-            terms = factor_packed(state.lent[agent], state.common.ridge, work.L[0], work.y[0])
-            state.form[agent], state.logdet[agent] = terms
+        members.logdet[:] = self.dim * math.log(model.ridge)
+        for kind, i in np.argwhere((labels >= 0) | (np.arange(len(labels))[:, None] == AGENT)).tolist():
+            if kind == GHOST or state.local.pulls[i] > 0:
+                terms = factor_packed(members.lent[kind, i], model.ridge, work.L[0], work.y[0])
+                members.form[kind, i], members.logdet[kind, i] = terms
         for cluster in used[clusters.outdated[used] == 0].tolist():
-            evaluate(state, cluster)
+            evaluate(clusters, work, model.ridge, cluster)
 
     def _problem(self, state: MixtureState) -> str:
         if trouble := Policy._problem(self, state):
             return trouble
-        labels, noise = state.labels, state.noise.copy()
-        if set(labels[labels >= 0]) - set(labels[self._counted(state)]):
+        model, members, clusters, _ = state.pool
+        labels, noise, pending = members.labels, model.noise.copy(), state.common.pending
+        alive = set(labels[AGENT][self._counted(state)]) | set(labels[GHOST:][labels[GHOST:] >= 0])
+        if set(labels[labels >= 0]) - alive:
             return "a cluster has no active member"
-        with_label = labels >= 0
-        summed, size = np.zeros_like(state.lent), np.zeros_like(state.lent)
-        np.add.at(summed, labels[with_label], state.lent[with_label])
-        np.add.at(size, labels[with_label], np.abs(state.lent[with_label]))
-        if (np.abs(state.clusters.sums - summed) > 1e-6 * (size + state.clusters.peak[:, None])).any():
+        if not -1 <= clusters.resummed[0] < len(clusters.sums):
+            return "pool.clusters.resummed names no cluster"
+        summed, size = np.zeros_like(clusters.sums), np.zeros_like(clusters.sums)
+        np.add.at(summed, labels[labels >= 0], members.lent[labels >= 0])
+        np.add.at(size, labels[labels >= 0], np.abs(members.lent[labels >= 0]))
+        if (np.abs(clusters.sums - summed) > 1e-6 * (size + clusters.peak[:, None])).any():
             return "clusters.sums is not the sum over the members of each cluster"
-        if trouble := packed_problem(state.lent, state.local, state.common.ridge):
+        waiting = np.zeros_like(clusters.waiting)
+        np.add.at(waiting, 1 + np.maximum(labels[AGENT], -1), pending.counts)
+        if not np.array_equal(waiting, clusters.waiting):
+            return "pool.clusters.waiting does not count the pending pulls of each cluster's agents"
+        own = members.raw[AGENT] if model.softens else members.lent[AGENT]
+        if trouble := packed_problem(own, state.local, state.common.ridge):
             return trouble
         self._forget_noise(state)
-        if not np.allclose(noise, state.noise, rtol=1e-6, atol=0.0):
-            return f"noise is {noise.tolist()}, and the errors say {state.noise.tolist()}"
-        state.noise[:] = noise
+        if not np.allclose(noise, model.noise, rtol=1e-6, atol=0.0):
+            return f"noise is {noise.tolist()}, and the errors say {model.noise.tolist()}"
+        model.noise[:] = noise
         return ""
 
     @property
     def noise_variance(self) -> float:
         """The noise variance that evidence is measured with: estimated, or as given."""
-        return float(self.state.noise[0] / self.state.noise[1])
+        noise = self.state.pool.model.noise
+        return float(noise[0] / noise[1])
+
+    @property
+    def scatter(self) -> float:
+        """κ: variance of members' parameters around their cluster's, over the noise's; learned, or given."""
+        model = self.state.pool.model
+        return float(model.grid[model.position[0]])
+
+    @property
+    def forgot(self) -> Integers:
+        """Round in which each agent was last found to have changed, −1 if never, shape (N,); a copy."""
+        return np.array(self.state.drift.forgot) if self._parameters.drift else np.full(self.n_agents, -1)
 
     def posterior(self, agent: int) -> dict[int, float]:
         """Probability of each cluster that `agent` may belong to; −1 stands for one of its own."""
         agent = self._check_agent(agent)
         with self.lock:
-            count = weigh(self.state, agent)
-            clusters = [*self.state.clusters.used[:count].tolist(), -1]
-            chances = self.state.scratch.chances[: count + 1].tolist()
+            pool = self.state.pool
+            count = weigh(pool, agent, int(self.state.local.pulls[agent]))
+            clusters = [*pool.clusters.used[:count].tolist(), -1]
+            chances = pool.scratch.chances[: count + 1].tolist()
         return {k: chance for k, chance in zip(clusters, chances, strict=True) if chance > 0.0}
 
     def explain(self, agent: int, other: int) -> MembershipExplanation:
@@ -258,6 +356,7 @@ class ClusterMixture(ClusteredPolicy):
             if i == j:
                 raise ValueError(f"other must differ from agent, got {other!r} twice")
             (label_i, label_j), pulls = self.labels[[i, j]].tolist(), self.pulls
+            forgot_agent, forgot_other = self.forgot[[i, j]].tolist()
             ours, theirs = self.posterior(i), self.posterior(j)
         probability = 0.0 if label_j < 0 else ours.get(label_j, 0.0)
         back = 0.0 if label_i < 0 else theirs.get(label_i, 0.0)
@@ -269,295 +368,359 @@ class ClusterMixture(ClusteredPolicy):
             pulls_other=int(pulls[j]),
             lent_by_agent=back * int(pulls[i]),
             lent_by_other=probability * int(pulls[j]),
+            scatter=self.scatter,
+            forgot_agent=forgot_agent,
+            forgot_other=forgot_other,
         )
 
     def _pooled_estimate(self, agent: int) -> Vector:
-        state, work = self.state, self.state.scratch
-        count = factor_components(state, agent)
+        work = self.state.pool.scratch
+        count = factor_components(self.state, agent, 0.0)
         estimate = np.zeros(self.dim)
         for share, L, y in zip(work.shares[:count], work.L, work.y, strict=False):
             estimate += share * np.linalg.solve(np.tril(L).T, y)
         return np.asarray(estimate / work.shares[:count].sum())
 
+    def _end_pending(self, agent: int) -> None:
+        wait_in(self.state.pool.clusters, self.state.common.pending, agent, self.state.labels[agent], -1)
+        super()._end_pending(agent)
+
     def _end_edges(self, agent: int) -> None:
-        cluster = self.state.labels[agent]
+        _, members, clusters, _ = self.state.pool
+        cluster = members.labels[AGENT, agent]
         if cluster >= 0:
-            self.state.sizes[cluster] -= 1
-            self.state.clusters.removed[cluster] += 1
-            if self.state.sizes[cluster] == 0:
-                dissolve(self.state, cluster)
+            clusters.sizes[AGENT, cluster] -= 1
+            clusters.removed[cluster] += 1
+            if clusters.sizes[:, cluster].sum() == 0:
+                dissolve(members, clusters, cluster)
 
     def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
         state, left = self.state, int(self.state.local.pulls[agent])
-        amend_packed(state.lent[agent], x, change, removes, left)
-        work = state.scratch
-        terms = factor_packed(state.lent[agent], state.common.ridge, work.L[0], work.y[0])
-        state.form[agent], state.logdet[agent] = (
-            terms if left else (0.0, self.dim * math.log(state.common.ridge))
-        )
-        if removes and left >= self.dim:  # its errors stay what they were, one fewer of them
-            state.errors[agent] *= (left - self.dim) / (left + 1 - self.dim)
+        amend_packed(raw_of(state.pool, agent), x, change, removes, left)
+        if self._parameters.drift:
+            self._amend_history(agent, x, change, removes, left)
+        lend(state.pool, agent)
+        if removes and left >= self.dim and state.residuals[agent] > 0:  # its errors stay, one fewer of them
+            state.errors[agent] *= (state.residuals[agent] - 1) / state.residuals[agent]
+            state.residuals[agent] -= 1
             self._forget_noise(state)
         if state.labels[agent] >= 0:
-            sum_anew(state, state.labels[agent])
+            sum_anew(state.pool, state.labels[agent])
+            if self._parameters.drift:
+                self._restart_latest()
+
+    def _amend_history(self, agent: int, x: Vector, change: float, removes: bool, left: int) -> None:
+        """Put a sample right where the agent's samples are kept one by one, or among those before."""
+        drift, d = self.state.drift, self.dim
+        order = (drift.newest[agent] - np.arange(drift.held[agent])) % RECENT  # the latest first
+        last = drift.ring[agent, order]
+        found = (last[:, :d] == x).all(axis=1) & ((last[:, d] == -change) | (not removes))
+        if not found.any():
+            amend_packed(drift.past[agent], x, change, removes, max(left - int(drift.held[agent]), 0))
+            return
+        position = int(np.argmax(found))
+        if not removes:
+            drift.ring[agent, order[position], d] += change
+            return
+        drift.ring[agent, order[position:-1]] = last[position + 1 :]
+        drift.ring[agent, order[-1]] = 0.0
+        drift.held[agent] -= 1
 
     def _withdraw(self, agent: int) -> None:
-        state, clusters = self.state, self.state.clusters
-        if state.labels[agent] >= 0:
-            clusters.removed[state.labels[agent]] -= 1
-        state.lent[agent], state.errors[agent], state.form[agent] = 0.0, 0.0, 0.0
-        state.logdet[agent] = self.dim * math.log(state.common.ridge)
-        state.labels[agent] = -1 - agent
+        state, (model, members, clusters, _) = self.state, self.state.pool
+        if self._parameters.drift:
+            if members.labels[GHOST, agent] >= 0:
+                lay(state.pool, state.common.pending, agent)
+            for values in (state.drift.ring, state.drift.past, state.drift.held):
+                values[agent] = 0
+        if members.labels[AGENT, agent] >= 0:
+            clusters.removed[members.labels[AGENT, agent]] -= 1
+        members.lent[:, agent] = 0.0
+        if model.softens:
+            members.raw[:, agent] = 0.0
+        members.form[:, agent], members.logdet[:, agent] = 0.0, self.dim * math.log(state.common.ridge)
+        members.labels[AGENT, agent] = -1 - agent
+        clusters.fresh[:], clusters.resummed[0] = 0.0, -1
         for cluster in clusters.used[: clusters.n_used[0]].tolist():  # it may have been in any of them
-            sum_anew(state, cluster)
-        if state.learns_noise:
-            self._forget_noise(state)
+            sum_anew(state.pool, cluster)
+        if self._parameters.drift:
+            self._restart_latest()
+        for turn in range(int(clusters.n_used[0])):
+            state.scale[0] = measure(state.pool, turn)
+        if len(state.votes):
+            state.votes[agent] = 0.0
+            state.tally[:] = state.votes.sum(axis=0)
+        state.errors[agent], state.residuals[agent] = 0.0, 0
+        self._forget_noise(state)
+
+    def _restart_latest(self) -> None:
+        """Let clusters' latest samples be those that their agents keep one by one."""
+        (_, members, clusters, _), drift = self.state.pool, self.state.drift
+        clusters.recent[:], clusters.cusum[:] = 0.0, 0.0
+        for agent in np.flatnonzero(members.labels[AGENT] >= 0).tolist():
+            add_last(drift, agent, 0, int(drift.held[agent]), clusters.recent[members.labels[AGENT, agent]])
 
 
 @step("select", MixtureState)
 def select(state: MixtureState, agent: int, arms: Matrix, t: int) -> int:
-    count = factor_components(state, agent)
-    within, work = state.common.alpha**2 * math.log(t + 1.0), state.scratch
-    return best_arm_of_mixture(work.L, work.y, work.shares, count, arms, within, state.spread**2, work.lanes)
+    within, work = state.common.alpha**2 * math.log(t + 1.0), state.pool.scratch
+    count = factor_components(state, agent, within)
+    return best_arm_of_mixture(
+        work.L, work.y, work.shares, work.hidden, count, arms, within, state.spread**2, work.lanes
+    )
 
 
 @step("observe", MixtureState)
 def observe(state: MixtureState, agent: int, x: Vector, reward: float, t: int) -> None:
-    local, clusters, cluster, work = state.local, state.clusters, state.labels[agent], state.scratch
+    local, pool, members, clusters = state.local, state.pool, state.pool.members, state.pool.clusters
+    cluster, noise, work = members.labels[AGENT, agent], pool.model.noise, pool.scratch
+    if state.drift.held.shape[0] > 0:
+        improbable = 0.5
+        if cluster >= 0:
+            if is_noise_known(state):
+                improbable = improbability(pool, agent, x, reward)
+                if state.upkeep[1] > 0:
+                    clusters.cusum[cluster] = 0.0  # an alarm is still being heeded
+                elif clusters.cusum[cluster] > MOVED:
+                    clusters.cusum[cluster] = 0.0
+                    clusters.alarms[cluster] += 1
+                    state.upkeep[1] = members.labels.size
+            note_latest(pool, agent, x, reward)
+        remember(state.drift, agent, x, reward, improbable)
     error = reward - dot(x, local.theta_hat[agent])
     growth = add_sample(local, agent, x, reward)
     if state.learns_noise and local.pulls[agent] > x.shape[0]:
         state.errors[agent] += error * error / growth
-        state.noise[0] += error * error / growth
-        state.noise[1] += 1.0
-    add_packed(state.lent[agent], x, reward)
-    terms = factor_packed(state.lent[agent], state.common.ridge, work.L[0], work.y[0])
-    state.form[agent] = terms[0]
-    state.logdet[agent] = terms[1]
+        state.residuals[agent] += 1
+        noise[0] += error * error / growth
+        noise[1] += 1.0
+    position = pool.model.position[0]
+    if pool.model.softens:
+        add_packed(members.raw[AGENT, agent], x, reward)
+    if pool.model.grid[position] > 0.0 or members.lent_at[AGENT, agent] != position:
+        if cluster >= 0:
+            add_lent(members, clusters, agent, -1.0)
+        lend(pool, agent)
+        if cluster >= 0:
+            add_lent(members, clusters, agent, 1.0)
+    else:  # what is lent changes by the sample alone
+        lent = members.lent[AGENT, agent]
+        add_packed(lent, x, reward)
+        terms = factor_packed(lent, pool.model.ridge, work.L[0], work.y[0])
+        members.form[AGENT, agent] = terms[0]
+        members.logdet[AGENT, agent] = terms[1]
+        if cluster >= 0:
+            add_packed(clusters.sums[cluster], x, reward)
+            note_change(clusters, cluster)
+            if is_in_fresh(clusters, cluster, agent):
+                add_packed(clusters.fresh, x, reward)
     if cluster >= 0:
-        add_packed(clusters.sums[cluster], x, reward)
-        clusters.outdated[cluster] = 1
-        clusters.changes[cluster] += 1
-        clusters.peak[cluster] = max(clusters.peak[cluster], largest(clusters.sums[cluster], x.shape[0]))
-        state.common.cost[0] += state.sizes[cluster] - 1
+        state.common.cost[0] += clusters.sizes[AGENT, cluster] - 1
 
 
 @step("revise", MixtureState)
 def revise(state: MixtureState, agent: int, t: int) -> None:
-    n, rng = state.labels.shape[0], state.common.rng
-    for n_drawn in range(1 + (state.redraws if n > 1 else 0)):
-        who = agent
-        if n_drawn > 0:
-            who = integer_below(rng, n - 1)
-            who += who >= agent
-        if n_drawn > 0 and (state.labels[who] < 0 or not state.common.active[who]):
-            continue
-        refresh(state, state.labels[who])
-        count = weigh(state, who)
-        drawn, left = 0, uniform(rng)
-        while drawn < count and not left < state.scratch.chances[drawn]:
-            left -= state.scratch.chances[drawn]
-            drawn += 1
-        move(state, who, drawn)
-
-
-@inlined
-def refresh(state: MixtureState, but: int) -> None:
-    """Bring the evidence of all clusters but one up to date with their sums."""
-    for n in range(state.clusters.n_used[0]):
-        k = state.clusters.used[n]
-        if k != but and state.clusters.outdated[k]:
-            evaluate(state, k)
-
-
-@inlined
-def evaluate(state: MixtureState, cluster: int) -> None:
-    """Compute a cluster's evidence from its sums."""
-    clusters, work = state.clusters, state.scratch
-    terms = factor_packed(clusters.sums[cluster], state.common.ridge, work.L[0], work.y[0])
-    clusters.form[cluster] = terms[0]
-    clusters.logdet[cluster] = terms[1]
-    clusters.outdated[cluster] = 0
-
-
-@inlined
-def weigh(state: MixtureState, agent: int) -> int:
-    """Leave the probability of each cluster in use, and then of a new one, in `scratch.chances`; count them.
-
-    The agent is taken out of its own cluster first; `scratch.rest` and `scratch.alone` are what is left of
-    it, `forms` and `logdets` what each cluster's evidence is with the agent in it. Changes no more than that.
-    """
-    clusters, work, ridge = state.clusters, state.scratch, state.common.ridge
-    own, count = state.labels[agent], clusters.n_used[0]
-    precision = 0.5 * state.noise[1] / state.noise[0]
-    form, logdet = state.form[agent], state.logdet[agent]
-    prior = state.local.b.shape[1] * math.log(ridge)
-    for n in range(count):
-        k = clusters.used[n]
-        others, form_k, logdet_k = state.sizes[k], clusters.form[k], clusters.logdet[k]
-        work.forms[n] = form_k
-        work.logdets[n] = logdet_k
-        if k == own:
-            others -= 1
-            if others == 0 and clusters.removed[k] == 0:
-                work.chances[n] = -math.inf
+    pool, drift, pending, local = state.pool, state.drift, state.common.pending, state.local
+    labels, rng, can_change = pool.members.labels, state.common.rng, drift.held.shape[0] > 0
+    n, pulls = labels.shape[1], local.pulls[agent]
+    if labels[AGENT, agent] >= 0:
+        if state.votes.shape[0] > 0 and pulls % (VOTE_EVERY if pulls <= LATER else LATER_VOTES) == 0:
+            vote(state, agent)
+        if can_change and pulls % EVERY == 0 and is_noise_known(state):
+            recent = find_change(pool, drift, agent, pulls)
+            if recent >= 0:
+                forget(pool, drift, pending, local, agent, recent)
+                drift.forgot[agent] = t
+    keep_up(state)
+    for n_drawn in range(2 * (1 + (state.redraws if n > 1 else 0))):
+        is_ghost = n_drawn % 2 == 1  # each agent's turn, then its ghost's
+        if not is_ghost:
+            who = agent
+            if n_drawn > 0:
+                who = integer_below(rng, n - 1)
+                who += who >= agent
+            member = who
+            if n_drawn > 0 and (labels[AGENT, who] < 0 or not state.common.active[who]):
                 continue
-            if clusters.outdated[k]:
-                terms = factor_packed(clusters.sums[k], ridge, work.L[0], work.y[0])
-                work.forms[n] = terms[0]
-                work.logdets[n] = terms[1]
-            take_out(state, agent, k)
-            terms = factor_packed(work.rest, ridge, work.L[0], work.y[0])
-            work.alone[0] = form_k = terms[0]
-            work.alone[1] = logdet_k = terms[1]
-        elif state.local.pulls[agent] > 0:
-            for m in range(work.total.shape[0]):
-                work.total[m] = clusters.sums[k, m] + state.lent[agent, m]
-            terms = factor_packed(work.total, ridge, work.L[0], work.y[0])
-            work.forms[n] = terms[0]
-            work.logdets[n] = terms[1]
-        gain = precision * (work.forms[n] - form_k - form) - 0.5 * (
-            work.logdets[n] - logdet_k - logdet + prior
-        )
-        work.chances[n] = gain + math.log(max(others, 1))
-    work.forms[count] = form
-    work.logdets[count] = logdet
-    work.chances[count] = state.log_concentration
-    normalise(work.chances, count + 1)
-    return int(count)
+        else:
+            member = n + who
+            if n_drawn == 1 or not can_change or labels[GHOST, who] < 0:
+                continue
+        if can_change or pool.model.softens:
+            tend(pool, drift, pending, local, member)
+            if is_ghost and labels[GHOST, who] < 0:
+                continue  # its cluster has moved, and it is no more
+        refresh(pool, labels[member // n, who])
+        count = weigh(pool, member, n)
+        drawn, left = 0, uniform(rng)
+        while drawn < count and not left < pool.scratch.chances[drawn]:
+            left -= pool.scratch.chances[drawn]
+            drawn += 1
+        move(pool, pending, member, drawn)
+
+
+@step("expect", MixtureState)
+def expect(state: MixtureState, agent: int, x: Vector, sign: int) -> None:
+    wait_for(state.pool, agent, x, sign)
+    expect_alone(state, agent, x, sign)
 
 
 @inlined
-def take_out(state: MixtureState, agent: int, cluster: int) -> None:
-    """Leave a cluster's sums without the agent's in `scratch.rest`; subtract where that loses little."""
-    clusters, rest = state.clusters, state.scratch.rest
-    for m in range(rest.shape[0]):
-        rest[m] = clusters.sums[cluster, m] - state.lent[agent, m]
-    if is_lossy(state, cluster, rest):
-        sum_members(state.labels, cluster, agent, state.lent, rest)
+def is_noise_known(state: MixtureState) -> bool:
+    """Whether the noise is known, or estimated, well enough to call a sample improbable."""
+    return bool(not state.learns_noise or state.pool.model.noise[1] >= PRIOR_SAMPLES + RESIDUALS)
 
 
 @inlined
-def is_lossy(state: MixtureState, cluster: int, left: Vector) -> bool:
-    """Whether a cluster's sums were once so large that their rounding shows in what is left of them."""
-    size = largest(left, state.local.b.shape[1])
-    return bool(state.clusters.peak[cluster] > LOSSY * max(state.common.ridge, size))
+def vote(state: MixtureState, agent: int) -> None:
+    """Note how well each scatter explains an agent's samples, with the clusters as they stand."""
+    pool, grid = state.pool, state.pool.model.grid
+    refresh(pool, pool.members.labels.size)
+    weigh(pool, agent, state.local.pulls[agent])
+    for g in range(grid.shape[0]):
+        found = log_evidence(pool, pool.members.raw[AGENT, agent], grid[g], agent)
+        state.tally[g] += found - state.votes[agent, g]
+        state.votes[agent, g] = found
 
 
 @inlined
-def is_worn(state: MixtureState, cluster: int) -> bool:
-    """Whether rounding may have piled up in a cluster's sums."""
-    if state.clusters.changes[cluster] >= max(RESUM_AFTER, state.labels.shape[0]):
-        return True
-    return is_lossy(state, cluster, state.clusters.sums[cluster])
+def keep_up(state: MixtureState) -> None:
+    """What has to be done now and then, a little of it in each round: no round waits for all of it."""
+    pool, upkeep, position = state.pool, state.upkeep, state.pool.model.position
+    n, members = pool.members.labels.shape[1], pool.members.labels.size
+    upkeep[0] += 1
+    if state.votes.shape[0] > 0 and upkeep[0] % n == 0:
+        best, found = 0, -math.inf
+        for g in range(state.tally.shape[0]):
+            value = state.tally[g] - STEP_COST * abs(g - FIRST_SCATTER)
+            if value > found:
+                found = value
+                best = g
+        if best != position[0]:
+            position[0] += 1 if best > position[0] else -1
+            upkeep[1] = members
+    for _ in range(min(TENDED, upkeep[1])):
+        upkeep[2] = (upkeep[2] + 1) % members
+        upkeep[1] -= 1
+        tend(pool, state.drift, state.common.pending, state.local, upkeep[2])
+    if state.ridge_bonus > 0.0 and upkeep[0] % SCALE_EVERY == 0:
+        state.scale[0] = measure(pool, upkeep[0] // SCALE_EVERY)
+    if pool.clusters.resummed[0] >= 0:
+        resum(pool)
 
 
-@inlined
-def factor_components(state: MixtureState, agent: int) -> int:
+@compiled
+def measure(pool: Pool, turn: int) -> float:
+    """Compute how large the estimate of the cluster whose turn it is is, and in how many directions known.
+
+    Returns the size of a parameter's entries, squared, over all clusters.
+    """
+    clusters, work, ridge = pool.clusters, pool.scratch, pool.model.ridge
+    count, d = clusters.n_used[0], work.y.shape[1]
+    if count == 0:
+        return 0.0
+    k, L, y, z = clusters.used[turn % count], work.L[0], work.y[0], work.y[1]
+    factor_packed(clusters.sums[k], ridge, L, y)
+    norm, unknown = 0.0, 0.0
+    for column in range(d):  # tr A⁻¹ = ‖L⁻¹‖², a column of L⁻¹ at a time
+        for row in range(column, d):
+            value = 1.0 if row == column else 0.0
+            for m in range(column, row):
+                value -= L[row, m] * z[m]
+            z[row] = value / L[row, row]
+            unknown += z[row] * z[row]
+    back_substitute(L, y, y)
+    for m in range(d):
+        norm += y[m] * y[m]
+    clusters.scale[k, 0] = norm
+    clusters.scale[k, 1] = d - ridge * unknown
+    norms, known = 0.0, 1.0
+    for n in range(count):
+        members = count_members(clusters, clusters.used[n])
+        norms += members * clusters.scale[clusters.used[n], 0]
+        known += members * clusters.scale[clusters.used[n], 1]
+    return norms / known
+
+
+@compiled
+def factor_components(state: MixtureState, agent: int, within: float) -> int:
     """Factor the clusters that count in the agent's choice, with the agent in them; count them.
 
-    Their probabilities are left in `scratch.shares`.
+    Their probabilities are left in `scratch.shares`, their ridge bonuses in `scratch.hidden`.
     """
-    clusters, work = state.clusters, state.scratch
-    count, found = weigh(state, agent), 0
+    pool, pending, model = state.pool, state.common.pending, state.pool.model
+    clusters, work, kappa = pool.clusters, pool.scratch, model.grid[model.position[0]]
+    raw, own, ridge = raw_of(pool, agent), pool.members.labels[AGENT, agent], model.ridge
+    count, found = weigh(pool, agent, state.local.pulls[agent]), 0
     for n in range(count + 1):
         if work.chances[n] < LEAST_SHARE:
             continue
-        is_own = n < count and clusters.used[n] == state.labels[agent]
-        for m in range(work.total.shape[0]):
-            work.total[m] = 0.0 if is_own else state.lent[agent, m]  # there already
-        if n < count:
-            add_row(1.0, clusters.sums[clusters.used[n]], work.total)
+        L, y = work.L[found], work.y[found]
+        k = clusters.used[n] if n < count else -1
+        is_own = k >= 0 and k == own
+        if kappa > 0.0:
+            others_of(pool, own, k)
+            soften_packed(work.total, ridge, kappa, work.data, L, y, work.inverse)
+            add_row(1.0, raw, work.data)
+            factor_packed(work.data, 0.0, L, y)
+        else:
+            for m in range(work.total.shape[0]):
+                work.total[m] = 0.0 if is_own else raw[m]  # there already
+            if n < count:
+                add_row(1.0, clusters.sums[k], work.total)
+            factor_packed(work.total, ridge, L, y)
+        if pending.total[0] > 0:
+            widen(pool, pending, agent, k, L, y)
         work.shares[found] = work.chances[n]
-        factor_packed(work.total, state.common.ridge, work.L[found], work.y[found])
+        work.hidden[found] = 0.0
+        if state.ridge_bonus > 0.0 and n < count:
+            others = count_members(clusters, k) - (1 if is_own else 0)
+            size = max(state.scale[0], clusters.scale[k, 0] / max(clusters.scale[k, 1], 1.0))
+            size *= others / (others + COMPANY)
+            # ζ xᵀA⁻¹x has ζ λ ‖A⁻¹x‖² of this in it already
+            work.hidden[found] = max(0.0, ridge * (state.ridge_bonus**2 * size * ridge - within))
         found += 1
     return found
 
 
 @inlined
-def move(state: MixtureState, agent: int, drawn: int) -> None:
-    """Put an agent into the cluster at position `drawn` of those in use, or into a new one, after `weigh`."""
-    clusters, work, own = state.clusters, state.scratch, state.labels[agent]
-    is_new = drawn == clusters.n_used[0]
-    cluster = -1 if is_new else clusters.used[drawn]
-    if own >= 0 and cluster != own:
-        leave(state, agent, own)
-    if is_new:
-        cluster = open_cluster(state)
-    if cluster != own or is_new:
-        state.labels[agent] = cluster
-        state.sizes[cluster] += 1
-        add_row(1.0, state.lent[agent], clusters.sums[cluster])
-        clusters.changes[cluster] += 1
-        found = largest(clusters.sums[cluster], state.local.b.shape[1])
-        clusters.peak[cluster] = max(clusters.peak[cluster], found)
-    clusters.form[cluster] = work.forms[drawn]
-    clusters.logdet[cluster] = work.logdets[drawn]
-    clusters.outdated[cluster] = 0
-    if is_worn(state, cluster):
-        sum_anew(state, cluster)
+def others_of(pool: Pool, own: int, k: int) -> None:
+    """Leave the sums of cluster k (−1: a new one) without the agent in `scratch.total`, after `weigh`."""
+    work = pool.scratch
+    for m in range(work.total.shape[0]):
+        work.total[m] = 0.0 if k < 0 else (work.rest[m] if k == own else pool.clusters.sums[k, m])
 
 
-@inlined
-def leave(state: MixtureState, agent: int, cluster: int) -> None:
-    """Take an agent out of its cluster, after `weigh`."""
-    clusters, work = state.clusters, state.scratch
-    state.labels[agent] = -1 - agent
-    state.sizes[cluster] -= 1
-    if state.sizes[cluster] == 0:
-        dissolve(state, cluster)
+@compiled
+def widen(pool: Pool, pending: Pending, agent: int, k: int, L: Matrix, y: Vector) -> None:
+    """Let what a model waits for narrow its width: its factor takes in pending pulls, its estimate stays.
+
+    Pulls of those who have no cluster count by the probability of being together with them.
+    """
+    model, clusters, work, own = pool.model, pool.clusters, pool.scratch, pool.members.labels[AGENT, agent]
+    if clusters.waiting[0] + pending.counts[agent] + (clusters.waiting[1 + k] if k >= 0 else 0) == 0:
         return
-    for m in range(work.rest.shape[0]):
-        clusters.sums[cluster, m] = work.rest[m]
-    clusters.form[cluster] = work.alone[0]
-    clusters.logdet[cluster] = work.alone[1]
-    clusters.outdated[cluster] = 0
-    clusters.changes[cluster] += 1
-    if is_worn(state, cluster):
-        sum_anew(state, cluster)
-
-
-@inlined
-def sum_anew(state: MixtureState, cluster: int) -> None:
-    """Sum a cluster's statistics from its members."""
-    clusters = state.clusters
-    sum_members(state.labels, cluster, -1, state.lent, clusters.sums[cluster])
-    clusters.peak[cluster] = largest(clusters.sums[cluster], state.local.b.shape[1])
-    clusters.changes[cluster] = 0
-    evaluate(state, cluster)
-
-
-@inlined
-def open_cluster(state: MixtureState) -> int:
-    """Put the lowest free row to use."""
-    used, count = state.clusters.used, state.clusters.n_used
-    cluster = 0
-    while cluster < count[0] and used[cluster] == cluster:
-        cluster += 1
-    for n in range(count[0], cluster, -1):
-        used[n] = used[n - 1]
-    used[cluster] = cluster
-    count[0] += 1
-    return cluster
-
-
-@inlined
-def dissolve(state: MixtureState, cluster: int) -> None:
-    """Free the row of a cluster that has no active member, with what removed agents left in it."""
-    clusters = state.clusters
-    if clusters.removed[cluster] > 0:
-        for j in range(state.labels.shape[0]):
-            if state.labels[j] == cluster:
-                state.labels[j] = -1 - j
-    clusters.sums[cluster] = 0.0
-    clusters.form[cluster] = 0.0
-    clusters.logdet[cluster] = 0.0
-    clusters.peak[cluster] = 0.0
-    clusters.changes[cluster] = 0
-    clusters.outdated[cluster] = 0
-    clusters.removed[cluster] = 0
-    found = 0
+    members, theta = 0, work.part
     for n in range(clusters.n_used[0]):
-        clusters.used[found] = clusters.used[n]
-        found += clusters.used[n] != cluster
-    clusters.n_used[0] = found
+        members += count_members(clusters, clusters.used[n])
+    company = count_members(clusters, k) if k >= 0 else 1
+    share = company / (members + (0 if k >= 0 else 1) + math.exp(model.log_concentration))
+    others_of(pool, own, k)
+    for m in range(pending.sums.shape[1]):
+        lone, theirs, mine = clusters.pending[0, m], 0.0, pending.sums[agent, m]
+        if own < 0:
+            lone -= mine
+        if k >= 0:
+            theirs = clusters.pending[1 + k, m] - (mine if k == own else 0.0)
+        work.total[m] += theirs + share * lone
+    back_substitute(L, y, theta)
+    soften_packed(work.total, model.ridge, model.grid[model.position[0]], work.data, L, y, work.inverse)
+    add_row(1.0, raw_of(pool, agent), work.data)
+    for m in range(pending.sums.shape[1]):
+        work.data[m] += pending.sums[agent, m]
+    factor_packed(work.data, 0.0, L, y)
+    for row in range(y.shape[0]):  # so that L⁻ᵀy is the estimate as it was
+        value = 0.0
+        for m in range(row, y.shape[0]):
+            value += L[m, row] * theta[m]
+        y[row] = value

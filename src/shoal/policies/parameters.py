@@ -59,6 +59,10 @@ def check_one(field: FieldInfo, value: Any) -> Any:
             return validation.seed_or_none(field.name, value)
     if get_origin(kind) is Literal:
         return validation.one_of(field.name, value, get_args(kind))
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise ValueError(f"{field.name} must be True or False, got {validation.show(value)}")
+        return value
     if kind is int:
         return validation.integer(
             field.name, value, low=meta.ge if meta else None, high=meta.le if meta else None

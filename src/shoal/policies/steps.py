@@ -1,8 +1,9 @@
-"""The three steps of a round, as generic functions that compiled and plain code call alike.
+"""The steps of a round, as generic functions that compiled and plain code call alike.
 
-A policy file registers its own compiled `select`, `observe` and `revise` for its state class; a call
-picks by the class of the state, at compile time inside compiled code. The simulation loop therefore has
-a stable signature and its compiled form is found again on disk by the next process.
+A policy file registers its own compiled `select`, `observe` and `revise` for its state class, and `expect`
+where it has use for pulls whose rewards are still due; a call picks by the class of the state, at compile
+time inside compiled code. The simulation loop therefore has a stable signature and its compiled form is
+found again on disk by the next process.
 """
 
 from collections.abc import Callable
@@ -11,17 +12,25 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import numpy as np
 from numba.extending import overload
 
-from shoal.fields import AGENTS, COUNT, kept, leaves, setting
+from shoal.fields import AGENTS, COUNT, TRIANGLE, kept, leaves, setting
 from shoal.kernels.compiled import OPTIONS, compiled, inlined
-from shoal.kernels.linalg import dot
+from shoal.kernels.linalg import add_square, dot
 from shoal.kernels.pinned import unpin
 from shoal.kernels.random import integer_below, uniform
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Vector
 from shoal.validation import BAD_SCALE, LARGEST, LARGEST_SCALE
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-REFUSED, ACCEPTED, BADLY_SCALED = range(3)
+REFUSED, ACCEPTED, BADLY_SCALED, NOT_BEGUN = range(4)
 _STEPS: dict[tuple[str, type], Callable[..., Any]] = {}
+
+
+class Pending(NamedTuple):
+    """Pulls that have begun and whose rewards are still due."""
+
+    counts: Annotated[Integers, kept(AGENTS, **COUNT)]  # of each agent
+    sums: Annotated[Matrix, kept(AGENTS, TRIANGLE)]  # packed Σ x xᵀ of them
+    total: Annotated[Integers, kept(1, **COUNT)]  # of all agents
 
 
 class Common(NamedTuple):
@@ -35,6 +44,7 @@ class Common(NamedTuple):
     cost: Annotated[Integers, kept(1, **COUNT)]  # communication cost so far
     active: Annotated[Booleans, kept(AGENTS, fill=True)]  # False once an agent was removed
     withdrawn: Annotated[Booleans, kept(AGENTS)]  # True once its samples were taken back
+    pending: Pending
 
 
 def step(name: str, state_class: type) -> Callable[[Function], Function]:
@@ -73,6 +83,23 @@ def revise(state: Any, agent: int, t: int) -> None:
     _STEPS["revise", type(state)](state, agent, t)
 
 
+def expect(state: Any, agent: int, x: Vector, sign: int) -> None:
+    """Let a reward be due for a pull of `x` (`sign` 1), or no longer (−1): it came, or never will."""
+    registered: Any = _STEPS.get(("expect", type(state)), expect_alone)
+    registered(state, agent, x, sign)
+
+
+@compiled
+def expect_alone(state: Any, agent: int, x: Vector, sign: int) -> None:
+    """`expect` for policies that keep no sums of pending pulls but those of each agent."""
+    pending = state.common.pending
+    pending.counts[agent] += sign
+    pending.total[0] += sign
+    add_square(pending.sums[agent], x, float(sign))
+    if pending.counts[agent] == 0:
+        pending.sums[agent] = 0.0  # rounding must not outlive the pulls
+
+
 # What compiled code calls is the registered function itself: one that calls it would be one more function of
 # a whole state to compile. Not strict: the names of its parameters are its own.
 @overload(select, strict=False, jit_options=OPTIONS)
@@ -90,9 +117,14 @@ def _overload_revise(state: Any, agent: Any, t: Any) -> Any:
     return _plain_step("revise", state)
 
 
-def _plain_step(name: str, state: Any) -> Any:
+@overload(expect, strict=False, jit_options=OPTIONS)
+def _overload_expect(state: Any, agent: Any, x: Any, sign: Any) -> Any:
+    return _plain_step("expect", state, expect_alone)
+
+
+def _plain_step(name: str, state: Any, default: Any = None) -> Any:
     """The function that was registered, not yet compiled, for a type of state."""
-    implementation: Any = _STEPS[name, state.instance_class]
+    implementation: Any = _STEPS.get((name, state.instance_class), default)
     return implementation.py_func
 
 
@@ -116,8 +148,36 @@ def choose_checked(pinned: Any, agent: int, arms: Matrix) -> int:
 
 
 @compiled
-def update_checked(pinned: Any, agent: int, x: Vector, reward: float) -> int:
-    """Finish a round in which only `agent` pulled; refuse, changing nothing, numbers of unfair size.
+def begin_checked(pinned: Any, agent: int, x: Vector) -> int:
+    """Play a round in which `agent` pulls `x`, its reward still due; refuse numbers of unfair size."""
+    state = unpin(pinned)
+    for m in range(x.shape[0]):
+        if not abs(x[m]) <= LARGEST:
+            return REFUSED
+    size = dot(x, x)
+    if size > LARGEST_SCALE * state.common.ridge:
+        return REFUSED
+    state.common.clock[0] += 1
+    expect(state, agent, x, 1)
+    return BADLY_SCALED if size > BAD_SCALE * state.common.ridge else ACCEPTED
+
+
+@compiled
+def cancel_checked(pinned: Any, agent: int, x: Vector) -> int:
+    """Expect no reward any more for a pull that has begun; refuse, changing nothing, one that has not."""
+    state = unpin(pinned)
+    for m in range(x.shape[0]):
+        if not abs(x[m]) <= LARGEST:
+            return REFUSED
+    if state.common.pending.counts[agent] == 0:
+        return NOT_BEGUN
+    expect(state, agent, x, -1)
+    return ACCEPTED
+
+
+@compiled
+def update_checked(pinned: Any, agent: int, x: Vector, reward: float, begun: bool) -> int:
+    """Finish a round in which only `agent` pulled, or a pull that has begun; refuse, changing nothing.
 
     A sample that is longer than it should be beside the ridge is accepted as BADLY_SCALED.
     """
@@ -128,7 +188,13 @@ def update_checked(pinned: Any, agent: int, x: Vector, reward: float) -> int:
     size = dot(x, x)
     if not abs(reward) <= LARGEST or size > LARGEST_SCALE * state.common.ridge:
         return REFUSED
-    t = state.common.clock[0] + 1
+    t = state.common.clock[0]
+    if begun:  # its round was counted when it began
+        if state.common.pending.counts[agent] == 0:
+            return NOT_BEGUN
+        expect(state, agent, x, -1)
+    else:
+        t += 1
     observe(state, agent, x, reward, t)
     revise(state, agent, t)
     state.common.clock[0] = t

@@ -7,10 +7,10 @@ import numpy as np
 
 from shoal.fields import AGENTS, COUNT, kept, log
 from shoal.kernels.compiled import compiled, inlined
-from shoal.kernels.linalg import cholesky, unpack
+from shoal.kernels.linalg import add_row, cholesky, solve_cholesky, unpack
 from shoal.kernels.separation import ILL_CONDITIONED, search, squared_width
 from shoal.kernels.twofold import add_scaled, add_to_diagonal, cholesky_twofold
-from shoal.kernels.ucb import best_arm_of_factor
+from shoal.kernels.ucb import best_arm_of_factor, best_arm_of_width
 from shoal.types import AnyArray, Booleans, Integers, Matrix
 
 SUBTRACTABLE = 2.0**12
@@ -98,3 +98,21 @@ def choose_from_pool(state: Any, arms: Matrix, t: int) -> int:
     """LinUCB on the pool whose factor and sums are in the scratch."""
     width, work = state.common.alpha * math.sqrt(math.log(t + 1.0)), state.scratch
     return best_arm_of_factor(work.L, work.total[-arms.shape[1] :], arms, width, work.lanes)
+
+
+@inlined
+def choose_while_waiting(state: Any, waiting: Integers, arms: Matrix, t: int) -> int:
+    """`choose_from_pool` while rewards are due to some of the pool, −1 beyond the last.
+
+    What they wait for narrows the width, and leaves the estimate as it is.
+    """
+    width, work = state.common.alpha * math.sqrt(math.log(t + 1.0)), state.scratch
+    theta_hat, sums = work.test.vectors[0], state.common.pending.sums
+    solve_cholesky(work.L, work.total[-arms.shape[1] :], theta_hat)
+    for k in range(waiting.shape[0]):
+        if waiting[k] < 0:
+            break
+        add_row(1.0, sums[waiting[k]], work.total[: sums.shape[1]])
+    unpack(work.total, state.common.ridge, work.L)
+    cholesky(work.L, work.L)
+    return best_arm_of_width(theta_hat, work.L, arms, width, work.test.vectors[1])

@@ -55,6 +55,7 @@ from shoal.policies.bass.common import (
     Cuts,
     are_separated,
     choose_from_pool,
+    choose_while_waiting,
     factor_sums,
     factor_twofold,
     log_cut,
@@ -461,7 +462,16 @@ def separate(
 @step("select", CrowdState)
 def select(state: CrowdState, agent: int, arms: Matrix, t: int) -> int:
     factor_pool(state, agent)
-    return choose_from_pool(state, arms, t)
+    pending, waiting = state.common.pending, state.scratch.agents[0]
+    if pending.total[0] == 0:
+        return choose_from_pool(state, arms, t)
+    count = 0
+    for j in range(pending.counts.shape[0]):
+        if pending.counts[j] > 0 and not is_cut(state.apart, agent, j):
+            waiting[count] = j
+            count += 1
+    waiting[count] = -1
+    return choose_while_waiting(state, waiting, arms, t)
 
 
 @inlined
