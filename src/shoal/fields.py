@@ -84,6 +84,8 @@ class Field:
     """Type of the entries; by default as the annotation says."""
     count: str = ""
     """For logs: the field beside it that says how many of its rows are in use. There may be room for more."""
+    used: str = ""
+    """For tables whose rows are handed out one by one: the field beside it that says how many were."""
 
 
 @dataclass(frozen=True)
@@ -216,11 +218,15 @@ def make(state_class: Any, sizes: Sizes, settings: Mapping[str, float | int | bo
         field = leaf.field
         if field.role is Role.SETTING:
             values[leaf.name] = field.dtype.type(settings[leaf.path[-1]]).item()
-        elif field.fill == 0:  # memory that nobody touches is not taken from the machine
-            values[leaf.name] = np.zeros(leaf.shape(sizes), field.dtype)
         else:
-            values[leaf.name] = np.full(leaf.shape(sizes), field.fill, field.dtype)
+            values[leaf.name] = _filled(leaf, sizes)
     return assemble(state_class, values)
+
+
+def _filled(leaf: Leaf, sizes: Sizes) -> AnyArray:
+    if leaf.field.fill == 0:  # memory that nobody touches is not taken from the machine
+        return np.zeros(leaf.shape(sizes), leaf.field.dtype)
+    return np.full(leaf.shape(sizes), leaf.field.fill, leaf.field.dtype)
 
 
 def grow(state: Any, sizes: Sizes) -> Any:
@@ -231,10 +237,14 @@ def grow(state: Any, sizes: Sizes) -> Any:
         if field.role is Role.SETTING or field.count:
             values[leaf.name] = old
             continue
-        new = np.full(leaf.shape(sizes), field.fill, field.dtype)
+        new = _filled(leaf, sizes)
         if field.role is not Role.SCRATCH:
-            corner = tuple(slice(0, min(pair)) for pair in zip(old.shape, new.shape, strict=True))
-            new[corner] = old[corner]
+            corner = [slice(0, min(pair)) for pair in zip(old.shape, new.shape, strict=True)]
+            if field.used:
+                corner[0] = slice(
+                    0, int(Leaf((*leaf.path[:-1], field.used), field, leaf.names).get(state)[0])
+                )
+            new[tuple(corner)] = old[tuple(corner)]
         values[leaf.name] = new
     return assemble(type(state), values)
 

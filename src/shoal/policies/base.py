@@ -114,6 +114,14 @@ class Policy(ABC):
             "clusters": n_agents,
         }
 
+    def _state_class(self, n_agents: int) -> Any:
+        """The class of the state of so many agents."""
+        return self.State
+
+    def _grown(self, sizes: fields.Sizes) -> Any:
+        """A copy of the state with more agents, whom `_join` will initialise."""
+        return fields.grow(self.state, sizes)
+
     def _settings(self) -> dict[str, Any]:
         """The numbers that the state declares as settings: by default, parameters of the same name."""
         return msgspec.structs.asdict(self._parameters)
@@ -182,7 +190,7 @@ class Policy(ABC):
         """The state of so many agents that have seen nothing."""
         sizes = self._sizes(n_agents)
         self._check_memory(sizes)
-        state: Any = fields.make(self.State, sizes, self._settings())
+        state: Any = fields.make(self._state_class(n_agents), sizes, self._settings())
         state.common.rng[:] = random_state(self._parameters.seed)
         self._start_newcomers(state, 0)
         return state
@@ -418,7 +426,7 @@ class Policy(ABC):
             first = self.n_agents
             sizes = self._sizes(first + n)
             self._check_memory(sizes)
-            state = fields.grow(self.state, sizes)
+            state = self._grown(sizes)
             self._start_newcomers(state, first)
             self.state = state
             self._pinned = None, None  # let go of the old arrays
@@ -444,7 +452,7 @@ class Policy(ABC):
                 common.withdrawn[agent] = True
                 forget_row(self.state.local, agent, common.ridge)
                 self._withdraw(agent)
-                for leaf in fields.leaves(self.State):
+                for leaf in fields.leaves(_kind(self.state)):
                     if leaf.field.role is fields.Role.SCRATCH:  # where its samples may have passed through
                         leaf.get(self.state)[...] = 0
 
@@ -478,7 +486,8 @@ class Policy(ABC):
                 "dim": self.dim,
                 "parameters": {key: files.to_json(value) for key, value in self.parameters.items()},
             }
-            kept = [leaf for leaf in fields.leaves(self.State) if leaf.field.role is fields.Role.KEPT]
+            leaves = fields.leaves(_kind(self.state))
+            kept = [leaf for leaf in leaves if leaf.field.role is fields.Role.KEPT]
             content = files.pack(header, {leaf.name: leaf.used(self.state) for leaf in kept})
         files.write_atomically(Path(path), content)
 
@@ -496,10 +505,11 @@ class Policy(ABC):
         try:
             policy._configure(contents.dim, contents.parameters)
             sizes = policy._sizes(contents.n_agents)
-            arrays = files.check_arrays(path, cls.State, contents.arrays, sizes, strict=contents.strict)
+            kind = policy._state_class(contents.n_agents)
+            arrays = files.check_arrays(path, kind, contents.arrays, sizes, strict=contents.strict)
             policy._check_memory(sizes)
-            policy.state = fields.make(cls.State, sizes, policy._settings())
-            policy.state = fields.assemble(cls.State, fields.flatten(policy.state) | arrays)
+            policy.state = fields.make(kind, sizes, policy._settings())
+            policy.state = fields.assemble(kind, fields.flatten(policy.state) | arrays)
             if trouble := policy._problem(policy.state):
                 raise PolicyFileError(f"{path}: {trouble}")
             policy._derive(policy.state)
@@ -511,7 +521,7 @@ class Policy(ABC):
 
     def _check_memory(self, sizes: fields.Sizes) -> None:
         """Refuse, before anything is allocated, what this machine cannot hold."""
-        needed = fields.nbytes(self.State, sizes)
+        needed = fields.nbytes(self._state_class(sizes["agents"]), sizes)
         statistics = 8 * (2 * self.dim**2 + 2 * self.dim + 2) * sizes["agents"]
         rest = f"{statistics / 1e9:,.1f} for the agents' statistics"
         self._refuse(needed, rest, sizes["agents"])
@@ -542,6 +552,11 @@ class Policy(ABC):
         if not self.state.common.active[index]:
             raise ValueError(f"agent {agent} has been removed")
         return index
+
+
+def _kind(state: Any) -> Any:
+    """The class of a state."""
+    return type(state)
 
 
 def _physical_memory() -> float:

@@ -22,7 +22,7 @@ from shoal.atomic import write_whole
 from shoal.statistics import Statistics, make_statistics
 from shoal.types import AnyArray
 
-FORMAT = 5
+FORMAT = 6
 """Version of the files that are written."""
 MOST_ARRAYS = 1000
 HEADER = "header"
@@ -227,11 +227,19 @@ def _add_pool(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
     arrays["pool.clusters.resummed"] = np.array([-1, 0])
 
 
+def _add_total(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
+    """Formats before 6 did not keep the sum over all agents that BASS has in a crowd."""
+    if header["policy"] == "bass":
+        total = arrays["blocks"].sum(axis=0)
+        arrays["total"] = np.stack([total, np.zeros_like(total)])
+
+
 MIGRATIONS: dict[int, Callable[[dict[str, Any], dict[str, AnyArray]], None]] = {
     1: _add_param_norm,
     2: _add_tails,
     3: _clear_left_clusters,
     4: _add_pool,
+    5: _add_total,
 }
 """From each format to the next, in place. What is no longer saved is left out without further ado."""
 
