@@ -407,6 +407,7 @@ class EdgeTwin(Twin):
         if withdraw:
             self.withdrawn.add(agent)
             self.edges[agent] = self.edges[:, agent] = False
+            self.separation_time[agent] = self.separation_time[:, agent] = -1
 
     def graph(self) -> Bools:
         return self.edges.copy()
