@@ -29,9 +29,10 @@ from shoal.policies.registry import policy_class
 from shoal.policies.steps import observe, revise, select
 
 ROOT = Path(__file__).parents[1]
-PAGE, PLOT, RESULTS = (
+PAGE, PLOT, CROWD_PLOT, RESULTS = (
     ROOT / "docs" / "performance.md",
     ROOT / "docs" / "performance-growth.png",
+    ROOT / "docs" / "performance-crowd.png",
     ROOT / "benchmarks" / "results.json",
 )
 BEGIN, END = "<!-- written by make bench -->\n", "<!-- until here -->\n"
@@ -50,6 +51,15 @@ LETTERS = {"agents": "N", "dim": "d", "arms": "K", "rounds": "T"}
 POINT_SECONDS = 12.0
 PULLS_PER_AGENT = 10
 """Rounds for each agent where N grows: young agents cost more than old ones, so all have to be as old."""
+CROWD: tuple[tuple[str, str, int, int], ...] = (
+    *(("bass", world, n, 20_000) for world in ("Δ=1.27", "Gaussian") for n in (100, 1_000)),
+    *(("bass", world, 10_000, rounds) for world in ("Δ=1.27", "Gaussian") for rounds in (20_000, 50_000)),
+    *(("bass", world, 100_000, rounds) for world in ("Δ=1.27", "Gaussian") for rounds in (4_000, 20_000)),
+    ("bass", "Δ=1.27", 1_000_000, 4_000),
+    *(("cluster_mixture", "Δ=1.27", n, 20_000) for n in (100, 10_000, 1_000_000)),
+    *(("independent", "Δ=1.27", n, 20_000) for n in (100, 10_000, 1_000_000)),
+)
+"""Policy, scenario, agents and rounds of the table of crowds."""
 Figures = dict[str, Any]
 
 
@@ -102,8 +112,7 @@ def growth_point(sizes: dict[str, int]) -> Figures:
     """Cost and peak memory of BASS for some sizes, in this process; as many rounds as time allows."""
     wanted = sizes["rounds"]
     world = shoal.GaussianClusters(sizes["agents"], sizes["dim"], 3, n_arms=sizes["arms"], seed=0)
-    small = shoal.GaussianClusters(4, 3, 2, n_arms=4, seed=0)
-    benchmark.seconds(benchmark.build("bass", small), small, 1)  # loads the compiled code
+    benchmark.seconds(benchmark.build("bass", world), world, 1)  # loads the compiled code
     policy = benchmark.build("bass", world)
     rounds, took = 0, 0.0
     while rounds < wanted and took < POINT_SECONDS:
@@ -137,18 +146,70 @@ def growth() -> Figures:
         figures[size] = {}
         for value in values:
             rounds = PULLS_PER_AGENT * value if size == "agents" else usual["rounds"]
-            point = in_own_process(usual | {"rounds": rounds, size: value})
+            point = in_own_process("growth_point", usual | {"rounds": rounds, size: value})
             figures[size][str(value)] = point
             print(f"{value:>9,} {point_row(point)}")
         figures[size]["slope"] = slope(figures[size])
     return figures
 
 
-def in_own_process(sizes: dict[str, int]) -> Figures:
-    """`growth_point` in a fresh process that may not take more than the limit of memory."""
+def crowds() -> Figures:
+    """What a round, the memory and a snapshot cost against N, each point in a process of its own."""
+    figures: Figures = {}
+    print(f"\n{'policy':16} {'world':>9} {'N':>9} {'rounds':>7} µs, times, peak MB, file MB, save s, load s")
+    for name, world, n, rounds in CROWD:
+        point = in_own_process("crowd_point", {"name": name, "world": world, "n": n, "rounds": rounds})
+        figures[f"{name}|{world}|{n}|{rounds}"] = point
+        print(f"{name:16} {world:>9} {n:>9,} {rounds:>7,} {' '.join(crowd_row(point))}", flush=True)
+    return figures
+
+
+def crowd_point(case: Figures) -> Figures:
+    """Cost of a round, also as a multiple of Independent's with 100 agents; memory; saving and loading."""
+    name, n, rounds = case["name"], case["n"], case["rounds"]
+    few = shoal.SyntheticClusters(100, 10, 3, SCENARIOS["1.27"], seed=0)
+    unit = benchmark.best_seconds(lambda: benchmark.build("independent", few), few, 20_000, 5) / 20_000
+    world: shoal.Environment = shoal.GaussianClusters(n, 10, 3, n_arms=15, seed=0)
+    if case["world"] != "Gaussian":
+        world = shoal.SyntheticClusters(n, 10, 3, SCENARIOS["1.27"], seed=0)
+    benchmark.seconds(benchmark.build(name, world), world, 1)  # loads the compiled code
+    policy = benchmark.build(name, world)
+    took = benchmark.seconds(policy, world, rounds) / rounds
+    peak = peak_bytes()
+    with tempfile.TemporaryDirectory() as folder:
+        path, start = Path(folder) / "policy", time.thread_time()
+        policy.save(path)
+        saved, size = time.thread_time(), path.stat().st_size
+        type(policy).load(path)
+        loaded = time.thread_time()
+    return {
+        "microseconds": took * 1e6,
+        "times": took / unit,
+        "peak_bytes": peak,
+        "file_bytes": size,
+        "save": saved - start,
+        "load": loaded - saved,
+    }
+
+
+def crowd_row(point: Figures) -> list[str]:
+    if "problem" in point:
+        return [str(point["problem"]), *[""] * 5]
+    return [
+        f"{point['microseconds']:,.1f}",
+        f"{point['times']:,.0f}",
+        f"{point['peak_bytes'] / 1e6:,.0f}",
+        f"{point['file_bytes'] / 1e6:,.1f}",
+        f"{point['save']:.2f}",
+        f"{point['load']:.2f}",
+    ]
+
+
+def in_own_process(function: str, sizes: Figures) -> Figures:
+    """A function of this module in a fresh process that may not take more than the limit of memory."""
     code = (
         f"import sys, json; sys.path.insert(0, {str(Path(__file__).parent)!r}); import bench\n"
-        f"bench.limit_memory()\nprint(json.dumps(bench.growth_point({sizes!r})))"
+        f"bench.limit_memory()\nprint(json.dumps(bench.{function}({sizes!r})))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     if done.returncode == 0:
@@ -342,6 +403,64 @@ def draw(figures: Figures) -> None:
     figure.savefig(PLOT, dpi=DPI, metadata={"Software": None})
 
 
+def draw_crowds(points: Figures) -> None:
+    """Microseconds, and peak memory and size of a snapshot, against the number of agents."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from shoal.reporting.charts import BLUE, DPI, GREY, ORANGE
+
+    figure = Figure(figsize=(10.0, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    times, memory = figure.subplots(1, 2)
+    lines = (
+        ("BASS, Δ=1.27", "bass", "Δ=1.27", ORANGE, "*"),
+        ("BASS, Gaussian", "bass", "Gaussian", ORANGE, "o"),
+        ("ClusterMixture", "cluster_mixture", "Δ=1.27", BLUE, "s"),
+        ("Independent", "independent", "Δ=1.27", GREY, "x"),
+    )
+    for label, name, world, color, marker in lines:
+        chosen = {}
+        for key, point in points.items():
+            policy, where, n, rounds = key.split("|")
+            if (policy, where, rounds) == (name, world, "20000") and "problem" not in point:
+                chosen[int(n)] = point
+        style = "--" if world == "Gaussian" else "-"
+        cost = [point["microseconds"] for point in chosen.values()]
+        times.plot(list(chosen), cost, color=color, marker=marker, linestyle=style, label=label)
+        size = [point["file_bytes"] / 1e6 for point in chosen.values()]
+        memory.plot(list(chosen), size, color=color, marker=marker, linestyle=style, label=label)
+    for ax, label in ((times, "µs a round, over 20,000 rounds"), (memory, "size of a snapshot, MB")):
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        ax.set_xlabel("N")
+        ax.set_ylabel(label)
+        ax.grid(alpha=0.25)
+    times.legend(fontsize=9)
+    figure.savefig(CROWD_PLOT, dpi=DPI, metadata={"Software": None})
+
+
+def crowd_table(points: Figures) -> list[str]:
+    """The table of crowds."""
+    lines = [
+        "",
+        "**Crowds**, d=10, K=15: processor time of a round from the first on, also as a multiple of one of "
+        "Independent with 100 agents in the same process; peak memory of the process; a saved policy, and "
+        "the processor seconds of saving and loading it, checks included.",
+        "",
+        "![µs a round and size of a snapshot against N](performance-crowd.png)",
+        "",
+        "| policy | scenario | N | rounds | µs a round | times Independent | peak, MB | file, MB | save, s "
+        "| load, s |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for key, point in points.items():
+        name, world, n, rounds = key.split("|")
+        cells = [name, world, f"{int(n):,}", f"{int(rounds):,}", *crowd_row(point)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
 def tables(figures: Figures) -> str:
     """The generated part of the page."""
     made, growing = figures["machine"], figures["growth"]
@@ -383,6 +502,7 @@ def tables(figures: Figures) -> str:
             if value != "slope"
         ]
         lines += ["", f"Slope {points['slope']:.2f}."]
+    lines += crowd_table(figures["crowds"])
     pulls, calls = figures["microseconds_per_pull"], figures["online_microseconds"]
     lines += [
         "",
@@ -419,10 +539,26 @@ def write_page(figures: Figures) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--horizon", type=int, default=50_000, help="rounds of the paper's workload")
+    parser.add_argument(
+        "--crowds", action="store_true", help="measure crowds alone, and keep the other figures"
+    )
     options = parser.parse_args()
     begin = time.perf_counter()
     figures: Figures = {"machine": benchmark.machine(), "horizon": options.horizon}
-    figures["rounds_per_second"] = paper_workload(options.horizon)
+    if options.crowds:
+        figures = json.loads(RESULTS.read_text())
+    else:
+        measure_all(figures)
+    figures["crowds"] = crowds()
+    draw_crowds(figures["crowds"])
+    write_page(figures)
+    RESULTS.write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n")
+    print(f"wrote {PAGE}, {PLOT.name} and {RESULTS}, in {time.perf_counter() - begin:.0f} s")
+
+
+def measure_all(figures: Figures) -> None:
+    """Measure everything but crowds."""
+    figures["rounds_per_second"] = paper_workload(figures["horizon"])
     figures["growth"] = growth()
     for name, section in (
         ("microseconds_per_pull", synchronous),
@@ -433,9 +569,6 @@ def main() -> None:
         figures[name] = section()
         print(f"\n{name}: {json.dumps(figures[name], indent=2)}")
     draw(figures["growth"])
-    write_page(figures)
-    RESULTS.write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n")
-    print(f"wrote {PAGE}, {PLOT.name} and {RESULTS}, in {time.perf_counter() - begin:.0f} s")
 
 
 if __name__ == "__main__":

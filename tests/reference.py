@@ -389,6 +389,7 @@ class EdgeTwin(Twin):
         super().__init__(n_agents, dim, alpha=alpha, ridge=ridge)
         self.edges: Bools = ~np.eye(n_agents, dtype=np.bool_)
         self.separation_time: Ints = np.full((n_agents, n_agents), -1, dtype=np.int64)
+        self.withdrawn: set[int] = set()
 
     def join(self, n: int) -> None:
         old = self.n_agents
@@ -396,16 +397,17 @@ class EdgeTwin(Twin):
         edges, times = self.edges, self.separation_time
         self.edges = ~np.eye(self.n_agents, dtype=np.bool_)
         self.edges[:old, :old] = edges
-        for gone in range(old):
-            if not self.active[gone]:
-                self.edges[gone, old:] = self.edges[old:, gone] = False
+        for gone in self.withdrawn:
+            self.edges[gone, old:] = self.edges[old:, gone] = False
         self.separation_time = np.full((self.n_agents, self.n_agents), -1, dtype=np.int64)
         self.separation_time[:old, :old] = times
 
     def leave(self, agent: int, *, withdraw: bool) -> None:
         super().leave(agent, withdraw=withdraw)
         if withdraw:
+            self.withdrawn.add(agent)
             self.edges[agent] = self.edges[:, agent] = False
+            self.separation_time[agent] = self.separation_time[:, agent] = -1
 
     def graph(self) -> Bools:
         return self.edges.copy()

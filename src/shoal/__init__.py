@@ -78,7 +78,7 @@ __all__ = [
 ]
 
 
-# Nothing is loaded before it is asked for: the compiler and plots take seconds, `shoal --help` needs neither.
+# Names are imported lazily: Numba and matplotlib take seconds to load, and `shoal --help` needs neither.
 _HOMES = {
     "shoal.environments.base": ("Environment",),
     "shoal.environments.letor": ("LearningToRank",),
@@ -116,7 +116,7 @@ _MODULES = ("environments", "kernels", "metrics", "plots", "policies", "separati
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name, or one of the modules with more of them, when it is first asked for."""
+    """Import a public name or submodule on first access."""
     if name in _MODULES:
         return import_module(f"shoal.{name}")
     if name not in _HOME_OF:

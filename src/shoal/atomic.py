@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees a whole one or none."""
+"""Writing files so that readers see either the complete file or none."""
 
 import contextlib
 import os
@@ -9,21 +9,20 @@ from typing import Any
 
 
 def write_whole(path: Path, content: Any) -> None:
-    """Write a file so that a crash at any moment leaves the old one, or none, or the new one.
+    """Write a file atomically: a crash at any moment leaves the old file (or none) or the new one.
 
     Parameters
     ----------
     path : Path
     content : bytes-like
-        Written under a temporary name, flushed to the disk and renamed. A killed writer leaves a file
-        `.*.tmp`.
+        Written under a temporary name, flushed to disk and renamed. A killed writer leaves a file `.*.tmp`.
 
     Raises
     ------
     OSError
-        With the path and the reason, if it cannot be written; the old file is then as it was.
+        With the path and the reason, if it cannot be written; the old file is then unchanged.
     """
-    # A name of the writer's own: two threads may write the same file. And short, however long the path's is.
+    # Unique, because two threads may write the same file; short, because the path's name may be at the limit.
     temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("xb") as handle:
@@ -34,10 +33,10 @@ def write_whole(path: Path, content: Any) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise OSError(error.errno, f"could not be written: {reason}", str(path)) from None
-    finally:  # it is there only if something went wrong, an interrupt included
+    finally:  # still there only if something went wrong, such as an interrupt
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-    if sys.platform != "win32":  # a rename is on the disk once its directory is
+    if sys.platform != "win32":  # a rename is durable only once its directory is synced
         handle_of_directory = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(handle_of_directory)

@@ -1,6 +1,6 @@
 """What a round costs on this machine, in time and memory: for `shoal bench` and for benchmarks/bench.py.
 
-Times are processor time of one thread, compilation excluded, which other programs disturb little.
+Times are processor time of one thread, without compilation. Other programs disturb that less than wall time.
 """
 
 import math
@@ -27,7 +27,7 @@ ONLINE_CALLS = 5_000
 
 @dataclass(frozen=True)
 class Cost:
-    """What one policy costs. Where it does not fit into memory, only `problem` says something."""
+    """What one policy costs. If it does not fit into memory, only `problem` is set."""
 
     policy: str
     microseconds: float = math.nan
@@ -47,7 +47,7 @@ def measure(
     policies: tuple[str, ...] = (),
     progress: Callable[[str], None] | None = None,
 ) -> list[Cost]:
-    """Measure some policies (by default all that are registered) among `agents` agents in three clusters."""
+    """Measure policies (by default all registered ones) with `agents` agents in three clusters."""
     for name, value in (("agents", agents), ("dim", dim), ("arms", arms), ("rounds", rounds)):
         validation.positive_int(name, value)
     for name in policies:
@@ -71,15 +71,15 @@ def build(name: str, world: Environment, **more: Any) -> Any:
 
 
 def seconds(policy: Any, world: Environment, rounds: int, **how: Any) -> float:
-    """Processor time of `rounds` rounds of a policy that is compiled already, without curves."""
+    """Processor time of `rounds` rounds of an already compiled policy, without curves."""
     start = time.thread_time()
     simulate(policy, world, horizon=rounds, seed=0, **{"points": 1} | how)
     return time.thread_time() - start
 
 
 def best_seconds(make: Callable[[], Any], world: Environment, rounds: int, repeat: int, **how: Any) -> float:
-    """The least of several `seconds`, of a fresh policy each; one that is thrown away compiles or loads."""
-    seconds(make(), world, 1, **how)
+    """The smallest of several `seconds`, each of a fresh policy."""
+    seconds(make(), world, 1, **how)  # compiles, or loads from the cache
     return min(seconds(make(), world, rounds, **how) for _ in range(repeat))
 
 
@@ -97,7 +97,7 @@ def online_microseconds(policy: Any, world: Environment, calls: int = ONLINE_CAL
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on and with."""
+    """The machine and versions behind the figures."""
     return {
         "processor": _processor(),
         "cpus": os.cpu_count(),

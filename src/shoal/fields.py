@@ -87,6 +87,8 @@ class Field:
     """Type of the entries; by default as the annotation says."""
     count: str = ""
     """For logs: the field beside it that says how many of its rows are in use. There may be room for more."""
+    used: str = ""
+    """For tables whose rows are handed out one by one: the field beside it that says how many were."""
 
 
 @dataclass(frozen=True)
@@ -290,6 +292,22 @@ class Room:
             self.values[names.index(name)] = value
         self._same = {}
 
+    def take_over(self, other: "Room", sizes: Sizes) -> None:
+        """Copy what a state of another class and of the given sizes keeps, as far as this one has it."""
+        old = {
+            leaf.name: (leaf, value)
+            for leaf, value in zip(leaves(other.state_class), other.values, strict=True)
+        }
+        for n, leaf in enumerate(leaves(self.state_class)):
+            if leaf.name in old and leaf.field.role is Role.KEPT:
+                before, value = old[leaf.name]
+                if leaf.field.count:
+                    self.values[n] = value
+                    continue
+                corner = tuple(map(slice, before.shape(sizes)))
+                self.values[n][corner] = value[corner]
+        self._same = {}
+
     def is_enough(self, sizes: Sizes) -> bool:
         """Whether there is room for a state of the given sizes."""
         if self.known and all(map(operator.le, sizes.values(), self.known.values())):
@@ -318,11 +336,19 @@ class Room:
                 values[n] = _blank(leaf, foreseen.of(leaf))
                 if leaf.field.role is not Role.SCRATCH:
                     corner = tuple(map(slice, map(min, leaf.shape(old), value.shape)))
+                    if leaf.field.used:
+                        corner = (slice(int(self._beside(leaf, leaf.field.used)[0])), *corner[1:])
                     values[n][corner] = value[corner]
                 if not is_short:
                     ahead = new  # one is enough
         self._same = {}
         self.values, self.least, self.known = values, foreseen.least(self.state_class), {}
+
+    def _beside(self, leaf: Leaf, name: str) -> AnyArray:
+        """The array of that name in the same tuple as a field."""
+        paths = [other.path for other in leaves(self.state_class)]
+        found: AnyArray = self.values[paths.index((*leaf.path[:-1], name))]
+        return found
 
     def _arrays(self) -> Iterator[tuple[Leaf, AnyArray]]:
         for leaf, value in zip(leaves(self.state_class), self.values, strict=True):

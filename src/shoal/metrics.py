@@ -1,4 +1,4 @@
-"""Numbers that say how well a policy did: from graphs and labels, and over several runs."""
+"""How well a policy did: scores of graphs, and means over runs."""
 
 import math
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ def same_cluster(labels: Integers) -> Booleans:
 
 
 def f1_of_counts(found: int, edges: int, true_edges: int) -> float:
-    """F1 of a graph with so many edges, `found` of which are among the true ones; 0 when none is.
+    """F1 of a graph with `edges` edges, `found` of which are true; 0 if none is.
 
     Examples
     --------
@@ -28,7 +28,7 @@ def f1_of_counts(found: int, edges: int, true_edges: int) -> float:
 
 
 def misassigned_agents(graph: Booleans, truth: Booleans) -> Integers:
-    """For each agent, how many others are wrongly in or wrongly out of its neighbourhood, shape (N,)."""
+    """For each agent, how many others are wrongly in its neighbourhood or wrongly outside it, shape (N,)."""
     wrong = graph ^ truth
     np.fill_diagonal(wrong, False)
     return np.asarray(wrong.sum(axis=1))
@@ -45,12 +45,12 @@ class Curve:
 
 
 def mean_curve(x: Vector, values: Matrix) -> Curve:
-    """Mean of `values` (runs, points) over runs, with its 95% interval; without width for a single run."""
+    """Mean of `values` (runs, points) over runs, with its 95% interval; a single run has zero width."""
     n, mean = len(values), values.mean(axis=0)
     half = half_width(values.std(axis=0, ddof=1) / math.sqrt(n), n) if n > 1 else np.zeros_like(mean)
     return Curve(x, mean, mean - half, mean + half)
 
 
 def half_width(error: Vector | float, runs: int, level: float = 0.95) -> Vector:
-    """Half the interval of a mean (Student t), from its standard error over at least two runs."""
+    """Half the width of a mean's confidence interval (Student t), from its standard error over ≥ 2 runs."""
     return np.asarray(stdtrit(runs - 1, (1.0 + level) / 2.0) * error)

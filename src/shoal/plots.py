@@ -1,6 +1,6 @@
 """Plots for a user's own policies and traces.
 
-Only matplotlib's objects are used, never pyplot, so that nothing depends on a display or on global state.
+Uses matplotlib's objects, never pyplot, so nothing depends on a display or on global state.
 """
 
 import math
@@ -26,30 +26,29 @@ from shoal.types import Integers, Matrix
 Traces = Trace | Sequence[Trace]
 
 SHOWN_POINTS = 400
-"""Points of a curve: more cannot be told apart."""
+"""Points per curve; the eye cannot tell more apart."""
 
 
 def plot_ellipsoids(
     policy: Any, i: int, j: int, *, dims: tuple[int, int] = (0, 1), ax: Axes | None = None
 ) -> Axes:
-    """Draw the confidence ellipsoids of two agents, and what sharing makes of them.
+    """Draw the confidence ellipsoids of two agents, and how sharing changes them.
 
     Solid: each agent's own samples, at the size that the test of BASS uses, `‖z − θ̂_i‖²_{A_i} ≤ γ²/4·c_i`.
-    Dashed: the samples of its pool, at the same confidence. With two dimensions the pair is separated exactly
-    when the solid ones part; with more, the plot shows their shadows, which may still overlap then.
+    Dashed: the samples of its pool, at the same confidence. In two dimensions the pair is separated exactly
+    when the solid ellipses are disjoint; in more, the plot shows projections, which may still overlap.
 
     Parameters
     ----------
     policy : Policy
-        Any policy of this package. For those without `delta`, `gamma`, `radius`, `noise_scale` and
-        `param_norm`, the values 0.1, 2, "beta_squared", 1 and 1 are taken: ellipsoids that hold the true
-        parameter with probability 0.9.
+        Any policy of this package. Those without `delta`, `gamma`, `radius`, `noise_scale` and `param_norm`
+        get 0.1, 2, "beta_squared", 1 and 1: ellipsoids that contain the true parameter with probability 0.9.
     i, j : int
         Two agents.
     dims : pair of int
         The two coordinates to show.
     ax : matplotlib Axes, optional
-        Where to draw; a new figure when it is left out.
+        Where to draw; by default on a new figure.
 
     Returns
     -------
@@ -70,16 +69,16 @@ def plot_ellipsoids(
 def plot_graph(
     policy: Any, *, labels: Sequence[int] | Integers | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Draw who shares with whom, the agents of a group beside each other on a circle of circles.
+    """Draw who shares with whom: each group of agents on a small circle, the circles around a large one.
 
     Parameters
     ----------
     policy : Policy
         Anything with a `graph`, shape (N, N).
     labels : sequence of int, optional
-        Groups, one label per agent: the true clusters, say. By default the connected components of the graph.
+        Groups, one label per agent, e.g. the true clusters; by default the connected components of the graph.
     ax : matplotlib Axes, optional
-        Where to draw; a new figure when it is left out.
+        Where to draw; by default on a new figure.
 
     Returns
     -------
@@ -149,10 +148,10 @@ def plot_regret(
     traces : Trace, sequence of Trace, or mapping from labels to either
         What `simulate` returned.
     labels : str or sequence of str, optional
-        One per trace, unless `traces` has them; "run 0", "run 1", … by default. A label that starts with the
-        name of a policy gets its colour.
+        One per trace, unless `traces` is a mapping; by default "run 0", "run 1", …. A label that starts with
+        the name of a policy gets its colour.
     ax : matplotlib Axes, optional
-        Where to draw; a new figure when it is left out.
+        Where to draw; by default on a new figure.
 
     Returns
     -------
@@ -185,7 +184,7 @@ def plot_regret(
 
 
 def method_styles(methods: Iterable[tuple[str, str]]) -> dict[str, Style]:
-    """Styles of methods given as (id, policy); variants of a policy share its colour, not its dashes."""
+    """Styles of methods given as (id, policy); variants of a policy share its colour and differ in dashes."""
     others = cycle(OTHERS)
     families: dict[str, LineStyle] = {}
     seen: dict[str, int] = {}
@@ -205,7 +204,7 @@ class Ellipsoid(NamedTuple):
     label: str
     color: str
     shared: bool
-    """Whether it is of shared samples, not of an agent's own."""
+    """Whether it is made from shared samples rather than an agent's own."""
     center: tuple[float, ...]
     """(d,)"""
     shape: tuple[tuple[float, ...], ...]
@@ -230,7 +229,7 @@ def pair_ellipsoids(policy: Policy, i: int, j: int) -> list[Ellipsoid]:
 
 
 def draw_ellipsoids(ax: Axes, ellipsoids: Sequence[Ellipsoid], dims: tuple[int, int] = (0, 1)) -> Axes:
-    """Draw the shadows of ellipsoids on two coordinates."""
+    """Draw the projections of ellipsoids onto two coordinates."""
     first, second = dims
     ax.update_datalim(np.concatenate([_draw_ellipse(ax, ellipsoid, dims) for ellipsoid in ellipsoids]))
     ax.margins(0.08)
@@ -239,7 +238,7 @@ def draw_ellipsoids(ax: Axes, ellipsoids: Sequence[Ellipsoid], dims: tuple[int, 
     ax.set(xlabel=f"coordinate {first}", ylabel=f"coordinate {second}")
     ax.grid(alpha=0.25)
     if ax.figure.axes == [ax]:
-        # Below the axis's label, whatever the height of the panel: the distance is in font sizes.
+        # Below the axis label at any panel height: the distance is in font sizes.
         below: dict[str, Any] = {"bbox_to_anchor": (0.5, 0.0), "borderaxespad": 4.5}
         ax.legend(loc="upper center", **below, ncols=2, frameon=False, fontsize=9)
     return ax
@@ -274,15 +273,15 @@ def _listed(traces: "Traces") -> list[Trace]:
 
 
 def _own_style(policy: str) -> LineStyle | None:
-    """How a policy, by name or as `module:Class`, says that it is drawn; None where it does not."""
+    """The `line_style` of a policy, given by name or as `module:Class`; None if it has none."""
     try:
         return getattr(find_policy(policy), "line_style", None)
-    except (ValueError, ImportError):  # a label, or a policy that is not installed here any more
+    except (ValueError, ImportError):  # a label, or a policy that is no longer installed
         return None
 
 
 def _policy_named(label: str) -> str:
-    """The policy whose name or label a label starts with; the label itself where there is none."""
+    """The policy whose name or label a label starts with; the label itself if there is none."""
     word = (label.split() or [""])[0].lower()
     for name in policy_names():
         own = getattr(policy_class(name), "label", name).split()[0].lower()
@@ -302,7 +301,7 @@ def _ellipsoid(policy: Policy, agents: Integers, label: str, color: str, *, shar
     own = policy.parameters
     ridge, local = own["ridge"], policy.state.local
     identity = ridge * np.eye(policy.dim)
-    A = identity + (local.A[agents] - identity).sum(axis=0)
+    A = identity + (local.A[agents] - identity).sum(axis=0)  # the ridge counts once in a pool
     A_inv = np.linalg.inv(A)
     logdet_A = float(np.linalg.slogdet(A)[1]) - policy.dim * math.log(ridge)
     delta, noise_scale, norm = (
@@ -315,10 +314,11 @@ def _ellipsoid(policy: Policy, agents: Integers, label: str, color: str, *, shar
 
 
 def _draw_ellipse(ax: Axes, ellipsoid: Ellipsoid, dims: tuple[int, int]) -> Matrix:
-    """Draw the shadow of an ellipsoid on two coordinates; return the corners of its bounding box."""
+    """Draw the projection of an ellipsoid onto two coordinates; return the corners of its bounding box."""
     chosen, color, label = list(dims), ellipsoid.color, ellipsoid.label
     line, marker = ("--", "v") if ellipsoid.shared else ("-", "^")
     middle = np.array(ellipsoid.center)[chosen]
+    # The shape matrix of a projection is the matching block of the whole one.
     shadow = np.array(ellipsoid.shape)[np.ix_(chosen, chosen)]
     values, vectors = np.linalg.eigh(shadow)
     width, height = 2.0 * np.sqrt(values)
@@ -336,7 +336,7 @@ def _draw_ellipse(ax: Axes, ellipsoid: Ellipsoid, dims: tuple[int, int]) -> Matr
 
 
 def _circle_of_circles(groups: Integers) -> Matrix:
-    """Places of agents: each group on a small circle, the small circles around a large one."""
+    """Positions of agents: each group on a small circle, the small circles around a large one."""
     names = np.unique(groups)
     sizes = np.array([np.sum(groups == name) for name in names])
     radii = 0.12 * np.sqrt(sizes) + 0.02 * sizes * (sizes > 1)

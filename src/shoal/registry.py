@@ -1,7 +1,7 @@
 """Classes by name: built in, registered by a program, or declared by other packages as entry points.
 
-Policies and environments have one registry each. Whoever writes a spec or a command may also name a class of
-their own as `module:Class`, without registering it.
+Policies and environments have one registry each. A spec or a command may also name a class as `module:Class`,
+without registering it.
 """
 
 import importlib
@@ -22,9 +22,9 @@ class Registry:
     group : str
         The entry point group that other packages declare theirs in.
     known : dict
-        The built-in ones: a class, or `module:Class` for one that is imported when first asked for.
+        The built-in ones: a class, or `module:Class` for one that is imported on first use.
     problem : callable
-        Says what is wrong with an object that is to be such a class; None if nothing is.
+        Returns what an object would have to be to qualify as such a class; None if it qualifies.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Registry:
         self._what, self._group, self._known, self._problem = what, group, known, problem
 
     def register(self, name: str, found: Any) -> None:
-        """Make a class known by name. A name can be given once."""
+        """Register a class under a new name."""
         if not name or self._known.get(name, found) is not found:
             raise ValueError(f"name must be a new, non-empty {self._what} name, got {name!r}")
         if ":" in name:
@@ -45,12 +45,12 @@ class Registry:
         self._known[name] = self._checked(name, found)
 
     def names(self) -> tuple[str, ...]:
-        """Every name there is, other packages' included."""
+        """All names, those of other packages included."""
         declared = (entry.name for entry in entry_points(group=self._group))
         return tuple(dict.fromkeys([*self._known, *declared]))
 
     def named(self, name: str) -> Any:
-        """The class of that name. Imports nothing but what is built in or installed as an entry point."""
+        """The class of that name. Only imports what is built in or installed as an entry point."""
         if name not in self._known:
             for entry in entry_points(group=self._group):
                 if entry.name == name:
@@ -66,7 +66,7 @@ class Registry:
     def find(self, reference: str) -> Any:
         """The class of that name, or the one at `module:Class`, which is imported.
 
-        Only for what users wrote themselves: never for a name that was read from a results or policy file.
+        Importing runs code: pass only names that users wrote, never one read from a results or policy file.
         """
         return self._checked(reference, load(reference)) if ":" in reference else self.named(reference)
 
@@ -77,7 +77,7 @@ class Registry:
 
 
 def load(reference: str) -> Any:
-    """Import what `module:name` names; the module may also lie in the current directory."""
+    """Import `module:name`; the module may also be in the current directory."""
     module, _, name = reference.partition(":")
     parts = [*module.split("."), *name.split(".")]
     if not all(part.isidentifier() for part in parts):
@@ -97,11 +97,11 @@ def _import(module: str, reference: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):
-            raise  # it is there, and needs another one that is not
+            raise  # the module exists, but imports one that is missing
         if here in sys.path:
             raise ValueError(f"{reference!r}: there is no module {module!r} here or on the path") from None
-    # A console script has its own directory on the path, not the user's. Last, so that a file there does not
-    # take the place of an installed module; and to stay, for what the module imports later.
+    # A console script has its own directory on the path, not the current one. Append that, so that no file in
+    # it shadows an installed module, and leave it there, for what the module imports later.
     sys.path.append(here)
     try:
         return _import(module, reference)

@@ -39,7 +39,7 @@ def separation_statistic(
     Returns
     -------
     float
-        At most γ²/4 as long as the ellipsoids, scaled by γ/2, share a point.
+        At most γ²/4 exactly when the ellipsoids, scaled by γ/2, share a point.
 
     Examples
     --------
@@ -92,8 +92,8 @@ def _search(
     beta_i = validation.number("beta_i", beta_i, low=0.0, open_low=True)
     beta_j = validation.number("beta_j", beta_j, low=0.0, open_low=True)
     power = {"beta": 1, "beta_squared": 2}[validation.one_of("radius", radius, ("beta", "beta_squared"))]
-    # Only the difference of the centres counts. Scaled to size one, like the matrices and the radii, no
-    # product of theirs can overflow or vanish; a radius below 1e-200 times the other is as good as that.
+    # Only the difference of the centres matters. With it, the matrices and the radii scaled to about 1, no
+    # product of them can overflow or underflow. A radius below 1e-200 times the other is raised to that.
     v = theta_i - theta_j
     size, steepness, radius_scale = _largest(v), max(_largest(A_i), _largest(A_j)), max(beta_i, beta_j)
     c_i, c_j = (max((beta / radius_scale) ** power, 1e-200) for beta in (beta_i, beta_j))
@@ -108,12 +108,12 @@ def _search(
 
 
 def _largest(array: Vector) -> float:
-    """A power of two, so that dividing by it rounds nothing, of about the size of the largest entry."""
+    """A power of two near the largest entry; dividing by a power of two does not round."""
     return math.ldexp(1.0, max(math.frexp(float(np.abs(array).max()))[1], -1000))
 
 
 def _ratio(factors: list[float], divisors: list[float]) -> float:
-    """A ratio of products, infinite or 0 only if it is too large or too small for a float itself."""
+    """A ratio of products that overflows or underflows only if the ratio itself does."""
     (above, up), (below, down) = (
         (math.prod(part for part, _ in parts), sum(power for _, power in parts))
         for parts in ([math.frexp(number) for number in numbers] for numbers in (factors, divisors))

@@ -1,7 +1,7 @@
-"""Play a policy in an environment: a loop for compiled policies, one for plain ones, the same traces.
+"""Play a policy in an environment: one loop for compiled policies, one for plain ones, the same traces.
 
-What the environment draws (order of agents, noise) comes from the run's seed alone, in the order of
-events, so that policies are compared on the same draws.
+What the environment draws (order of agents, noise) depends only on the run's seed and is drawn in the order
+of events, so policies are compared on the same draws.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,12 +20,12 @@ from shoal.policies.steps import choose, expect, observe, revise
 from shoal.types import Integers, Matrix, Tensor, Vector
 
 BLOCK_EVENTS = 8192
-"""Pulls whose draws are made together: bounds the memory of a run."""
+"""Number of pulls drawn at once; limits the memory of a run."""
 BLOCK_PAIRS = 2**22
-"""Pairs of agents that the pulls of a block may concern: bounds what a policy has to reserve for it."""
+"""Number of pairs of agents that a block may concern; limits what a policy has to reserve for it."""
 
 PullingWord = Literal["asynchronous", "synchronous", "zipf"]
-"""The words for who pulls when; see `simulate`."""
+"""Who pulls when; see `simulate`."""
 
 Pulling = str | Sequence[int] | Sequence[Sequence[int]] | Integers
 
@@ -45,7 +45,7 @@ class Trace:
     choices: Integers
     """(events,) which arm."""
     rewards: Vector
-    """(events,) what it gave."""
+    """(events,) its reward."""
     regret: Vector
     """(rounds,) cumulative pseudo-regret over all agents after each round."""
     recorded: Integers
@@ -55,7 +55,7 @@ class Trace:
     edges: Integers
     """(points,) number of edges; −1 without a graph."""
     communication: Integers
-    """(points,) communication cost so far; −1 where the policy does not count it."""
+    """(points,) communication cost so far; −1 if the policy does not count it."""
     cuts: Integers | None
     """(cuts, 3) each edge that was cut, as two agents and a round; None for policies that cut none."""
     n_agents: int
@@ -98,26 +98,26 @@ def simulate(
     Parameters
     ----------
     policy : Policy, or any object with `select(agent, arms)` and `update(agent, x, reward)`
-        Its state moves on: pass a fresh one for an independent run. Played again, it continues where it was,
-        and its rounds, separation times and communication cost go on from there.
+        It keeps its state: pass a fresh one for an independent run. A policy that is played again continues
+        where it stopped, and so do its rounds, separation times and communication cost.
     environment : Environment
     horizon : int
         Number of rounds.
     seed : int
         Seed of the order of agents and of the noise.
     pulling : "asynchronous", "synchronous", "zipf" or a schedule
-        One agent drawn uniformly per round; every agent in every round; one agent per round, drawn with
-        probability proportional to 1/rank, where the seed ranks the agents at random; or, for each round, an
+        One agent per round, drawn uniformly; every agent in every round; one agent per round, drawn with
+        probability proportional to 1/rank, with ranks drawn at random from the seed; or, for each round, an
         agent or a sequence of distinct agents. In a round all choices precede all updates.
     delay : int, ("uniform", low, high), ("geometric", mean) or a function
-        Rounds after its own that a pull's reward is learned, at their end: a number, or drawn for each pull
-        from the integers `low`, …, `high`, or geometrically with that mean, or `delay(rounds, agents, rng)`,
-        which gives an integer for each pull from arrays of its round (from 1) and agent. Rewards are learned
-        in the order of their pulls; those still due at the end never are.
+        How many rounds after the pull its reward is learned, at the end of that round: a number; drawn for
+        each pull from the integers `low`, …, `high`, or geometrically with that mean; or
+        `delay(rounds, agents, rng)`, which returns an integer for each pull from arrays of its round (from 1)
+        and agent. Rewards are learned in the order of their pulls; those still due at the end never are.
     points : int
-        Number of rounds, evenly spread and ending with the last, after which the graph is looked at.
+        Number of rounds, evenly spaced and ending with the last, after which the graph is recorded.
     progress : callable, optional
-        Called now and then with the number of rounds played since the last call.
+        Called from time to time with the number of rounds played since the last call.
 
     Examples
     --------
@@ -135,6 +135,7 @@ def simulate(
             "seed must be an integer, got None: a run without a seed cannot be compared or repeated"
         )
     _check_fit(policy, environment)
+    # Separate streams: changing how one thing is drawn does not change the others.
     order, noise_source, lateness = (
         np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(3)
     )
@@ -163,6 +164,7 @@ def simulate(
         pulling_now = agents[first_event:last_event]
         means = environment.rewards_in(arms, rounds, pulling_now, first=start + 1)
         by_arm, noise = environment.draw_rewards(means, pulling_now, noise_source)
+        # Stop after each recorded round of the block to look at the graph.
         marks = np.flatnonzero((recorded > start) & (recorded <= stop))
         for begin, end in zip([start, *recorded[marks]], [*recorded[marks], stop], strict=True):
             if begin < end:
@@ -194,17 +196,17 @@ def simulate(
 class Late(NamedTuple):
     """When rewards are learned, and the arms of pulls whose rewards are still due."""
 
-    delays: Integers  # (events,) rounds that each reward is late
+    delays: Integers  # (events,) by how many rounds each reward is late
     due: Integers  # (arrivals,) pulls in the order in which their rewards are learned
-    offsets: Integers  # (rounds + 1,) where each round's begin in `due`
-    slots: Integers  # (events,) row of `arms` that a pull holds, −1 if none; (0,) where no reward is late
+    offsets: Integers  # (rounds + 1,) where the rewards of each round begin in `due`
+    slots: Integers  # (events,) row of `arms` that a pull holds, −1 if none; (0,) if no reward is late
     arms: Matrix  # (most pulls pending at once, d)
     free: Integers  # rows of `arms` that no pull holds
     n_free: Integers  # (1,) how many of them
 
 
 def recorded_rounds(horizon: int, points: int) -> Integers:
-    """The rounds after which `simulate` records its curves: `points` at most, even, the last among them."""
+    """The rounds after which `simulate` records its curves: at most `points`, evenly spaced, to the last."""
     return np.unique(np.linspace(0, horizon, min(points, horizon) + 1).round().astype(np.int64))[1:]
 
 
@@ -222,10 +224,10 @@ def play(
     rewards: Vector,
     regret: Vector,
 ) -> None:
-    """Play consecutive rounds into the last three arrays; round r is `offsets[r]`, …, `offsets[r+1] − 1`.
+    """Play consecutive rounds and fill the last three arrays.
 
-    Agents, choices and rewards are those of the whole run; `means`, `by_arm` and `noise` start
-    with these rounds.
+    Round r consists of the events `offsets[r]`, …, `offsets[r+1] − 1`. Agents, choices and rewards are those
+    of the whole run; `means`, `by_arm` and `noise` start with these rounds.
     """
     clock, first = state.common.clock, offsets[0]
     for r in range(offsets.shape[0] - 1):
@@ -251,6 +253,7 @@ def play(
                 expect(state, agents[event], x, -1)
                 release(late, event)
             observe(state, agents[event], x, rewards[event], t)
+        # After all observations, so that whom agents share with depends on the whole round.
         for n in range(late.offsets[r], late.offsets[r + 1]):
             revise(state, agents[late.due[n]], t)
         clock[0] = t
@@ -268,14 +271,14 @@ def hold(late: Late, event: int, x: Vector) -> None:
 
 @compiled
 def release(late: Late, event: int) -> None:
-    """Give the row of a pull's arm to others."""
+    """Free the row of a pull's arm for others."""
     late.free[late.n_free[0]] = late.slots[event]
     late.n_free[0] += 1
     late.slots[event] = -1
 
 
 def _runs_compiled(policy: Any) -> bool:
-    """Whether a policy is one of ours whose choices and updates nobody has replaced by their own."""
+    """Whether a policy is a `Policy` that does not override `select` or `update`."""
     kind = type(policy)
     return isinstance(policy, Policy) and kind.select is Policy.select and kind.update is Policy.update
 
@@ -327,14 +330,14 @@ def _play_plain(
 
 
 def _stop_waiting(policy: Any, agents: Integers, late: Late) -> None:
-    """Let a policy expect no more rewards: those still due at the end never come."""
+    """Cancel the rewards that a policy still expects: those due after the end never come."""
     if hasattr(policy, "cancel"):
         for event in np.flatnonzero(late.slots >= 0):
             policy.cancel(int(agents[event]), late.arms[late.slots[event]].copy())
 
 
 def _blocks(offsets: Integers, events: int) -> Iterator[tuple[int, int]]:
-    """Consecutive ranges of rounds of about so many events."""
+    """Consecutive ranges of rounds with at most `events` events each, but at least one round."""
     start, horizon = 0, len(offsets) - 1
     while start < horizon:
         stop = int(np.searchsorted(offsets, offsets[start] + events, side="right")) - 1
@@ -376,15 +379,17 @@ def _draw_schedule(
 def _draw_delays(
     delay: Delay, offsets: Integers, agents: Integers, dim: int, rng: np.random.Generator
 ) -> Late:
-    """When each pull's reward is learned."""
+    """Draw when each pull's reward is learned."""
     events, horizon = len(agents), len(offsets) - 1
     rounds = np.repeat(np.arange(horizon) + 1, np.diff(offsets))
     delays = _delays(delay, rounds, agents, rng)
+    # Whatever arrives after the end counts as round horizon + 1. The inner minimum prevents overflow.
     arrival = np.minimum(rounds + np.minimum(delays, horizon), horizon + 1)
-    due = np.argsort(arrival, kind="stable")
+    due = np.argsort(arrival, kind="stable")  # of rewards in the same round, earlier pulls first
     arrivals = np.cumsum(np.bincount(arrival, minlength=horizon + 2)[1 : horizon + 1])
     begun = np.cumsum(np.bincount(rounds[delays > 0], minlength=horizon + 2)[1 : horizon + 1])
     ended = np.cumsum(np.bincount(arrival[delays > 0], minlength=horizon + 2)[1 : horizon + 1])
+    # The most pulls that wait at once: begun so far, minus those that ended in earlier rounds.
     room = int(np.max(begun - np.concatenate([[0], ended[:-1]]), initial=0))
     return Late(
         delays=delays,
@@ -398,7 +403,7 @@ def _draw_delays(
 
 
 def check_delay(delay: Any) -> None:
-    """Raise a ValueError if `delay` is none of what `simulate` accepts."""
+    """Raise a ValueError unless `delay` is something that `simulate` accepts."""
     if callable(delay):
         return
     if isinstance(delay, Sequence) and not isinstance(delay, str):
@@ -432,7 +437,7 @@ def _delays(delay: Any, rounds: Integers, agents: Integers, rng: np.random.Gener
     if isinstance(delay, Sequence):
         if delay[0] == "uniform":
             return rng.integers(int(delay[1]), int(delay[2]) + 1, size=len(rounds))
-        # the number of failures before the first success: mean (1 − p)/p
+        # The number of failures before the first success has mean (1 − p)/p.
         return rng.geometric(1.0 / (1.0 + float(delay[1])), size=len(rounds)) - 1
     return np.full(len(rounds), int(delay))
 
@@ -446,11 +451,11 @@ def _check_fit(policy: Any, environment: Environment) -> None:
         if has is not None and has != needs:
             raise ValueError(f"policy has {name} = {has}, the environment {needs}")
     if isinstance(policy, Policy) and not policy.state.common.active.all():
-        raise ValueError("policy must not have removed agents: an environment draws from all of them")
+        raise ValueError("policy must not have removed agents: an environment draws from all agents")
 
 
 def _look_at(policy: Any, labels: Integers | None, true_edges: int) -> tuple[float, int, int]:
-    """F1 score, number of edges and communication cost, as far as the policy shows them."""
+    """F1 score, number of edges and communication cost, as far as the policy has them."""
     cost = getattr(policy, "communication_cost", -1)
     if isinstance(policy, Policy):
         edges, found = policy.count_edges(labels)

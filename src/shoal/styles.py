@@ -1,9 +1,9 @@
-"""How the line of a method is drawn, on paper and on the page. Policies carry theirs as `line_style`."""
+"""How the line of a method is drawn, in print and on the page. Policies set theirs as `line_style`."""
 
 from typing import NamedTuple
 
 DASHES: tuple[tuple[float, ...], ...] = ((), (4.0, 2.0), (1.0, 1.5), (5.0, 1.5, 1.0, 1.5))
-"""Lines of the first, second, … variant of a policy: on and off lengths in line widths; empty is solid."""
+"""Dashes of the first, second, … variant of a policy: on and off lengths in line widths; empty is solid."""
 
 
 class Style(NamedTuple):
@@ -16,7 +16,7 @@ class Style(NamedTuple):
 
 
 class LineStyle(NamedTuple):
-    """The lines of a policy's variants: they share its colour, marker and width, not its dashes."""
+    """The lines of a policy's variants, which share colour, marker and width and differ in their dashes."""
 
     color: str
     marker: str
@@ -24,7 +24,7 @@ class LineStyle(NamedTuple):
     width: float = 1.5
 
     def variant(self, number: int) -> Style:
-        """The line of the variant of that number, counted from 0."""
+        """The line of variant `number`, counted from 0."""
         return Style(self.color, self.marker, self.dashes[number % len(self.dashes)], self.width)
 
 
@@ -34,4 +34,4 @@ OTHERS = (
     LineStyle("#7a7a00", "h"),
     LineStyle("#00629b", "<"),
 )
-"""For policies that do not say how they are drawn, one after the other."""
+"""Styles for policies without one of their own, taken in turn."""

@@ -4,9 +4,9 @@ Reference: H. Cherkaoui, M. Barlier, I. Colin, "Adaptive Sample Sharing for Mult
 ICML 2025.
 
 A bound is the single-agent bound ``nu`` times a gain (``gain_*``), plus a bias paid for sharing with agents
-that are different. Where the paper's statement and its own proof disagree, or where a proof step fails, the
-function has a ``reading``: ``"printed"`` is the statement, ``"derived"`` what follows once the step is
-mended. `docs/theory.md` lists every such step. Functions broadcast over arrays; scalars give a ``float``.
+that differ. Where the paper's statement and its own proof disagree, or where a proof step fails, the function
+has a ``reading``: ``"printed"`` is the statement, ``"derived"`` what follows once the step is repaired.
+`docs/theory.md` lists every such step. Functions broadcast over arrays; scalars give a ``float``.
 """
 
 import math
@@ -25,7 +25,7 @@ Reading: TypeAlias = Literal["printed", "derived"]
 
 
 class _Radius(TypedDict):
-    """What `nu` hands to `beta`."""
+    """What `nu` passes on to `beta`."""
 
     logdet_A: ArrayLike | None
     noise_scale: ArrayLike
@@ -74,7 +74,7 @@ def beta(
     -----
     The self-normalised bound behind it controls ``||sum x noise||`` in the inverse-design norm, in all
     rounds at once. The ridge estimate has a second error, at most ``sqrt(ridge) ||theta||``, which the first
-    summand covers. The paper prints the radius without it; then, before any observation, the ellipsoid misses
+    term covers. The paper prints the radius without it; then, before any observation, the ellipsoid misses
     every theta longer than ``R sqrt(2 ln(1/delta))``.
 
     References
@@ -95,7 +95,7 @@ def beta(
 
 
 def optimistic_parameter(theta_hat: ArrayLike, A: ArrayLike, x: ArrayLike, beta: float) -> FloatArray:
-    """Parameter of the ellipsoid that promises arm x most, ``theta_hat + beta A^-1 x / ||x||_{A^-1}``.
+    """Parameter in the ellipsoid that is best for arm x, ``theta_hat + beta A^-1 x / ||x||_{A^-1}``.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def optimistic_parameter(theta_hat: ArrayLike, A: ArrayLike, x: ArrayLike, beta:
     A : array_like, shape (d, d)
         Symmetric positive definite shape.
     x : array_like, shape (d,) or (K, d)
-        One arm, or several; the answer has the same shape.
+        One arm, or several; the result has the same shape.
     beta : float
         Radius, not squared, at least 0.
 
@@ -115,8 +115,8 @@ def optimistic_parameter(theta_hat: ArrayLike, A: ArrayLike, x: ArrayLike, beta:
 
     Notes
     -----
-    The paper allows a semi-definite A; the formula needs a definite one (otherwise the promise may be
-    unbounded) and an arm other than 0 (otherwise every parameter promises the same).
+    The paper allows a semi-definite A; the formula needs a definite one (otherwise the reward may be
+    unbounded) and an arm other than 0 (otherwise every parameter gives the same reward).
 
     References
     ----------
@@ -153,7 +153,7 @@ def optimistic_parameter(theta_hat: ArrayLike, A: ArrayLike, x: ArrayLike, beta:
 
 
 def gamma_max(dim: ArrayLike, delta: ArrayLike) -> Values:
-    """Supremum of the relaxations gamma that keep the individual gain below one.
+    """Supremum of the relaxations gamma for which the individual gain is below one.
 
     ``2 - sqrt(2) sqrt(1 + dim ln 2 / (2 ln(1/delta)))``
 
@@ -174,11 +174,11 @@ def gamma_max(dim: ArrayLike, delta: ArrayLike) -> Values:
     Notes
     -----
     A value at or below 0 means that no gamma works. This is so whenever ``dim > 2 ln(1/delta) / ln 2``,
-    among others in the published experiments (dim 10, delta 0.1 and 0.9, gamma 2). The value is below ``2 -
+    for example in the published experiments (dim 10, delta 0.1 and 0.9, gamma 2). The value is below ``2 -
     sqrt 2``, whereas keeping agents of one cluster together needs ``gamma >= sqrt 2`` (see
-    `misassigned_bound`), so no gamma has both. When paired agents pull the same arm, their averaged reward
-    is one observation with noise ``R / sqrt 2``; the ratio ``beta(2A) / beta(A)`` and with it the root in
-    the formula can then be replaced by 1.
+    `misassigned_bound`), so no gamma satisfies both. When paired agents pull the same arm, their averaged
+    reward is one observation with noise ``R / sqrt 2``; the ratio ``beta(2A) / beta(A)`` and with it the root
+    in the formula can then be replaced by 1.
 
     References
     ----------
@@ -238,8 +238,8 @@ def gain_network(delta: ArrayLike, dim: ArrayLike) -> Values:
 
     Notes
     -----
-    Synchronous pulling; both agents pull the same arm while they share. At most `gain_individual` exactly
-    when the root is at most ``sqrt(2) (1 + gamma/2)``.
+    Pulling is synchronous, and both agents pull the same arm while they share. The gain is at most
+    `gain_individual` exactly when the root is at most ``sqrt(2) (1 + gamma/2)``.
 
     References
     ----------
@@ -273,7 +273,7 @@ def gain_cluster(
 
     Notes
     -----
-    Supposes that all agents of the neighbourhood have equal designs. After the first separations they do not.
+    Assumes that all agents of the neighbourhood have equal designs. After the first separations they do not.
 
     References
     ----------
@@ -292,7 +292,7 @@ def separation_time_lower(
 ) -> Values:
     """Round before which two agents at distance ``gap`` should not be separated.
 
-    ``derived``: ``ceil(8 (erfinv(1 - delta) - erfinv(delta))^2 / gap^2)``, and 0 from ``delta = 1/2`` on;
+    ``derived``: ``ceil(8 (erfinv(1 - delta) - erfinv(delta))^2 / gap^2)``, and 0 if ``delta >= 1/2``;
     ``printed``: ``ceil(8 (erfinv(1 - delta) - erf(delta))^2 / gap)``;
     ``corrected``: ``ceil(m^2 / gap^2)``, where m solves
     ``P[|Z| >= 2 sqrt(2) erfinv(1 - delta)] = delta`` for Z normal with mean m and variance 2.
@@ -302,9 +302,9 @@ def separation_time_lower(
     delta : array_like
         Confidence level in (0, 1).
     gap : array_like
-        Euclidean distance of the two true parameters, above 0.
+        Euclidean distance between the two true parameters, above 0.
     reading : {"derived", "printed", "corrected"}
-        The end of the paper's proof, its statement, or the proof with its steps mended.
+        The result of the paper's proof, its statement, or the result of the repaired proof.
 
     Examples
     --------
@@ -317,14 +317,14 @@ def separation_time_lower(
 
     Notes
     -----
-    The setting is the easiest one: a single unit arm along the difference, standard Gaussian noise of known
+    The setting is the simplest one: a single unit arm along the difference, standard Gaussian noise of known
     law, a radius that does not grow. Three steps of the proof fail. The two tails of ``|Z|`` are taken as
     equal though Z has a mean; Z has variance 2 but is standardised by 2, not by ``sqrt 2``; and the round at
     which separation has probability ``1 - delta`` is not one before which it is unlikely. At the derived
-    round and ``delta = 0.1`` the agents are in fact separated with probability 0.43. From ``delta = 1/2`` on
+    round and ``delta = 0.1`` the agents are in fact separated with probability 0.43. For ``delta >= 1/2``
     the proof's equation has no solution, which its square hides; "derived" is 0 there.
 
-    "corrected" asks that separation *in that round* have probability delta. It says nothing on all earlier
+    "corrected" asks that separation *in that round* have probability delta. It says nothing about all earlier
     rounds together: a radius that does not grow is crossed sooner or later even at gap 0. With the growing
     radius of `beta` separation comes later. At gap 0.2 and ``delta = 0.1`` some 3 % of simulated pairs
     separate before the derived round, but at ``delta = 0.01`` some 4 % do, more than delta allows. Before
@@ -344,7 +344,7 @@ def separation_time_lower(
     if reading == "derived":
         return _squared_ceiling(math.sqrt(8.0) * np.maximum(erfcinv(delta) - erfinv(delta), 0.0), gap)
     # Z = sqrt(2) (h + Y) with Y standard normal, h = m / sqrt(2): bisect for the h at which both tails
-    # together are delta. As logarithms, so that no delta is too small.
+    # together are delta. In logarithms, so that no delta is too small.
     edge = 2.0 * erfcinv(delta)
     low, high = np.zeros_like(edge), edge + 9.0
     for _ in range(100):
@@ -370,11 +370,11 @@ def separation_time_upper(
     With ``Q = mean_k (x_k . (theta_i - theta_j))^2`` and ``c = (2 + sqrt 2)^2 R^2``:
 
     ``printed``: ``ceil(4 c ln(1/delta) / (2 epsilon Q - c))``, which needs ``epsilon > c / (2 Q)``;
-    ``derived``: the smallest t from which on
+    ``derived``: the smallest t such that, from t on,
     ``sqrt(g^2 + epsilon Q t) - g > (2 + sqrt 2) beta``, where ``beta`` has the log-determinant
-    ``dim ln(1 + t/dim)`` and ``g = ||theta_i - theta_j||``; any epsilon will do;
-    ``corrected``: the same with ``epsilon Q t - sqrt(2 b epsilon Q t ln(1/delta))``, at least 0, for
-    ``epsilon Q t``, where ``b = max_k (x_k . (theta_i - theta_j))^2``.
+    ``dim ln(1 + t/dim)`` and ``g = ||theta_i - theta_j||``; it needs no condition on epsilon;
+    ``corrected``: the same with ``epsilon Q t - sqrt(2 b epsilon Q t ln(1/delta))``, at least 0, in
+    place of ``epsilon Q t``, where ``b = max_k (x_k . (theta_i - theta_j))^2``.
 
     Parameters
     ----------
@@ -389,9 +389,9 @@ def separation_time_upper(
     noise_scale : float
         Sub-Gaussian scale R of the noise.
     param_norm : float
-        S of the radius in the test, as in `beta`. The printed statement has none and ignores it.
+        S of the radius in the test, as in `beta`; ignored by the printed statement, which has none.
     reading : {"printed", "derived", "corrected"}
-        The paper's statement, or one of the other two.
+        The paper's statement, or one of the two repaired ones.
 
     Examples
     --------
@@ -409,10 +409,10 @@ def separation_time_upper(
     epsilon when ``L = R = 1``: it is met only when the signal is well above the noise. It is also printed
     with ``>=``; at equality the bound is infinite. The proof bounds ``log det A`` by ``(dim/2) ln(1 +
     t/dim) <= t/2``; unit arms give only ``dim ln(1 + t/dim)``, twice that. "derived" keeps the logarithm,
-    hence needs no condition, and pays for the ridge (the term g). Both replace the number of pulls of an
-    arm by a lower bound, ``epsilon t / K``, on its mean. That is wrong when they speak of a few rounds: with
+    so it needs no condition, and accounts for the ridge (the term g). Both replace the number of pulls of an
+    arm by a lower bound, ``epsilon t / K``, on its mean. That is wrong for bounds of a few rounds: with
     arms e1 and e2, parameters 2 apart along e1 and noise 0.06, "printed" is 1 and "derived" 2, when e1 has
-    been drawn with probability 1/2 and 3/4. "corrected" allows for it (a Chernoff bound on the draws, which
+    been drawn with probability 1/2 and 3/4. "corrected" allows for this (a Chernoff bound on the draws, which
     costs another delta of probability). All assume synchronous pulling and the squared radius in the test.
 
     References
@@ -486,8 +486,8 @@ def nu(
     horizon : array_like
         Number T of pulls, at least 0.
     logdet_A : array_like, optional
-        Log-determinant of the design matrix after T pulls, for `beta`. When it is left out the worst case
-        under arms of norm at most 1 is used, ``dim ln(1 + T/dim)``; longer arms, as in the synthetic
+        Log-determinant of the design matrix after T pulls, for `beta`. By default the worst case for arms
+        of norm at most 1, ``dim ln(1 + T/dim)``; longer arms, as in the synthetic
         experiments, can exceed it.
     noise_scale, param_norm : array_like
         R and S, as in `beta`.
@@ -503,7 +503,7 @@ def nu(
 
     Notes
     -----
-    Arms of norm at most 1 and ridge 1. The sum of ``||x_t||^2`` in the inverse-design norm is at most ``2
+    For arms of norm at most 1 and ridge 1. The sum of ``||x_t||^2`` in the inverse-design norm is at most ``2
     log det A`` when the design is the one the arm was chosen with, and without the 2 only when the design
     already holds ``x_t``. The printed constant 4 takes the second for the first; "derived" has 8, the
     constant of Abbasi-Yadkori et al. (2011). The paper's statement has ``param_norm=0``.
@@ -555,7 +555,7 @@ def regret_bound_individual(
 
     Notes
     -----
-    Those of `gain_individual` and `nu`. The bias is linear in the separation time: the bound is below the
+    See also `gain_individual` and `nu`. The bias is linear in the separation time: the bound is below the
     single-agent one only when agents that differ separate early.
 
     References
@@ -588,7 +588,7 @@ def regret_bound_network(
     horizon : array_like
         Separation time T_s.
     bias : array_like
-        ``(theta_i - theta_j) . (x_i - x_j)`` with the best arms of the two; never negative.
+        ``(theta_i - theta_j) . (x_i - x_j)``, x_i and x_j the best arms of the two; never negative.
     logdet_A, noise_scale, param_norm, reading
         As in `nu`.
 
@@ -599,7 +599,7 @@ def regret_bound_network(
 
     Notes
     -----
-    Those of `gain_network` and `nu`.
+    See `gain_network` and `nu`.
 
     References
     ----------
@@ -636,7 +636,7 @@ def regret_bound_clustered(
     n_agents, smallest_cluster_fraction : array_like
         N and rho_min, as in `gain_cluster`.
     misassigned_total : array_like
-        C, the sum of `misassigned_bound` over the rounds until the agent has its cluster, at least 0.
+        C, the sum of `misassigned_bound` over the rounds until the agent has found its cluster, at least 0.
     parameter_norm : array_like
         L, a bound on the norm of every parameter.
     logdet_A, noise_scale, param_norm, reading
@@ -652,8 +652,8 @@ def regret_bound_clustered(
     -----
     The proof applies Markov's inequality in every round; applied once, to the sum, it gives the same
     formula without a union over rounds. The last round of the sum has to be the last separation from agents
-    of *other* clusters (as printed, over all agents, it is infinite). Those of `gain_cluster`, `nu` and
-    `misassigned_bound` besides.
+    of *other* clusters (as printed, over all agents, it is infinite). The notes of `gain_cluster`, `nu` and
+    `misassigned_bound` apply too.
 
     References
     ----------
@@ -703,7 +703,7 @@ def regret_bound_oracle(
     Notes
     -----
     The corollary prints ``1 / sqrt(N)``; the theorem it is said to follow from gives ``1 / sqrt(rho_min
-    N)``. The two agree for one cluster only, so pass rho_min when there are more.
+    N)``. The two agree only for one cluster, so pass rho_min when there are more.
 
     References
     ----------
@@ -733,7 +733,7 @@ def regret_lower(
     horizon : array_like
         Number T of the agent's pulls.
     n_agents : array_like
-        Number N of agents, all with one parameter and told so.
+        Number N of agents, which all have the same parameter and know it.
     logdet_A, noise_scale, param_norm
         As in `nu`.
 
@@ -791,7 +791,7 @@ def misassigned_bound(
     delta, gamma, noise_scale, param_norm : array_like
         Confidence level, relaxation, noise scale and bound on the parameters' norm of the separation test.
     reading : {"printed", "derived"}
-        The paper's statement, or the one that its proof supports.
+        The paper's statement, or what its proof supports.
 
     Examples
     --------
@@ -804,14 +804,14 @@ def misassigned_bound(
     Notes
     -----
     Everything is computed in logarithms, and p, a bound on a probability, is capped at 1. The printed form
-    falls below 0 once ``p < rho``; it is clipped at 0, because the quantity is a count. It is hence within
+    falls below 0 once ``p < rho``; it is clipped at 0, because the quantity is a count. So it lies in
     ``[0, (1 - rho) N]``.
 
-    The printed form is no bound in general. While ``gap < gamma beta`` the square turns a test without
+    The printed form is not a bound in general. While ``gap < gamma beta`` the square turns a test without
     power into an apparent certainty: before the first pull the graph is complete and ``(1 - rho) N`` agents
     are misassigned, yet it says 0 for gamma 2. It also lacks the noise scale and the factor 2 of the
     variance of a difference, and applies p, which is about agents of other clusters, to all N. The derived
-    form mends these and adds agents of the same cluster that were cut, for which the paper's lemma claims
+    form repairs these and adds agents of the same cluster that were cut, for which the paper's lemma claims
     probability delta without a union over pairs and needs ``gamma >= sqrt 2``. Both need a common design
     matrix (synchronous pulling) and the squared radius in the test. With ridge estimates the distance that
     matters is ``||(I - A^-1)(theta_i - theta_j)||_A``: pass that as gap.
@@ -831,7 +831,7 @@ def misassigned_bound(
     excess = gap - gamma * radius
     if reading == "printed":
         kept = np.exp(np.minimum(half_logdet - excess**2 / 2.0, 0.0))
-        # Rounding first: 67.00000000000001 is 67 agents, not 68.
+        # Round first: 67.00000000000001 is 67 agents, not 68.
         return _values(np.maximum(np.ceil(np.round(n_agents * (kept - fraction), 9)), 0.0))
     kept = np.exp(np.minimum(half_logdet - (np.maximum(excess, 0.0) / scale) ** 2 / 4.0, 0.0))
     cut = np.where(gamma >= math.sqrt(2.0), np.exp(gamma**2 / 2.0 * np.log(_check_delta(delta))), 1.0)
@@ -872,9 +872,9 @@ def misassigned_rate(
     Neither follows from `misassigned_bound`. Without the gap, its printed form is ``N det(A)^((1 - gamma^2
     R^2)/2)`` up to a constant: the table's rate if ``det A`` grows like T, ``N / T^(gamma^2 R^2 - 1)`` if
     ``sqrt(det A)`` does, as the appendix says; exploring all directions gives ``det A`` of order ``T^d``.
-    And the squared gap, which is dropped, grows like T against ``log T`` for the radius, so the truth
-    decays exponentially once the test has power. That more noise should mean faster decay is an artefact of
-    the noise scale missing in the lemma.
+    And the squared gap, which is dropped, grows like T against ``log T`` for the squared radius, so the true
+    number decays exponentially once the test has power. That more noise should mean faster decay is an
+    artefact of the noise scale missing from the lemma.
 
     References
     ----------
@@ -889,7 +889,7 @@ def misassigned_rate(
 
 
 def communication_bound(n_agents: ArrayLike, horizon: ArrayLike) -> Values:
-    """Largest possible number of shared observations, ``(N - 1) T``.
+    """Largest possible communication cost, ``(N - 1) T``.
 
     Parameters
     ----------
@@ -926,7 +926,7 @@ class Asymptotic:
 
 
 def asymptotics() -> tuple[Asymptotic, ...]:
-    """The paper's comparison of the algorithms under clusters, as it prints it.
+    """The paper's comparison of the algorithms under clusters, as printed.
 
     Examples
     --------
@@ -962,13 +962,13 @@ def asymptotics() -> tuple[Asymptotic, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One line of `predictions`: a quantity, its value as printed and as derived, and what to know of it."""
+    """One line of `predictions`: a quantity, its value as printed and as derived, and a remark."""
 
     quantity: str
     printed: float | None
-    """None where the paper gives no value, or the condition of its bound cannot be met."""
+    """None if the paper gives no value or the condition of its bound cannot be met."""
     derived: float | None
-    """None where no other reading exists."""
+    """None if there is no other reading."""
     remark: str
 
 
@@ -985,24 +985,24 @@ def predictions(
     n_clusters: int = 2,
     epsilon: float = 1.0,
 ) -> tuple[Prediction, ...]:
-    """What the theory says of a problem before anything is run.
+    """What the theory predicts for a problem, before anything is run.
 
-    Arms of norm at most 1, parameters of norm at most 1, synchronous pulling, the squared radius, clusters of
-    equal size. Where a bound depends on the arms, they are the basis vectors, pulled equally often. What is
-    printed has the radius without S, as the paper prints it, what is derived has it with S.
+    Assumes arms and parameters of norm at most 1, synchronous pulling, the squared radius and clusters of
+    equal size. Where a bound depends on the arms, they are the basis vectors, pulled equally often. "printed"
+    uses the radius without S, as in the paper; "derived" uses it with S.
 
     Parameters
     ----------
     dim : int
         Dimension.
     gap : float
-        Distance of two agents' parameters, or of the nearest clusters', above 0 and at most 2.
+        Distance between two agents' parameters, or those of the nearest clusters, above 0 and at most 2.
     delta : float
         Confidence level in (0, 1).
     n_agents : int
         Number N of agents.
     horizon : int
-        Pulls of all agents together: rounds of asynchronous pulling. Each agent has ``horizon / N``.
+        Total number of pulls: rounds of asynchronous pulling. Each agent has ``horizon / N``.
     gamma : float
         Relaxation of the separation test.
     noise_scale : float
@@ -1060,7 +1060,7 @@ def predictions(
         upper_printed = None
         upper_remark = f"for γ = 2; printed: none, its condition on ε is not met; {allowing}"
     together = min(upper, pulls)
-    rounds = np.arange(1, pulls + 1) / dim
+    rounds = np.arange(1, pulls + 1) / dim  # pulls of each basis vector: A = (1 + rounds) I
     wrong: dict[str, Any] = {
         "gap": distance * rounds / np.sqrt(1.0 + rounds),
         "logdet_A": dim * np.log1p(rounds),
@@ -1194,7 +1194,7 @@ def _squared_ceiling(numerator: FloatArray, denominator: FloatArray) -> Values:
 
 
 def _first_true(condition: Callable[[int], bool]) -> int:
-    """Smallest t >= 1 with the condition, which holds from some t on and never before."""
+    """Smallest t >= 1 at which the condition holds; it must hold from then on."""
     high = 1
     while not condition(high):
         high *= 2
@@ -1206,7 +1206,7 @@ def _first_true(condition: Callable[[int], bool]) -> int:
 
 
 def _values(array: ArrayLike) -> Values:
-    """An array, or a plain float when there is a single number without axes."""
+    """An array, or a plain float for an array without axes."""
     result = np.asarray(array, dtype=np.float64)
     return float(result) if result.ndim == 0 else result
 

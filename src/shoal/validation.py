@@ -1,4 +1,4 @@
-"""Checks of what users pass in. Each error names the argument, its value and what would be right."""
+"""Checks of arguments. Each error names the argument, its value and what would be valid."""
 
 import math
 from typing import Any
@@ -8,18 +8,18 @@ import numpy as np
 from shoal.types import Matrix, Vector
 
 LARGEST = 1e30
-"""Numbers larger than this are refused: their squares and products would overflow in the statistics."""
+"""Larger numbers are refused: their squares and products could overflow in the statistics."""
 
 SMALLEST = 1e-30
-"""Scales (of the ridge, the noise, the test) below this are refused for the same reason."""
+"""Smaller scales (of the ridge, the noise, the test) are refused for the same reason."""
 LARGEST_SCALE = 1e18
-"""Squared lengths of arms beyond so many ridges are refused: rounding would show in what they teach."""
+"""Arms with a larger squared length, in units of the ridge, are refused: rounding would distort estimates."""
 BAD_SCALE = 1e6
-"""Squared lengths beyond so many ridges are warned of: twice the digits are needed, which takes longer."""
+"""Arms with a larger squared length, in units of the ridge, cause a warning: extended precision is slower."""
 
 
 def integer(name: str, value: Any, *, low: float | None = None, high: float | None = None) -> int:
-    """An integer, of at least `low` and at most `high`."""
+    """An integer from `low` to `high`, both included; None for no bound."""
     is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not is_integer or (low is not None and value < low) or (high is not None and value > high):
         bounds = [f"of at least {low:g}"] if low is not None else []
@@ -49,7 +49,7 @@ def number(
     open_low: bool = False,
     open_high: bool = False,
 ) -> float:
-    """A finite number between `low` and `high`; the ends are included unless open."""
+    """A finite number between `low` and `high`; each end is included unless it is open."""
     try:
         result = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -68,7 +68,7 @@ def number(
 
 
 def show(value: Any) -> str:
-    """A value as an error message shows it: no more than its beginning."""
+    """A value for an error message, truncated if it is long."""
     try:
         text = repr(value)
     except ValueError:  # an integer with more digits than Python prints
@@ -77,14 +77,14 @@ def show(value: Any) -> str:
 
 
 def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
-    """One of a few words."""
+    """One of `choices`."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {show(value)}")
     return str(value)
 
 
 def seed_or_none(name: str, value: Any) -> int | None:
-    """A non-negative integer, or None for fresh randomness."""
+    """A non-negative integer, or None for a random seed."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
@@ -101,7 +101,7 @@ def vector(name: str, value: Any, length: int) -> Vector:
 
 
 def matrix(name: str, value: Any, *, columns: int | None = None) -> Matrix:
-    """A finite float64 matrix with at least one row and the given number of columns; None allows any."""
+    """A finite, non-empty float64 matrix with `columns` columns; None allows any number."""
     array = _floats(name, value)
     if array.ndim != 2 or array.size == 0 or array.shape[1] != (columns or array.shape[1]):
         wanted = "(n, d) with n and d" if columns is None else f"(n, {columns}) with n"
@@ -110,7 +110,7 @@ def matrix(name: str, value: Any, *, columns: int | None = None) -> Matrix:
 
 
 def scale(name: str, arms: Matrix, ridge: float) -> str:
-    """Refuse arms, (…, d), far too long beside the ridge; return a warning if longer than they should be."""
+    """Refuse arms (…, d) far too long for the ridge; return a warning, or "" if their scale is fine."""
     size = float(np.max(np.sum(arms * arms, axis=-1)))
     if size <= BAD_SCALE * ridge:
         return ""

@@ -1,4 +1,4 @@
-"""Compile policies beforehand, for a service or a notebook whose first call must not wait: `shoal warm`."""
+"""Compile policies ahead of time, so that the first call does not have to wait: `shoal warm`."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ def warm(
 ) -> Iterator[tuple[str, float]]:
     """Compile what the online calls and `simulate` need, policy by policy; yield each name and its seconds.
 
-    What is found in the cache is loaded, not compiled. By default all registered policies are compiled.
+    Code found in the cache is loaded, not compiled. By default all registered policies are compiled.
     """
     for name in policies:
         validation.one_of("policy", name, policy_names())
@@ -35,7 +35,7 @@ def _exercise(policy: Any, world: GaussianClusters) -> None:
     for agent in range(3):
         policy.update(agent, world.arms[policy.select(agent, world.arms)], 1.0)
     for name in ("neighbors", "estimate", "remove_agent"):
-        if hasattr(policy, name):  # a policy of the user's own need not have them
+        if hasattr(policy, name):  # user-defined policies need not have them
             getattr(policy, name)(0)
     if hasattr(policy, "explain"):
         policy.explain(1, 2)

@@ -112,7 +112,7 @@ class TestCache:
             found = getattr(again.filled, name)
             assert found.dtype == array.dtype
             assert np.array_equal(found, array)
-        told = [str(warning.message) for warning in caught if "is computed anew" in str(warning.message)]
+        told = [str(warning.message) for warning in caught if "is computed again" in str(warning.message)]
         assert again.from_cache == (not told)
         return again.from_cache
 

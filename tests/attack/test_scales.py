@@ -11,7 +11,7 @@ import pytest
 
 import shoal
 from shoal.kernels.compiled import config
-from shoal.policies import bass
+from shoal.policies.bass import policy as bass
 from shoal.statistics import add_sample, make_statistics, pool_rows
 from shoal.types import Matrix, Vector
 

@@ -331,7 +331,7 @@ class TestCache:
             changed = good[:where] + np.float64(3.0).tobytes() + good[where + 8 :]
             bad = {"truncated": good[:-40], "changed byte": changed, "text": b"hello", "empty": b""}[damage]
         first.cache_file.write_bytes(bad)
-        with pytest.warns(RuntimeWarning, match=r"is damaged .* and is computed anew"):
+        with pytest.warns(RuntimeWarning, match=r"is damaged .* and is computed again"):
             again, calls = self.prepare(tmp_path)
         assert (again.from_cache, len(calls)) == (False, 1)
         assert np.array_equal(again.filled.rewards, first.filled.rewards)

@@ -113,27 +113,7 @@ def test_packed_sums(d: int) -> None:
     packed[64:128] = np.nan  # none is left out: only their sum is needed
     blocks[[0, 2, 3, 4]] = np.nan
     total, A = np.full(packed.shape[1], np.nan), np.zeros((d, d))
-    linalg.sum_packed(packed, blocks, np.zeros(0), 0.0, left_out, np.zeros(65, dtype=np.int64), total)
+    linalg.sum_packed(packed, blocks, left_out, np.zeros(65, dtype=np.int64), total)
     linalg.unpack(total, 0.5, A)
     np.testing.assert_allclose(np.tril(A), np.tril(A_naive), atol=1e-12)
     np.testing.assert_allclose(total[-d:], b_naive, atol=1e-12)
-
-
-def test_few_left_out_are_subtracted_from_the_sum_of_64() -> None:
-    rng, n = np.random.default_rng(0), 150
-    packed, left_out = rng.standard_normal((n, 5)), np.zeros(3, dtype=np.int64)
-    for agent in (3, 62, 70, 149):
-        bits.set_bit(left_out, agent)
-    expected = packed[[agent for agent in range(n) if agent not in (3, 62, 70, 149)]].sum(axis=0)
-    blocks, total = np.add.reduceat(packed, np.arange(0, n, 64)), np.zeros(5)
-    sizes = np.array([1.0, 3.0, 1.0])  # the second 64 are too large to be subtracted
-    known = packed.copy()
-    known[[0, 128]] = np.nan
-    chosen = np.zeros(65, dtype=np.int64)
-    for subtractable in (2.0, 0.5):
-        linalg.sum_packed(packed, blocks, sizes, subtractable, left_out, chosen, total)
-        np.testing.assert_allclose(total, expected, atol=1e-12)
-    linalg.sum_packed(known, blocks, sizes, 2.0, left_out, chosen, total)
-    np.testing.assert_allclose(total, expected, atol=1e-12)
-    linalg.sum_packed(known, blocks, sizes, 0.5, left_out, chosen, total)
-    assert np.isnan(total).all()

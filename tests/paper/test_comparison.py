@@ -93,17 +93,17 @@ def test_remark_says_whether_another_alpha_gives_the_printed_value() -> None:
     best = rows_of("ind", "independent", 0.3, [4000.0, 4001.0])
     explained = remark_on(best, rows_of("ind", "independent", 1.0, [6000.0, 6001.0]))
     assert explained.endswith(
-        "1 comes nearest to print, with 6,000: another α is enough to explain the difference."
+        "1 comes closest to the printed mean, with 6,000: another α is enough to explain the difference."
     )
     assert remark_on(best, rows_of("ind", "independent", 1.0, [5000.0, 5001.0])).endswith(
-        "1 comes nearest to print, with 5,000: α alone does not explain the difference."
+        "1 comes closest to the printed mean, with 5,000: α alone does not explain the difference."
     )
     assert "α alone" not in remark_on(best)  # a single α says nothing
 
 
 def test_remark_owns_up_to_too_few_runs() -> None:
     remark = remark_on(rows_of("ind", "independent", 0.3, [1000.0, 8000.0]))
-    assert remark.endswith("with 2 runs chance alone can account for this.")
+    assert remark.endswith("with 2 runs, chance alone can explain this.")
     assert comparison.REASONS["independent"] not in remark
 
 

@@ -5,9 +5,9 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; errors a user can mend are one line on stderr and exit code 2."""
+    """Run the command line; errors that a user can fix are one line on stderr and exit code 2."""
     try:
-        from shoal.cli.app import app  # here, so that an interrupt while it loads is caught, too
+        from shoal.cli.app import app  # here, so that an interrupt while it loads is caught too
 
         app()
     except KeyboardInterrupt:
@@ -15,7 +15,7 @@ def main() -> None:
         _leave_at_once()
     except (ValueError, OSError, RuntimeError, MemoryError) as error:
         if isinstance(error, RuntimeError) and type(error) is not RuntimeError:
-            raise
+            raise  # such as RecursionError: a bug, not a user's mistake
         print(f"shoal: {_one_line(error)}", file=sys.stderr)
         sys.exit(2)
     except SystemExit as leaving:
@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def _leave_at_once() -> None:
-    """Exit after an interrupt. A thread in the middle of compiling cannot be waited for, nor is it needed."""
+    """Exit after an interrupt, without waiting for threads: one that compiles cannot be stopped."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(130)

@@ -1,4 +1,4 @@
-"""The commands together, one file per group."""
+"""All commands; each group has its own file."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from shoal.cli import data, experiments, policies
 
 app = typer.Typer(
     name="shoal",
-    help="Many agents, each with a linear bandit, that learn from whom to borrow samples and when to stop.",
+    help="Many agents, each with a linear bandit, that learn whom to share samples with and when to stop.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

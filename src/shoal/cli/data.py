@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="Fetch, look into and prepare the real data sets.", no_args_is_help=True)
+app = typer.Typer(help="Fetch, inspect and prepare the real data sets.", no_args_is_help=True)
 
 DataPath = Annotated[
     Path | None,
@@ -13,7 +13,7 @@ DataPath = Annotated[
         help="A MovieLens directory or zip, or a learning-to-rank file. [default: ml-latest-small]"
     ),
 ]
-Kind = Annotated[str | None, typer.Option(help="movielens or letor, if the path does not tell.")]
+Kind = Annotated[str | None, typer.Option(help="movielens or letor, if the path does not show it.")]
 
 
 @app.command()
@@ -22,7 +22,7 @@ def fetch(
         str, typer.Argument(help="Such as ml-latest-small, ml-1m or ml-25m.")
     ] = "ml-latest-small",
 ) -> None:
-    """Download a MovieLens data set, checked against its pinned checksum, and say where it is."""
+    """Download a MovieLens data set, verify its checksum and print its path."""
     from shoal.environments import datasets
 
     path = datasets.fetch(name)
@@ -46,7 +46,7 @@ def prepare(
     fill: Annotated[str, typer.Option(help="paper or tuned.")] = "paper",
     errors: Annotated[bool, typer.Option(help="Also show the held-out errors of the fills.")] = False,
 ) -> None:
-    """Fill the missing rewards and keep the result, so that environments start at once."""
+    """Fill in the missing rewards and cache the result, so that environments load at once."""
     from shoal.environments import datasets
 
     print_record(datasets.prepare(path, kind=kind, arms=arms, fill=fill))

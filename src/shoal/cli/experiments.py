@@ -10,13 +10,13 @@ import typer
 
 from shoal.cli.progress import progress_display
 
-if TYPE_CHECKING:  # what these import takes seconds, which `shoal --help` need not
+if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
     from shoal.experiments.runner import Completion
     from shoal.experiments.spec import ExperimentSpec
 
 app = typer.Typer()
 
-Out = Annotated[Path | None, typer.Option(help="Directory of the results; made if it is not there.")]
+Out = Annotated[Path | None, typer.Option(help="Directory for the results; created if missing.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Number of threads. [default: number of processors]")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the first run, instead of the spec's.")]
 Only = Annotated[
@@ -67,14 +67,14 @@ def run(
 
 
 @app.command()
-def report(directory: Annotated[Path, typer.Argument(help="Where the results are.")]) -> None:
-    """Write the report on the results in a directory again."""
+def report(directory: Annotated[Path, typer.Argument(help="The results directory.")]) -> None:
+    """Write the report on a results directory again."""
     _write_report(directory)
 
 
 @app.command("list")
 def list_names() -> None:
-    """Show the policies, environments and presets there are."""
+    """List the policies, environments and presets."""
     from rich.console import Console
 
     from shoal.environments.registry import environment_names

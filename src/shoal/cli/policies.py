@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:  # what these import takes seconds, which `shoal --help` need not
+if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
     from shoal.benchmark import Cost
     from shoal.theory import Prediction
 
@@ -32,7 +32,7 @@ def simulate(
         list[str] | None, typer.Option("--env-parameter", "-e", help="Of the environment, e.g. n_agents=50.")
     ] = None,
 ) -> None:
-    """Run one policy in one environment and show a summary. What is not given is as in the preset "paper"."""
+    """Run one policy in one environment and print a summary. Defaults are those of the preset "paper"."""
     from shoal.experiments.runner import play_single
     from shoal.paper.presets import single
 
@@ -53,10 +53,10 @@ def simulate(
 @app.command()
 def bounds(
     dim: Annotated[int, typer.Option(min=1, help="Dimension of the arms.")],
-    gap: Annotated[float, typer.Option(help="Distance of the parameters of two agents, or clusters.")],
+    gap: Annotated[float, typer.Option(help="Distance between the parameters of two agents or clusters.")],
     delta: Annotated[float, typer.Option(help="Confidence level, in (0, 1).")],
     agents: Annotated[int, typer.Option(min=2, help="Number of agents.")],
-    horizon: Annotated[int, typer.Option(min=1, help="Pulls of all agents together.")] = 50_000,
+    horizon: Annotated[int, typer.Option(min=1, help="Total number of pulls.")] = 50_000,
     gamma: Annotated[float, typer.Option(help="Scale of the ellipsoids.")] = 2.0,
     noise_scale: Annotated[float, typer.Option(help="Scale of the noise.")] = 1.0,
     param_norm: Annotated[
@@ -65,7 +65,7 @@ def bounds(
     clusters: Annotated[int, typer.Option(min=1, help="Number of clusters, of equal size.")] = 2,
     epsilon: Annotated[float, typer.Option(help="Probability of a uniformly drawn arm.")] = 1.0,
 ) -> None:
-    """Show what the theory predicts, before anything is run. docs/theory.md says what holds of it."""
+    """Show what the theory predicts, before you run anything. docs/theory.md says how much of it holds."""
     from shoal.theory import predictions
 
     rows = predictions(
@@ -93,7 +93,7 @@ def bench(
         list[str] | None, typer.Option(help="Name of a policy; can be repeated. [default: all]")
     ] = None,
 ) -> None:
-    """Measure what a round of each policy costs here, for your own sizes. docs/performance.md has ours."""
+    """Measure what a round of each policy costs on this machine. docs/performance.md has our figures."""
     from rich.console import Console
 
     from shoal.benchmark import measure
@@ -108,7 +108,7 @@ def bench(
             arms=arms,
             rounds=rounds,
             policies=tuple(policy or ()),
-            progress=lambda name: status.update(f"measuring {name} (compiled first, if need be)"),
+            progress=lambda name: status.update(f"measuring {name} (compiled first if needed)"),
         )
     print_costs(costs, f"N={agents:,}, d={dim}, K={arms:,}: {rounds:,} rounds, one pull each, one thread")
 
@@ -119,7 +119,7 @@ def warm(
         list[str] | None, typer.Argument(help="Names of policies; see `shoal list`. [default: all]")
     ] = None,
 ) -> None:
-    """Compile policies now, so that no first call has to wait: after an install, in an image."""
+    """Compile policies now, for example in a container image, so that the first call need not wait."""
     from rich.console import Console
 
     from shoal.kernels.compiled import cache_directory, say_nothing_of_compiling
@@ -162,7 +162,7 @@ def print_runs(rows: list[dict[str, Any]]) -> None:
             table.add_row(name.replace("_", " "), *("–" if text == "nan" else text for text in shown))
     console = Console()
     console.print(table)
-    console.print(first["policy_parameters"], soft_wrap=True, highlight=False)  # on one line, to be copied
+    console.print(first["policy_parameters"], soft_wrap=True, highlight=False)  # on one line, easy to copy
 
 
 def print_predictions(rows: "tuple[Prediction, ...]") -> None:
@@ -171,7 +171,7 @@ def print_predictions(rows: "tuple[Prediction, ...]") -> None:
 
     table = Table(
         title="What the theory predicts",
-        caption="printed: as in the paper; derived: as its proofs support; for arms of norm at most 1 and β²",
+        caption="printed: as in the paper; derived: what its proofs support; arms of norm at most 1, and β²",
     )
     table.add_column("quantity")
     for heading in ("printed", "derived"):
@@ -219,7 +219,7 @@ def _significant(value: float) -> str:
 
 
 def _assignment(option: str, text: str) -> tuple[str, Any]:
-    """`delta=0.9` as ("delta", 0.9); what is not a TOML value is a string."""
+    """`delta=0.9` as ("delta", 0.9); anything that is not a TOML value is a string."""
     name, sign, value = text.partition("=")
     if not (name and sign and value):
         raise ValueError(f"{option} must look like name=value, got {text!r}")

@@ -1,4 +1,4 @@
-"""How far an experiment is: a bar on a terminal, lines elsewhere."""
+"""Progress of an experiment: a bar on a terminal, lines elsewhere."""
 
 import contextlib
 import sys
@@ -14,12 +14,12 @@ LINE_SECONDS = 10.0
 
 @contextlib.contextmanager
 def progress_display() -> Iterator[Any]:
-    """Something to show progress with: a live bar on a terminal, now and then a line elsewhere."""
+    """A function that shows progress: a live bar on a terminal, elsewhere a line from time to time."""
     from rich.console import Console
 
     from shoal.kernels.compiled import say_nothing_of_compiling
 
-    say_nothing_of_compiling()  # progress names what is being compiled
+    say_nothing_of_compiling()  # the progress names what is being compiled
     console = Console(stderr=True)
     if not console.is_terminal:
         yield ProgressLines()
@@ -48,7 +48,7 @@ def progress_display() -> Iterator[Any]:
 
 
 class ProgressLines:
-    """Prints a line when another tenth is done, ten seconds have passed or another policy is made ready."""
+    """Prints a line for each tenth done, every ten seconds, and when another policy is compiled."""
 
     def __init__(self) -> None:
         self._tenth = 0

@@ -18,28 +18,28 @@ NoiseScale = float | Sequence[float] | Vector
 
 
 class Environment:
-    """Agents and arms with a mean reward for each pair.
+    """Agents and arms, with a mean reward for each pair.
 
     Attributes
     ----------
     arms : (K, d)
-        The arms; where they change every round, those of the first.
+        The arms; if they change, those of the first round.
     mean_rewards : (N, K)
-        Mean reward of every agent for every one of `arms`; where they change, those of the first round.
+        Mean reward of every agent for each of `arms`; if they change, those of the first round.
     theta_star : (N, d) or None
-        True parameters, where there are any; where they change, those of the first round.
+        True parameters, if there are any; if they change, those of the first round.
     labels : (N,) or None
-        True clusters, where there are any.
+        True clusters, if there are any.
     noise : "gaussian", "bernoulli" or a function
-        How rewards are drawn around their means: with Gaussian noise; as 1 with the mean as its probability
-        and 0 otherwise, for means in [0, 1]; or by `noise(means, agents, rng)`, which gets the mean rewards
-        (n, K) of n pulls, who pulls (n,) and a generator, and returns the reward of every arm (n, K). A
-        function may be given as the text "module:function".
+        How rewards are drawn: the mean plus Gaussian noise; 1 with the mean as its probability and 0
+        otherwise, for means in [0, 1]; or by `noise(means, agents, rng)`, which gets the mean rewards (n, K)
+        of n pulls, who pulls (n,) and a generator, and returns the reward of every arm (n, K). A function may
+        also be named by the string "module:function".
     noise_scale : float or (N,)
-        Standard deviation of Gaussian noise, of all agents or of each.
+        Standard deviation of Gaussian noise, for all agents or for each.
     param_norm : float
-        Largest norm of a true parameter, in any round. Without true parameters the bound that was given, or
-        nan.
+        Largest norm of a true parameter, in any round; without true parameters the bound that was passed,
+        or nan.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Environment:
         self.noise = _checked_noise(noise)
         self.noise_scale = _checked_scale(noise_scale, self.n_agents)
         if self.noise != "gaussian" and not (isinstance(self.noise_scale, float) and self.noise_scale == 1.0):
-            raise ValueError("noise_scale is that of Gaussian noise: leave it out where noise is another")
+            raise ValueError("noise_scale is that of Gaussian noise: leave it out for any other noise")
         if self.noise == "bernoulli":
             _check_probabilities(self.mean_rewards)
         self.param_norm = float("nan")
@@ -89,7 +89,7 @@ class Environment:
 
     @property
     def gap(self) -> float:
-        """Δ_min: the smallest distance between two different true parameters; nan without any two."""
+        """Δ_min: the smallest distance between two distinct true parameters; nan if there are no two."""
         if self.theta_star is None:
             return float("nan")
         distinct = np.unique(self.theta_star, axis=0)
@@ -97,28 +97,28 @@ class Environment:
             return float("nan")
         from scipy.spatial import cKDTree  # takes longer to import than the rest of this package
 
-        nearest, _ = cKDTree(distinct).query(distinct, k=2)  # of each, the first is itself
+        nearest, _ = cKDTree(distinct).query(distinct, k=2)  # the nearest point to each is itself
         return float(nearest[:, 1].min())
 
     @property
     def noise_bound(self) -> float:
-        """A σ for which the noise is σ-sub-Gaussian, which BASS takes as its `noise_scale`.
+        """A σ such that the noise is σ-sub-Gaussian: what BASS takes as its `noise_scale`.
 
-        The largest scale of Gaussian noise, 1/2 for 0/1 rewards (Hoeffding), nan where a function draws.
+        The largest scale of Gaussian noise, 1/2 for 0/1 rewards (Hoeffding), nan for a noise function.
         """
         if self.noise == "gaussian":
             return float(np.max(self.noise_scale))
         return 0.5 if self.noise == "bernoulli" else float("nan")
 
     def arms_in(self, first: int, last: int) -> Tensor:
-        """Arms of rounds `first`, …, `last` (from 1 on): shape (rounds, K, d), or (1, K, d) if they stay."""
+        """Arms of rounds `first`, …, `last` (from 1): (rounds, K, d), or (1, K, d) if they never change."""
         return self.arms[None].copy()
 
     def rewards_in(self, arms: Tensor, rounds: Integers, agents: Integers, *, first: int) -> Matrix:
         """Mean rewards, shape (n, K), of `agents` (n,) in `rounds` (n,), counted from 1.
 
-        `arms` are what `arms_in` gave from round `first` on: those of round t are `arms[t - first]`, or
-        `arms[0]` if they stay.
+        `arms` is what `arms_in` returned for rounds from `first` on: the arms of round t are
+        `arms[t - first]`, or `arms[0]` if they never change.
         """
         return np.asarray(self.mean_rewards[agents])
 
@@ -127,12 +127,12 @@ class Environment:
     ) -> tuple[Matrix, Vector]:
         """Draw what every arm would give in n pulls: arm k gives `by_arm[n, k] + shared[n]`.
 
-        Nothing here depends on which arm is chosen, so that policies are compared on the same draws.
+        Nothing here depends on which arm is chosen, so policies are compared on the same draws.
 
         Parameters
         ----------
         means : (n, K)
-            As `rewards_in` gives them.
+            As returned by `rewards_in`.
         agents : (n,)
         rng : numpy.random.Generator
 
@@ -140,19 +140,19 @@ class Environment:
         -------
         by_arm : (n, K)
         shared : (n,)
-            Apart, because Gaussian noise is the same for all arms of a pull: no need to copy it for each.
+            Separate, because Gaussian noise is the same for all arms of a pull and need not be copied.
         """
         if self.noise == "gaussian":
             scale = self.noise_scale if isinstance(self.noise_scale, float) else self.noise_scale[agents]
             return means, scale * rng.standard_normal(len(agents))
         if self.noise == "bernoulli":
             _check_probabilities(means)
-            # One uniform number per pull decides for all its arms, as one normal number does above.
+            # One uniform number per pull is used for all its arms, as one normal number is above.
             by_arm = (rng.random((len(agents), 1)) < means).astype(np.float64)
         else:
             assert callable(self.noise)  # by construction
             given = means.view()
-            given.flags.writeable = False  # regret is counted in these
+            given.flags.writeable = False  # regret is computed from these later
             drawn = self.noise(given, agents, rng)
             if np.shape(drawn) != means.shape:
                 raise ValueError(f"noise must return rewards of shape {means.shape}, got {np.shape(drawn)}")
@@ -199,7 +199,7 @@ def _check_probabilities(means: Matrix) -> None:
 
 
 def equal_clusters(n_agents: Any, n_clusters: Any) -> Integers:
-    """Labels of clusters as equal as possible, the larger ones last: 33, 33, 34."""
+    """Labels of clusters of nearly equal size, the larger ones last: 33, 33, 34."""
     n_agents = validation.positive_int("n_agents", n_agents)
     n_clusters = validation.positive_int("n_clusters", n_clusters)
     if n_clusters > n_agents:

@@ -1,6 +1,6 @@
-"""What to do with real data before simulating: fetch it, inspect it, prepare it, compare the fills.
+"""Before simulating on real data: fetch it, inspect it, prepare it, compare the fills.
 
-Each function returns a path or a record; printing is left to the caller.
+Each function returns a path or a record; the caller prints.
 """
 
 import time
@@ -27,8 +27,8 @@ __all__ = [
 KINDS = ("movielens", "letor")
 
 LETOR_LICENCE = """\
-A LETOR file does not state its terms of use; they are its publisher's. Yahoo! Webscope C14 may only be used
-by those who signed Yahoo!'s agreement, and must not be redistributed."""
+A LETOR file does not state its terms of use; ask its publisher. Yahoo! Webscope C14 may only be used by those
+who have signed Yahoo!'s agreement, and must not be redistributed."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class DataRecord:
     """"movielens" or "letor"."""
     path: str
     layout: str
-    """How the files are written."""
+    """Format of the files."""
     files: dict[str, int]
     """Sizes in bytes."""
     n_agents: int
@@ -64,7 +64,7 @@ class PreparedRecord:
     arms: str
     fill: str
     n_agents: int
-    """How many there are to draw agents from."""
+    """Number of agents to draw from."""
     n_arms: int
     dim: int
     n_observed: int
@@ -72,14 +72,14 @@ class PreparedRecord:
     n_zero_arms: int
     """Chosen arms whose features are all zero."""
     n_distinct_arms: int
-    """Chosen arms with different features."""
+    """Number of distinct feature vectors among the chosen arms."""
     seconds: float
     cache_file: str
     from_cache: bool
 
 
 def kind_of(path: PathLike | None = None) -> str:
-    """The kind of a path: "movielens" for None, a name, a zip or a directory of its files; else "letor"."""
+    """Kind of the data at a path: "movielens" for None, a name, a zip or its directory, else "letor"."""
     if path is None or str(path) in MOVIELENS_SHA256:
         return "movielens"
     path = Path(path)
@@ -98,7 +98,7 @@ def inspect(
     path : path, optional
         As for `shoal.MovieLens` and `shoal.LearningToRank`.
     kind : "movielens" or "letor", optional
-        What is at the path; recognised by its files if None.
+        What is at the path; by default it is recognised by its files.
     cache : path, optional
     """
     kind = _kind(path, kind)
@@ -147,7 +147,7 @@ def prepare(
     cache: PathLike | None = None,
     **options: Any,
 ) -> PreparedRecord:
-    """Prepare a data set and keep it in the cache, so that environments made of it start at once.
+    """Prepare a data set and cache it, so that environments made from it load at once.
 
     Parameters
     ----------

@@ -2,8 +2,8 @@
 
 Reads any file in LETOR or SVMlight format, such as set 1 or set 2 of the Yahoo! Learning to Rank Challenge
 (Webscope C14, on request and under an agreement with Yahoo!). Documents are grouped by k-means on their
-features; an arm is the centre of a group, and what a query observes of it is the mean relevance of its own
-documents there.
+features; an arm is the centre of a group, and its reward for a query is the mean relevance of the query's own
+documents in it.
 """
 
 import gzip
@@ -34,10 +34,10 @@ from shoal.environments.sources import DataUnavailable, PathLike
 from shoal.types import Integers, Vector
 
 PARTS = ("train", "vali", "valid", "test")
-"""Names of the parts into which a data set may be split."""
+"""Names of the parts that a data set may be split into."""
 
 LARGEST_INDEX = 2**20
-"""Feature indices above this are refused: the centres of the groups are dense, 8 MB each at this size."""
+"""Larger feature indices are refused: the centres of the groups are dense, 8 MB each at this size."""
 
 
 class LearningToRank(RatedEnvironment):
@@ -46,19 +46,19 @@ class LearningToRank(RatedEnvironment):
     Parameters
     ----------
     path : path, optional
-        A file in LETOR or SVMlight form, `relevance qid:query feature:value …  # comment`, gzip or not; or
-        what precedes `.train.txt`, `.valid.txt` and `.test.txt` in the names of the parts of a set
+        A file in LETOR or SVMlight form, `relevance qid:query feature:value …  # comment`, gzipped or not;
+        or what precedes `.train.txt`, `.valid.txt` and `.test.txt` in the names of the parts of a set
         (`…/set1`); or a directory with `train.txt`, `vali.txt`, `test.txt`. Where lines have no `qid:`, a
         file of the same name and `.group` or `.query` holds the number of documents of each query in turn.
-        If None: the environment variable SHOAL_LETOR.
+        By default the environment variable SHOAL_LETOR.
     n_agents : int
-        N queries, drawn from all.
+        Number N of queries, drawn from all.
     n_groups : int
         Number of groups into which k-means puts the documents.
     n_arms : int
-        K of the groups.
+        Number K of groups that are arms.
     dim : int
-        How many of the entries of a group's centre, from the first feature on.
+        Number of entries of a group's centre, counting from the first feature.
     arms : "first" or "most-rated"
         The first groups, in the order of their first documents in the file; or those in which the most
         queries have a document.
@@ -67,11 +67,12 @@ class LearningToRank(RatedEnvironment):
     noise, noise_scale
         As for `Environment`.
     param_norm : float
-        Stands in for the largest norm of a true parameter, which data does not have.
+        Used in place of the largest norm of a true parameter, which real data does not have.
     seed : int or None
-        Seed of the draw of queries. All else, the groups included, is the same for every seed.
+        Seed of the draw of queries. Everything else, groups included, is the same for every seed.
     cache : path, optional
-        Directory for prepared data; if None, the environment variable SHOAL_CACHE or the user's own.
+        Directory for prepared data; by default the environment variable SHOAL_CACHE or the user's cache
+        directory.
 
     Raises
     ------
@@ -161,7 +162,7 @@ def prepare(
     fill: str = "paper",
     cache: PathLike | None = None,
 ) -> Prepared:
-    """Read the files, group the documents and fill what is missing, or take it from the cache."""
+    """Read the files, group the documents and fill in missing rewards, or load the result from the cache."""
     n_groups = validation.positive_int("n_groups", n_groups)
     hashed = [file for part in files for file in (part, _group_file(part)) if file is not None]
     return prepare_ratings(
@@ -183,14 +184,14 @@ def group(documents: Documents, n_groups: int, *, source: str = "documents") -> 
     if n_groups > n_documents:
         raise ValueError(f"n_groups must be at most {n_documents}, the documents in {source}, got {n_groups}")
     k_means = sources.need("sklearn.cluster").KMeans(n_groups, n_init=1, random_state=FIT_SEED)
-    # One thread: the order of sums, and so the last digits, would otherwise depend on the machine.
+    # One thread: otherwise the order of summation, and so the last digits, would depend on the machine.
     one_thread = sources.need("threadpoolctl").threadpool_limits(limits=1)
     duplicates = sources.need("sklearn.exceptions").ConvergenceWarning
     with one_thread, warnings.catch_warnings():
         warnings.simplefilter("ignore", duplicates)  # fewer distinct documents than groups: some stay empty
         labels = k_means.fit_predict(documents.features)
-    # K-means numbers groups by chance. Number them by their first documents instead, empty ones left out:
-    # `order[r]` is the place in `used` of the group that comes r-th, `rank` the inverse of that permutation.
+    # K-means numbers groups arbitrarily. Number them by their first documents instead, without empty ones:
+    # `order[r]` is the position in `used` of the group that comes r-th, `rank` the inverse permutation.
     used, first, members = np.unique(labels, return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank = np.argsort(order)
@@ -201,11 +202,11 @@ def group(documents: Documents, n_groups: int, *, source: str = "documents") -> 
 
 
 def read(files: list[Path]) -> Documents:
-    """Read documents; a query named in several files is one query."""
+    """Read documents; a query that occurs in several files is one query."""
     from scipy.sparse import csr_array
 
-    # Three flat arrays that grow line by line are a sparse matrix in CSR form: the features of document n are
-    # `indices[starts[n] : starts[n + 1]]`. Lists would take several times the memory.
+    # Three flat arrays that grow line by line make a sparse matrix in CSR form: the features of document n
+    # are `indices[starts[n] : starts[n + 1]]`. Lists would take several times the memory.
     query_codes = Numbering()
     queries, relevance = array("q"), array("d")
     starts, indices, values = array("i", [0]), array("i"), array("d")
@@ -228,7 +229,7 @@ def read(files: list[Path]) -> Documents:
 def _documents(file: Path) -> Iterator[tuple[float, str, dict[int, float]]]:
     """Relevance, query and features of each document.
 
-    The first document decides where queries come from: `qid:` on every line, or counts in a second file.
+    The first document decides where queries are named: `qid:` on every line, or counts in a second file.
     """
     by_count: Iterator[str] | None = None
     is_first = True
@@ -264,7 +265,7 @@ def _documents(file: Path) -> Iterator[tuple[float, str, dict[int, float]]]:
 
 
 def _parse(words: list[str]) -> tuple[float, str | None, dict[int, float]]:
-    """Relevance, query (None if not there) and features of one line; a bare ValueError if it is wrong."""
+    """Relevance, query (None if missing) and features of one line; a bare ValueError if it is malformed."""
     label = float(words[0])
     query = None
     pairs = words[1:]
@@ -276,7 +277,7 @@ def _parse(words: list[str]) -> tuple[float, str | None, dict[int, float]]:
         index, _, value = pair.partition(":")
         features[int(index)] = float(value)
     are_numbers = all(abs(value) <= validation.LARGEST for value in (label, *features.values()))
-    # Fewer features than pairs: an index is there twice.
+    # Fewer features than pairs: an index occurs twice.
     if query == "" or not are_numbers or len(features) < len(pairs) or min(features, default=0) < 0:
         raise ValueError
     return label, query, features
@@ -298,7 +299,7 @@ def _queries_by_count(file: Path, number: int) -> Iterator[str]:
             if not count.isdecimal() or len(count) > 18:
                 found = line if len(line) < 80 else f"{line[:80]}…"
                 raise ValueError(f"{beside}:{line_number}: expected a number of documents, got {found!r}")
-            # Names are repeated as they are asked for: a count may be wrong, and larger than the memory.
+            # Lazily, because a count may be wrong and larger than the memory.
             runs.append(itertools.repeat(f"{file.name}:{line_number}", int(count)))
     return itertools.chain.from_iterable(runs)
 

@@ -1,4 +1,4 @@
-"""A user's own log as a bandit: who was shown what, what it gave, and the features of what can be shown."""
+"""A user's own log as a bandit: who was shown what, the reward, and the features of what can be shown."""
 
 import csv
 import hashlib
@@ -23,7 +23,7 @@ Table = Any
 
 
 class LogOptions(TypedDict, total=False):
-    """Options of `LoggedRatings`, which says what they mean."""
+    """Options of `LoggedRatings`, documented there."""
 
     agent: str
     arm: str
@@ -53,13 +53,13 @@ class LoggedRatings(RatedEnvironment):
         The log, in CSV (commas between columns, with a header) or Parquet.
     features : path or table
         One row per arm: a column of the same name as the log's `arm`, and the features, which are all other
-        columns, in their order. A CSV or Parquet file, a mapping of columns, a pyarrow table or a data frame.
+        columns, in order. A CSV or Parquet file, a mapping of columns, a pyarrow table or a data frame.
     form : "csv" or "parquet", optional
-        What the log is written in; if None, its first bytes tell.
+        Format of the log; by default recognised by its first bytes.
     agent, arm, reward : str
         Names of the log's columns.
     n_agents, n_arms, dim : int, optional
-        How many agents are drawn, how many arms and how many features are kept; None takes all.
+        How many agents are drawn, and how many arms and features are kept; by default all.
     arms : "first" or "most-rated"
         Which arms are kept: the first in `features`, or those with a reward from most agents.
     fill : "paper" or "tuned"
@@ -67,11 +67,12 @@ class LoggedRatings(RatedEnvironment):
     noise, noise_scale
         As for `Environment`.
     param_norm : float
-        Stands in for the largest norm of a true parameter, which data does not have.
+        Used in place of the largest norm of a true parameter, which real data does not have.
     seed : int or None
         Seed of the draw of agents.
     cache : path, optional
-        Directory for prepared data; if None, the environment variable SHOAL_CACHE or the user's own.
+        Directory for prepared data; by default the environment variable SHOAL_CACHE or the user's cache
+        directory.
 
     Examples
     --------
@@ -135,12 +136,12 @@ class LoggedRatings(RatedEnvironment):
 
     @classmethod
     def from_csv(cls, path: PathLike, **options: Unpack[LogOptions]) -> "LoggedRatings":
-        """Read a log in CSV, whatever its first bytes look like."""
+        """Read a log as CSV, whatever its first bytes."""
         return cls(path, form="csv", **options)
 
     @classmethod
     def from_parquet(cls, path: PathLike, **options: Unpack[LogOptions]) -> "LoggedRatings":
-        """Read a log in Parquet, or say why it is none."""
+        """Read a log as Parquet, or raise an error that says why it is not."""
         return cls(path, form="parquet", **options)
 
 
@@ -209,7 +210,7 @@ def _csv_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[Any]]]
 def _parquet_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[Any]]]:
     file, names = _parquet_file(path)
     _positions(str(path), names, columns)
-    with sources.whole_archive(path):  # an error in whoever uses the rows does not come through here
+    with sources.whole_archive(path):  # errors in the consumer of the rows are not raised here
         yield from _number_rows(f"{path}: row ", file.iter_batches(columns=columns), columns)
 
 
@@ -254,7 +255,7 @@ def _parquet_file(path: Path) -> tuple[Any, list[str]]:
     try:
         file = pyarrow.parquet.ParquetFile(path)
         return file, list(file.schema_arrow.names)
-    except Exception as error:  # damage shows as errors of Arrow, of the system, of text, of memory
+    except Exception as error:  # damage may raise Arrow, OS, decoding or memory errors
         raise ValueError(f"{path}: not a Parquet file, or a damaged one ({error})") from error
 
 

@@ -33,7 +33,7 @@ from shoal.environments.ratings import (
 from shoal.environments.sources import DataUnavailable, PathLike
 
 DEFAULT = "ml-latest-small"
-"""The data set taken when no path is given."""
+"""The data set used if no path is given."""
 
 GENRES = (
     "Action",
@@ -56,7 +56,7 @@ GENRES = (
     "War",
     "Western",
 )
-"""One feature each, in this order in every format: the first ten are the same genres everywhere."""
+"""One feature each, in this order in every format, so that the first ten are always the same genres."""
 
 FALLBACK_LICENCE = """\
 There is no README beside the data. MovieLens data sets may be used for research, with acknowledgement and
@@ -64,7 +64,7 @@ without implying endorsement; commercial use needs permission. See
 https://grouplens.org/datasets/movielens/."""
 
 NOT_GENRES = ("(no genres listed)", "unknown", "")
-"""What the files say of a movie without a genre: all its flags are zero."""
+"""What the files write for a movie without a genre; all its flags are zero."""
 
 GENRES_100K = ("unknown", *(genre for genre in GENRES if genre != "IMAX"))
 """The order of the flags in `u.item`."""
@@ -77,27 +77,27 @@ class MovieLens(RatedEnvironment):
     ----------
     path : path, optional
         The directory or the zip of a MovieLens data set, or the name of one to download: ml-latest-small,
-        ml-100k, ml-1m, ml-20m or ml-25m. If None: the environment variable SHOAL_MOVIELENS, else
+        ml-100k, ml-1m, ml-20m or ml-25m. By default the environment variable SHOAL_MOVIELENS, or else
         ml-latest-small.
     n_agents : int
-        N users, drawn from all those with a rating.
+        Number N of users, drawn from all those with a rating.
     n_arms : int
-        K movies, of those with a rating.
+        Number K of movies, chosen from those with a rating.
     dim : int
-        How many of the genre flags, in the order of `GENRES`.
+        Number of genre flags, in the order of `GENRES`.
     arms : "first" or "most-rated"
-        The first movies of the movie file, which is in the order of ids; or those with the most ratings.
+        The first movies of the movie file, which is sorted by id; or those with the most ratings.
     fill : "paper" or "tuned"
         How missing ratings are predicted; see `shoal.environments.ratings.FILLS`.
     noise, noise_scale
         As for `Environment`.
     param_norm : float
-        Stands in for the largest norm of a true parameter, which data does not have.
+        Used in place of the largest norm of a true parameter, which real data does not have.
     seed : int or None
-        Seed of the draw of users. All else is the same for every seed.
+        Seed of the draw of users. Everything else is the same for every seed.
     cache : path, optional
-        Directory for downloads and prepared data; if None, the environment variable SHOAL_CACHE or the
-        user's own.
+        Directory for downloads and prepared data; by default the environment variable SHOAL_CACHE or the
+        user's cache directory.
 
     Raises
     ------
@@ -143,7 +143,7 @@ class Files:
     """The files of one MovieLens data set, in a directory or a zip."""
 
     path: Path
-    """What was given: the directory or the zip."""
+    """The directory or zip that was given."""
     layout: str
     """"csv", "dat" or "100k"."""
     ratings: Traversable
@@ -152,7 +152,7 @@ class Files:
 
     @property
     def hashed(self) -> list[Path]:
-        """The files on disk that decide what is read."""
+        """The files on disk whose content determines what is read."""
         if self.path.is_file():
             return [self.path]
         return [self.path / self.ratings.name, self.path / self.movies.name]
@@ -202,7 +202,7 @@ def prepare(
     fill: str = "paper",
     cache: PathLike | None = None,
 ) -> Prepared:
-    """Read the files, choose the arms and fill what is missing, or take it from the cache."""
+    """Read the files, choose the arms and fill in missing rewards, or load the result from the cache."""
     return prepare_ratings(
         "movielens",
         files.hashed,
@@ -229,7 +229,7 @@ def licence(files: Files) -> str:
 
 
 def read(files: Files) -> tuple[Ratings, ArmFeatures]:
-    """All ratings, in the order of the file, and the genre flags of all movies."""
+    """All ratings, in file order, and the genre flags of all movies."""
     return read_ratings(files), read_movies(files)
 
 
@@ -267,7 +267,7 @@ def read_ratings(files: Files) -> Ratings:
 
 
 def read_movies(files: Files) -> ArmFeatures:
-    """The genre flags of every movie, in the order of the file; columns in the order of `GENRES`."""
+    """The genre flags of every movie, in file order; columns in the order of `GENRES`."""
     reader = {"csv": _genres_csv, "dat": _genres_dat, "100k": _genres_100k}[files.layout]
     with _open(files, files.movies) as lines:
         movies = list(reader(lines, files.movies))
@@ -286,19 +286,19 @@ def read_movies(files: Files) -> ArmFeatures:
 def _open(files: Files, file: Traversable) -> Iterator[IO[str]]:
     """The lines of one of the files."""
     if files.path.is_file():
-        # Damage in a zip may show at any point, at the latest when its checksum is compared at the end.
-        # Reading the file once beforehand keeps such errors apart from those about a line.
+        # Damage in a zip may show at any point, even at the very end, when its checksum is compared. Reading
+        # the file once in advance keeps such errors apart from those about a line.
         with sources.whole_archive(files.path), file.open("rb") as content:
             while content.read(2**20):
                 pass
-    # The older sets are in Latin-1; only titles hold more than ASCII, and those are not used.
+    # The older sets are in Latin-1, but only titles, which are not used, have more than ASCII.
     with sources.whole_file(files.path), file.open(encoding="utf-8", errors="replace") as lines:
         yield lines
 
 
 def _id(text: str) -> int:
     number = int(text)
-    if not -(2**63) <= number < 2**63:  # an array of ids would not hold it
+    if not -(2**63) <= number < 2**63:  # does not fit into an array of ids
         raise ValueError
     return number
 

@@ -1,12 +1,12 @@
-"""From a sparse table of ratings to an environment: choose the arms, fill what is missing, draw the agents.
+"""From a sparse table of ratings to an environment: choose the arms, fill in what is missing, draw agents.
 
 Missing cells are predicted by matrix factorisation with biases, fitted by stochastic gradient descent on
 the whole table (Rendle & Schmidt-Thieme, RecSys 2008):
 
     r(agent, arm) ≈ μ + b_agent + b_arm + ⟨p_agent, q_arm⟩.
 
-Observed rewards are kept as they are. The fit has a fixed seed: the seed of an environment only draws its
-agents.
+Observed rewards are kept unchanged. The fit has a fixed seed: an environment's seed only affects which agents
+are drawn.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,7 @@ FIT_SEED = 0
 """Seed of the factorisation and of k-means."""
 
 CHUNK = 65536
-"""Ratings turned into Python numbers at a time."""
+"""Number of ratings converted to Python numbers at a time."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Fill:
     rounded: bool
     """Whether predictions are rounded to whole numbers."""
     scaled: bool
-    """Whether the fit sees rewards divided by their standard deviation: their unit does not matter then."""
+    """Whether rewards are divided by their standard deviation for the fit, so their unit does not matter."""
 
 
 FILLS = {
@@ -54,14 +54,14 @@ FILLS = {
         n_epochs=20, n_factors=100, learning_rate=0.01, regularisation=0.05, rounded=False, scaled=True
     ),
 }
-"""`"paper"`: the settings of the paper's authors, for rewards such as ratings from 1 to 5; `"tuned"`: those
+"""`"paper"`: the settings of the paper's authors, for rewards such as ratings from 1 to 5; `"tuned"`: others,
 with a lower held-out error, for rewards of any scale."""
 
 ARM_CHOICES = ("first", "most-rated")
 
 
 class Numbering(dict[Any, int]):
-    """Numbers ids 0, 1, … in the order in which they are first asked for."""
+    """Numbers ids 0, 1, … in the order of their first lookup."""
 
     def __missing__(self, key: Any) -> int:
         self[key] = code = len(self)
@@ -73,9 +73,9 @@ class Ratings:
     """A sparse table of rewards, one row per observed (agent, arm), the rows of an agent together."""
 
     agent_ids: AnyArray
-    """(agents,) every one has a row."""
+    """(agents,) each has at least one row."""
     arm_ids: AnyArray
-    """(arms,) every one has a row."""
+    """(arms,) each has at least one row."""
     agents: Codes
     """(n,) positions in `agent_ids`."""
     arms: Codes
@@ -96,13 +96,13 @@ class Ratings:
         agents, arms = np.asarray(agents, dtype=np.int32), np.asarray(arms, dtype=np.int32)
         rewards = np.asarray(rewards, dtype=np.float64)
         cells = agents.astype(np.int64) * len(arm_ids) + arms  # one number per (agent, arm)
-        # Most tables repeat no pair. Sorting finds that out in less time and memory than `np.unique` with
-        # its inverse takes.
+        # Most tables repeat no pair. Sorting detects that with less time and memory than `np.unique` and its
+        # inverse would take.
         in_order = np.sort(cells)
         if np.any(in_order[1:] == in_order[:-1]):
             _, first, cell = np.unique(cells, return_index=True, return_inverse=True)
             means = np.bincount(cell, rewards) / np.bincount(cell)
-            # Back to the order of first occurrence: gradient descent depends on the order of rows.
+            # Restore the order of first occurrence: gradient descent depends on the order of rows.
             order = np.argsort(first)
             agents, arms, rewards = agents[first[order]], arms[first[order]], means[order]
         if np.any(agents[1:] < agents[:-1]):
@@ -114,7 +114,7 @@ class Ratings:
         return len(self.rewards)
 
     def part(self, rows: Booleans) -> "Ratings":
-        """The same agents and arms with some of the rows."""
+        """The same agents and arms, with only some of the rows."""
         return Ratings(self.agent_ids, self.arm_ids, self.agents[rows], self.arms[rows], self.rewards[rows])
 
 
@@ -127,7 +127,7 @@ class ArmFeatures:
     values: Matrix
     """(arms, features)"""
     source: str
-    """Where they were read, for errors."""
+    """Where they were read from, for error messages."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +146,7 @@ class FilledRatings:
     """(agents, K) True where the reward was observed."""
 
     def __post_init__(self) -> None:
-        """Refuse arrays that do not belong together, or are not finite: they may come from a file."""
+        """Refuse arrays that are inconsistent or not finite: they may come from a file."""
         n_agents, n_arms = self.agent_ids.size, self.arm_ids.size
         fits = (
             self.agent_ids.ndim == self.arm_ids.ndim == 1
@@ -163,24 +163,24 @@ class FilledRatings:
 
 
 class RatedEnvironment(Environment):
-    """Agents drawn from a filled table of ratings; the base of the environments made of real data.
+    """Agents drawn from a filled table of ratings; base class of the environments on real data.
 
     Attributes
     ----------
     arms : (K, d)
     mean_rewards : (N, K)
     agent_ids : (N,)
-        The ids of the drawn agents in the data, in the order of the rows of `mean_rewards`.
+        Ids of the drawn agents in the data, in the order of the rows of `mean_rewards`.
     arm_ids : (K,)
-        The ids of the arms in the data.
+        Ids of the arms in the data.
     observed : (N, K)
         True where the mean reward was observed, False where it was predicted.
 
     Notes
     -----
-    Arm features may be all zero. A linear policy gives such an arm the score zero for ever and learns nothing
-    from it, and arms with equal features are the same arm to it. Rewards are what the data says, not linear
-    in the features.
+    An arm's features may all be zero. A linear policy always scores such an arm zero and learns nothing from
+    it, and it cannot tell arms with equal features apart. Rewards are what the data says, not linear in the
+    features.
     """
 
     def __init__(
@@ -235,10 +235,9 @@ def prepare_ratings(
     cache: PathLike | None,
     **others: Any,
 ) -> Prepared:
-    """What `fill_ratings` makes of what `read` returns, or the same from the cache.
+    """The result of `fill_ratings` on what `read` returns, or the same from the cache.
 
-    The cache is keyed by the content of `files` and by all parameters, `others` among them, which are those
-    of `read`.
+    The cache is keyed by the content of `files` and by all parameters, including `others`, those of `read`.
     """
     validation.one_of("arms", arms, ARM_CHOICES)
     settings = asdict(FILLS[validation.one_of("fill", fill, tuple(FILLS))])
@@ -280,9 +279,9 @@ def fill_ratings(
         The first arms in the order of `features`, or those with the most rewards, ties in the order of
         `features`.
     n_arms, dim : int, optional
-        How many arms and, from the first, how many of their features; None takes all.
+        How many arms and how many of their features, counting from the first; by default all.
     fill : "paper" or "tuned"
-        See `FILLS`. The factorisation sees the whole table, whatever arms are chosen.
+        See `FILLS`. The factorisation uses the whole table, whichever arms are chosen.
     """
     settings = FILLS[validation.one_of("fill", fill, tuple(FILLS))]
     rows = _feature_rows(ratings, features)
@@ -292,7 +291,7 @@ def fill_ratings(
     if dim > available:
         raise ValueError(f"dim must be at most {available}, the features in {features.source}, got {dim}")
 
-    # Predict every cell of the chosen columns, then write what was observed over the predictions.
+    # Predict every cell of the chosen columns, then overwrite the observed ones.
     rewards = factorise(ratings, settings).predict_all(chosen)
     observed = np.zeros(rewards.shape, dtype=np.bool_)
     position = np.full(len(ratings.arm_ids), -1, dtype=np.int32)
@@ -307,7 +306,7 @@ def fill_ratings(
 
 
 def held_out_errors(ratings: Ratings, *, share: float = 0.2, seed: int = 0) -> dict[str, float]:
-    """Root mean squared errors on rewards that were held out of the fit.
+    """Root mean squared errors on rewards held out of the fit.
 
     Parameters
     ----------
@@ -367,7 +366,7 @@ class Factors:
 
     def _within(self, predictions: AnyArray) -> AnyArray:
         clipped = np.clip(predictions, self.low, self.high)
-        # Rounding may leave the range again, where its ends are not whole numbers: 0.5 rounds to 0.
+        # If the ends of the range are not whole numbers, rounding may leave it again: 0.5 rounds to 0.
         return np.clip(np.rint(clipped), self.low, self.high) if self.rounded else clipped
 
 
@@ -381,8 +380,8 @@ def factorise(ratings: Ratings, settings: Fill) -> Factors:
         random_state=FIT_SEED,
     )
     # The steps of gradient descent grow with the rewards: at a standard deviation of 50 they overshoot, more
-    # with every step, until everything is NaN. So fit r/s, with s the standard deviation, and multiply the
-    # biases and one of the two factors by s afterwards. There is no need to centre: the model has a mean μ.
+    # with every step, until everything is NaN. So fit r/s, where s is the standard deviation, then multiply
+    # the biases and one of the two factors by s. No need to centre: the model has a mean μ.
     spread = float(ratings.rewards.std())
     is_constant = spread <= 1e-12 * np.abs(ratings.rewards).max()  # any spread is rounding error
     scale = spread if settings.scaled and not is_constant else 1.0
@@ -390,11 +389,11 @@ def factorise(ratings: Ratings, settings: Fill) -> Factors:
     if not all(np.isfinite(part).all() for part in (algorithm.bu, algorithm.bi, algorithm.pu, algorithm.qi)):
         farthest = float(np.abs(ratings.rewards - ratings.rewards.mean()).max())
         raise ValueError(
-            f"rewards could not be factorised: their standard deviation is {spread:g} and the farthest from "
-            f"their mean is {farthest / spread:.3g} times that away. Use fill='tuned', which scales them, or "
-            "scale them yourself; clip outliers"
+            f"rewards could not be factorised: their standard deviation is {spread:g} and the largest "
+            f"distance from their mean is {farthest / spread:.3g} times that. Use fill='tuned', which scales "
+            "them, or scale them yourself; clip outliers"
         )
-    # Factors start at random values. Without a reward nothing corrects them: zero is the better guess.
+    # Factors start at random values. Without a reward nothing corrects them, and zero is a better guess.
     algorithm.pu[np.bincount(ratings.agents, minlength=len(ratings.agent_ids)) == 0] = 0.0
     algorithm.qi[np.bincount(ratings.arms, minlength=len(ratings.arm_ids)) == 0] = 0.0
     return Factors(
@@ -410,7 +409,7 @@ def factorise(ratings: Ratings, settings: Fill) -> Factors:
 
 
 def means_only(ratings: Ratings) -> Factors:
-    """The mean of each arm, and for each agent the mean of what those leave unexplained; no factors."""
+    """The mean of each arm, and for each agent the mean of its residuals; no factors."""
     mean = float(ratings.rewards.mean())
     arm_biases = _means(ratings.arms, ratings.rewards - mean, len(ratings.arm_ids))
     left = ratings.rewards - mean - arm_biases[ratings.arms]
@@ -421,7 +420,7 @@ def means_only(ratings: Ratings) -> Factors:
 
 
 class _TrainingSet:
-    """What surprise's SVD asks of a `Trainset`. Its own keeps lists of tuples, which take far more memory."""
+    """The part of surprise's `Trainset` that SVD uses. The original's lists of tuples are far larger."""
 
     def __init__(self, ratings: Ratings, scale: float) -> None:
         self._ratings, self._scale = ratings, scale

@@ -1,6 +1,6 @@
 """Environments by name: the built-in ones, and other packages' through the entry point `shoal.environments`.
 
-Built-in ones are imported when first asked for: those of real data need optional packages.
+Built-in ones are imported on first use: those of real data need optional packages.
 """
 
 from typing import Any
@@ -33,12 +33,12 @@ _registry = Registry("environment", GROUP, _registered, _problem)
 
 
 def register_environment(name: str, environment: type[Environment]) -> None:
-    """Make an environment class known by name. A name can be given once."""
+    """Register an environment class under a new name."""
     _registry.register(name, environment)
 
 
 def environment_names() -> tuple[str, ...]:
-    """The names that `make_environment` knows, other packages' included."""
+    """The names that `make_environment` accepts, those of other packages included."""
     return _registry.names()
 
 

@@ -1,4 +1,4 @@
-"""Where real data comes from and where prepared data is kept: downloads, damaged files, the disk cache."""
+"""Downloads, the disk cache of prepared data, and errors for damaged files."""
 
 import contextlib
 import csv
@@ -35,7 +35,7 @@ MOVIELENS_SHA256 = {
 """SHA-256 of each zip under `MOVIELENS_ADDRESS`."""
 
 CACHE_FORMAT = 1
-"""Part of every cache key; raise it when what is computed or stored changes."""
+"""Part of every cache key; increase it when what is computed or stored changes."""
 
 
 class Cached(NamedTuple):
@@ -45,7 +45,7 @@ class Cached(NamedTuple):
     path: Path
     """Where it is kept."""
     hit: bool
-    """Whether it was there already."""
+    """Whether it came from the cache."""
 
 
 class DataUnavailable(ValueError):  # noqa: N818
@@ -62,7 +62,7 @@ def need(module: str) -> Any:
 
 
 def fetch(name: str, *, cache: PathLike | None = None) -> Path:
-    """Download a MovieLens data set, unless it is there already, and return the path of its zip.
+    """Download a MovieLens data set, unless it is in the cache, and return the path of its zip.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def fetch(name: str, *, cache: PathLike | None = None) -> Path:
     Raises
     ------
     DataUnavailable
-        Without a connection, or if what arrives does not have the expected checksum.
+        Without a connection, or if the download does not have the expected checksum.
     """
     if name not in MOVIELENS_SHA256:
         known = ", ".join(map(repr, MOVIELENS_SHA256))
@@ -101,7 +101,7 @@ def fetch(name: str, *, cache: PathLike | None = None) -> Path:
         raise DataUnavailable(
             f"could not download {address}: {by_hand}. What went wrong: {_first_line(error)}"
         ) from error
-    except ValueError as error:  # pooch's word for a wrong checksum
+    except ValueError as error:  # what pooch raises for a wrong checksum
         raise DataUnavailable(
             f"what was downloaded from {address} has a wrong checksum ({_first_line(error)}); "
             f"try again, or {by_hand}"
@@ -130,23 +130,23 @@ def cached(
     check: Callable[[dict[str, AnyArray]], object] = dict,
     cache: PathLike | None = None,
 ) -> Cached:
-    """What `compute` returns, from the disk if it was computed before from the same content and parameters.
+    """What `compute` returns, from disk if it was computed before from the same content and parameters.
 
-    The file is written under another name and then moved, so that nobody reads half a file. A file that is
-    there but no good (it cannot be read, has another key, or `check` raises an error on its contents) is
-    computed anew, with a warning.
+    The file is written under another name and then moved, so that nobody reads half a file. If a file is
+    unusable (it cannot be read, has another key, or `check` raises an error on its contents), it is computed
+    again, with a warning.
     """
     parts = [CACHE_FORMAT, kind, [content_hash(source) for source in sources], dict(parameters)]
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     path = cache_directory(cache) / f"{kind}-{key[:32]}.npz"
     try:
-        if path.is_file():  # reading a pipe would wait for ever
+        if path.is_file():  # reading a pipe would block forever
             arrays = _load(path, key)
             check(arrays)
             return Cached(arrays, path, hit=True)
-    except Exception as error:  # parsers raise all sorts of errors on damaged files
+    except Exception as error:  # parsers raise all kinds of errors on damaged files
         warnings.warn(
-            f"{path} is damaged ({_first_line(error)}) and is computed anew", RuntimeWarning, stacklevel=2
+            f"{path} is damaged ({_first_line(error)}) and is computed again", RuntimeWarning, stacklevel=2
         )
     arrays = compute()
     try:
@@ -158,9 +158,9 @@ def cached(
 
 @contextlib.contextmanager
 def whole_file(path: PathLike) -> Iterator[None]:
-    """Turn the errors of damaged, truncated or otherwise unreadable files into one that names the file.
+    """Turn errors from damaged, truncated or otherwise unreadable files into one that names the file.
 
-    Errors about a line, which are ValueErrors of our own, pass through.
+    Our own errors about a line are plain ValueErrors and pass through.
     """
     try:
         yield
@@ -172,7 +172,7 @@ def whole_file(path: PathLike) -> Iterator[None]:
 def whole_archive(path: PathLike) -> Iterator[None]:
     """The same for zips and Parquet files, whose parsers raise almost anything.
 
-    It takes every error for damage, so only calls of those parsers belong inside.
+    Every error counts as damage, so put only calls of those parsers inside.
     """
     try:
         yield
@@ -186,7 +186,7 @@ _UNREADABLE = (zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, Unico
 
 
 class _Bar:
-    """What pooch asks of a progress bar, drawn with rich."""
+    """The progress bar interface that pooch expects, drawn with rich."""
 
     def __init__(self) -> None:
         from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
@@ -218,7 +218,7 @@ def _damaged(path: PathLike, error: Exception) -> ValueError:
 
 def _load(path: Path, key: str) -> dict[str, AnyArray]:
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
-        # We do not compress. A compressed file could fill the memory before its key is checked.
+        # We never compress, and a compressed file could fill the memory before its key is checked.
         if sum(member.file_size for member in stored.zip.infolist()) > os.fstat(file.fileno()).st_size:
             raise ValueError("it holds more than its size")
         arrays = {name: stored[name] for name in stored.files}

@@ -1,4 +1,4 @@
-"""Agents with made-up parameters: the paper's two benchmarks, and cases that its assumptions exclude.
+"""Synthetic environments: the paper's two benchmarks, and cases that its assumptions exclude.
 
 These are arms that change every round, agents on a line without clusters, and agents and clusters that
 change.
@@ -13,7 +13,7 @@ from shoal.environments.base import Environment, Noise, NoiseScale, equal_cluste
 from shoal.types import Integers, Matrix, Tensor
 
 BLOCK = 256
-"""Rounds whose arms are drawn together in `ChangingArms`."""
+"""Number of rounds whose arms `ChangingArms` draws at once."""
 
 
 class SyntheticClusters(Environment):
@@ -77,16 +77,16 @@ class SyntheticClusters(Environment):
 class ChangingAgents(SyntheticClusters):
     """`SyntheticClusters` whose agents change their parameters once.
 
-    After round `change_after` the agents' parameters are dealt out anew, by a random permutation: clusters
-    keep their sizes, and about one agent in `n_clusters` keeps its parameter. Arms are those of
-    `SyntheticClusters` with the same seed, and stay.
+    After round `change_after` a random permutation reassigns the parameters among the agents: clusters keep
+    their sizes, and about one agent in `n_clusters` keeps its parameter. The arms are those of
+    `SyntheticClusters` with the same seed, and do not change.
 
     Parameters
     ----------
     n_agents, dim, n_clusters, angle
         As for `SyntheticClusters`.
     change_after : int
-        Rounds with the first parameters.
+        Number of rounds before the change.
     arms_per_cluster, arm_spread, noise, noise_scale
         As for `SyntheticClusters`.
     seed : int or None
@@ -97,7 +97,7 @@ class ChangingAgents(SyntheticClusters):
     theta_after : (N, d)
         True parameters after the change; `theta_star` and `mean_rewards` are those before it.
     labels : None
-        No clustering is true in all rounds, so there is none to score a graph against, or to pool by.
+        No clustering is true in all rounds, so there is none to score a graph against or to pool by.
     """
 
     def __init__(
@@ -141,19 +141,19 @@ class ChangingAgents(SyntheticClusters):
 
 
 class JumpingAgents(SyntheticClusters):
-    """`SyntheticClusters` some of whose agents jump to another cluster, each at a round of its own.
+    """`SyntheticClusters` in which some agents jump to another cluster, each at its own round.
 
-    Who jumps, when (uniformly within the first `last_jump` rounds) and where to is drawn. Arms are those of
-    `SyntheticClusters` with the same seed, and stay.
+    Who jumps, when (uniformly within the first `last_jump` rounds) and where to are random. The arms are
+    those of `SyntheticClusters` with the same seed, and do not change.
 
     Parameters
     ----------
     n_agents, dim, n_clusters, angle
         As for `SyntheticClusters`; `n_clusters` must be at least 2.
     last_jump : int
-        Rounds within which agents jump.
+        Number of rounds within which agents jump.
     share : float
-        How many of the agents do, in [0, 1].
+        Share of the agents that jump, in [0, 1].
     arms_per_cluster, arm_spread, noise, noise_scale
         As for `SyntheticClusters`.
     seed : int or None
@@ -162,7 +162,7 @@ class JumpingAgents(SyntheticClusters):
     Attributes
     ----------
     jumps_after : (N,)
-        Rounds that each agent has its first parameter for; more than `last_jump` if it never jumps.
+        How many rounds each agent keeps its first parameter; more than `last_jump` if it never jumps.
     labels : None
         No clustering is true in all rounds.
     """
@@ -204,6 +204,7 @@ class JumpingAgents(SyntheticClusters):
         self.jumps_after = np.full(self.n_agents, last_jump + 1)
         self.jumps_after[who] = rng.integers(1, last_jump + 1, len(who))
         after = before.copy()
+        # An offset of at least 1, so that everyone who jumps changes cluster.
         after[who] = (before[who] + rng.integers(1, n_clusters, len(who))) % n_clusters
         first = np.array([np.flatnonzero(before == m)[0] for m in range(n_clusters)])
         self._means_after = self.mean_rewards[first[after]]
@@ -216,16 +217,16 @@ class JumpingAgents(SyntheticClusters):
 
 
 class RotatingClusters(SyntheticClusters):
-    """`SyntheticClusters` whose parameters turn, all alike, at a constant speed.
+    """`SyntheticClusters` whose parameters all rotate together, at a constant speed.
 
-    They turn in ⌊d/2⌋ random planes that are orthogonal to each other (for an odd d, one direction stays).
+    They rotate in ⌊d/2⌋ random planes, orthogonal to each other (for odd d, one direction is fixed).
 
     Parameters
     ----------
     n_agents, dim, n_clusters, angle
         As for `SyntheticClusters`.
     quarter_turn : int
-        Rounds in which they turn by 90°.
+        Number of rounds per 90°.
     arms_per_cluster, arm_spread, noise, noise_scale
         As for `SyntheticClusters`.
     seed : int or None
@@ -234,7 +235,7 @@ class RotatingClusters(SyntheticClusters):
     Attributes
     ----------
     labels : None
-        Clusters stay together, but no parameter holds in all rounds: there is no oracle.
+        Clusters stay together, but no parameter is true in all rounds: there is no oracle.
     """
 
     def __init__(
@@ -268,6 +269,7 @@ class RotatingClusters(SyntheticClusters):
         self.labels = None
         planes = np.linalg.qr(np.random.default_rng([3, entropy]).standard_normal((self.dim, self.dim)))[0]
         along, across = planes[:, 0 : self.dim // 2 * 2 : 2], planes[:, 1::2]
+        # A rotation by φ in these planes maps θ to cos φ · θ + sin φ · (θ turned by 90°); the rest is fixed.
         self._turned = self.theta_star @ (along @ across.T - across @ along.T)
         self._stays = self.theta_star @ (planes[:, self.dim // 2 * 2 :] @ planes[:, self.dim // 2 * 2 :].T)
 
@@ -316,7 +318,7 @@ class Continuum(Environment):
     """Agents on a line, without clusters: `θ_i = θ_0 + spread z_i u`, z_i uniform in [−1, 1].
 
     θ_0 and u are random orthonormal vectors. Arms are scattered as in `SyntheticClusters`, around points of
-    the same line, evenly spaced from one end to the other: `x = c + arm_spread ‖c‖ g`, g standard normal.
+    the same line, evenly spaced from end to end: `x = c + arm_spread ‖c‖ g`, g standard normal.
 
     Parameters
     ----------
@@ -350,7 +352,7 @@ class Continuum(Environment):
     ) -> None:
         n_agents, dim = validation.positive_int("n_agents", n_agents), validation.positive_int("dim", dim)
         if dim < 2:
-            raise ValueError(f"dim must be at least 2, for a line beside its middle's direction, got {dim}")
+            raise ValueError(f"dim must be at least 2, for a line orthogonal to its midpoint, got {dim}")
         spread = validation.number("spread", spread, low=0.0)
         n_arms = validation.positive_int("n_arms", n_arms)
         arm_spread = validation.number("arm_spread", arm_spread, low=0.0)
@@ -364,7 +366,7 @@ class Continuum(Environment):
 
 
 class ChangingArms(Environment):
-    """Clusters on the unit sphere, with arms drawn anew from the unit ball in every round.
+    """Clusters on the unit sphere, with new arms from the unit ball in every round.
 
     Parameters
     ----------
@@ -409,8 +411,9 @@ class ChangingArms(Environment):
         return np.asarray(np.einsum("nkd,nd->nk", arms[rounds - first], self.theta_star[agents]))
 
     def _block(self, index: int) -> Tensor:
-        rng = self._rng(1 + index)
+        rng = self._rng(1 + index)  # a stream per block, so that any rounds can be drawn on their own
         directions = _on_sphere(rng.standard_normal(self._shape))
+        # The radius of a uniform point of the ball has density proportional to r^(d−1).
         return np.asarray(directions * rng.random((*self._shape[:2], 1)) ** (1.0 / self._shape[2]))
 
     def _rng(self, stream: int) -> np.random.Generator:
@@ -418,13 +421,13 @@ class ChangingArms(Environment):
 
 
 def _entropy(seed: int | None) -> int:
-    """The seed, or where there is none, one drawn once."""
+    """The seed, or a random one if it is None."""
     seed = validation.seed_or_none("seed", seed)
     return int(np.random.default_rng().integers(2**63)) if seed is None else seed
 
 
 def _scatter(around: Matrix, spread: float, rng: np.random.Generator) -> Matrix:
-    """Arms, one near each of these points: `c + spread ‖c‖ g`, g standard normal."""
+    """One arm near each of these points: `c + spread ‖c‖ g`, g standard normal."""
     norms = np.linalg.norm(around, axis=1, keepdims=True)
     return np.asarray(around + spread * norms * rng.standard_normal(around.shape))
 

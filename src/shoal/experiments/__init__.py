@@ -1,1 +1,1 @@
-"""Grids of simulations: their description, their running, their results and the report on them."""
+"""Grids of simulations: how to describe, run, store and report them."""

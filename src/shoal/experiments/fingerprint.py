@@ -1,4 +1,4 @@
-"""A hash of the code that results come from, so that results of two versions are never mixed."""
+"""A hash of the code that produced results, so that results of two versions are never mixed."""
 
 import hashlib
 import inspect
@@ -15,16 +15,16 @@ from shoal.registry import load
 
 
 def code_fingerprint(kinds: Iterable[str]) -> str:
-    """Hash of the sources of policies, kernels and simulation, and of the environments of these kinds.
+    """Hash of the sources of policies, kernels, simulation and the environments of these kinds.
 
-    A kind whose optional packages are missing counts for nothing: it cannot be run either.
+    A kind whose optional packages are missing is ignored: it cannot be run either.
     """
     parts = {_source_hash(kind) for kind in kinds}
-    # The name of that directory is the hash of the rest.
+    # The cache of compiled code is named after a hash of the other sources.
     return hashlib.sha256(" ".join([cache_directory().name, *sorted(parts)]).encode()).hexdigest()[:16]
 
 
-@cache  # what counts is the code that has been imported, not a later edit
+@cache  # the code as imported, not as edited later
 def _source_hash(kind: str) -> str:
     try:
         source = _source(find_environment(kind))
@@ -34,9 +34,9 @@ def _source_hash(kind: str) -> str:
 
 
 def foreign_fingerprint(policies: Iterable[str], functions: Iterable[str]) -> str:
-    """Hash of the sources of policies that are not of this package, and of functions such as `module:noise`.
+    """Hash of the sources of policies from outside this package, and of functions such as `module:noise`.
 
-    Empty if there are none, so that results of our own policies are not changed by it.
+    Empty if there are none, so that it does not affect the hashes of grids without them.
     """
     classes = [find_policy(name) for name in policies]
     foreign = [found for found in classes if not found.__module__.startswith("shoal.")]
@@ -46,7 +46,7 @@ def foreign_fingerprint(policies: Iterable[str], functions: Iterable[str]) -> st
 
 
 def _source(found: Any) -> bytes:
-    """The file that something was defined in; empty if it was defined in a shell."""
+    """The content of the file that defines it; empty if it was defined in a shell."""
     try:
         return Path(inspect.getfile(found)).read_bytes()
     except (TypeError, OSError):

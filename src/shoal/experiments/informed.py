@@ -1,7 +1,7 @@
-"""A yardstick: agents who are told every cluster's parameter and only have to find out which is their own.
+"""A yardstick: agents that know every cluster's parameter and only have to find out which is their own.
 
-No policy can know more of the clusters. What it costs to find one's place, and what it costs to learn the
-clusters when everyone's place is known (Oracle), are together about what a policy told neither has to pay.
+No policy can know more about the clusters. The cost of finding one's cluster, plus the cost of learning the
+parameters when everyone's cluster is known (Oracle), is about what a policy that knows neither has to pay.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ class Informed:
     """Weighs the clusters by how well their parameters predicted an agent's rewards.
 
     `argmax_x m(x) + spread √Var_π(x·θ_k)` with `m(x) = Σ_k π_k x·θ_k`, where π is the posterior of an agent's
-    cluster from a uniform prior: the choice of `ClusterMixture` with nothing but the cluster to be learned.
+    cluster from a uniform prior: what `ClusterMixture` would choose if only the cluster were unknown.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Informed:
     noise_scale : float
         Standard deviation of the noise.
     spread : float
-        How much not knowing the cluster makes an agent explore.
+        How much an agent explores because its cluster is uncertain.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Cells of a run that are not of its grid: named computations whose outcome is kept as JSON.
+"""Cells of a run outside its grid: named computations whose outcome is kept as JSON.
 
-Whatever a report needs and takes time (simulations of its own, fits) is one of these, so that the report
-computes nothing and a run that was stopped goes on where it was.
+Anything slow that a report needs (its own simulations, fits) is a measurement, so that the report computes
+nothing and an interrupted run continues where it stopped.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from shoal.atomic import write_whole
 from shoal.experiments.fingerprint import code_fingerprint
 
 DIRECTORY = "measurements"
-"""Where they are, in an output directory."""
+"""Their place in an output directory."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class Measurement:
     Parameters
     ----------
     id : str
-        Like a cell's, e.g. "theory/coverage".
+        Like that of a cell, e.g. "theory/coverage".
     settings : plain data
-        What, with the code, determines the outcome; kept with it.
+        What determines the outcome, together with the code; stored with it.
     compute : callable
-        Takes nothing and returns anything that msgspec encodes. Other processes may have to unpickle it.
+        Takes no arguments and returns anything that msgspec encodes. It must be picklable.
     """
 
     id: str
@@ -53,20 +53,20 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 def is_kept(out: Path, measurement: Measurement) -> bool:
-    """Whether its outcome is there, whole, and of the same settings and code."""
+    """Whether its outcome is stored, complete, and from the same settings and code."""
     kept = load_outcome(out, measurement.id, Any)
     return kept is not None and kept.identity == measurement.identity
 
 
 def keep_outcome(out: Path, measurement: Measurement, outcome: Any) -> None:
-    """Write an outcome; the file is there, whole, when this returns."""
+    """Write an outcome; the file is complete when this returns."""
     path = _path(out, measurement.id)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, msgspec.json.encode(Kept(measurement.identity, measurement.settings, outcome)))
 
 
 def load_outcome(out: Path, measurement_id: str, kind: Any) -> Kept | None:
-    """The outcome of a measurement as a `kind`, or None if it is missing, damaged or something else."""
+    """The outcome of a measurement as a `kind`, or None if it is missing, damaged or of another kind."""
     try:
         kept = msgspec.json.decode(_path(out, measurement_id).read_bytes(), type=Kept)
         return msgspec.structs.replace(kept, outcome=msgspec.convert(kept.outcome, kind))

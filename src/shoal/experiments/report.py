@@ -1,7 +1,7 @@
 """The report on an experiment: what its results say, as sections of text, tables and figures.
 
-Whatever the results hold is reported, and what they lack is said: a run that was stopped early or a grid of
-one method gives a complete page. Nothing is computed here but means and intervals.
+It reports whatever the results hold and says what is missing: a run that was stopped early, or a grid of one
+method, still gives a complete page. Nothing is computed here but means and intervals.
 """
 
 import json
@@ -24,9 +24,9 @@ from shoal.reporting.sections import Definitions, Document, Heading, Mark, Part,
 from shoal.reporting.words import duration, interval, number, plus_minus
 
 METHOD_NOTE = (
-    "For each method the α with the lowest mean final regret over all runs is taken. It is chosen on the "
-    "very runs that are reported, which flatters every method alike; nothing is tuned per seed. Intervals "
-    "are 95% intervals of the mean (Student t), std is the standard deviation between runs (n − 1). Medians "
+    "Each method is shown at the α with the lowest mean final regret over all runs. That α is chosen on the "
+    "same runs that are reported, which favours every method alike; nothing is tuned per seed. Intervals "
+    "are 95% intervals of the mean (Student t); std is the standard deviation between runs (n − 1). Medians "
     "are shown because some methods have heavy tails."
 )
 F1_NOTE = (
@@ -36,7 +36,7 @@ F1_NOTE = (
 PAIRED_NOTE = (
     "The same seed gives every method the same arms, the same order of agents and the same noise, so "
     "methods are compared run by run, each at its best α. Differences are the method with the lowest mean "
-    "minus the other method. The bootstrap interval does not need normal differences, and the sign test "
+    "minus the other method. The bootstrap interval does not assume normal differences, and the sign test "
     "only counts wins."
 )
 
@@ -51,7 +51,7 @@ class Findings:
     """One row per run, see `shoal.experiments.results`."""
     provenance: Mapping[str, Any]
     skipped: Mapping[str, str]
-    """Environments that were left out, with the reason."""
+    """Environments that were skipped, with the reason."""
     cells_done: int
     cells_total: int
     rows: list[Row]
@@ -146,7 +146,7 @@ def document(found: Findings, directory: Path) -> Document:
 
 
 def headline(found: Findings) -> str:
-    """Who has the lowest regret how often."""
+    """Which method has the lowest regret most often."""
     best = [row.label for key in found.environments if (row := best_row(found.of(key))) is not None]
     first = max(unique(best), key=best.count)
     scenarios = f"scenario{'s' if len(best) > 1 else ''}"
@@ -154,7 +154,7 @@ def headline(found: Findings) -> str:
 
 
 def scenario_sentence(rows: Sequence[Row], pairs: Sequence[Paired]) -> str:
-    """The best method of an environment and the next, in words."""
+    """The best method of an environment and the runner-up, in words."""
     best, *others = sorted(rows, key=lambda row: row.regret.mean)
     text = f"{best.title}: {best.label} ends at {best.regret.mean:,.0f}"
     if not others:
@@ -164,11 +164,11 @@ def scenario_sentence(rows: Sequence[Row], pairs: Sequence[Paired]) -> str:
 
 
 def chance(row: Row, pairs: Iterable[Paired]) -> str:
-    """A remark on a difference that may be chance; empty on others."""
+    """A remark if the difference may be due to chance; otherwise empty."""
     here = (pair for pair in pairs if (pair.environment, pair.method) == (row.environment, row.method))
     pair = next(here, None)
     if pair is not None and pair.low <= 0.0 <= pair.high:
-        return ", a difference that chance could explain (its 95% interval holds 0)"
+        return ", a difference that chance could explain (its 95% interval contains 0)"
     return ""
 
 
@@ -181,26 +181,26 @@ def ratio(other: Row, own: Row) -> str:
 
 
 def notices(found: Findings) -> list[str]:
-    """What a reader must know before comparing: missing cells, best values at the edge of the grid."""
+    """What readers must know before they compare: missing cells, best values at the edge of the grid."""
     said = []
     if found.cells_done < found.cells_total:
         missing = found.cells_total - found.cells_done
         why = f", because {len(found.skipped)} environments were left out or" if found.skipped else ","
         said.append(
             f"{found.cells_done:,} of {found.cells_total:,} cells are finished; {missing:,} are missing{why} "
-            "the run was restricted or stopped. A best α is the best of those that are finished."
+            "the run was restricted or stopped. “Best α” means the best among finished cells."
         )
     edge = sum(row.at_edge for row in found.rows)
     if edge:
         said.append(
             f"In {edge} of {len(found.rows)} rows the best α is at the edge of the grid (marked): a wider "
-            "grid could do better."
+            "grid might do better."
         )
     return said
 
 
 def skipped_notices(found: Findings) -> list[str]:
-    """Which environments were left out, and why."""
+    """Which environments were skipped, and why."""
     return [f"{name} was left out: {reason.rstrip('.')}." for name, reason in found.skipped.items()]
 
 
@@ -211,7 +211,7 @@ def setting(spec: ExperimentSpec) -> str:
     return f"T = {spec.horizon:,} rounds{shown}, {spec.runs} run{'s' if spec.runs > 1 else ''}"
 
 
-# Tables: a column is its heading and how a line fills it
+# Tables: a column is a heading and a function that fills its cells
 
 
 class Column(NamedTuple):
@@ -279,7 +279,7 @@ def regret_section(
     remark: Callable[[str], str] = lambda _: "",
     mark: Callable[[Row], Mark] = lambda _: "",
 ) -> Section:
-    """Final regret by environment, with `more` columns, and a remark on an environment in its caption."""
+    """Final regret by environment, with `more` columns, and a remark on each environment in its caption."""
     caption = f"final regret after {found.spec.horizon:,} rounds, each method at its best α"
     return Section(
         "final-regret",
@@ -306,7 +306,7 @@ def f1_section(
     more: Sequence[Column] = (),
     mark: Callable[[Row], Mark] = lambda _: "",
 ) -> Section:
-    """F1 scores by environment, with `more` columns; without parts where there are none."""
+    """F1 scores by environment, with `more` columns; no parts if there are no scores."""
     scored = {key: [row for row in found.of(key) if row.f1 is not None] for key in found.environments}
     tables = [
         table_of(f"{found.title(key)}: F1 score at the end", (*F1_COLUMNS, *more), rows, mark)
@@ -317,7 +317,7 @@ def f1_section(
 
 
 def paired_section(found: Findings, pairs: Sequence[Paired], notes: Sequence[Part]) -> Section:
-    """Differences run by run, by environment; without parts where there are none."""
+    """Differences run by run, by environment; no parts if there are none."""
     tables = []
     for key in found.environments:
         here = [pair for pair in pairs if pair.environment == key]
@@ -361,7 +361,7 @@ def cpu_time(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Kind:
-    """What is drawn of every environment: a name, words, and the curve of a row, if it has one."""
+    """A figure drawn for every environment: its name, its texts, and how to get the curve of a row."""
 
     name: str
     heading: str

@@ -76,12 +76,12 @@ def load_results(directory: str | Path) -> pa.Table:
 
 
 def cell_files(directory: Path) -> list[Path]:
-    """The finished cells' files, in order; a killed writer's leftovers are not among them."""
+    """The finished cells' files, in order, without what a killed writer left behind."""
     return sorted((directory / CELLS).glob("*.parquet"))
 
 
 def write_cell(path: Path, rows: Sequence[Mapping[str, Any]], *, cell_id: str, spec_hash: str) -> None:
-    """Write the runs of one cell; the file is there, whole, when this returns."""
+    """Write the runs of one cell; the file is complete when this returns."""
     metadata = {"schema_version": str(SCHEMA_VERSION), "spec_hash": spec_hash, "cell": cell_id}
     table = pa.Table.from_pylist(list(rows), schema=COLUMNS.with_metadata(metadata))
     sink = pa.BufferOutputStream()
@@ -90,9 +90,9 @@ def write_cell(path: Path, rows: Sequence[Mapping[str, Any]], *, cell_id: str, s
 
 
 def read_cell(path: Path) -> pa.Table:
-    """One cell's table, verified; its metadata hold `schema_version`, `spec_hash` and `cell`."""
+    """One cell's table, verified; its metadata has `schema_version`, `spec_hash` and `cell`."""
     try:
-        # By path: a Python file handle that pyarrow's threads let go of while the interpreter ends aborts it.
+        # By path: if pyarrow's threads release a Python file handle while the interpreter exits, it aborts.
         with pq.ParquetFile(str(path), page_checksum_verification=True) as file:
             table = file.read()
     except FileNotFoundError:
@@ -112,7 +112,7 @@ def read_cell(path: Path) -> pa.Table:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Delete what killed writers left half-written. Only for the holder of the directory's lock."""
+    """Delete half-written files of killed writers. Only for the holder of the directory's lock."""
     for path in directory.rglob(".*.tmp"):
         path.unlink(missing_ok=True)
 

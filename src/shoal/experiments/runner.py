@@ -1,6 +1,6 @@
 """Run an experiment: play each cell's runs on any executor, write it when done, continue where it stopped.
 
-What is played is a pure function of the task (`play_runs`), so the results do not depend on who plays it.
+A task's outcome is a pure function of the task (`play_runs`), so results do not depend on where it runs.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ from shoal.kernels.graphs import pairs_of, pairs_within
 from shoal.simulation import Trace, simulate
 
 RUNS_PER_TASK = 5
-"""Runs played together: few enough to keep all workers busy to the end, enough to be worth sending."""
+"""Runs per task: few enough to keep all workers busy to the end, enough to be worth sending."""
 
 POLL_SECONDS = 0.25
 SAVE_PROVENANCE_SECONDS = 5.0
@@ -64,18 +64,18 @@ class Progress:
     """How far an experiment is; what `run_experiment` reports a few times a second."""
 
     cells_done: int
-    """Cells that are on disk, those found there included."""
+    """Cells on disk, including those that were there at the start."""
     cells_found: int
     """Cells that were on disk at the start."""
     cells_total: int
     rounds_done: int
     """Rounds played since the start."""
     rounds_total: int
-    """Rounds to be played, those done included."""
+    """Rounds to be played, including those already played."""
     seconds: float
     """Time since the start."""
     compiling: str | None = None
-    """The policy that is being made ready, if one is."""
+    """The policy being compiled, if any."""
 
     @property
     def rounds_per_second(self) -> float:
@@ -84,7 +84,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float:
-        """Time to the end at that speed; nan before the first round."""
+        """Time left at that speed; nan before the first round."""
         left = self.rounds_total - self.rounds_done
         return left / self.rounds_per_second if self.rounds_done else float("nan")
 
@@ -98,12 +98,12 @@ class Completion:
     found: int
     """Cells that were there already."""
     skipped: Mapping[str, str]
-    """Optional environments that were left out, and why."""
+    """Optional environments that were skipped, and why."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """Some runs of one cell: all that `play_runs` needs, and nothing that depends on where it is run."""
+    """Some runs of one cell: everything `play_runs` needs, and nothing that depends on where it runs."""
 
     cell: Cell
     runs: tuple[int, ...]
@@ -116,7 +116,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a task gave: a row per run, the processor time it took, and the code it was played with."""
+    """The result of a task: a row per run, its processor time, and the fingerprint of the code."""
 
     rows: list[dict[str, Any]]
     cpu_seconds: float
@@ -138,17 +138,17 @@ def run_experiment(
     command: str | None = None,
     measurements: Sequence[Measurement] = (),
 ) -> Completion:
-    """Compute whatever of an experiment is not yet in the directory `out`.
+    """Compute the cells of an experiment that are not yet in the directory `out`.
 
     Parameters
     ----------
     spec : ExperimentSpec
     out : path
-        Made if it is not there. It may hold earlier results of the same spec; others are refused.
+        Created if missing. It may hold earlier results of the same spec; others are refused.
     jobs : int, optional
-        Number of threads; as many as there are processors if not given. No effect if there is an executor.
+        Number of threads; by default the number of processors. Ignored if there is an executor.
     only : str, optional
-        Compute only the cells whose id matches this pattern somewhere, e.g. "near/*a0.3".
+        Compute only the cells whose id contains a match for this pattern, e.g. "near/*a0.3".
     executor : concurrent.futures.Executor, optional
         Where runs are played. It must be able to import this package; it is not shut down.
     progress : callable, optional
@@ -156,12 +156,12 @@ def run_experiment(
     command : str, optional
         How the experiment was started, for its provenance.
     measurements : sequence of Measurement
-        Further cells, after those of the grid. One whose data or packages are missing is left out.
+        Further cells, after those of the grid. Those whose data or packages are missing are skipped.
 
     Raises
     ------
     SpecError, ResultsError, OSError
-        Something in the spec, in `out` or on the disk prevents it; finished cells stay as they are.
+        If the spec, `out` or the disk prevents it; finished cells are not touched.
     """
     started = time.monotonic()
     check_spec(spec)
@@ -200,7 +200,7 @@ def run_experiment(
                         keep_outcome(out, item, outcome)
                         meter.cells_done += 1
             finally:
-                with contextlib.suppress(OSError):  # a full disk has been reported already
+                with contextlib.suppress(OSError):  # a full disk was already reported
                     log.save(running=False)
             if progress is not None:
                 progress(meter.reading())
@@ -240,7 +240,7 @@ def open_executor(name: str) -> Iterator[Executor | None]:
             "executor 'dask' needs Dask; install it with: pip install 'shoal[cluster]'"
         ) from None
     with Client(address, timeout=10) as client:  # type: ignore[no-untyped-call]
-        # A dead worker's tasks go to another one; `retries` repeats those that fail for a passing reason.
+        # Dask moves a dead worker's tasks to another one; `retries` repeats those that fail temporarily.
         yield client.get_executor(pure=False, retries=2)
 
 
@@ -267,7 +267,7 @@ def _choose(
 
 
 def _missing_environments(spec: ExperimentSpec, chosen: list[Cell]) -> dict[str, str]:
-    """Build every chosen environment once: returns those to skip, raises for those that are wrong."""
+    """Build every chosen environment once; return those to skip, raise for those that are wrong."""
     used = {cell.environment.id for cell in chosen}
     skipped = {}
     for index, environment in enumerate(spec.environments):
@@ -318,7 +318,7 @@ def _finished_cells(spec: ExperimentSpec, out: Path, identity: str) -> set[str]:
         table = results.read_cell(path)
         if table.num_rows != spec.runs:
             raise ResultsError(
-                f"{path}: has {table.num_rows} runs, not {spec.runs}; delete it to compute it anew"
+                f"{path}: has {table.num_rows} runs, not {spec.runs}; delete it to compute it again"
             )
         there.add(table.schema.metadata[b"cell"].decode())
     return there
@@ -328,7 +328,7 @@ def _finished_cells(spec: ExperimentSpec, out: Path, identity: str) -> set[str]:
 
 
 class _Meter:
-    """Counts rounds from all threads, and tells them to stop."""
+    """Counts rounds over all threads, and tells them to stop."""
 
     def __init__(self, cells_found: int, cells_total: int, rounds_total: int, started: float) -> None:
         self.cells_found = self.cells_done = cells_found
@@ -359,7 +359,7 @@ class _Meter:
 
 @dataclass(frozen=True)
 class _Players:
-    """Where work is submitted to."""
+    """Functions that submit work."""
 
     play: Callable[[Task], "Future[Outcome]"]
     measure: Callable[[Measurement], "Future[Any]"]
@@ -369,7 +369,7 @@ class _Players:
 def _players(
     executor: Executor | None, jobs: int, meter: _Meter, spec: ExperimentSpec, missing: Sequence[Cell]
 ) -> Iterator[_Players]:
-    """Something to submit tasks to. On the way out whatever is still waiting or running is stopped."""
+    """Functions that submit tasks. On exit, whatever is still waiting or running is stopped."""
     if executor is not None:
         submitted: list[Future[Any]] = []
 
@@ -386,8 +386,8 @@ def _players(
                 future.cancel()
         return
 
-    # Numba compiles one function at a time: a thread of its own compiles policy after policy, while those it
-    # is done with are played. Tasks come policy by policy, too; the first of each wait until it is ready.
+    # Numba compiles one function at a time. So one thread compiles policy after policy, while the others play
+    # those that are ready. Tasks come in the same order; each waits until its policy is compiled.
     first = {cell.method.policy: cell for cell in reversed(missing)}
     order = list(dict.fromkeys(cell.method.policy for cell in missing))
     compiler = ThreadPoolExecutor(1, thread_name_prefix="shoal-compile")
@@ -411,7 +411,7 @@ def _players(
             lambda task: pool.submit(play_when_ready, task), lambda item: pool.submit(item.compute)
         )
     finally:
-        meter.stop.set()
+        meter.stop.set()  # threads cannot be cancelled: `advance` raises in each when it next reports
         compiler.shutdown(wait=False, cancel_futures=True)
         pool.shutdown(wait=False, cancel_futures=True)
 
@@ -424,12 +424,13 @@ def _play_all(
     progress: Callable[[Progress], None] | None,
     executor: Executor | None,
 ) -> Iterator[tuple[Cell, list[dict[str, Any]], float]]:
-    """Play the missing cells and yield each, with its rows in order of runs, when its last run is in."""
+    """Play the missing cells and yield each, its rows in order of runs, once its last run is done."""
     done: queue.SimpleQueue[tuple[Cell, Future[Outcome]]] = queue.SimpleQueue()
     waiting = {cell.id: _Gathered(spec.runs) for cell in missing}
     for cell in missing:
         for start in range(0, spec.runs, RUNS_PER_TASK):
             future = submit(_task(spec, cell, range(start, min(start + RUNS_PER_TASK, spec.runs))))
+            # Through a queue, because callbacks run in worker threads and files are written in this one.
             future.add_done_callback(functools.partial(lambda cell, future: done.put((cell, future)), cell))
     codes = {item.kind: code_fingerprint([item.kind]) for item in spec.environments}
     while waiting:
@@ -466,7 +467,7 @@ def _measure_all(
     meter: _Meter,
     progress: Callable[[Progress], None] | None,
 ) -> Iterator[tuple[Measurement, Any]]:
-    """Make the missing measurements and yield each with its outcome, but for those without their data."""
+    """Make the missing measurements and yield each with its outcome; skip those whose data is missing."""
     waiting = {submit(item): item for item in missing}
     while waiting:
         if progress is not None:
@@ -503,7 +504,7 @@ def _task(spec: ExperimentSpec, cell: Cell, runs: Sequence[int]) -> Task:
 
 
 def _warm_up(task: Task) -> None:
-    """Play one round, so that all the policy needs has been loaded or made."""
+    """Play one round, so that everything the policy needs is compiled or loaded."""
     environment = _environment(task.cell.environment, task.seed)
     policy = build_policy(task.cell.method, task.cell.alpha, environment, task.seed)
     simulate(policy, environment, horizon=1, seed=task.seed, pulling=task.pulling, delay=task.delay)
@@ -562,12 +563,12 @@ def _environment_from(encoded: bytes, seed: int) -> Environment:
 
 
 def _environment(environment: EnvironmentSpec, seed: int) -> Environment:
-    """The environment of a run; kept, since every method and α plays in it and its arrays are read-only."""
+    """The environment of a run; cached, because every method and α uses it and its arrays are read-only."""
     return _environment_from(msgspec.json.encode(environment), seed)
 
 
 def _plain_parameters(policy: Any, cell: Cell) -> dict[str, Any]:
-    """The policy's parameters as it was built, arrays (labels) left out."""
+    """The parameters the policy was built with, without arrays (labels)."""
     parameters = getattr(policy, "parameters", {**cell.method.parameters, "alpha": cell.alpha})
     return {
         key: value for key, value in parameters.items() if isinstance(value, bool | int | float | str | None)
@@ -575,7 +576,7 @@ def _plain_parameters(policy: Any, cell: Cell) -> dict[str, Any]:
 
 
 def _separation(trace: Trace, environment: Environment) -> tuple[float, float]:
-    """Mean round of separation of the pairs of different clusters that were separated, and their share."""
+    """Among pairs from different clusters: mean round of separation, and the share that was separated."""
     if trace.cuts is None or environment.labels is None:
         return float("nan"), float("nan")
     _, labels = np.unique(environment.labels, return_inverse=True)
@@ -589,7 +590,7 @@ def _separation(trace: Trace, environment: Environment) -> tuple[float, float]:
 
 
 class _Provenance:
-    """Keeps `provenance.json`; times add up over interrupted runs."""
+    """Writes `provenance.json`; times add up over interrupted runs."""
 
     def __init__(
         self,
@@ -631,7 +632,7 @@ class _Provenance:
         }
 
     def add(self, cpu_seconds: float) -> None:
-        """Count a finished cell, and save now and then: what a kill loses is a few seconds of accounting."""
+        """Count a finished cell, and save from time to time: a kill loses only seconds of accounting."""
         if self._remote:
             self._elsewhere += cpu_seconds
         if time.monotonic() - self._saved > SAVE_PROVENANCE_SECONDS:
@@ -654,7 +655,7 @@ class _Provenance:
         except FileNotFoundError:
             return {}
         except ValueError as error:
-            raise ResultsError(f"{self._path}: cannot be read ({error}); delete it to go on") from None
+            raise ResultsError(f"{self._path}: cannot be read ({error}); delete it to continue") from None
         return content if isinstance(content, dict) else {}
 
 

@@ -1,7 +1,7 @@
 """What an experiment consists of, read from a TOML file: environments × methods × α, over a range of seeds.
 
-Whatever is wrong in a file is a `SpecError` that names the file and the key. The format is described in
-`docs/experiments.md`.
+Errors in a file raise a `SpecError` that names the file and the key. `docs/experiments.md` describes the
+format.
 """
 
 import hashlib
@@ -33,9 +33,9 @@ Delay = int | tuple[str | int | float, ...]
 """A number of rounds, ["uniform", low, high] or ["geometric", mean]; see `shoal.simulate`."""
 
 LONGEST_ID = 100
-"""Two ids and an α have to fit into the name of a file."""
+"""Two ids and an α must fit into a file name."""
 LARGEST_SEED = 2**63 - 1
-"""What the results' column of seeds can hold."""
+"""The largest seed that the results' column can hold."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _SYMBOL = re.compile(
@@ -46,11 +46,11 @@ _GIVEN_TO_ENVIRONMENTS = ("self", "seed")
 
 
 class SpecError(ValueError):
-    """A spec that cannot be run as it is written."""
+    """A spec that cannot be run as written."""
 
 
 Fail = Callable[[str, str], SpecError]
-"""Makes the error for a key."""
+"""Makes the error for a key and a message."""
 
 
 class EnvironmentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -65,14 +65,14 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     delay: Delay | None = None
     """Instead of the spec's own."""
     optional: bool = False
-    """Whether to go on without it when its data or packages are missing."""
+    """Whether to skip it when its data or packages are missing."""
 
 
 class MethodSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One policy with its parameters; α comes from the grid.
 
-    As values, the strings "gap", "gap/N" (N a number), "labels", "n_clusters", "noise_scale" (the largest
-    where agents differ), "param_norm" and "theta_star" stand for those of the run's environment.
+    The values "gap", "gap/N" (N a number), "labels", "n_clusters", "noise_scale" (the largest if agents
+    differ), "param_norm" and "theta_star" stand for those of the run's environment.
     """
 
     id: str
@@ -82,9 +82,9 @@ class MethodSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     alphas: tuple[float, ...] | None = None
     """Instead of the spec's own."""
     environments: tuple[str, ...] | None = None
-    """Ids of the environments it is run in; all of them if not given."""
+    """Ids of the environments it is run in; by default all."""
     group: str = "main"
-    """Which table or figure of the report it belongs to."""
+    """The table or figure of the report that it belongs to."""
 
 
 class ExperimentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -98,7 +98,7 @@ class ExperimentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     points: Positive = 200
     pulling: PullingWord = "asynchronous"
     delay: Delay = 0
-    """How late rewards are."""
+    """How late rewards are; see `shoal.simulate`."""
     alphas: tuple[float, ...] = ()
     environments: tuple[EnvironmentSpec, ...] = ()
     methods: tuple[MethodSpec, ...] = ()
@@ -120,10 +120,11 @@ class Cell(msgspec.Struct, frozen=True):
 
     @property
     def filename(self) -> str:
-        """Name of the file of its results, another one for each cell.
+        """Name of its results file, unique to each cell.
 
-        Ids may hold the "__" between them; a "~", which no id has, then tells the two apart.
+        "__" separates the ids. Where an id itself has "__", a "~", which no id has, tells the two apart.
         """
+        # Twice, because "___" still has a "__" after the first pass.
         return self.id.replace("__", "_~_").replace("__", "_~_").replace("/", "__") + ".parquet"
 
 
@@ -145,7 +146,7 @@ def parse_spec(text: bytes, *, source: str, seed: int | None = None) -> Experime
 
 
 def check_spec(spec: ExperimentSpec) -> None:
-    """Raise a `SpecError` for whatever can be seen to be wrong without building an environment."""
+    """Raise a `SpecError` for any error that can be found without building an environment."""
     fail = _failure(spec)
     if spec.seed < 0:
         raise fail("seed", f"must be at least 0, got {spec.seed}")
@@ -165,7 +166,7 @@ def check_spec(spec: ExperimentSpec) -> None:
 
 
 def directory_name(spec: ExperimentSpec) -> str:
-    """The spec's name, checked to be that of a directory: it cannot lead to another place."""
+    """The spec's name, checked to be a plain directory name that cannot lead elsewhere."""
     name = spec.name
     if name in ("", ".", "..") or len(name) > LONGEST_ID or not name.isprintable() or set(name) & set("/\\"):
         raise _failure(spec)(
@@ -176,7 +177,7 @@ def directory_name(spec: ExperimentSpec) -> str:
 
 
 def cells(spec: ExperimentSpec) -> list[Cell]:
-    """All cells, those of one policy together."""
+    """All cells, grouped by policy."""
     listed = [
         Cell(environment, method, alpha)
         for environment in spec.environments
@@ -189,7 +190,7 @@ def cells(spec: ExperimentSpec) -> list[Cell]:
 
 
 def spec_hash(spec: ExperimentSpec) -> str:
-    """Hash of all that determines the numbers: the grid, not its titles, and the code that plays it."""
+    """Hash of everything that determines the numbers: the grid without its titles, and the code."""
     content = {
         "schema": SCHEMA_VERSION,
         "code": code_fingerprint(environment.kind for environment in spec.environments),
@@ -203,7 +204,7 @@ def spec_hash(spec: ExperimentSpec) -> str:
 
 
 def grid(spec: ExperimentSpec) -> dict[str, Any]:
-    """What of a spec determines its numbers, as plain data."""
+    """The part of a spec that determines its numbers, as plain data."""
     return {
         **{key: getattr(spec, key) for key in ("horizon", "runs", "seed", "points", "pulling", "delay")},
         "environments": {
@@ -248,7 +249,7 @@ def resolve(parameters: Mapping[str, Any], environment: Environment) -> dict[str
 
 
 def check_values(spec: ExperimentSpec, environment: EnvironmentSpec, built: Environment) -> None:
-    """Raise a `SpecError` if a method that is to run in this environment cannot be built with its values."""
+    """Raise a `SpecError` if a method that runs in this environment cannot be built with its values."""
     for cell in cells(spec):
         if cell.environment.id == environment.id:
             try:
@@ -293,7 +294,7 @@ def _check_ids(key: str, ids: list[str], fail: Fail) -> None:
         for other in ids[:index]:
             if name == other:
                 raise fail(f"{key}[{index}].id", f"{name!r} is used twice")
-            if name.casefold() == other.casefold():  # one file where case does not count
+            if name.casefold() == other.casefold():  # the same file on some systems
                 raise fail(f"{key}[{index}].id", f"{name!r} and {other!r} differ in case only")
 
 
@@ -337,7 +338,7 @@ def _check_names(
     what: str,
     fail: Fail,
 ) -> None:
-    """Compare parameters with the constructor's; its `**rest` does not count: typing errors vanish in it."""
+    """Compare parameters with the constructor's. Its `**rest` does not count: typos would vanish in it."""
     named = {
         name: parameter
         for name, parameter in inspect.signature(built_by).parameters.items()

@@ -1,8 +1,8 @@
 """From the table of runs to numbers: means, intervals, best α, differences run by run.
 
-Everything here is a pure function of a table with one row per run (see `shoal.experiments.results`). For each
-method the α with the lowest mean final regret over all runs is taken; this looks at the same runs that are
-then reported, which flatters every method alike.
+Everything here is a pure function of a table with one row per run (see `shoal.experiments.results`). Each
+method gets the α with the lowest mean final regret over all runs. That α is chosen on the same runs that are
+then reported, which favours every method alike.
 """
 
 import math
@@ -30,14 +30,14 @@ class Names:
     environments: Mapping[str, str]
     methods: Mapping[str, str]
     fixed: frozenset[str] = frozenset()
-    """Methods whose α was given, not searched for."""
+    """Methods with a given α, not searched for."""
 
     def environment(self, key: str) -> str:
-        """Title of an environment, its id where it has none."""
+        """Title of an environment, or its id if it has none."""
         return self.environments.get(key, key)
 
     def method(self, key: str) -> str:
-        """Label of a method, its id where it has none."""
+        """Label of a method, or its id if it has none."""
         return self.methods.get(key, key)
 
 
@@ -75,7 +75,7 @@ class Row:
     label: str
     policy: str
     fixed: bool
-    """Whether α was given, not searched for."""
+    """Whether α was given rather than searched for."""
     cell: Runs
     regret: Summary
     regret_by_alpha: Curve
@@ -89,14 +89,14 @@ class Row:
 
     @property
     def at_edge(self) -> bool:
-        """Whether the best α is the smallest or largest of several, so that a wider grid may do better."""
+        """Whether the best α is the smallest or largest of several, so a wider grid might do better."""
         alphas = self.regret_by_alpha.x
         return len(alphas) > 1 and self.alpha in (alphas[0], alphas[-1])
 
 
 @dataclass(frozen=True)
 class Paired:
-    """A method, the reference, against another on the same seeds; differences are reference minus other."""
+    """A reference method against another on the same seeds; differences are reference minus other."""
 
     environment: str
     reference: str
@@ -108,7 +108,7 @@ class Paired:
     """95% interval of the mean difference, paired t."""
     bootstrap_low: float
     bootstrap_high: float
-    """The same by bootstrap (percentiles), which does not need the differences to be normal."""
+    """The same by bootstrap (percentiles), which does not assume normal differences."""
     won: float
     """Share of runs in which the reference had the lower regret."""
     sign_p: float
@@ -165,7 +165,7 @@ def by_method(cells: Iterable[Runs]) -> dict[tuple[str, str], list[Runs]]:
 
 
 def best_cell(table: pa.Table, cells: Sequence[Runs]) -> Runs:
-    """The cell with the lowest mean final regret; of several, the first."""
+    """The cell with the lowest mean final regret; the first of several."""
     return min(cells, key=lambda cell: float(np.mean(column(table, "final_regret", cell))))
 
 
@@ -213,7 +213,7 @@ def paired_with(
     reference: Callable[[Sequence[Row]], Row | None],
     is_rival: Callable[[Row, Row], bool] = lambda reference, row: row is not reference,
 ) -> list[Paired]:
-    """In each environment, what `reference` picks against its rivals, each at its best α, on equal seeds."""
+    """In each environment, the row `reference` picks against its rivals, at best α, on the same seeds."""
     pairs = []
     for environment in unique(row.environment for row in rows):
         here = [row for row in rows if row.environment == environment]
@@ -229,7 +229,7 @@ def best_row(rows: Sequence[Row]) -> Row | None:
 
 
 def pair_up(table: pa.Table, reference: Row | None, row: Row | None) -> Paired | None:
-    """Compare two methods on the seeds that both have; None where one is missing or there are none."""
+    """Compare two methods on the seeds that both have; None if one is missing or there are no such seeds."""
     if reference is None or row is None:
         return None
     own, other = _on_same_seeds(table, reference.cell, row.cell)
@@ -260,7 +260,7 @@ def compare_paired(own: Vector, other: Vector, *, reference: Row, row: Row) -> P
 
 
 def curve(table: pa.Table, name: str, cell: Runs) -> Curve | None:
-    """Mean and interval of `curve_regret` or `curve_f1` over rounds; None where it was not measured."""
+    """Mean and interval of `curve_regret` or `curve_f1` over rounds; None if it was not measured."""
     rows = pa.array(cell.rows)
     rounds = table["curve_rounds"].take(rows).to_pylist()
     if any(entry != rounds[0] for entry in rounds):

@@ -1,6 +1,6 @@
 """Sets of agents as bits: row i of a table has a bit for each agent, 64 to an integer.
 
-A graph on 100,000 agents takes 1.25 GB this way, and 64 agents at a time can be passed over.
+A graph on 100,000 agents takes 1.25 GB this way, and 64 agents at a time can be skipped.
 """
 
 import numpy as np
@@ -11,13 +11,13 @@ from shoal.types import AnyArray, Booleans, Integers
 WORD = 64
 """Agents per integer."""
 ROWS = 1024
-"""Rows of a table looked at together."""
+"""Rows of a table processed at a time; limits memory."""
 FULL = -1
 """The integer with all bits set."""
 
 
 def as_set(chosen: Booleans) -> Integers:
-    """The chosen agents as one set, shape (⌈n/64⌉,)."""
+    """The chosen agents as a set, shape (⌈n/64⌉,)."""
     padded = np.zeros(-(-len(chosen) // WORD) * WORD, dtype=np.bool_)
     padded[: len(chosen)] = chosen
     return np.packbits(padded, bitorder="little").view("<i8").astype(np.int64)
@@ -30,7 +30,7 @@ def members(table: Integers, n: int) -> Booleans:
 
 
 def add_everywhere(table: Integers, rows: AnyArray | slice, j: int) -> None:
-    """Put j into several sets."""
+    """Add j to the sets in `rows`."""
     table[rows, j // WORD] |= np.int64(1) << (j % WORD)
 
 
@@ -42,24 +42,24 @@ def has_bit(row: Integers, j: int) -> bool:
 
 @compiled
 def set_bit(row: Integers, j: int) -> None:
-    """Put j into the set."""
+    """Add j to the set."""
     row[j // WORD] |= np.int64(1) << (j % WORD)
 
 
 def count_absent(table: Integers, those: Integers) -> Integers:
-    """How many of a set are not in each of the table's sets, shape (n,)."""
+    """How many of `those` are missing from each of the table's sets, shape (n,)."""
     counts = np.zeros(len(table), dtype=np.int64)
     for start in range(0, len(table), ROWS):
         missing = those & ~table[start : start + ROWS]
-        # Unsigned: of a negative number NumPy counts the bits of its absolute value.
+        # Unsigned, because NumPy counts the bits of a negative number's absolute value.
         counts[start : start + ROWS] = np.bitwise_count(missing.view(np.uint64)).sum(axis=1)
     return counts
 
 
 def are_mutual(table: Integers) -> bool:
-    """Whether i is in the set of j wherever j is in the set of i, for rows i and j of the table."""
+    """Whether the table is symmetric: i is in set j wherever j is in set i."""
     n = len(table)
-    for w in range(table.shape[1]):  # 64 rows against 64 columns
+    for w in range(table.shape[1]):  # 64 rows against the same 64 columns
         rows = members(table[w * WORD : (w + 1) * WORD], n)
         columns = members(np.ascontiguousarray(table[:, w, None]), min(WORD, n - w * WORD))
         if not np.array_equal(rows, columns.T):

@@ -1,9 +1,9 @@
-"""The one decorator for compiled code, with an on-disk cache that never runs stale code.
+"""The decorators for compiled code, with an on-disk cache that never runs stale code.
 
-Numba's cache notices a change in the file of the function it cached, not in the files of the functions
-that one calls. So the cache lives in a directory named after a hash of the sources of all compiled code.
+Numba's cache notices a change in the cached function's own file, not in the files of the functions it calls.
+So the cache is in a directory named after a hash of the sources of all compiled code.
 
-A cache that was filled beforehand (`shoal warm`) also serves where it can only be read, as in a container.
+A cache that was filled ahead of time (`shoal warm`) also works where it is read-only, as in a container.
 """
 
 import contextlib
@@ -33,22 +33,22 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def compiled(function: Function) -> Function:
     """Compile `function` with Numba: cached on disk, without the GIL, IEEE arithmetic (no fastmath).
 
-    The function must not allocate arrays or assign one array's slice to another's. In return Numba leaves out
-    the counting of references, which otherwise costs more than the arithmetic: an atomic increment and
-    decrement at each call for each array of a state.
+    The function must not allocate arrays or assign one array's slice to another's. In return Numba omits
+    reference counting, which would cost more than the arithmetic: an atomic increment and decrement per call
+    for each array of a state.
     """
     return _compile(function)
 
 
 def allocating(function: Function) -> Function:
-    """`compiled`, for a function that allocates arrays: rarely called, so that it may count references."""
+    """`compiled`, for rarely called functions that allocate arrays, with reference counting."""
     return _compile(function, _nrt=True)
 
 
 def inlined(function: Function) -> Function:
-    """`compiled`, but as a part of each caller: for short functions of a whole state.
+    """`compiled`, but inlined into each caller: for short functions of a whole state.
 
-    On its own, even the shortest of them takes Numba a third of a second.
+    Compiled separately, even the shortest of them takes Numba a third of a second.
     """
     return _compile(function, inline="always")
 
@@ -57,7 +57,7 @@ def _compile(function: Function, **more: Any) -> Function:
     if config.DISABLE_JIT:
         return function
     outer = config.CACHE_DIR
-    config.CACHE_DIR = str(cache_directory())  # read once, when the decorator below runs
+    config.CACHE_DIR = str(cache_directory())  # Numba reads it once, when it makes the dispatcher
     try:
         with _without_trying_to_write():
             dispatcher: Any = numba.njit(**{**OPTIONS, **more}, cache=True)(function)
@@ -83,8 +83,8 @@ def cache_directory() -> Path:
     directory = _private_directory() / digest
     directory.mkdir(exist_ok=True)
     warnings.warn(
-        f"compiled code cannot be kept in {wanted.parent}. It goes to {directory.parent}, and when that is "
-        "emptied all is compiled again. Set NUMBA_CACHE_DIR to a directory that can be written, or that "
+        f"compiled code cannot be kept in {wanted.parent}. It goes to {directory.parent}, and is compiled "
+        "again whenever that is emptied. Set NUMBA_CACHE_DIR to a writable directory, or to one that "
         "`shoal warm` has filled.",
         RuntimeWarning,
         stacklevel=2,
@@ -110,7 +110,7 @@ def _can_write(directory: Path) -> bool:
 
 
 def _is_filled(directory: Path) -> bool:
-    """Whether there is compiled code in a directory that cannot be written."""
+    """Whether a read-only directory holds compiled code."""
     try:
         return any(directory.iterdir())
     except OSError:
@@ -118,13 +118,13 @@ def _is_filled(directory: Path) -> bool:
 
 
 def _private_directory() -> Path:
-    """A temporary directory that nobody else can write to: what is cached there will be run."""
+    """A temporary directory that nobody else can write to, because what is cached there will be run."""
     if sys.platform == "win32":  # temporary directories are the user's own there
         return Path(tempfile.gettempdir())
     directory = Path(tempfile.gettempdir()) / f"shoal-{os.getuid()}"
     with contextlib.suppress(OSError):
         directory.mkdir(mode=0o700, exist_ok=True)
-        found = directory.lstat()
+        found = directory.lstat()  # not stat: the name may be a link that another user made
         private = found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) & 0o022 == 0
         if stat.S_ISDIR(found.st_mode) and private:
             return directory
@@ -138,7 +138,7 @@ def _is_read_only() -> bool:
 
 @contextlib.contextmanager
 def _without_trying_to_write() -> Iterator[None]:
-    """Let Numba read from a filled directory that cannot be written: by itself it first tries to write."""
+    """Let Numba read from a filled, read-only directory; by default it first tests that it can write."""
     locator: Any = caching._CacheLocator
     trial = locator.ensure_cache_path
     if _is_read_only():
@@ -150,7 +150,7 @@ def _without_trying_to_write() -> Iterator[None]:
 
 
 def _guard_saves(dispatcher: Any) -> None:
-    """Let one process at a time add to a cache: two at once could give one file name to two signatures."""
+    """Let one process at a time write to the cache: two could give one file name to two signatures."""
     save = dispatcher._cache.save_overload
 
     def save_alone(signature: Any, data: Any) -> None:
@@ -163,7 +163,7 @@ def _guard_saves(dispatcher: Any) -> None:
 
 
 def _is_ours(argument: Any) -> bool:
-    """Whether a type names no class from elsewhere, whose changes or absence the cache would not notice."""
+    """Whether a type involves only classes of this package: the cache would not notice changes in others."""
     owner = getattr(argument, "instance_class", None)
     if owner is not None and owner.__module__.partition(".")[0] != "shoal":
         return False
@@ -182,11 +182,11 @@ def _exclusive(path: Path) -> Iterator[None]:
         yield  # closing the file releases the lock
 
 
-# What a user sees of it
+# What a user sees
 
 
 class _Narrator(event.Listener):  # type: ignore[misc, unused-ignore]  # untyped in some versions
-    """Says on stderr, once in a process, why nothing happens for a while."""
+    """Says on stderr, once per process, why the first call takes so long."""
 
     def __init__(self) -> None:
         self.known: set[Any] = set()
@@ -212,5 +212,5 @@ _register("numba:compile", _narrator)
 
 
 def say_nothing_of_compiling() -> None:
-    """For programs that show by other means what they are doing."""
+    """Turn the message off, for programs that show their progress themselves."""
     _narrator.silent = True

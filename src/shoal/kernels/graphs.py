@@ -9,7 +9,7 @@ from shoal.kernels.compiled import allocating, compiled
 from shoal.types import Booleans, Integers, Vector
 
 ROWS = 1024
-"""Rows of a graph looked at together."""
+"""Rows of a graph processed at a time; limits memory."""
 
 
 def pairs_of(n: int) -> int:
@@ -18,14 +18,14 @@ def pairs_of(n: int) -> int:
 
 
 def pairs_within(labels: Integers) -> int:
-    """Number of pairs of agents with the same label; labels are small numbers, 0 or more."""
+    """Number of pairs of agents with the same label; labels are small non-negative integers."""
     sizes = np.bincount(labels)
     return int(sizes @ (sizes - 1)) // 2
 
 
 def count_edges(graph: Booleans, labels: Integers | None) -> tuple[int, int]:
-    """Number of edges i < j, and of those among them whose ends have the same label (0 without labels)."""
-    ends = within = 0  # both ends of an edge are counted, some rows at a time
+    """Number of edges i < j, and of those whose ends have the same label (0 without labels)."""
+    ends = within = 0  # each edge is counted from both ends
     for start in range(0, len(graph), ROWS):
         rows = np.array(graph[start : start + ROWS], dtype=np.bool_)
         rows[np.arange(len(rows)), np.arange(start, start + len(rows))] = False
@@ -37,7 +37,7 @@ def count_edges(graph: Booleans, labels: Integers | None) -> tuple[int, int]:
 
 
 def separation_times(cuts: Integers, n: int) -> Integers:
-    """The rounds of the cuts (i, j, round) as a symmetric matrix of shape (n, n), −1 where there is none."""
+    """The rounds of the cuts (i, j, round) as a symmetric matrix, shape (n, n), −1 where there was no cut."""
     times = np.full((n, n), -1)
     i, j, rounds = cuts.T
     times[i, j] = times[j, i] = rounds

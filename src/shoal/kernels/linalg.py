@@ -191,19 +191,10 @@ def add_square(packed: Vector, x: Vector, factor: float) -> None:
 
 
 @compiled
-def sum_packed(
-    packed: Matrix,
-    blocks: Matrix,
-    sizes: Vector,
-    subtractable: float,
-    left_out: Integers,
-    chosen: Integers,
-    out: Vector,
-) -> None:
+def sum_packed(packed: Matrix, blocks: Matrix, left_out: Integers, chosen: Integers, out: Vector) -> None:
     """Sum the rows of `packed` whose bits in the set `left_out` are clear; `chosen` (65,) is scratch.
 
-    Row w of `blocks` is the sum of the 64 rows that share integer w. Where few of them are left out, those
-    are subtracted from it, provided that `sizes[w]` (no entry is larger) is at most `subtractable`.
+    Row w of `blocks` is the sum of the 64 rows that share integer w; it serves where none is left out.
     """
     n = packed.shape[0]
     out[:] = 0.0
@@ -214,10 +205,6 @@ def sum_packed(
         count = list_bits(~left_out[w], w * WORD, last, chosen) if left_out[w] != 0 else last
         if count == last:
             add_row(1.0, blocks[w], out)
-        elif 2 * count > last and sizes.shape[0] > 0 and sizes[w] <= subtractable:
-            add_row(1.0, blocks[w], out)
-            for k in range(list_bits(left_out[w], w * WORD, last, chosen)):
-                add_row(-1.0, packed[chosen[k]], out)
         else:
             for k in range(count):
                 add_row(1.0, packed[chosen[k]], out)

@@ -1,7 +1,7 @@
 """Our own policies, which are not in the paper, against BASS, Ind and Oracle, scenario by scenario.
 
-They are judged at their fixed default α, the others at the α that suits each best: what they win is not won
-by tuning, and what they lose is said.
+Ours are judged at their fixed default α, the others each at its best α: wins are not due to tuning, and
+losses are reported.
 """
 
 import itertools
@@ -19,17 +19,17 @@ from shoal.reporting.sections import Section, Text
 KEY, TITLE = "beyond", "Beyond the paper: our own policies"
 NOTE = (
     "These policies are ours, not the paper's. Mean final regret with its 95% interval (Student t), then the "
-    "differences run by run on the same seeds with theirs (paired t): negative favours ours. Ours are run at "
-    "their fixed default parameters; BASS, Ind and Oracle each at the α that suits it best on these very "
-    "runs (in brackets). The column “best α” gives ours the same advantage. “Below” says yes or no where the "
-    "interval of the difference leaves out 0, and “unclear” where chance could explain it. Oracle knows the "
-    "clusters and is missing where there are none."
+    "differences run by run on the same seeds with theirs (paired t): negative favours ours. Ours run at "
+    "their fixed default parameters; BASS, Ind and Oracle each at its best α on these same runs (in "
+    "brackets). The column “best α” gives ours the same advantage. “Below” says yes or no if the interval of "
+    "the difference excludes 0, and “unclear” if chance could explain it. Oracle knows the clusters and is "
+    "missing where there are none."
 )
 
 
 @dataclass(frozen=True)
 class Contest:
-    """One scenario: a policy of ours at its fixed α, and its rivals, as far as they were run."""
+    """One scenario: a policy of ours at its fixed α, and those of its rivals that were run."""
 
     title: str
     ours: Row
@@ -39,7 +39,7 @@ class Contest:
     independent: Row | None
     oracle: Row | None
     pairs: Sequence[Paired]
-    """Ours minus BASS, Ind and Oracle, in that order, without those that were not run."""
+    """Ours minus BASS, Ind and Oracle, in that order, as far as they were run."""
 
     def against(self, row: Row | None) -> Paired | None:
         """The paired comparison with another method."""
@@ -47,7 +47,7 @@ class Contest:
 
     @property
     def ratio(self) -> float | None:
-        """Our mean regret over Oracle's."""
+        """Our mean regret divided by Oracle's."""
         return None if self.oracle is None else self.ours.regret.mean / self.oracle.regret.mean
 
 
@@ -77,7 +77,7 @@ def contests(table: pa.Table, rows: Sequence[Row]) -> list[Contest]:
 
 
 def name(row: Row) -> str:
-    """What a policy of ours is called."""
+    """The name of a policy of ours."""
     return policy_class(row.policy).__name__
 
 
@@ -150,7 +150,7 @@ COLUMNS = (
 
 
 def beyond_section(found: Sequence[Contest]) -> Section:
-    """Our policies in every scenario, and run by run; without parts where none was run."""
+    """Our policies in every scenario, and run by run; no parts if none was run."""
     if not found:
         return Section(KEY, TITLE, [])
     tables = [

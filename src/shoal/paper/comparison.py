@@ -1,4 +1,4 @@
-"""Our figures beside the published ones: which can be compared, how far apart they are, and why."""
+"""Our figures next to the published ones: which are comparable, how far apart they are, and why."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ REFERENCE = "bass-d0.1"
 
 @dataclass(frozen=True)
 class Comparison:
-    """Our mean beside the printed one."""
+    """Our mean next to the printed one."""
 
     printed: Published
     difference: float
@@ -33,15 +33,15 @@ class Comparison:
 
 
 def is_ours(row: Row) -> bool:
-    """Whether the method is not in the paper: shown beside its methods, never counted among them."""
+    """Whether the method is not in the paper: shown next to its methods, never counted among them."""
     try:
         return not getattr(policy_class(row.policy), "in_paper", False)
-    except ValueError:  # a policy that is not installed here any more
+    except ValueError:  # a policy that is no longer installed
         return False
 
 
 def mark(row: Row) -> Mark:
-    """How a method's line stands out in the tables."""
+    """How a method's line is highlighted in the tables."""
     return "reference" if row.policy == "bass" else "apart" if is_ours(row) else ""
 
 
@@ -73,7 +73,7 @@ def comparable_environments(table: pa.Table, rows: Sequence[Row]) -> dict[str, b
 def is_comparable(table: pa.Table, environment: str) -> bool:
     """Whether the runs of an environment were made in the setting of the printed figures.
 
-    Real data never count as the same: whether a user's file is the authors' cannot be known.
+    Real data is never comparable: we cannot know whether a user's file is the authors'.
     """
     setting = published.SETTINGS.get(environment)
     if setting is None or setting.gap is None:
@@ -88,13 +88,13 @@ def is_comparable(table: pa.Table, environment: str) -> bool:
 
 
 def compare_regret(row: Row, *, same: bool) -> Comparison | None:
-    """Final regret beside the printed one; None where there is none. `same`: whether the settings agree."""
+    """Final regret next to the printed one, or None. `same`: whether the settings agree."""
     printed = published.FINAL_REGRET.get(row.environment, {}).get(row.method)
     return None if printed is None else _compare(row.regret.mean, printed, same, 0.0)
 
 
 def compare_f1(row: Row, *, same: bool) -> Comparison | None:
-    """F1 score beside the printed one; None where there is none. `same`: whether the settings agree."""
+    """F1 score next to the printed one, or None. `same`: whether the settings agree."""
     printed = published.F1.get(row.environment, {}).get(row.method)
     return (
         None
@@ -107,12 +107,12 @@ Compare = Callable[[Row], Comparison | None]
 
 
 def regret_columns(compare: Compare) -> tuple[Column, ...]:
-    """What stands beside our final regrets."""
+    """The columns that compare our final regrets with the printed ones."""
     return _columns(compare, "{:,.1f}", "{:+,.0f}", "within its std")
 
 
 def f1_columns(compare: Compare) -> tuple[Column, ...]:
-    """What stands beside our F1 scores."""
+    """The columns that compare our F1 scores with the printed ones."""
     return _columns(compare, "{:.1f}", "{:+.2f}", "within tolerance")
 
 
@@ -148,7 +148,7 @@ def _compare(ours: float, printed: Published, same: bool, least: float) -> Compa
 # Sentences
 
 REASONS: dict[str, str] = {
-    "independent": "It has no parameter but α, and the paper gives only the range of α, not its choice.",
+    "independent": "Its only parameter is α, and the paper gives the range of α but not the value it chose.",
     "oracle": "It pools the true clusters, so only α and the arms, which the paper leaves open, can differ.",
     "club": "The paper gives neither the α it chose nor how it starts the graph (here: complete).",
     "sclub": (
@@ -156,8 +156,8 @@ REASONS: dict[str, str] = {
         "is left open by its source (docs/algorithms.md)."
     ),
     "cmlb": (
-        "It forms its clusters once, early, from few samples of each agent, so that the outcome hangs on γ "
-        "against the noise. The paper gives neither the length of that exploration nor what becomes of "
+        "It forms its clusters once, early, from few samples of each agent, so the outcome depends on γ "
+        "relative to the noise. The paper gives neither the length of that exploration nor what happens to "
         "agents without a close neighbour, and both matter (docs/algorithms.md)."
     ),
     "dynucb": (
@@ -165,15 +165,15 @@ REASONS: dict[str, str] = {
         "than means. The paper does not describe how it starts or when it moves an agent."
     ),
     "bass": (
-        "This method should agree with print: what the paper leaves open (arms, ridge, scale of the "
+        "This method should agree with the paper: what the paper leaves open (arms, ridge, scale of the "
         "ellipsoids) is settled in docs/algorithms.md, and no baseline's tuning is involved."
     ),
 }
-"""What can make a method's final regret differ from print, by policy."""
+"""Why a method's final regret may differ from the printed one, by policy."""
 
 
 def regret_remark(row: Row, comparison: Comparison | None) -> str | None:
-    """Sentences on a final regret that differs from print by more than the printed std; None for others."""
+    """Sentences on a final regret that is more than the printed std away from the printed mean, else None."""
     ours = row.regret
     if comparison is None or comparison.within is not False:
         return None
@@ -192,7 +192,7 @@ def regret_remark(row: Row, comparison: Comparison | None) -> str | None:
 
 
 def f1_remark(row: Row, comparison: Comparison | None) -> str | None:
-    """Sentences on an F1 score that differs from print by more than its tolerance; None for others."""
+    """Sentences on an F1 score that differs from the printed one by more than its tolerance, else None."""
     ours = row.f1
     if ours is None or row.f1_by_alpha is None or comparison is None or comparison.within is not False:
         return None
@@ -207,7 +207,7 @@ def f1_remark(row: Row, comparison: Comparison | None) -> str | None:
     return text + _other_alpha(row.f1_by_alpha, printed, tolerance, "{:.2f}")
 
 
-_CHANCE = "Our 95% interval holds the printed mean: with {runs} runs chance alone can account for this."
+_CHANCE = "Our 95% interval contains the printed mean: with {runs} runs, chance alone can explain this."
 
 
 def _direction(comparison: Comparison, form: str) -> str:
@@ -221,7 +221,7 @@ def _other_alpha(by_alpha: Curve, printed: Published, tolerance: float, form: st
         return ""
     nearest = int(np.argmin(np.abs(by_alpha.mean - printed.mean)))
     value = form.format(by_alpha.mean[nearest])
-    text = f" Of our values of α, {by_alpha.x[nearest]:g} comes nearest to print, with {value}"
+    text = f" Of our values of α, {by_alpha.x[nearest]:g} comes closest to the printed mean, with {value}"
     if abs(by_alpha.mean[nearest] - printed.mean) <= tolerance:
         return f"{text}: another α is enough to explain the difference."
     return f"{text}: α alone does not explain the difference."

@@ -32,8 +32,8 @@ GAMMA = "gamma"
 TITLE = "The scale of the ellipsoids: γ and the radius"
 CAPTION = (
     "Final regret of BASS at its best α for each γ, with ellipsoids scaled by β (the default, and what the "
-    "published figures use) and by β² (what the proofs use). Bars are 95% intervals of the mean. Larger γ "
-    "shares longer."
+    "published figures use) and by β² (what the proofs use). Bars are 95% intervals of the mean. With larger "
+    "γ, agents share longer."
 )
 
 
@@ -52,7 +52,7 @@ class GammaPoint:
 def gamma_points(table: pa.Table) -> list[GammaPoint]:
     """Final regret of BASS for each γ and radius of the group "gamma", at its best α.
 
-    The BASS of the tables joins them where it has a δ of theirs, on the same values of α: it is their γ = 2.
+    The BASS of the tables is included where it has one of their δ, at the same values of α: it has γ = 2.
     """
     cells = [cell for cell in find_cells(table) if cell.policy == "bass"]
     parameters = {
@@ -86,7 +86,7 @@ def gamma_points(table: pa.Table) -> list[GammaPoint]:
 
 
 def gamma_parts(found: Findings, directory: Path) -> list[Part]:
-    """The figure, drawn into `directory`; nothing where γ was not varied."""
+    """The figure, drawn into `directory`; empty if γ was not varied."""
     points = gamma_points(found.table)
     if not points:
         return []
@@ -110,7 +110,7 @@ def gamma_figure(
     titles : mapping
         Titles of environments.
     printed : mapping
-        The published mean for BASS (δ = 0.1), for environments where it can be compared.
+        The published mean for BASS (δ = 0.1), for comparable environments.
     """
     environments = unique(point.environment for point in points)
     columns = min(len(environments), 2)

@@ -40,7 +40,7 @@ def measurements() -> list[Measurement]:
 
 
 def illustration_parts(out: Path, directory: Path) -> list[Part]:
-    """The figures of what a run in `out` kept, drawn into `directory`; nothing where it kept nothing."""
+    """Figures of what the run in `out` measured, drawn into `directory`; empty if it measured nothing."""
     parts: list[Part] = []
     for name, (heading, caption, draw) in _FIGURES.items():
         kept = load_outcome(out, f"illustrations/{name}", tuple[Panel, ...])
@@ -51,7 +51,7 @@ def illustration_parts(out: Path, directory: Path) -> list[Part]:
 
 
 def play_sharing() -> tuple[Panel, ...]:
-    """Two agents, 10 pulls each, whose parameters agree, and two whose parameters do not."""
+    """Two agents with the same parameter and two with different ones, 10 pulls each."""
     panels = []
     for gap, title in ((0.0, "same parameter"), (GAP, f"parameters {GAP:g} apart")):
         theta = pair_at(gap)
@@ -66,7 +66,7 @@ def play_sharing() -> tuple[Panel, ...]:
 
 
 def play_separating() -> tuple[Panel, ...]:
-    """A pair early, later, and in the round of its separation."""
+    """A pair early on, later, and in the round of its separation."""
     world = Environment(np.eye(2), theta_star=np.array(pair_at(GAP)))
 
     def played(rounds: int) -> BASS:
@@ -86,7 +86,7 @@ def play_separating() -> tuple[Panel, ...]:
 
 
 def sharing_illustration(panels: Sequence[Panel]) -> Figure:
-    """What sharing does when the parameters of two agents agree, and when they do not."""
+    """What sharing does when two agents have the same parameter, and when they do not."""
     figure = blank(width=7.6, height=5.2)
     figure.suptitle("Sharing halves the variance, and adds a bias when the agents differ", fontsize=11)
     _draw(figure, panels)
@@ -123,7 +123,7 @@ def _draw(figure: Figure, panels: Sequence[Panel], *, with_bias: bool = False) -
 
 def _mark_truth(ax: Axes, gap: float) -> None:
     for agent, (value, color) in enumerate(zip(pair_at(gap), (BLUE, ORANGE), strict=True)):
-        # A large ring below a small disc: both stay visible where the two agree.
+        # A large ring under a small disc: both stay visible where the two coincide.
         ax.plot(
             value[0], value[1], marker="o", markersize=11 - 5 * agent, markeredgecolor=color,
             markerfacecolor="none" if agent == 0 else color, markeredgewidth=1.8, linestyle="none",
@@ -146,4 +146,4 @@ _FIGURES = {
         separating_illustration,
     ),
 }
-"""Heading, caption and how it is drawn, by name."""
+"""Heading, caption and drawing function, by name."""

@@ -1,4 +1,4 @@
-"""The theory's bounds against what was measured, reading by reading: which hold, which are broken."""
+"""The theory's bounds against measurements, reading by reading: which hold, which are broken."""
 
 import math
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class Check(msgspec.Struct, frozen=True):
     setting: str
     reading: str
     unmet: tuple[str, ...]
-    """Assumptions that do not hold in this experiment; none if all do."""
+    """Assumptions that do not hold in this experiment; empty if all do."""
     quantity: str
     """What was measured."""
     measured: float
@@ -49,14 +49,14 @@ class Check(msgspec.Struct, frozen=True):
     """Its 95% interval."""
     side: Side
     bound: float | None
-    """None where the theory gives none."""
+    """None if the theory gives none."""
     runs: int
     holds: Verdict
     note: str = ""
 
 
 def verdict(measured: float, low: float, high: float, side: Side, bound: float) -> Verdict:
-    """Whether a bound holds: "no" only when the whole interval is on its wrong side.
+    """Whether a bound holds: "no" only if the whole interval is on the wrong side.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def share_interval(successes: int, runs: int, level: float = 0.95) -> tuple[floa
 
 
 def band_interval(band: Band, runs: int, level: float = 0.95) -> tuple[Vector, Vector, Vector]:
-    """Mean, and the ends of its interval (Student t), at each round."""
+    """Mean and the ends of its interval (Student t) at each round."""
     mean = np.array(band.mean)
     half = half_width(np.array(band.error), max(runs, 2), level)  # the error of a single run is 0
     return mean, mean - half, mean + half
@@ -101,7 +101,7 @@ def judge(measured: Measured) -> list[Check]:
 
 
 def check_coverage(measured: Measured) -> list[Check]:
-    """One check for each noise scale and radius, at the δ where coverage falls short most."""
+    """One check for each noise scale and radius, at the δ where coverage falls shortest."""
     setting = measured.setting
     found = []
     for reading, shares in (("printed", measured.coverage.plain), ("derived", measured.coverage.widened)):
@@ -126,7 +126,7 @@ def check_coverage(measured: Measured) -> list[Check]:
 
 
 def check_separation_lower(measured: Measured) -> list[Check]:
-    """Pairs that separate before the lower bound: at most δ of them may. At the gap where most do."""
+    """Pairs that separate before the lower bound, at most a share δ; at the gap where most do."""
     setting = measured.setting
     found = []
     for (delta, radius), times in zip(setting.one_arm, measured.one_arm, strict=True):
@@ -151,7 +151,7 @@ def check_separation_lower(measured: Measured) -> list[Check]:
 
 
 def check_separation_upper(measured: Measured) -> list[Check]:
-    """Pairs that are separated by the upper bound: at least 1 − δ of them must be. At the worst gap."""
+    """Pairs that are separated by the upper bound, at least a share 1 − δ; at the worst gap."""
     setting = measured.setting
     common: dict[str, Any] = {
         "runs": setting.pairs,
@@ -255,7 +255,7 @@ def check_sharing(measured: Measured) -> list[Check]:
 
 
 def _sharing_ratios(setting: TheorySetting, entry: Sharing, kind: str, reading: Any) -> list[float]:
-    """Regret over bound, run by run; of the worse agent if it is about one."""
+    """Regret divided by its bound, run by run; for "one agent", of the worse agent."""
     ratios = []
     for end, regret in zip(entry.separated, entry.regret, strict=True):
         horizon = end if end > 0 else setting.sharing_rounds
@@ -343,7 +343,7 @@ def check_clusters(measured: Measured) -> list[Check]:
 
 
 def cluster_bound(setting: TheorySetting, entry: ClusterRuns, reading: Any) -> float:
-    """Bound on an agent's regret; for BASS with the misassigned agents that were measured."""
+    """Bound on an agent's regret; for BASS with the measured number of misassigned agents."""
     smallest = int(np.bincount(equal_clusters(setting.n_agents, setting.n_clusters)).min())
     fraction = smallest / setting.n_agents
     common: dict[str, Any] = {
@@ -353,7 +353,7 @@ def cluster_bound(setting: TheorySetting, entry: ClusterRuns, reading: Any) -> f
         "reading": reading,
     }
     if entry.policy == "oracle":
-        # The corollary as printed has 1/√N; the theorem behind it 1/√(ρ_min N).
+        # The printed corollary has 1/√N, the theorem behind it 1/√(ρ_min N).
         own = 1.0 if reading == "printed" else fraction
         return float(
             theory.regret_bound_oracle(
@@ -373,13 +373,13 @@ def cluster_bound(setting: TheorySetting, entry: ClusterRuns, reading: Any) -> f
 
 
 def check_misassigned(measured: Measured) -> list[Check]:
-    """Mean number of misassigned agents, at the round where it is highest above its bound."""
+    """Mean number of misassigned agents, at the round where it exceeds its bound the most."""
     setting = measured.setting
     found = []
     for entry in measured.exploring:
         for reading in ("printed", "derived"):
             bounds = misassigned_curve(setting, np.array(entry.rounds), reading)
-            level = _shared_level(len(bounds))
+            level = _shared_level(len(bounds))  # the worst of many rounds is picked
             means, lows, highs = band_interval(entry.misassigned, setting.cluster_runs, level)
             worst = int(np.argmax(means - bounds))
             mean, low, high = float(means[worst]), float(lows[worst]), float(highs[worst])
@@ -453,7 +453,7 @@ def check_communication(measured: Measured) -> list[Check]:
                 side="at most",
                 bound=bound,
                 runs=len(ratios),
-                holds=verdict(largest, largest, largest, "at most", bound),  # one run beyond it is enough
+                holds=verdict(largest, largest, largest, "at most", bound),  # a single run above it breaks it
                 note="deterministic: the interval is the range over runs",
             )
         )
@@ -463,7 +463,7 @@ def check_communication(measured: Measured) -> list[Check]:
 def _worst_share(
     cases: Sequence[tuple[str, float, float]], *, runs: int, side: Side, note: str = "", **named: Any
 ) -> Check:
-    """The check at the case whose share is furthest on the wrong side; its interval holds for all cases."""
+    """The check for the worst case; its interval is wide enough for all cases together."""
     sign = 1.0 if side == "at least" else -1.0
     label, share, bound = min(cases, key=lambda case: sign * (case[1] - case[2]))
     low, high = share_interval(round(share * runs), runs, _shared_level(len(cases)))

@@ -1,7 +1,7 @@
 """Small experiments that measure what the theory bounds; `shoal.paper.judging` compares the two.
 
-The assumptions of `shoal.theory` hold in them as far as possible. They are cells of a run (`measurements`),
-whose raw numbers are kept, so that a change in the theory needs no new measurement.
+They satisfy the assumptions of `shoal.theory` as far as possible. They are cells of a run (`measurements`),
+and their raw numbers are kept, so a change in the theory needs no new measurement.
 """
 
 import math
@@ -36,7 +36,7 @@ class TheorySetting(msgspec.Struct, frozen=True):
     delta: float = 0.1
     gamma: float = 2.0
     param_norm: float = 0.0
-    """S of the radius: 0, since the paper prints none. Coverage is also measured with S = 1."""
+    """S of the radius: 0, because the paper prints none. Coverage is also measured with S = 1."""
     coverage_deltas: tuple[float, ...] = (0.01, 0.1, 0.5, 0.9)
     coverage_scales: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0)
     coverage_dim: int = 3
@@ -50,14 +50,14 @@ class TheorySetting(msgspec.Struct, frozen=True):
     one_arm_pairs: int = 400
     low_noise_gaps: tuple[float, ...] = (1.27, 2.0)
     low_noise_ratios: tuple[float, ...] = (0.03, 0.05, 0.08, 0.12, 0.16, 0.2, 0.24, 0.27)
-    """Noise scales over the gap; the printed upper bound on the separation time needs less than 0.29."""
+    """Noise scale divided by the gap; the printed upper bound on the separation time needs less than 0.29."""
     sharing_dim: int = 4
     sharing_arms: int = 10
     sharing_gaps: tuple[float, ...] = (0.0, 0.5, 1.27)
     sharing_rounds: int = 1000
     sharing_runs: int = 100
     alpha: float = 2.0
-    """Of the experiments on regret: its bonus α√ln(t+1) is about β after 1,000 pulls in 4 dimensions."""
+    """For the experiments on regret: the bonus α√ln(t+1) is about β after 1,000 pulls in 4 dimensions."""
     n_agents: int = 15
     n_clusters: int = 3
     cluster_gap: float = 1.27
@@ -68,12 +68,12 @@ class TheorySetting(msgspec.Struct, frozen=True):
 
 
 class Coverage(msgspec.Struct, frozen=True):
-    """Shares of runs in which θ was inside the ellipsoid in every round, by noise scale and δ."""
+    """Share of runs in which θ was inside the ellipsoid in every round, by noise scale and δ."""
 
     plain: tuple[tuple[float, ...], ...]
     """With radius β."""
     widened: tuple[tuple[float, ...], ...]
-    """With radius β + ‖θ‖, which the ridge calls for."""
+    """With radius β + ‖θ‖, which the ridge requires."""
 
 
 class Band(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ class Sharing(msgspec.Struct, frozen=True):
     """Regret of each agent up to that round, or to the end."""
     rounds: tuple[int, ...]
     together: Band
-    """Mean regret of the two agents, after the separation too."""
+    """Mean regret of the two agents, including after the separation."""
     alone: Band
     """The same for two agents that do not share, on the same draws."""
 
@@ -122,7 +122,7 @@ class ClusterRuns(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """Everything `measure` found: raw numbers, no verdicts."""
+    """Everything that `measure` found: raw numbers, no verdicts."""
 
     setting: TheorySetting
     coverage: Coverage
@@ -140,13 +140,13 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class GivenArms(Environment):
-    """A single arm in each round, the same for all agents: synchronous pulling as the proofs assume it.
+    """A single arm in each round, the same for all agents: synchronous pulling as in the proofs.
 
     Parameters
     ----------
     arms : (K, d)
     order : (rounds,)
-        Which arm there is in each round.
+        The index of the arm of each round.
     **named
         As for `Environment`.
     """
@@ -191,7 +191,7 @@ def measure(setting: TheorySetting) -> Measured:
 
 
 def measure_coverage(setting: TheorySetting) -> Coverage:
-    """Ellipsoids of single agents that pull uniformly drawn unit arms, ‖θ‖ = 1, from round 0 on."""
+    """Ellipsoids of single agents that pull uniformly drawn unit arms, with ‖θ‖ = 1, from round 0."""
     rng = np.random.default_rng(setting.seed)
     runs, dim = setting.coverage_runs, setting.coverage_dim
     arms = unit_arms(8, dim, rng)
@@ -224,9 +224,9 @@ def measure_separation(setting: TheorySetting, radius: str) -> tuple[tuple[int, 
 
 
 def measure_one_arm(setting: TheorySetting, delta: float, radius: str) -> tuple[tuple[int, ...], ...]:
-    """Rounds until two agents separate that have one unit arm along their difference, noise 1.
+    """Rounds until two agents with one unit arm, along their difference, separate; noise 1.
 
-    Only as many rounds are played as the lower bound speaks of.
+    Played only up to the largest lower bound.
     """
     times = []
     for gap in setting.gaps:
@@ -308,7 +308,7 @@ def measure_clusters(setting: TheorySetting, policy: str, *, in_turn: bool = Fal
     policy : str
         "oracle", or the radius of BASS.
     in_turn : bool
-        Let all agents pull the basis vectors one after another, instead of choosing from unit arms.
+        Let all agents pull the basis vectors in turn, instead of choosing from unit arms.
     """
     rng = np.random.default_rng([setting.seed, 2])
     n, dim, horizon = setting.n_agents, setting.cluster_dim, setting.cluster_rounds
@@ -333,7 +333,7 @@ def measure_clusters(setting: TheorySetting, policy: str, *, in_turn: bool = Fal
         trace = simulate(
             player, world, horizon=horizon, seed=seed, pulling="synchronous", points=setting.points
         )
-        # With one arm a round there is nothing to regret.
+        # With one arm per round there is no regret.
         by_agent = np.zeros((horizon, n)) if in_turn else agent_regret(trace, world)
         regret.append(by_agent.mean(axis=1)[rounds - 1])
         worst.append(float(by_agent[-1].max()))
@@ -361,10 +361,11 @@ def agent_regret(trace: Trace, world: Environment) -> Matrix:
 
 def misassigned_over_rounds(trace: Trace, truth: Any, horizon: int) -> Vector:
     """Mean number of misassigned agents per neighbourhood after each round, shape (horizon,)."""
-    if trace.separation_time is None:  # told the clusters
+    if trace.separation_time is None:  # the oracle, which knows the clusters
         return np.zeros(horizon)
     when = trace.separation_time
     found = np.zeros(horizon)
+    # The graph changes only at cuts: count once for each stretch between two of them.
     changes = np.unique([0, *when[when > 0].tolist(), horizon])
     for start, stop in zip(changes[:-1], [*changes[1:-1], horizon + 1], strict=True):
         graph = (when < 0) | (when > start)
@@ -374,13 +375,14 @@ def misassigned_over_rounds(trace: Trace, truth: Any, horizon: int) -> Vector:
 
 
 def pair_at(gap: float) -> tuple[Vector, Vector]:
-    """Two unit vectors of the plane at a distance."""
+    """Two unit vectors of the plane at distance `gap`."""
     angle = 2.0 * math.asin(gap / 2.0)
     return np.array([1.0, 0.0]), np.array([math.cos(angle), math.sin(angle)])
 
 
 def equidistant(n: int, dim: int, gap: float) -> Matrix:
     """`n` vectors of norm 1, each at distance `gap` from all others, shape (n, dim)."""
+    # The rows of a Cholesky factor have the inner products of the Gram matrix.
     correlation = 1.0 - gap**2 / 2.0
     gram = np.full((n, n), correlation) + (1.0 - correlation) * np.eye(n)
     try:
@@ -420,7 +422,7 @@ def _separation_time(
     )  # fmt: skip
     stretch = 0
     while policy.separation_time[0, 1] < 0 and policy.rounds < horizon:
-        # Ever longer stretches, each with draws of its own, until the pair separates.
+        # In ever longer stretches, each with its own draws, until the pair separates.
         length = min(250 * 2**stretch, horizon - policy.rounds)
         order = np.random.default_rng([seed, stretch]).integers(len(arms), size=length)
         world = GivenArms(arms, order, theta_star=np.array(theta), noise_scale=noise_scale)

@@ -30,7 +30,7 @@ def load_preset(name: str, *, seed: int | None = None) -> ExperimentSpec:
 
 
 def is_preset(spec: ExperimentSpec) -> bool:
-    """Whether a spec is one of the presets, of this version or an earlier one, whatever its sizes."""
+    """Whether a spec is one of the presets, from this or an earlier version, at any size."""
     if spec.name not in PRESETS:
         return False
     known = {(item.id, item.kind) for item in load_preset(spec.name).environments}
@@ -82,7 +82,7 @@ def single(
 
 
 def _sizes(kind: str) -> Parameters:
-    """The sizes that an environment cannot do without, where no preset has it: those of the paper."""
+    """The paper's sizes, for those that an environment without a preset requires."""
     sizes: Parameters = {"n_agents": 100, "dim": 10}
     known = inspect.signature(find_environment(kind)).parameters
     required = {name for name, parameter in known.items() if parameter.default is Parameter.empty}

@@ -1,7 +1,7 @@
 """Final regret and F1 scores as the paper prints them (Cherkaoui, Barlier and Colin 2025).
 
-Two synthetic scenarios and two datasets have printed figures. Its other experiments (M = 6, Gaussian) are
-shown as curves only, so there is nothing to compare digits with.
+Two synthetic scenarios and two datasets have printed figures. The other experiments (M = 6, Gaussian) are
+shown only as curves, so there are no digits to compare.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ class Published(NamedTuple):
 
 
 class PublishedSetting(NamedTuple):
-    """What has to agree before a difference from the printed figures means anything."""
+    """What must agree before a difference from the printed figures means anything."""
 
     horizon: int
     n_agents: int

@@ -1,4 +1,4 @@
-"""The section on real data: which sets were there, and how well their missing rewards are filled."""
+"""The section on real data: which sets were available, and how well missing rewards are predicted."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -19,26 +19,26 @@ REAL_DATA = {
     "yahoo-ltr": (
         "Yahoo! learning to rank",
         "Yahoo! gives this dataset (C14) only to those who sign its agreement, so it cannot be fetched for "
-        "you: sign it, download it, and name the file as “path” under the environment's "
-        "parameters in a spec. Any LETOR or SVMlight file will do in its place.",
+        "you: sign it, download the data, and pass the file as “path” in the environment's parameters in a "
+        "spec. Any other LETOR or SVMlight file works too.",
     ),
 }
 """Name of each data set of the paper, and how to get it, by environment."""
 
 FillErrors = dict[str, dict[str, float]]
-"""Kind of data set → way to fill → root mean squared error on held-out rewards."""
+"""Kind of data set → fill → root mean squared error on held-out rewards."""
 
 NAMES = {"movielens": "MovieLens", "letor": "Learning to rank"}
 FILL_NOTE = (
     "Root mean squared error on a fifth of the observed rewards, held out of the fit (one split): the means "
     "of agents and arms alone; the paper's settings (20 epochs, 100 factors, rate 0.001, regularisation "
     "0.005, rounded); the same unrounded; and the tuned ones (rate 0.01, regularisation 0.05, not rounded). "
-    "A fill that does worse than the means adds noise to what it predicts, so results are shown for both."
+    "A fill that does worse than the means adds noise, so results are shown for both."
 )
 
 
 def measurements(spec: ExperimentSpec) -> list[Measurement]:
-    """Held-out errors of the ways to fill each of the spec's data sets, as cells of its run."""
+    """Held-out errors of the fills on each of the spec's data sets, as cells of its run."""
     found = {}
     for environment in spec.environments:
         if environment.kind in datasets.KINDS and environment.kind not in found:
@@ -51,14 +51,14 @@ def measurements(spec: ExperimentSpec) -> list[Measurement]:
 
 
 def fill_errors(found: Findings) -> FillErrors:
-    """What a run measured of the ways to fill missing rewards."""
+    """The held-out errors of the fills that a run measured."""
     kinds = dict.fromkeys(item.kind for item in found.spec.environments if item.kind in datasets.KINDS)
     kept = {kind: load_outcome(found.directory, f"fills/{kind}", dict[str, float]) for kind in kinds}
     return {kind: entry.outcome for kind, entry in kept.items() if entry is not None}
 
 
 def real_data_section(found: Findings) -> Section:
-    """Which data sets there are results of, and what was left out."""
+    """Which data sets have results, and which were left out."""
     parts: list[Part] = []
     for environment, (name, how) in REAL_DATA.items():
         if environment in found.environments:
@@ -80,7 +80,7 @@ def real_data_section(found: Findings) -> Section:
 
 
 def fill_parts(errors: FillErrors) -> list[Part]:
-    """The errors of the fills as a table; nothing where there are none."""
+    """The errors of the fills as a table; empty if there are none."""
     if not errors:
         return []
     ways = list(next(iter(errors.values())))
@@ -89,7 +89,7 @@ def fill_parts(errors: FillErrors) -> list[Part]:
         return Column(way, lambda entry: f"{entry[1].get(way, float('nan')):.3f}")
 
     columns = [Column("data set", lambda entry: NAMES.get(entry[0], entry[0])), *map(column, ways)]
-    table = table_of("Held-out error of each way to fill", columns, list(errors.items()))
+    table = table_of("Held-out error of each fill", columns, list(errors.items()))
     return [Heading("Filling missing rewards"), Text(FILL_NOTE), table]
 
 

@@ -1,4 +1,4 @@
-"""The report of the paper's own experiments: published figures beside ours, and sections of its own."""
+"""The report on the paper's experiments: published figures next to ours, and further sections."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,16 +34,15 @@ from shoal.reporting.sections import Bullets, Document, Heading, Part, Section, 
 PAPER = "Cherkaoui, Barlier and Colin, Adaptive Sample Sharing for Multi Agent Linear Bandits, ICML 2025"
 
 METHOD_NOTE = (
-    "For each method the α with the lowest mean final regret over all runs is taken, as in the paper. It "
-    "is chosen on the very runs that are reported, which flatters every method alike; nothing is tuned per "
-    "seed. Intervals are 95% intervals of the mean (Student t), std is the standard deviation between runs "
+    "Each method is shown at the α with the lowest mean final regret over all runs, as in the paper. That α "
+    "is chosen on the same runs that are reported, which favours every method alike; nothing is tuned per "
+    "seed. Intervals are 95% intervals of the mean (Student t); std is the standard deviation between runs "
     "(n − 1). Medians are shown because some methods, DynUCB above all, have heavy tails."
 )
 OURS_NOTE = (
-    "Methods marked “ours” are not in the paper, so nothing published stands beside them. They are run at "
-    "their default parameters, α included (“fixed”), beside methods that each have the α that suits them "
-    "best; the row “best α” gives ours that advantage, too, and is what the figure of regret against "
-    "α shows."
+    "Methods marked “ours” are not in the paper, so there is nothing published to compare them with. They "
+    "run at their default parameters, α included (“fixed”), while each other method gets its best α. The "
+    "row “best α” gives ours the same advantage, and is what the figure of regret against α shows."
 )
 F1_NOTE = (
     "F1 of the edges of the graph against the pairs of agents in the same true cluster, at the end of the "
@@ -53,14 +52,14 @@ F1_NOTE = (
 PAIRED_NOTE = (
     "The same seed gives every method the same arms, the same order of agents and the same noise, so "
     "methods are compared run by run, each at its best α. Differences are BASS minus the other method: "
-    "negative favours BASS. The bootstrap interval does not need normal differences, and the sign test "
+    "negative favours BASS. The bootstrap interval does not assume normal differences, and the sign test "
     "only counts wins."
 )
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What the harness found, and what it means for the paper."""
+    """What the harness found, and how it compares with the paper."""
 
     found: Findings
     pairs: list[Paired]
@@ -71,11 +70,11 @@ class Reproduction:
     """For each environment with printed figures: whether ours were made in the same setting."""
 
     def regret(self, row: Row) -> Comparison | None:
-        """A final regret beside the printed one."""
+        """A final regret next to the printed one."""
         return compare_regret(row, same=self.comparable.get(row.environment, False))
 
     def f1(self, row: Row) -> Comparison | None:
-        """An F1 score beside the printed one."""
+        """An F1 score next to the printed one."""
         return compare_f1(row, same=self.comparable.get(row.environment, False))
 
 
@@ -197,7 +196,7 @@ def scenario_sentences(own: Reproduction) -> list[str]:
 
 
 def _scenario_sentence(own: Reproduction, rows: Sequence[Row]) -> str | None:
-    """BASS, the best other method and the order of an environment, in words; None without BASS."""
+    """BASS, the best other method and the order of methods in an environment; None without BASS."""
     bass, other = reference_row(rows), _best_other(rows)
     if bass is None:
         return None
@@ -234,7 +233,7 @@ def order_sentence(rows: Sequence[Row]) -> str:
 
 
 def notices(own: Reproduction) -> list[str]:
-    """What a reader must know before comparing: smaller settings, other data, missing cells."""
+    """What readers must know before they compare: smaller settings, other data, missing cells."""
     said = []
     found, here = own.found, own.found.spec
     other = [key for key, same in own.comparable.items() if not same]
@@ -242,18 +241,18 @@ def notices(own: Reproduction) -> list[str]:
     if any(key in REAL_DATA for key in other):
         said.append(
             "Real data: the paper used MovieLens 25M and Yahoo! C14. Published figures are shown for "
-            "orientation; no difference is computed, since these may be other data (the report cannot tell)."
+            "reference; no difference is computed, since these may be other data (the report cannot tell)."
         )
     if titles:
         said.append(
             f"Not the paper's setting ({titles}): {setting(here)} here, T = 50,000 rounds, 100 agents and "
-            f"{published.RUNS} runs in the paper. The published column is shown for orientation; differences "
+            f"{published.RUNS} runs in the paper. The published column is shown for reference; differences "
             "from it mean nothing and none is computed."
         )
     elif own.comparable and here.runs < published.RUNS:
         said.append(
-            f"{here.runs} runs here, {published.RUNS} in the paper: means are that much less certain (see "
-            "the intervals)."
+            f"{here.runs} runs here, {published.RUNS} in the paper: the means are less certain (see the "
+            "intervals)."
         )
     return [*said, *harness.notices(found)]
 

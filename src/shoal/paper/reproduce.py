@@ -1,4 +1,4 @@
-"""Run the paper's experiments with all that their report needs, and choose the report that fits."""
+"""Run the paper's experiments with everything their report needs, and choose the right report."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from shoal.reporting import render
 
 
 def measurements(spec: ExperimentSpec) -> list[Measurement]:
-    """What the report of a preset needs beside its grid."""
+    """What the report of a preset needs besides its grid."""
     return [*measuring.measurements(), *illustrations.measurements(), *real_data.measurements(spec)]
 
 
@@ -23,7 +23,7 @@ def reproduce(spec: ExperimentSpec, out: Path, **how: Any) -> Completion:
 
 
 def write_report(out: Path) -> Path:
-    """Write the report on the results in `out`: the paper's for its presets, the harness's for other grids.
+    """Write the report on the results in `out`: the paper's report for its presets, else the harness's.
 
     Raises
     ------

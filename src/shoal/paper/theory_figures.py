@@ -1,4 +1,4 @@
-"""Figures of the theory against simulation: what was measured, and the bounds."""
+"""Figures of the theory against simulation: measurements and bounds."""
 
 import math
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ def coverage_figure(measured: Measured) -> Figure:
 
 
 def separation_figure(measured: Measured) -> Figure:
-    """Separation times against the gap, median and quartiles, with the bounds of theory."""
+    """Separation times against the gap, median and quartiles, with the theory's bounds."""
     setting = measured.setting
     gaps = np.array(setting.gaps)
     figure = blank(width=8.6, height=4.6)
@@ -89,7 +89,7 @@ def separation_figure(measured: Measured) -> Figure:
 
 
 def low_noise_figure(measured: Measured) -> Figure:
-    """Separation times against the noise, so low that the printed upper bound applies; one panel per gap."""
+    """Separation times against noise so low that the printed upper bound applies; one panel per gap."""
     setting = measured.setting
     figure = blank(width=9.4, height=5.0)
     axes = figure.subplots(1, len(setting.low_noise_gaps), sharey=True, squeeze=False)[0]
@@ -159,7 +159,7 @@ def sharing_figure(measured: Measured) -> Figure:
 
 
 def clusters_figure(measured: Measured) -> Figure:
-    """Misassigned agents, regret and communication over rounds under clusters, with their bounds."""
+    """Misassigned agents, regret and communication over rounds, under clusters, with their bounds."""
     setting = measured.setting
     figure = blank(width=11.4, height=5.6)
     wrong, regret, cost = figure.subplots(1, 3)
@@ -229,7 +229,7 @@ def clusters_figure(measured: Measured) -> Figure:
 def _draw_times(
     ax: Axes, x: Vector, rows: Sequence[Sequence[int]], color: str, marker: str, label: str
 ) -> None:
-    """Median and quartiles; pairs that never separated count as later than any that did."""
+    """Median and quartiles; pairs that never separated count as later than all that did."""
     times = np.array([[t if t > 0 else math.inf for t in row] for row in rows])
     low, median, high = np.quantile(times, [0.25, 0.5, 0.75], axis=1, method="nearest")
     ax.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)

@@ -20,25 +20,25 @@ from shoal.reporting.sections import Bullets, Heading, Notice, Part, Picture, Se
 
 KEY, TITLE = "theory", "Theory against simulation"
 THEORY_NOTE = (
-    "The bounds of the paper against small experiments of their own, in which its assumptions hold as far as "
-    "they can: arms and parameters of norm at most 1, synchronous pulling, noise of known scale. The table "
-    "says which assumptions do not hold in an experiment. “Printed” is the paper's statement, “derived” what "
-    "its proof supports once its steps are mended, “corrected” a further repair; docs/theory.md explains "
-    "each. A bound holds (yes) if the measured value is on its right side, and is broken (no) if the whole "
-    "95% interval is on the wrong side; where several gaps, noise scales or rounds were tried the worst is "
+    "The paper's bounds against small experiments that satisfy its assumptions as far as possible: arms and "
+    "parameters of norm at most 1, synchronous pulling, noise of known scale. The table says which "
+    "assumptions do not hold in an experiment. “Printed” is the paper's statement, “derived” what its proof "
+    "supports once its steps are repaired, “corrected” a further repair; docs/theory.md explains each. A "
+    "bound holds (yes) if the measured value is on the right side, and is broken (no) if the whole 95% "
+    "interval is on the wrong side. Where several gaps, noise scales or rounds were tried, the worst is "
     "shown, with an interval wide enough for all of them."
 )
 BENCHMARK_NOTE = (
     "None of this covers the benchmarks of the other sections. Their synthetic arms are not normalised (in "
     "10 dimensions their norm is 1.8 on average, not at most 1), which the bounds on regret and the upper "
-    "bound on the separation time need; one agent pulls at a time, so that designs differ; and the "
-    "separation test is scaled by β, not β² as in the proofs. The rows with β show what this "
-    "last point does on its own."
+    "bound on the separation time need; one agent pulls at a time, so designs differ; and the separation "
+    "test is scaled by β, not by β² as in the proofs. The rows with β show the effect of this last point "
+    "alone."
 )
 
 
 def theory_section(measured: Measured | None, directory: Path) -> Section:
-    """What a run measured, judged; its figures are drawn into `directory`."""
+    """Verdicts on what a run measured; figures are drawn into `directory`."""
     if measured is None:
         return Section(KEY, TITLE, [Text("Not measured here: run the same command again, without --only.")])
     checks = judge(measured)
@@ -124,15 +124,15 @@ COLUMNS = (
 
 
 def _figures(own: TheorySetting) -> list[tuple[str, str, str, Callable[[Measured], Figure]]]:
-    """Name, heading, caption and how it is drawn, of each."""
+    """Name, heading, caption and drawing function of each figure."""
     return [
         (
             "coverage",
             "The confidence ellipsoid",
             f"Share of {own.coverage_runs:,} runs in which the true parameter (norm 1) is inside in all "
             f"rounds from 0 to {own.coverage_rounds}; d = {own.coverage_dim}, unit arms drawn uniformly. The "
-            "printed radius forgets the shrinkage by the ridge, which matters when the noise is smaller than "
-            "the parameter or δ is large; adding the parameter's norm mends it.",
+            "printed radius ignores the shrinkage by the ridge, which matters when the noise is smaller than "
+            "the parameter or δ is large; adding the parameter's norm repairs it.",
             coverage_figure,
         ),
         (
@@ -141,16 +141,16 @@ def _figures(own: TheorySetting) -> list[tuple[str, str, str, Callable[[Measured
             "Two agents, synchronous, d = 2, e1 or e2 drawn uniformly in each round (ε = 1), noise 1, "
             f"δ = {own.delta:g}, γ = {own.gamma:g}, {own.pairs} pairs for each gap. The bounds are for "
             "ellipsoids scaled by β²; scaled by β, agents separate earlier than the theory covers. The "
-            "printed upper bound is missing because its condition cannot be met at this noise, whatever ε.",
+            "printed upper bound is missing because no ε meets its condition at this noise.",
             separation_figure,
         ),
         (
             "low-noise",
             "Separation times where the printed upper bound applies",
-            f"The same with little noise, {own.pairs} pairs for each noise scale. A bound is kept where the "
-            "triangles are not above it. As printed and as derived, the bound counts the pulls of an arm by "
-            "their mean, which is wrong for a few rounds: 2 apart, the parameters differ along e1 only, and "
-            "e1 may not have been drawn yet. The corrected one allows for that.",
+            f"The same with little noise, {own.pairs} pairs for each noise scale. A bound holds where the "
+            "triangles are not above it. As printed and as derived, the bound uses the mean number of pulls "
+            "of an arm, which is wrong over a few rounds: 2 apart, the parameters differ along e1 only, and "
+            "e1 may not have been drawn yet. The corrected bound allows for that.",
             low_noise_figure,
         ),
         (
@@ -159,8 +159,8 @@ def _figures(own: TheorySetting) -> list[tuple[str, str, str, Callable[[Measured
             f"Synchronous, d = {own.sharing_dim}, {own.sharing_arms} unit arms, noise 1, δ = {own.delta:g}, "
             f"γ = {own.gamma:g}, α = {own.alpha:g}; mean over {own.sharing_runs} runs with its 95% interval. "
             "Bounds (as printed) apply until the two separate; dotted vertical lines show the median round "
-            "of that, where most pairs did. All regrets are far below their bounds: the bounds say "
-            "little about what sharing gains, the distance of the lower curves does.",
+            "of separation, if most pairs separated. All regrets are far below their bounds: what sharing "
+            "gains is seen in the distance between the lower curves, not in the bounds.",
             sharing_figure,
         ),
         (

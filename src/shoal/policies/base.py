@@ -118,6 +118,10 @@ class Policy(ABC):
             "clusters": n_agents,
         }
 
+    def _state_class(self, n_agents: int) -> Any:
+        """The class of the state of so many agents."""
+        return self.State
+
     def _settings(self) -> dict[str, Any]:
         """The numbers that the state declares as settings: by default, parameters of the same name."""
         return msgspec.structs.asdict(self._parameters)
@@ -197,9 +201,10 @@ class Policy(ABC):
         exact = self._sizes(n_agents)
         foreseen = self._foreseen(n_agents) if n_agents >= MANY else fields.Foreseen(exact, exact)
         try:
-            return fields.Room(self.State, foreseen, self._settings())
+            return fields.Room(self._state_class(n_agents), foreseen, self._settings())
         except MemoryError:  # a machine that promises no memory beyond what it has
-            return fields.Room(self.State, fields.Foreseen(exact, exact), self._settings())
+            exactly = fields.Foreseen(exact, exact)
+            return fields.Room(self._state_class(n_agents), exactly, self._settings())
 
     def _foreseen(self, n_agents: int) -> fields.Foreseen:
         """Sizes to make room for when arrays are made for so many agents.
@@ -207,21 +212,21 @@ class Policy(ABC):
         Memory that is not touched costs nothing, so there may be much of it, unless the machine could not
         hold it. The columns of tables are paid for with every row.
         """
-        tables = self._sizes_ahead(n_agents + n_agents // 2 + SPARE, n_agents)
+        tables = self._tables_ahead(n_agents)
+        arrays = [leaf for leaf in fields.leaves(self._state_class(n_agents)) if not leaf.is_table]
         many, available = max(16 * n_agents, AMPLE), 0.5 * _physical_memory()
-        while many > tables["agents"]:
+        while many > n_agents:
             ample = self._sizes_ahead(many, n_agents)
-            if (
-                sum(leaf.nbytes(ample) for leaf in fields.leaves(self.State) if not leaf.is_table)
-                <= available
-            ):
+            if sum(leaf.nbytes(ample) for leaf in arrays) <= available:
                 return fields.Foreseen(ample, tables)
             many //= 2
-        exact = self._sizes(n_agents)
-        return fields.Foreseen(tables, tables) if self._fits(tables) else fields.Foreseen(exact, exact)
+        return fields.Foreseen(self._sizes(n_agents), self._sizes(n_agents))
 
-    def _fits(self, sizes: fields.Sizes) -> bool:
-        return fields.nbytes(self.State, sizes) <= _physical_memory()
+    def _tables_ahead(self, n_agents: int) -> dict[str, int]:
+        """Sizes to make room for in tables: half as many agents more, if they fit into memory."""
+        sizes = self._sizes_ahead(n_agents + n_agents // 2 + SPARE, n_agents)
+        needed = fields.nbytes(self._state_class(n_agents), sizes)
+        return sizes if needed <= _physical_memory() else self._sizes(n_agents)
 
     def _sizes_ahead(self, n_agents: int, present: int) -> dict[str, int]:
         """The sizes of `n_agents`, kept in the same way as those of the `present` ones."""
@@ -381,8 +386,8 @@ class Policy(ABC):
     def nbytes(self) -> int:
         """Memory of the state, in bytes."""
         sizes = self._sizes(self.n_agents)
-        logs = [leaf.get(self.state) for leaf in fields.leaves(self.State) if leaf.field.count]
-        return fields.nbytes(self.State, sizes) + sum(int(log.nbytes) for log in logs)
+        logs = [leaf.get(self.state) for leaf in fields.leaves(_kind(self.state)) if leaf.field.count]
+        return fields.nbytes(_kind(self.state), sizes) + sum(int(log.nbytes) for log in logs)
 
     def neighbors(self, agent: int) -> Integers:
         """Ids of the agents whose samples `agent` uses, itself included (𝒩_i)."""
@@ -467,23 +472,38 @@ class Policy(ABC):
         n = validation.positive_int("n", n)
         with self._change("add_agents"):
             first = self.n_agents
-            sizes, ahead = self._sizes(first + n), self._sizes_ahead(first + n + (first + n) // 16, first + n)
-            room, pinned = self._room, self._pinned[1]
-            has_moved = not room.is_enough(ahead)
-            if has_moved:
-                self._check_memory(sizes)
-                room.enlarge(self._sizes(first), sizes, self._foreseen(first + n), ahead=ahead)
-            state = room.show(sizes)
-            if isinstance(pinned, Pinned) and self._pinned[0] is self.state and not has_moved:
-                places = room.by_length(places_of_lengths(state)) if self._places is None else self._places
-                self._pinned, self._places = (
-                    (state, pinned.stretched(state, places, room.lengths(sizes))),
-                    places,
-                )
-            self._start_newcomers(state, first)
+            room = self._room
+            try:
+                state = self._stretch(first, first + n)
+                self._start_newcomers(state, first)
+            except BaseException:  # the arrays of the state are still those of the old room
+                self._room = room
+                raise
             self._pin(state)  # lets go of the old arrays
             self.state = state
         return np.arange(first, first + n)
+
+    def _stretch(self, first: int, n_agents: int) -> Any:
+        """The state with rows for newcomers, yet to be initialised; the present one stays as it is."""
+        sizes, ahead = self._sizes(n_agents), self._sizes_ahead(n_agents + n_agents // 16, n_agents)
+        room, (pinned_state, pinned) = self._room, self._pinned
+        kind = self._state_class(n_agents)
+        if kind is not room.state_class:
+            self._check_memory(sizes)
+            self._room, self._places = self._make_room(n_agents), None
+            self._room.take_over(room, self._sizes(first))
+            return self._room.show(sizes)
+        if not room.is_enough(ahead):
+            self._check_memory(sizes)
+            self._room = copy.copy(room)
+            self._room.enlarge(self._sizes(first), sizes, self._foreseen(n_agents), ahead=ahead)
+            return self._room.show(sizes)
+        state = room.show(sizes)
+        if isinstance(pinned, Pinned) and pinned_state is self.state:
+            if self._places is None:
+                self._places = room.by_length(places_of_lengths(state))
+            self._pinned = state, pinned.stretched(state, self._places, room.lengths(sizes))
+        return state
 
     def remove_agent(self, agent: int, *, withdraw: bool = False) -> None:
         """End the edges of `agent`; its id is never used again.
@@ -505,7 +525,7 @@ class Policy(ABC):
                 common.withdrawn[agent] = True
                 forget_row(self.state.local, agent, common.ridge)
                 self._withdraw(agent)
-                for leaf in fields.leaves(self.State):
+                for leaf in fields.leaves(_kind(self.state)):
                     if leaf.field.role is fields.Role.SCRATCH:  # where its samples may have passed through
                         leaf.get(self.state)[...] = 0
 
@@ -539,8 +559,8 @@ class Policy(ABC):
                 "dim": self.dim,
                 "parameters": {key: files.to_json(value) for key, value in self.parameters.items()},
             }
-            sizes = self._sizes(self.n_agents)
-            kept = [leaf for leaf in fields.leaves(self.State) if leaf.field.role is fields.Role.KEPT]
+            sizes, leaves = self._sizes(self.n_agents), fields.leaves(_kind(self.state))
+            kept = [leaf for leaf in leaves if leaf.field.role is fields.Role.KEPT]
             content = files.pack(header, {leaf.name: leaf.used(self.state, sizes) for leaf in kept})
         files.write_atomically(Path(path), content)
 
@@ -558,7 +578,8 @@ class Policy(ABC):
         try:
             policy._configure(contents.dim, contents.parameters)
             sizes = policy._sizes(contents.n_agents)
-            arrays = files.check_arrays(path, cls.State, contents.arrays, sizes, strict=contents.strict)
+            kind = policy._state_class(contents.n_agents)
+            arrays = files.check_arrays(path, kind, contents.arrays, sizes, strict=contents.strict)
             policy._check_memory(sizes)
             policy._fill(arrays, sizes)
             if trouble := policy._problem(policy.state):
@@ -573,16 +594,17 @@ class Policy(ABC):
     def _fill(self, arrays: Mapping[str, Any], sizes: fields.Sizes) -> None:
         """Make a state that holds these arrays."""
         self._room = self._make_room(sizes["agents"])
-        logs = {leaf.name for leaf in fields.leaves(self.State) if leaf.field.count}
+        leaves = fields.leaves(self._room.state_class)
+        logs = {leaf.name for leaf in leaves if leaf.field.count}
         self._room.replace({name: arrays[name] for name in logs})
         self.state = self._room.show(sizes)
-        for leaf in fields.leaves(self.State):
+        for leaf in leaves:
             if leaf.name in arrays and leaf.name not in logs:
                 leaf.used(self.state, sizes)[...] = arrays[leaf.name]
 
     def _check_memory(self, sizes: fields.Sizes) -> None:
         """Refuse, before anything is allocated, what this machine cannot hold."""
-        needed = fields.nbytes(self.State, sizes)
+        needed = fields.nbytes(self._state_class(sizes["agents"]), sizes)
         statistics = 8 * (2 * self.dim**2 + 2 * self.dim + 2) * sizes["agents"]
         rest = f"{statistics / 1e9:,.1f} for the agents' statistics"
         self._refuse(needed, rest, sizes["agents"])
@@ -613,6 +635,11 @@ class Policy(ABC):
         if not self.state.common.active[index]:
             raise ValueError(f"agent {agent} has been removed")
         return index
+
+
+def _kind(state: Any) -> Any:
+    """The class of a state."""
+    return type(state)
 
 
 def _physical_memory() -> float:

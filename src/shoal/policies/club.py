@@ -10,11 +10,19 @@ import numpy as np
 from msgspec import Meta
 
 from shoal.fields import AGENTS, BLOCKS, derived, kept, rows, scratch, setting
-from shoal.kernels.bits import has_bit
-from shoal.kernels.compiled import allocating
+from shoal.kernels.bits import has_bit, members, set_bit
+from shoal.kernels.compiled import allocating, inlined
 from shoal.kernels.graphs import component_labels, confidence_width, distance, share_a_neighbor
 from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
-from shoal.policies.cuts import Cuts, CuttingPolicy, part
+from shoal.policies.cuts import (
+    Cuts,
+    CuttingPolicy,
+    isolate,
+    note,
+    part_newcomers,
+    problem_of_sets,
+    rejoin,
+)
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, forget_row
@@ -63,8 +71,12 @@ class CLUB(CuttingPolicy, ClusteredPolicy):
     def typical(cls, world: Any) -> dict[str, Any]:
         return {"gamma": getattr(world, "gap", 1.0) / 4}
 
+    def _edges(self) -> Booleans:
+        return ~members(self.state.apart, self.n_agents)
+
     def _withdraw(self, agent: int) -> None:
-        self._isolate(agent)
+        isolate(self.state.apart, agent)
+        self._forget_cuts_of(agent, np.ones(self.n_agents, dtype=np.bool_))
         self.state.widths[agent] = 1.0
         relabel(self.state)
 
@@ -75,12 +87,17 @@ class CLUB(CuttingPolicy, ClusteredPolicy):
     def _reconsider(self, agent: int) -> None:
         state, theta = self.state, self.state.local.theta_hat
         allowed = state.gamma * (state.widths[agent] + state.widths)
-        self._set_apart(agent, np.array([distance(theta[agent], other) for other in theta]) > allowed)
+        far = np.array([distance(theta[agent], other) for other in theta]) > allowed
+        was, known = members(state.apart[agent], self.n_agents), ~state.common.withdrawn
+        for other in np.flatnonzero(far & ~was & known).tolist():
+            part(state, agent, other, self.rounds)
+        rejoin(state.apart, agent, was & ~far & known)
+        self._forget_cuts_of(agent, was & ~far & known)
         relabel(state)
 
     def _join(self, state: CLUBState, first: int) -> None:
         super()._join(state, first)
-        self._part(state, first)
+        part_newcomers(state.apart, state.common.withdrawn, first)
         state.widths[first:] = 1.0
         if len(state.labels) == first:
             return
@@ -100,7 +117,7 @@ class CLUB(CuttingPolicy, ClusteredPolicy):
 
     def _problem(self, state: CLUBState) -> str:
         component_labels(state.apart, state.labels)
-        return super()._problem(state)
+        return super()._problem(state) or problem_of_sets(state.apart, state.cuts)
 
 
 @step("select", CLUBState)
@@ -122,10 +139,18 @@ def revise(state: CLUBState, agent: int, t: int) -> None:
         if other != agent and not has_bit(state.apart[agent], other):
             allowed = state.gamma * (state.widths[agent] + state.widths[other])
             if distance(theta[agent], theta[other]) > allowed:
-                part(state.apart, state.cuts, agent, other, t)
+                part(state, agent, other, t)
                 may_split = may_split or not share_a_neighbor(state.apart, n, agent, other)
     if may_split:
         relabel(state)
+
+
+@inlined
+def part(state: CLUBState, agent: int, other: int, t: int) -> None:
+    """Cut an edge, and write it down."""
+    note(state.cuts, agent, other, t)
+    set_bit(state.apart[agent], other)
+    set_bit(state.apart[other], agent)
 
 
 @allocating

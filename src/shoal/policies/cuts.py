@@ -5,7 +5,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from shoal.fields import AGENTS, COUNT, kept, log
-from shoal.kernels.bits import WORD, add_everywhere, are_mutual, as_set, count_absent, members, set_bit
+from shoal.kernels.bits import WORD, add_everywhere, are_mutual, as_set, count_absent
 from shoal.kernels.compiled import inlined
 from shoal.kernels.graphs import pairs_of, pairs_within, separation_times
 from shoal.policies.base import Policy
@@ -26,7 +26,7 @@ class Cuts(NamedTuple):
 
 
 class CuttingPolicy(Policy):
-    """Base of policies whose state has `cuts` and `apart`, sets of agents, each cut off or withdrawn."""
+    """Base of policies whose state has `cuts`."""
 
     def reserve(self, pulls: int) -> None:
         used, n = int(self.state.cuts.used[0]), self.n_agents
@@ -47,7 +47,9 @@ class CuttingPolicy(Policy):
         """The separations in order, shape (n, 3): the two agents, and the round."""
         with self.lock:
             pairs, rounds, (count,) = self.state.cuts
-            return np.column_stack([pairs[:count].astype(np.int64), rounds[:count]])
+            cuts = np.empty((count, 3), dtype=np.int64)
+            cuts[:, :2], cuts[:, 2] = pairs[:count], rounds[:count]
+            return cuts
 
     @property
     def separation_time(self) -> Integers:
@@ -65,39 +67,11 @@ class CuttingPolicy(Policy):
         ends = labels[self.state.cuts.pairs[:used]]
         return edges, pairs_within(labels) - int(np.count_nonzero(ends[:, 0] == ends[:, 1]))
 
-    def _edges(self) -> Booleans:
-        return ~members(self.state.apart, self.n_agents)
-
-    def _part(self, state: Any, first: int) -> None:
-        """Join newcomers to everyone whose samples have not been withdrawn."""
-        n, withdrawn = len(state.apart), np.flatnonzero(state.common.withdrawn)
-        if len(withdrawn):
-            state.apart[first:, : -(-n // WORD)] = as_set(state.common.withdrawn)
-            for newcomer in range(first, n):
-                add_everywhere(state.apart, withdrawn, newcomer)
-
-    def _isolate(self, agent: int) -> None:
-        """Part a withdrawn agent from everyone, and forget its cuts."""
-        apart, others = self.state.apart, np.arange(self.n_agents) != agent
-        add_everywhere(apart, others, agent)
-        apart[agent, : -(-self.n_agents // WORD)] = as_set(others)
-        self._forget_cuts((self.state.cuts.pairs[: self.state.cuts.used[0]] == agent).any(axis=1))
-
-    def _set_apart(self, agent: int, separated: Booleans) -> Booleans:
-        """Cut the agent's pairs that are separated, rejoin those that are not; return which are rejoined."""
-        state, n = self.state, self.n_agents
-        was = members(state.apart[agent], n)
-        separated = np.where(state.common.withdrawn, was, separated)
-        for other in np.flatnonzero(separated & ~was).tolist():
-            part(state.apart, state.cuts, agent, other, self.rounds)
-        rejoined = was & ~separated
-        for other in np.flatnonzero(rejoined).tolist():
-            for one, two in ((agent, other), (other, agent)):
-                state.apart[one, two // WORD] &= ~(np.int64(1) << (two % WORD))
-        first, second = state.cuts.pairs[: state.cuts.used[0]].T
+    def _forget_cuts_of(self, agent: int, others: Booleans) -> None:
+        """Take the cuts between an agent and some others out of the log."""
+        first, second = self.state.cuts.pairs[: self.state.cuts.used[0]].T
         mine = np.where(first == agent, second, first)
-        self._forget_cuts(((first == agent) | (second == agent)) & rejoined[mine])
-        return np.asarray(rejoined)
+        self._forget_cuts(((first == agent) | (second == agent)) & others[mine])
 
     def _forget_cuts(self, gone: Booleans) -> None:
         """Take some of the cuts in use out of the log."""
@@ -107,34 +81,63 @@ class CuttingPolicy(Policy):
         pairs[len(stay) :], rounds[len(stay) :] = 0, 0
         used[0] = len(stay)
 
-    def _count_neighbors(self, state: Any) -> Integers:
-        """How many active agents each agent is not parted from, itself not counted, shape (N,)."""
-        active, n = state.common.active, len(state.apart)
-        apart = state.apart[:, : -(-n // WORD)]
-        return np.asarray(count_absent(apart, as_set(active)) - active)
-
     def _problem(self, state: Any) -> str:
-        n, pairs = len(state.apart), state.cuts.pairs
-        apart = state.apart[:, : -(-n // WORD)]
-        apart[:, -1:] &= as_set(np.ones(n, dtype=np.bool_))[-1:]  # no bits beyond the last agent
+        n, pairs = len(state.common.active), state.cuts.pairs
         first, second = pairs.T.astype(np.int64)
-        if (first >= second).any() or len(np.unique(first * n + second)) < len(pairs):
+        if (first >= second).any() or (np.diff(np.sort(first * n + second)) == 0).any():
             return "cuts.pairs are not pairs, the lower id first, each there once"
-        if not (apart[first, second // WORD] >> (second % WORD) & 1).all() or not are_mutual(apart):
-            return "apart does not fit the cuts, or is not mutual"
-        itself = apart[np.arange(n), np.arange(n) // WORD] >> (np.arange(n) % WORD) & 1
-        return "apart parts an agent from itself" if itself.any() else super()._problem(state)
+        return super()._problem(state)
 
 
 @inlined
-def part(apart: Integers, cuts: Cuts, agent: int, other: int, t: int) -> None:
-    """Cut an edge, and write it down."""
+def note(cuts: Cuts, agent: int, other: int, t: int) -> None:
+    """Write a separation into the log."""
     n = cuts.used[0]
     if n >= cuts.rounds.shape[0]:
         raise IndexError("no room in the log of cuts: call reserve(pulls) before observe and revise")
-    set_bit(apart[agent], other)
-    set_bit(apart[other], agent)
     cuts.pairs[n, 0] = min(agent, other)
     cuts.pairs[n, 1] = max(agent, other)
     cuts.rounds[n] = t
     cuts.used[0] = n + 1
+
+
+# Who is apart from whom, as a table of sets
+
+
+def part_newcomers(apart: Integers, withdrawn: Booleans, first: int) -> None:
+    """Part newcomers from those whose samples were withdrawn; they are joined to all others."""
+    n, gone = len(apart), np.flatnonzero(withdrawn)
+    if len(gone):
+        apart[first:, : -(-n // WORD)] = as_set(withdrawn)
+        for newcomer in range(first, n):
+            add_everywhere(apart, gone, newcomer)
+
+
+def isolate(apart: Integers, agent: int) -> None:
+    """Part an agent from everyone."""
+    others = np.arange(len(apart)) != agent
+    add_everywhere(apart, others, agent)
+    apart[agent, : -(-len(apart) // WORD)] = as_set(others)
+
+
+def rejoin(apart: Integers, agent: int, joined: Booleans) -> None:
+    """Join an agent to others again."""
+    apart[joined, agent // WORD] &= ~(np.int64(1) << np.int64(agent % WORD))
+    apart[agent, : -(-len(apart) // WORD)] &= ~as_set(joined)
+
+
+def count_neighbors(apart: Integers, active: Booleans) -> Integers:
+    """How many active agents each agent is not parted from, itself not counted, shape (N,)."""
+    return np.asarray(count_absent(apart[:, : -(-len(apart) // WORD)], as_set(active)) - active)
+
+
+def problem_of_sets(apart: Integers, cuts: Cuts) -> str:
+    """What is wrong with a table that was loaded, as a phrase; bits beyond the last agent are cleared."""
+    n = len(apart)
+    apart = apart[:, : -(-n // WORD)]
+    apart[:, -1:] &= as_set(np.ones(n, dtype=np.bool_))[-1:]
+    first, second = cuts.pairs.T.astype(np.int64)
+    if not (apart[first, second // WORD] >> (second % WORD) & 1).all() or not are_mutual(apart):
+        return "apart does not fit the cuts, or is not mutual"
+    itself = apart[np.arange(n), np.arange(n) // WORD] >> (np.arange(n) % WORD) & 1
+    return "apart parts an agent from itself" if itself.any() else ""

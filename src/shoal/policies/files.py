@@ -23,7 +23,7 @@ from shoal.kernels.bits import WORD, as_set
 from shoal.statistics import Statistics, make_statistics
 from shoal.types import AnyArray
 
-FORMAT = 6
+FORMAT = 7
 """Version of the files that are written."""
 MOST_ARRAYS = 1000
 HEADER = "header"
@@ -228,8 +228,15 @@ def _add_pool(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
     arrays["pool.clusters.resummed"] = np.array([-1, 0])
 
 
+def _add_total(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
+    """Formats before 6 did not keep the sum over all agents that BASS has in a crowd."""
+    if header["policy"] == "bass":
+        total = arrays["blocks"].sum(axis=0)
+        arrays["total"] = np.stack([total, np.zeros_like(total)])
+
+
 def _order_by_agent(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
-    """Formats before 6 kept tables of all pairs for CLUB, and a mixture's agents apart from their ghosts."""
+    """Formats before 7 kept tables of all pairs for CLUB, and a mixture's agents apart from their ghosts."""
     if header["policy"] == "cluster_mixture":
         for name in ("raw", "lent", "labels", "lent_at", "heeded"):
             arrays[f"pool.members.{name}"] = arrays[f"pool.members.{name}"].swapaxes(0, 1).copy()
@@ -250,7 +257,8 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any], dict[str, AnyArray]], None]] = {
     2: _add_tails,
     3: _clear_left_clusters,
     4: _add_pool,
-    5: _order_by_agent,
+    5: _add_total,
+    6: _order_by_agent,
 }
 """From each format to the next, in place. What is no longer saved is left out without further ado."""
 

@@ -378,7 +378,9 @@ class ClusterMixture(ClusteredPolicy):
 
     def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
         state, left = self.state, int(self.state.local.pulls[agent])
-        amend_packed(raw_of(state.pool, agent), x, change, removes, left)
+        model, members, _, _ = state.pool
+        own = members.raw if model.softens else members.lent
+        amend_packed(own[AGENT, agent], x, change, removes, left)
         if self._parameters.drift:
             self._amend_history(agent, x, change, removes, left)
         lend(state.pool, agent)

@@ -1,6 +1,6 @@
 """Lines over rounds or parameters: as a figure for print, and as data for the page's interactive charts.
 
-Only matplotlib's objects are used, never pyplot, so that nothing depends on a display or on global state.
+Uses matplotlib's objects, never pyplot, so nothing depends on a display or on global state.
 """
 
 import io
@@ -31,25 +31,25 @@ class Line:
     style: Style
     curve: Curve
     key: str = ""
-    """Who hides a line in one chart hides those of the same key in all of them."""
+    """Hiding a line in one chart hides those with the same key in all of them."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What a kind of chart shows; words on the page may be shorter than in print."""
+    """The axes of a kind of chart; labels on the page may be shorter than in print."""
 
     xlabel: str
     ylabel: str
     page_xlabel: str
     page_ylabel: str
     reading: str
-    """What stands before x above the list of values, e.g. "Round "."""
+    """What precedes x above the list of values, e.g. "Round "."""
     switch: str = ""
-    """What a logarithmic axis is called; empty where it would make no sense."""
+    """Label of the switch to a logarithmic axis; empty if that would make no sense."""
     log: bool = False
-    """Whether it is logarithmic at first."""
+    """Whether the axis starts out logarithmic."""
     limits: tuple[float, float] | None = None
-    """Ends of the vertical axis; from 0 to the largest value where not given."""
+    """Ends of the vertical axis; by default from 0 to the largest value."""
     digits: int = 0
     every_point: bool = False
     """Whether each point gets a marker."""
@@ -121,7 +121,7 @@ def save(figure: Figure, directory: Path, name: str) -> Path:
 
 
 def literal(text: str) -> str:
-    """A text that matplotlib shows as it is: "$" starts no formula, "_" at its start hides no line."""
+    """A text that matplotlib shows verbatim: "$" starts no formula, a leading "_" hides no line."""
     shown = text.replace("$", r"\$")
     return f" {shown}" if shown.startswith("_") else shown
 
@@ -142,7 +142,7 @@ def draw_lines(ax: Axes, lines: Sequence[Line], *, every_point: bool = False) ->
         ax.plot(
             curve.x, curve.mean, color=style.color, linewidth=style.width, label=literal(line.label),
             linestyle=(0, style.dash) if style.dash else "-", marker=style.marker,
-            # Markers of different methods start at different points, so that they do not cover one another.
+            # Markers of different methods start at different points, so that they do not overlap.
             markevery=None if every_point else (index * spacing // max(len(lines), 1), spacing),
             markersize=9 if style.marker == "*" else 5,
         )  # fmt: skip
@@ -150,7 +150,7 @@ def draw_lines(ax: Axes, lines: Sequence[Line], *, every_point: bool = False) ->
 
 
 def thousands(ax: Axes, which: str) -> None:
-    """Separate thousands on the axes named, "x" or "y" or both."""
+    """Separate thousands on the named axes: "x", "y" or both."""
     formatter = FuncFormatter(lambda value, _: f"{value:,.0f}" if value == round(value) else f"{value:g}")
     for axis in (ax.xaxis if name == "x" else ax.yaxis for name in which):
         axis.set_major_formatter(formatter)

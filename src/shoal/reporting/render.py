@@ -1,4 +1,4 @@
-"""From sections to files: one HTML page that needs nothing else, and Markdown, by templates."""
+"""From sections to files, by templates: a self-contained HTML page, and Markdown."""
 
 import base64
 import json
@@ -19,7 +19,7 @@ _ENTITIES = {"<": "&lt;", "&": "&amp;"}
 def write(document: Document, directory: Path) -> Path:
     """Write `index.html` and `tables.md` into a directory and return the path of the page.
 
-    Pictures are inside the page; `tables.md` links to them.
+    The page embeds its pictures; `tables.md` links to them.
     """
     directory.mkdir(parents=True, exist_ok=True)
     write_whole(directory / "tables.md", markdown(document, directory).encode())
@@ -47,14 +47,14 @@ def html(document: Document) -> str:
         sections=sections,
         style=_asset("uplot.css") + _asset("report.css"),
         licence=_asset("uplot.LICENSE"),
-        data=data.replace("<", "\\u003c"),  # nothing in it can end the element it stands in
+        data=data.replace("<", "\\u003c"),  # so that no text can close the script element
         library=_asset("uplot.js"),
         script=_asset("report.js"),
     )
 
 
 def markdown(document: Document, directory: Path) -> str:
-    """The same as Markdown, with links to pictures relative to `directory`."""
+    """The report as Markdown, with links to pictures relative to `directory`."""
     environment = Environment(  # not HTML: `markdown_text` escapes
         loader=PackageLoader("shoal.reporting"), trim_blocks=True, lstrip_blocks=True
     )
@@ -68,7 +68,7 @@ def markdown(document: Document, directory: Path) -> str:
 
 
 def markdown_text(text: str) -> str:
-    r"""A text on one line with nothing in it that Markdown would take for markup, HTML included.
+    r"""A text on one line, with everything escaped that Markdown would take for markup, HTML included.
 
     Examples
     --------

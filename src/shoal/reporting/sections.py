@@ -1,6 +1,6 @@
 """What a report consists of. Nothing here knows where tables and figures come from.
 
-Texts are plain: whatever they hold is shown as it is, in HTML and in Markdown.
+Texts are plain text and are shown verbatim, in HTML and in Markdown.
 """
 
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 Mark = Literal["", "reference", "apart"]
-"""How a line of a table stands out: as what the others are compared with, or as not one of them."""
+"""How a line of a table is highlighted: as the one the others are compared with, or as not one of them."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph, if need be with a few words in bold ahead of it."""
+    """A paragraph, optionally with a few bold words in front."""
 
     kind: ClassVar[str] = "text"
     text: str
@@ -23,7 +23,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Notice:
-    """What a reader must know before reading on."""
+    """Something readers must know before they read on."""
 
     kind: ClassVar[str] = "notice"
     text: str
@@ -47,7 +47,7 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Definitions:
-    """Names and what they stand for."""
+    """Names and their meanings."""
 
     kind: ClassVar[str] = "definitions"
     items: Sequence[tuple[str, str]]
@@ -55,14 +55,14 @@ class Definitions:
 
 @dataclass(frozen=True)
 class Table:
-    """Text in lines of equal length; the first column names the line, "yes" and "no" are coloured."""
+    """Lines of text of equal length; the first column names the line, "yes" and "no" are coloured."""
 
     kind: ClassVar[str] = "table"
     caption: str
     header: Sequence[str]
     lines: Sequence[Sequence[str]]
     marks: Sequence[Mark] = ()
-    """One for each line; none for no line."""
+    """One for each line, or empty for none."""
     wordy: bool = False
     """Whether its cells hold sentences."""
 
@@ -73,7 +73,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """An image, and the data of the interactive chart that takes its place where scripts run."""
+    """An image, and the data of the interactive chart that replaces it where scripts run."""
 
     kind: ClassVar[str] = "picture"
     title: str
@@ -92,7 +92,7 @@ Part = Text | Notice | Heading | Bullets | Definitions | Table | Picture
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the report with a title and an anchor; left out where it has no parts."""
+    """A section of the report with a title and an anchor; omitted if it has no parts."""
 
     key: str
     title: str
@@ -104,7 +104,7 @@ class Document:
     """A whole report."""
 
     name: str
-    """For the title of the window."""
+    """For the window title."""
     title: str
     subtitle: str
     lead: str
@@ -112,5 +112,5 @@ class Document:
     remarks: Sequence[str]
     """The next most important sentences."""
     notices: Sequence[str]
-    """What a reader must know before comparing."""
+    """What readers must know before they compare."""
     sections: Sequence[Section]

@@ -1,4 +1,4 @@
-"""Numbers as a report writes them."""
+"""How a report writes numbers."""
 
 import math
 
@@ -18,17 +18,17 @@ def number(form: str, value: float) -> str:
 
 
 def plus_minus(form: str, mean: float, spread: float) -> str:
-    """A mean with its standard deviation, alone where that is nan."""
+    """A mean with its standard deviation, or alone if that is nan."""
     return number(form, mean) if math.isnan(spread) else f"{number(form, mean)} ± {number(form, spread)}"
 
 
 def interval(form: str, low: float, high: float) -> str:
-    """The ends of an interval; a dash where there is none."""
+    """The ends of an interval; a dash if there is none."""
     return "–" if math.isnan(low) else f"{number(form, low)} to {number(form, high)}"
 
 
 def duration(seconds: float) -> str:
-    """A time in the units that fit."""
+    """A duration in suitable units."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return (

@@ -1,0 +1,102 @@
+"""What the two engines of BASS share: the log of cuts, radii, the exact test of a pair, the choice."""
+
+import math
+from typing import Any
+
+from shoal.kernels.compiled import compiled, inlined
+from shoal.kernels.linalg import add_row, cholesky, solve_cholesky, unpack
+from shoal.kernels.separation import ILL_CONDITIONED, search, squared_width
+from shoal.kernels.twofold import add_scaled, add_to_diagonal, cholesky_twofold
+from shoal.kernels.ucb import best_arm_of_factor, best_arm_of_width
+from shoal.policies.cuts import Cuts, note
+from shoal.types import Booleans, Integers, Matrix
+
+SUBTRACTABLE = 2.0**12
+"""Largest entry of agents' sums, over the ridge, with which they may be subtracted from a sum of 64: the
+rounding stays below 1e-8 of the ridge, which the pooled A exceeds in every direction."""
+
+
+@inlined
+def scaled_radius(state: Any, agent: int) -> float:
+    """c_i, which is β_i or its square."""
+    grown_sq = squared_width(state.noise_scale, state.confidence, state.local.logdet_A[agent])
+    grown = math.sqrt(grown_sq)
+    # The binomial, not the square of a sum: with S = 0 it is grown_sq to the bit.
+    beta_sq = grown_sq + (2.0 * grown + state.offset) * state.offset
+    return float(beta_sq if state.squared else grown + state.offset)
+
+
+@inlined
+def are_separated(state: Any, agent: int, other: int) -> bool:
+    """The exact test; of two that are not separated a common point is left in `scratch.test`, or nan."""
+    local = state.local
+    _, _, separated = search(
+        local.theta_hat[agent], local.A[agent], local.tail[agent], state.radius[agent],
+        local.theta_hat[other], local.A[other], local.tail[other], state.radius[other],
+        state.threshold, True, False, state.scratch.test,
+    )  # fmt: skip
+    return separated
+
+
+@compiled
+def judge_all(state: Any, agent: int, separated: Booleans) -> None:
+    """Say of every other agent whether the test separates it from this one."""
+    for other in range(separated.shape[0]):
+        if other != agent:
+            separated[other] = are_separated(state, agent, other)
+
+
+@compiled
+def log_cut(cuts: Cuts, degree: Integers, active: Booleans, agent: int, other: int, t: int) -> None:
+    """Write a separation into the log, and count one neighbour less for both."""
+    note(cuts, agent, other, t)
+    degree[agent] -= active[other]
+    degree[other] -= active[agent]
+
+
+@inlined
+def factor_sums(state: Any) -> bool:
+    """Factor `ridge·I` plus the sums in `scratch.total` into `scratch.L`; False if it is ill-conditioned."""
+    work = state.scratch
+    unpack(work.total, state.common.ridge, work.L)
+    return cholesky(work.L, work.L) >= ILL_CONDITIONED
+
+
+@compiled
+def factor_twofold(local: Any, members: Integers, ridge: float, L: Matrix, tail: Matrix) -> None:
+    """Factor the pooled A of some agents, −1 beyond the last, from sums with twice the digits."""
+    L[:] = 0.0
+    tail[:] = 0.0
+    add_to_diagonal(ridge, L, tail)
+    for k in range(members.shape[0]):
+        j = members[k]
+        if j < 0:
+            break
+        add_scaled(1.0, local.A[j], local.tail[j], L, tail)
+        add_to_diagonal(-ridge, L, tail)
+    cholesky_twofold(L, tail)
+
+
+@inlined
+def choose_from_pool(state: Any, arms: Matrix, t: int) -> int:
+    """LinUCB on the pool whose factor and sums are in the scratch."""
+    width, work = state.common.alpha * math.sqrt(math.log(t + 1.0)), state.scratch
+    return best_arm_of_factor(work.L, work.total[-arms.shape[1] :], arms, width, work.lanes)
+
+
+@inlined
+def choose_while_waiting(state: Any, waiting: Integers, arms: Matrix, t: int) -> int:
+    """`choose_from_pool` while rewards are due to some of the pool, −1 beyond the last.
+
+    What they wait for narrows the width, and leaves the estimate as it is.
+    """
+    width, work = state.common.alpha * math.sqrt(math.log(t + 1.0)), state.scratch
+    theta_hat, sums = work.test.vectors[0], state.common.pending.sums
+    solve_cholesky(work.L, work.total[-arms.shape[1] :], theta_hat)
+    for k in range(waiting.shape[0]):
+        if waiting[k] < 0:
+            break
+        add_row(1.0, sums[waiting[k]], work.total[: sums.shape[1]])
+    unpack(work.total, state.common.ridge, work.L)
+    cholesky(work.L, work.L)
+    return best_arm_of_width(theta_hat, work.L, arms, width, work.test.vectors[1])

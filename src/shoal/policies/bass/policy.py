@@ -1,0 +1,236 @@
+"""BASS: share with everyone until a test says stop (Cherkaoui, Barlier and Colin 2025).
+
+The graph starts complete, and an agent learns from its own samples and its neighbours'. Two agents stop
+sharing, for good, when their confidence ellipsoids no longer overlap: then the bias of sharing has
+outgrown the noise it removes.
+
+What users call is here. Two engines do the work, each with a state of its own: `witnesses` keeps a common
+point of every pair, and `crowd` serves where these would take too much memory.
+"""
+
+import math
+from types import ModuleType
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+from msgspec import Meta
+
+from shoal.kernels.linalg import solve_cholesky
+from shoal.kernels.separation import search
+from shoal.policies.base import MANY
+from shoal.policies.bass import crowd, witnesses
+from shoal.policies.bass.common import judge_all
+from shoal.policies.cuts import CuttingPolicy
+from shoal.policies.parameters import Parameters
+from shoal.styles import LineStyle
+from shoal.types import Booleans, Vector
+from shoal.validation import LARGEST, SMALLEST
+
+WITNESS_BYTES = 2**28
+"""Memory that witnesses may take. With more agents than that allows, the crowd's engine serves."""
+
+
+class BASSParameters(Parameters, frozen=True, kw_only=True):
+    """Parameters of BASS."""
+
+    delta: Annotated[float, Meta(gt=0.0, lt=1.0, description="Confidence level of the ellipsoids.")]
+    gamma: Annotated[
+        float,
+        Meta(ge=SMALLEST, le=LARGEST, description="Scale of the ellipsoids: larger values share longer."),
+    ] = 2.0
+    radius: Annotated[
+        Literal["beta", "beta_squared"],
+        Meta(description="Scale by β (as published figures do) or β² (as the proofs do; try γ = 1.25)."),
+    ] = "beta"
+    noise_scale: Annotated[
+        float, Meta(ge=SMALLEST, le=LARGEST, description="R, the scale of the sub-Gaussian noise.")
+    ] = 1.0
+    param_norm: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            le=LARGEST,
+            description="S, a bound on every agent's ‖θ‖; 0 is the radius as the paper prints it.",
+        ),
+    ] = 1.0
+
+
+class Explanation(NamedTuple):
+    """Why two agents share, or stopped."""
+
+    statistic: float
+    """max f, from the agents' present samples."""
+    threshold: float
+    """γ²/4: above it the pair separates."""
+    s: float
+    """The s at which the statistic is attained."""
+    radius_agent: float
+    radius_other: float
+    """β of each."""
+    separated: bool
+    separation_time: int
+    """Round of the separation, −1 if there was none."""
+    lent_by_agent: int
+    lent_by_other: int
+    """Samples each contributes to the other's pool now."""
+
+
+class BASS(CuttingPolicy):
+    """Shares samples along the edges of a graph; cuts (i, j) when `max_s f(s) > γ²/4`.
+
+    Examples
+    --------
+    >>> import numpy as np, shoal
+    >>> policy = shoal.BASS(n_agents=3, dim=2, alpha=0.3, delta=0.1)
+    >>> arms = np.eye(2)
+    >>> policy.update(0, arms[1], reward=1.0)
+    >>> policy.select(2, arms)  # agent 2 has no sample of its own, and uses agent 0's
+    1
+
+    Notes
+    -----
+    Departs from the paper: the printed test's slips are corrected, and the radius has the term √ridge · S of
+    the theorem that the paper cites (docs/algorithms.md).
+    """
+
+    name = "bass"
+    label = "BASS"
+    line_style = LineStyle("#e87000", "*", width=2.2)
+    in_paper = True
+    Parameters = BASSParameters
+    State = witnesses.State
+
+    @classmethod
+    def typical(cls, world: Any) -> dict[str, Any]:
+        return {"delta": 0.1}
+
+    @property
+    def _most(self) -> int:
+        """Agents for whom witnesses are kept."""
+        return math.isqrt(WITNESS_BYTES // (8 * (self.dim + 1)))
+
+    def _engine(self, n_agents: int) -> ModuleType:
+        """The module that serves so many agents."""
+        return witnesses if n_agents <= self._most else crowd
+
+    @property
+    def _own(self) -> ModuleType:
+        """The module whose state this is."""
+        return witnesses if isinstance(self.state, witnesses.State) else crowd
+
+    def _state_class(self, n_agents: int) -> Any:
+        return self._engine(n_agents).State
+
+    def _sizes(self, n_agents: int) -> dict[str, int]:
+        return self._sizes_ahead(n_agents, n_agents)
+
+    def _sizes_ahead(self, n_agents: int, present: int) -> dict[str, int]:
+        engine = self._engine(present)
+        n_agents = min(n_agents, self._most) if engine is witnesses else n_agents
+        return {**super()._sizes(n_agents), **engine.sizes(self.dim)}
+
+    def _tables_ahead(self, n_agents: int) -> dict[str, int]:
+        if (
+            MANY <= n_agents <= self._most
+        ):  # to copy witnesses takes long: make room for all there may ever be
+            return self._sizes_ahead(self._most, n_agents)
+        return super()._tables_ahead(n_agents)
+
+    def _settings(self) -> dict[str, Any]:
+        own = self._parameters
+        return {
+            **super()._settings(),
+            "offset": math.sqrt(own.ridge) * own.param_norm,
+            "confidence": -2.0 * math.log(own.delta) - self.dim * math.log(own.ridge),
+            "squared": own.radius == "beta_squared",
+            "threshold": own.gamma**2 / 4.0,
+        }
+
+    def _join(self, state: Any, first: int) -> None:
+        active = state.common.active
+        if first > 0 and type(state) is not type(self.state):
+            crowd.start(state, self._pin(state))
+            return
+        state.degree[:first] += active[:first] * (len(active) - first)
+        state.degree[first:] = np.count_nonzero(active) - 1
+        self._engine(len(active)).join(state, self._pin(state), first)
+
+    def _derive(self, state: Any) -> None:
+        self._engine(len(state.degree)).derive(state, self._pin(state))
+
+    def _problem(self, state: Any) -> str:
+        if trouble := super()._problem(state):
+            return trouble
+        n = len(state.degree)
+        return str(self._engine(n).problem(state))
+
+    def explain(self, agent: int, other: int) -> Explanation:
+        """Say how far two agents are from separating, or when they did, and what they lend each other."""
+        with self.lock:
+            i, j, state = self._check_agent(agent), self._check_agent(other), self.state
+            if i == j:
+                raise ValueError(f"other must differ from agent, got {other!r} twice")
+            return self._explain(state, i, j)
+
+    def _explain(self, state: Any, i: int, j: int) -> Explanation:
+        local = state.local
+        statistic, s, _ = search(
+            local.theta_hat[i], local.A[i], local.tail[i], state.radius[i],
+            local.theta_hat[j], local.A[j], local.tail[j], state.radius[j],
+            state.threshold, False, True, state.scratch.test,
+        )  # fmt: skip
+        shared = bool(self._pool(i)[j])
+        first, second = state.cuts.pairs[: state.cuts.used[0]].T
+        here = np.flatnonzero((first == min(i, j)) & (second == max(i, j)))
+        when = int(state.cuts.rounds[here[0]]) if len(here) else -1
+        beta = np.sqrt(state.radius) if state.squared else state.radius
+        return Explanation(
+            statistic=statistic,
+            threshold=state.threshold,
+            s=s,
+            radius_agent=float(beta[i]),
+            radius_other=float(beta[j]),
+            separated=when >= 0,
+            separation_time=when,
+            lent_by_agent=int(local.pulls[i]) if shared else 0,
+            lent_by_other=int(local.pulls[j]) if shared else 0,
+        )
+
+    def _edges(self) -> Booleans:
+        return np.asarray(self._own.edges(self.state))
+
+    def _pool(self, agent: int) -> Booleans:
+        return np.asarray(self._own.pool(self.state, agent))
+
+    def _pooled_estimate(self, agent: int) -> Vector:
+        self._own.factor_pool(self.state, agent)
+        estimate, scratch = np.zeros(self.dim), self.state.scratch
+        solve_cholesky(scratch.L, scratch.total[-self.dim :], estimate)
+        return estimate
+
+    def _end_edges(self, agent: int) -> None:
+        neighbors = self._pool(agent)
+        neighbors[agent] = False
+        self.state.degree[neighbors] -= 1
+
+    def _withdraw(self, agent: int) -> None:
+        self._forget_cuts((self.state.cuts.pairs[: self.state.cuts.used[0]] == agent).any(axis=1))
+        self.state.degree[agent] = 0
+        self._own.withdraw(self.state, self._pin(self.state), agent)
+
+    def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
+        self._own.amend(self.state, self._pin(self.state), agent, x, change, removes)
+
+    def _reconsider(self, agent: int) -> None:
+        state, n = self.state, self.n_agents
+        separated = np.zeros(n, dtype=np.bool_)
+        judge_all(state, agent, separated)
+        known = ~state.common.withdrawn
+        was = ~self._pool(agent) & known
+        for other in np.flatnonzero(separated & ~was & known).tolist():
+            self._own.separate_pair(state, agent, other, self.rounds)
+        joined = was & ~separated
+        state.degree[agent] += np.count_nonzero(joined & state.common.active)
+        state.degree[joined] += state.common.active[agent]
+        self._forget_cuts_of(agent, joined)
+        self._own.rejoin(state, agent, joined)
