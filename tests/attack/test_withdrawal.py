@@ -9,7 +9,7 @@ import pytest
 from tests.contracts.test_policies import D, N, every_policy, grow, make, play
 
 from shoal import fields
-from shoal.policies import bass
+from shoal.policies.bass import policy as bass
 
 
 def agent_axes(leaf: fields.Leaf) -> list[int]:
@@ -28,7 +28,7 @@ def canaries(policy: Any, agent: int) -> set[bytes]:
     found: set[bytes] = set()
     of_others: set[bytes] = set()
     labels = policy.state.labels if hasattr(policy.state, "labels") else np.full(policy.n_agents, -1)
-    for leaf in fields.leaves(policy.State):
+    for leaf in fields.leaves(policy._state_class(policy.n_agents)):
         array = leaf.get(policy.state)
         if leaf.field.role is fields.Role.SETTING or array.dtype != np.float64 or not array.size:
             continue
@@ -55,7 +55,7 @@ def test_no_number_of_a_withdrawn_agent_remains(name: str, left_before: bool, tm
     policy.remove_agent(agent, withdraw=True)
     policy.save(tmp_path / "p")
     content = (tmp_path / "p").read_bytes()
-    for leaf in fields.leaves(policy.State):
+    for leaf in fields.leaves(policy._state_class(policy.n_agents)):
         array = leaf.get(policy.state)
         if leaf.field.role is not fields.Role.SETTING and array.dtype == np.float64:
             assert not found & floats(array), leaf.name

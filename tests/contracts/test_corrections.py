@@ -10,7 +10,7 @@ from tests import reference
 from tests.contracts.test_policies import D, N, every_policy, make, play, refit, snapshot
 
 import shoal
-from shoal.policies import bass
+from shoal.policies.bass import policy as bass
 
 
 def check(policy: Any, log: list[Any], ridge: float) -> None:

@@ -54,7 +54,7 @@ def kept(policy: Any) -> dict[str, Any]:
     """What a policy saves: all that its future depends on."""
     return {
         leaf.name: leaf.used(policy.state)
-        for leaf in fields.leaves(policy.State)
+        for leaf in fields.leaves(policy._state_class(policy.n_agents))
         if leaf.field.role is fields.Role.KEPT
     }
 
@@ -63,7 +63,7 @@ def snapshot(policy: Any) -> bytes:
     """Everything but work space."""
     return b"".join(
         np.asarray(leaf.used(policy.state)).tobytes()
-        for leaf in fields.leaves(policy.State)
+        for leaf in fields.leaves(policy._state_class(policy.n_agents))
         if leaf.field.role is not fields.Role.SCRATCH
     )
 
