@@ -9,6 +9,7 @@ from tests import reference
 
 import shoal
 from shoal.environments.base import Environment
+from shoal.policies.registry import _BUILT_IN
 
 ASYNCHRONOUS, SYNCHRONOUS, SCHEDULE = "asynchronous", "synchronous", "schedule"
 
@@ -87,21 +88,19 @@ def same_posteriors(policy: Any, twin: Any) -> None:
         np.testing.assert_allclose(list(ours.values()), list(theirs.values()), atol=1e-8)
 
 
-NAMES = ["independent", "oracle", "club", "sclub", "cmlb", "dynucb", "bass", "cluster_mixture"]
+CLASSES: dict[str, Any] = {kind.name: kind for kind in _BUILT_IN}
+NAMES = list(CLASSES)
 
 
 def own_parameters(name: str, environment: Environment, gamma: float) -> dict[str, Any]:
     own: dict[str, dict[str, Any]] = {
-        "independent": {},
-        "oracle": {"labels": environment.labels},
         "club": {"gamma": gamma},
         "sclub": {"gamma": gamma},
         "cmlb": {"gamma": gamma, "exploration_rounds": 60},
         "dynucb": {"n_clusters": 3},
-        "bass": {"delta": 0.1},
         "cluster_mixture": {"concentration": 1.5, "redraws": 2},
     }
-    return own[name]
+    return {**CLASSES[name].typical(environment), **own.get(name, {})}
 
 
 @pytest.mark.parametrize("pulling", [ASYNCHRONOUS, SYNCHRONOUS, SCHEDULE])

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from tests.golden.make import PATH, POLICIES, VARIANTS, golden
+from tests.golden.make import CLASSES, PATH, VARIANTS, golden
 
 
-@pytest.mark.parametrize("name", [*POLICIES, *VARIANTS])
+@pytest.mark.parametrize("name", [*CLASSES, *VARIANTS])
 def test_golden_trace(name: str) -> None:
     saved = json.loads(PATH.read_text())[name]
     now = golden(name)

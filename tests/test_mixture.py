@@ -39,21 +39,21 @@ def check(policy: shoal.ClusterMixture) -> None:
     """Every cluster's sums, evidence and sizes are those of its members, computed afresh."""
     state, d = policy.state, policy.dim
     _, members, clusters, _ = state.pool
-    labels, active = members.labels[0], state.common.active
+    labels, active = members.labels[:, 0], state.common.active
     used = clusters.used[: clusters.n_used[0]].tolist()
     assert used == sorted({int(label) for label in members.labels.ravel() if label >= 0})
     assert (labels[(state.local.pulls > 0) & active] >= 0).all()
     for k in range(clusters.sums.shape[0]):
         there = members.labels == k
-        assert clusters.sizes[0, k] == (there[0] & active).sum()
-        assert clusters.sizes[1:, k].tolist() == there[1:].sum(axis=1).tolist()
-        assert clusters.removed[k] == (there[0] & ~active).sum()
-        assert (clusters.sizes[:, k].sum() > 0) == (k in used)
+        assert clusters.sizes[k, 0] == (there[:, 0] & active).sum()
+        assert clusters.sizes[k, 1:].tolist() == there[:, 1:].sum(axis=0).tolist()
+        assert clusters.removed[k] == (there[:, 0] & ~active).sum()
+        assert (clusters.sizes[k].sum() > 0) == (k in used)
         fresh = members.lent[there].sum(axis=0)
         size = max(policy.parameters["ridge"], largest(fresh, d))
         np.testing.assert_allclose(clusters.sums[k], fresh, rtol=0.0, atol=1e-9 * size)
         np.testing.assert_allclose(
-            clusters.pending[1 + k], state.common.pending.sums[there[0]].sum(axis=0), atol=1e-9
+            clusters.pending[1 + k], state.common.pending.sums[there[:, 0]].sum(axis=0), atol=1e-9
         )
         if k in used:
             assert not clusters.outdated[k]
@@ -212,7 +212,7 @@ def test_an_outlier_s_choice_does_not_see_rounding(is_member: bool) -> None:
     if not is_member:
         put(policy, 4, 0)
     weigh(policy.state.pool, 4, 1)
-    fresh = policy.state.pool.members.lent[0, :4].sum(axis=0)
+    fresh = policy.state.pool.members.lent[:4, 0].sum(axis=0)
     np.testing.assert_allclose(policy.state.pool.scratch.rest, fresh, rtol=1e-12)
 
 
@@ -251,7 +251,7 @@ def test_what_removed_agents_lent_stays_with_who_pooled_it() -> None:
         pytest.fail("the draw took agent 1 away; choose another seed")
     put(policy, 1, -1)  # nobody is left who pools them
     assert policy.labels.tolist() == [-1, 0, -1, -1, -1]
-    np.testing.assert_allclose(policy.state.pool.clusters.sums[0], policy.state.pool.members.lent[0, 1])
+    np.testing.assert_allclose(policy.state.pool.clusters.sums[0], policy.state.pool.members.lent[1, 0])
     policy.remove_agent(2, withdraw=True)
     policy.remove_agent(1)
     assert policy.state.pool.clusters.n_used[0] == 0
@@ -267,7 +267,7 @@ def test_withdrawn_samples_leave_the_estimate_of_the_noise() -> None:
     policy.remove_agent(2, withdraw=True)
     errors[2] = counted[2] = 0
     assert policy.noise_variance == pytest.approx((10 + errors.sum()) / (10 + counted.sum()))
-    assert not policy.state.pool.members.lent[0, 2].any()
+    assert not policy.state.pool.members.lent[2, 0].any()
     known, _ = played(noise_scale=2.0)
     known.remove_agent(2, withdraw=True)
     assert known.noise_variance == 4.0
@@ -341,7 +341,7 @@ def test_saves_and_goes_on_while_everything_is_under_way(tmp_path: Path) -> None
     environment = shoal.ChangingAgents(12, 4, 3, 1.3, change_after=600, noise_scale=0.5, seed=1)
     policy = shoal.ClusterMixture(12, 4, seed=3)
     shoal.simulate(policy, environment, horizon=900, seed=1, delay=("uniform", 0, 20))
-    assert (policy.state.pool.members.labels[1] >= 0).any()
+    assert (policy.state.pool.members.labels[:, 1] >= 0).any()
     policy.begin(3, environment.arms[0])
     policy.state.upkeep[1] = 20
     policy.save(tmp_path / "p")
@@ -387,14 +387,14 @@ def test_withdrawal_takes_the_ghost_along() -> None:
     policy = shoal.ClusterMixture(12, 4, seed=3)
     shoal.simulate(policy, environment, horizon=1_200, seed=1)
     members = policy.state.pool.members
-    ghost = int(np.flatnonzero(members.labels[1] >= 0)[0])
+    ghost = int(np.flatnonzero(members.labels[:, 1] >= 0)[0])
     policy.remove_agent(ghost)  # its samples stay, and its ghost's
-    assert members.labels[1, ghost] >= 0
+    assert members.labels[ghost, 1] >= 0
     check(policy)
     policy.remove_agent(ghost, withdraw=True)
-    for rows in (members.raw, members.lent, policy.state.drift.ring[None], policy.state.drift.past[None]):
-        assert not rows[:, ghost].any()
-    assert members.labels[:, ghost].tolist() == [-1 - ghost] * 2
+    for rows in (members.raw, members.lent, policy.state.drift.ring, policy.state.drift.past):
+        assert not rows[ghost].any()
+    assert members.labels[ghost].tolist() == [-1 - ghost] * 2
     check(policy)
     for agent in policy.agents:
         policy.update(int(agent), environment.arms[0], 0.5)

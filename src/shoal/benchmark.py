@@ -18,7 +18,7 @@ import numpy as np
 from shoal import validation
 from shoal.environments.base import Environment
 from shoal.environments.synthetic import GaussianClusters
-from shoal.policies.registry import make_policy, policy_names
+from shoal.policies.registry import find_policy, make_policy, policy_names
 from shoal.simulation import simulate
 
 CLUSTERS = 3
@@ -65,19 +65,9 @@ def measure(
 
 
 def build(name: str, world: Environment, **more: Any) -> Any:
-    """A fresh policy for `world`, with the published parameters as far as the world determines them."""
-    gap = {"gamma": getattr(world, "gap", 1.0) / 4}
-    own: dict[str, dict[str, Any]] = {
-        "oracle": {"labels": world.labels},
-        "dynucb": {"n_clusters": min(CLUSTERS, world.n_agents)},
-        "club": gap,
-        "sclub": gap,
-        "cmlb": gap,
-        "bass": {"delta": 0.1},
-    }
-    return make_policy(
-        name, world.n_agents, world.dim, **{"alpha": 0.3, "seed": 0} | own.get(name, {}) | more
-    )
+    """A fresh policy for `world`, with the published parameters where the world tells what they need."""
+    own: dict[str, Any] = getattr(find_policy(name), "typical", lambda world: {})(world)
+    return make_policy(name, world.n_agents, world.dim, **{"alpha": 0.3, "seed": 0} | own | more)
 
 
 def seconds(policy: Any, world: Environment, rounds: int, **how: Any) -> float:

@@ -8,6 +8,7 @@ file must look like before compiled code may see it, and how it grows.
 """
 
 import math
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -40,12 +41,14 @@ class Size:
     name: str
     times: int = 1
     plus: int = 0
+    grows: bool = True
+    """Whether it may change when agents are added."""
 
     def __add__(self, other: int) -> "Size":
         return replace(self, plus=self.plus + other)
 
     def __rmul__(self, other: int) -> "Size":
-        return Size(self.name, self.times * other, self.plus * other)
+        return Size(self.name, self.times * other, self.plus * other, self.grows)
 
     def of(self, sizes: Sizes) -> int:
         return self.times * sizes[self.name] + self.plus
@@ -54,10 +57,10 @@ class Size:
 AGENTS = Size("agents")
 BLOCKS = Size("blocks")
 """Agents over 64, rounded up."""
-DIM = Size("dim")
-TRIANGLE = Size("triangle")
+DIM = Size("dim", grows=False)
+TRIANGLE = Size("triangle", grows=False)
 """Entries of the lower triangle of a (d, d) matrix."""
-PACKED = Size("packed")
+PACKED = Size("packed", grows=False)
 """The triangle and a vector."""
 CLUSTERS = Size("clusters")
 ROWS = Size("rows")
@@ -79,7 +82,7 @@ class Field:
     nan: bool = False
     """Whether NaN is a value."""
     own: bool = False
-    """Whether entry i (of each row) may be −1 − i: alone."""
+    """Whether entries of row i may be −1 − i: alone."""
     dtype: Any = None
     """Type of the entries; by default as the annotation says."""
     count: str = ""
@@ -142,6 +145,12 @@ class Leaf(NamedTuple):
         """The shape, given what the sizes are."""
         return tuple(self._length(item, sizes) for item in self.field.shape)
 
+    def nbytes(self, sizes: Sizes) -> int:
+        """Memory of the field, before it is made."""
+        return (
+            0 if self.field.role is Role.SETTING else self.field.dtype.itemsize * math.prod(self.shape(sizes))
+        )
+
     def below(self, sizes: Sizes) -> float:
         """What every value is less than."""
         below = self.field.below
@@ -152,17 +161,30 @@ class Leaf(NamedTuple):
             return item
         return item.of({item.name: self.names[item.name].of(sizes)} if item.name in self.names else sizes)
 
+    @property
+    def is_table(self) -> bool:
+        """Whether an axis other than the first may grow."""
+        return any(isinstance(size, Size) and size.grows for size in self.field.shape[1:])
+
+    @property
+    def lead(self) -> Size | None:
+        """The size that the first axis has, where that may grow."""
+        first = self.field.shape[0] if self.field.shape and not self.field.count else 0
+        if isinstance(first, int) or not first.grows:
+            return None
+        return replace(self.names[first.name], plus=first.plus) if first.name in self.names else first
+
     def get(self, state: Any) -> Any:
         """The field's value in a state."""
         for key in self.path:
             state = getattr(state, key)
         return state
 
-    def used(self, state: Any) -> Any:
-        """The field's value, of a log what is in use of it."""
+    def used(self, state: Any, sizes: Sizes) -> Any:
+        """The field's value, of a log or a table with room for more what is in use of it."""
         value = self.get(state)
         if not self.field.count:
-            return value
+            return value[tuple(map(slice, self.shape(sizes)))] if self.field.shape else value
         beside = Leaf((*self.path[:-1], self.field.count), self.field, self.names)
         return value[: int(beside.get(state)[0])]
 
@@ -204,75 +226,213 @@ def _dtype(kind: Any) -> Any:
 
 def nbytes(state_class: type, sizes: Sizes) -> int:
     """Memory of a fresh state, before it is made."""
-    return sum(
-        leaf.field.dtype.itemsize * math.prod(leaf.shape(sizes))
-        for leaf in leaves(state_class)
-        if leaf.field.role is not Role.SETTING
-    )
+    return sum(leaf.nbytes(sizes) for leaf in leaves(state_class))
 
 
 def make(state_class: Any, sizes: Sizes, settings: Mapping[str, float | int | bool]) -> Any:
     """A fresh state: every array filled as declared, every setting (by its name) as given."""
-    values: dict[str, Any] = {}
+    return Room(state_class, Foreseen(sizes, sizes), settings).show(sizes)
+
+
+class Room:
+    """The arrays of a state, with room for more rows than are in use.
+
+    Arrays are as long as was foreseen when they were made; a state shows of each the rows in use, which move
+    only when there is no room left for more. Axes other than the first are not cut to what is in use: rows of
+    a table have to stay where they are. Memory that nobody has touched is not taken from the machine.
+    """
+
+    def __init__(
+        self, state_class: Any, foreseen: "Foreseen", settings: Mapping[str, float | int | bool]
+    ) -> None:
+        self.state_class = state_class
+        self._same: dict[int, Any] = {}
+        self.least: Sizes = foreseen.least(state_class)
+        self.known: Sizes = self.least  # there is surely room for these
+        self.values: list[Any] = [
+            leaf.field.dtype.type(settings[leaf.path[-1]]).item()
+            if leaf.field.role is Role.SETTING
+            else _blank(leaf, foreseen.of(leaf))
+            for leaf in leaves(state_class)
+        ]
+
+    @classmethod
+    def of(cls, state: Any) -> "Room":
+        """The room of a state that has no more than it uses."""
+        room = cls.__new__(cls)
+        room.state_class, room.least, room.known, room._same = type(state), {}, {}, {}
+        room.values = list(flatten(state).values())
+        return room
+
+    def show(self, sizes: Sizes) -> Any:
+        """The state of the given sizes."""
+        lengths = self.lengths(sizes)
+        values = [
+            value if lead < 0 else value[: lengths[lead]]
+            for value, lead in zip(self.values, _plan(self.state_class).leads, strict=True)
+        ]
+        return _build(_plan(self.state_class).tree, values, self._same)
+
+    def lengths(self, sizes: Sizes) -> list[int]:
+        """The different lengths that arrays of a state of the given sizes have, where these may grow."""
+        return [size.of(sizes) for size in _plan(self.state_class).sizes]
+
+    def by_length(self, of_fields: list[Any]) -> list[AnyArray]:
+        """Group what is given of each field by which of the `lengths` the field has."""
+        leads = _plan(self.state_class).leads
+        return [
+            np.array([item for item, lead in zip(of_fields, leads, strict=True) if lead == n])
+            for n in range(max(leads) + 1)
+        ]
+
+    def replace(self, values: Mapping[str, Any]) -> None:
+        """Put other arrays in the place of some, by name."""
+        names = [leaf.name for leaf in leaves(self.state_class)]
+        for name, value in values.items():
+            self.values[names.index(name)] = value
+        self._same = {}
+
+    def take_over(self, other: "Room", sizes: Sizes) -> None:
+        """Copy what a state of another class and of the given sizes keeps, as far as this one has it."""
+        old = {
+            leaf.name: (leaf, value)
+            for leaf, value in zip(leaves(other.state_class), other.values, strict=True)
+        }
+        for n, leaf in enumerate(leaves(self.state_class)):
+            if leaf.name in old and leaf.field.role is Role.KEPT:
+                before, value = old[leaf.name]
+                if leaf.field.count:
+                    self.values[n] = value
+                    continue
+                corner = tuple(map(slice, before.shape(sizes)))
+                self.values[n][corner] = value[corner]
+        self._same = {}
+
+    def is_enough(self, sizes: Sizes) -> bool:
+        """Whether there is room for a state of the given sizes."""
+        if self.known and all(map(operator.le, sizes.values(), self.known.values())):
+            return True
+        if any(self._lacks(leaf, value, sizes) for leaf, value in self._arrays()):
+            return False
+        if self.least and not any(self._lacks(leaf, value, self.least) for leaf, value in self._arrays()):
+            self.known = self.least
+        return True
+
+    def enlarge(self, old: Sizes, new: Sizes, foreseen: "Foreseen", *, ahead: Sizes) -> None:
+        """Make room for `new` sizes: arrays that have too little become as long as is `foreseen`.
+
+        Besides, one array that would not have enough for the sizes `ahead` is enlarged already, so that not
+        all have to be in one call.
+        """
+        values = list(self.values)  # replaced all together: memory may run out on the way
+        for n, (leaf, value) in enumerate(zip(leaves(self.state_class), self.values, strict=True)):
+            if leaf.field.role is Role.SETTING or leaf.field.count:
+                continue
+            if leaf.shape(new)[:1] == (0,) and value.size:  # what is no longer kept is let go of
+                values[n] = _blank(leaf, new)
+                continue
+            is_short, is_early = self._lacks(leaf, value, new), self._lacks(leaf, value, ahead)
+            if is_short or is_early:
+                values[n] = _blank(leaf, foreseen.of(leaf))
+                if leaf.field.role is not Role.SCRATCH:
+                    corner = tuple(map(slice, map(min, leaf.shape(old), value.shape)))
+                    if leaf.field.used:
+                        corner = (slice(int(self._beside(leaf, leaf.field.used)[0])), *corner[1:])
+                    values[n][corner] = value[corner]
+                if not is_short:
+                    ahead = new  # one is enough
+        self._same = {}
+        self.values, self.least, self.known = values, foreseen.least(self.state_class), {}
+
+    def _beside(self, leaf: Leaf, name: str) -> AnyArray:
+        """The array of that name in the same tuple as a field."""
+        paths = [other.path for other in leaves(self.state_class)]
+        found: AnyArray = self.values[paths.index((*leaf.path[:-1], name))]
+        return found
+
+    def _arrays(self) -> Iterator[tuple[Leaf, AnyArray]]:
+        for leaf, value in zip(leaves(self.state_class), self.values, strict=True):
+            if leaf.field.role is not Role.SETTING and not leaf.field.count:
+                yield leaf, value
+
+    @staticmethod
+    def _lacks(leaf: Leaf, value: AnyArray, sizes: Sizes) -> bool:
+        return any(map(operator.lt, value.shape, leaf.shape(sizes)))
+
+
+class Foreseen(NamedTuple):
+    """Sizes to make room for: of arrays with one axis that grows, and of tables, where both do."""
+
+    rows: Sizes
+    tables: Sizes
+
+    def of(self, leaf: Leaf) -> Sizes:
+        """Those that concern a field."""
+        return self.tables if leaf.is_table else self.rows
+
+    def least(self, state_class: Any) -> Sizes:
+        """Those for which all arrays have room."""
+        return self.tables if any(leaf.is_table for leaf in leaves(state_class)) else self.rows
+
+
+def _blank(leaf: Leaf, sizes: Sizes) -> AnyArray:
+    shape, field = leaf.shape(sizes), leaf.field
+    return np.zeros(shape, field.dtype) if field.fill == 0 else np.full(shape, field.fill, field.dtype)
+
+
+class Plan(NamedTuple):
+    """How to show a state of some class."""
+
+    leads: list[int]
+    """By which of `sizes` each field is cut; −1: by none."""
+    sizes: list[Size]
+    tree: Any
+
+
+@cache
+def _plan(state_class: Any) -> Plan:
+    sizes: list[Size] = []
+    leads: list[int] = []
     for leaf in leaves(state_class):
-        field = leaf.field
-        if field.role is Role.SETTING:
-            values[leaf.name] = field.dtype.type(settings[leaf.path[-1]]).item()
+        lead = leaf.lead
+        if lead is not None and lead not in sizes:
+            sizes.append(lead)
+        leads.append(-1 if lead is None else sizes.index(lead))
+    return Plan(leads, sizes, _tree(state_class, leads, 0))
+
+
+def _tree(state_class: Any, leads: list[int], first: int) -> tuple[Any, list[Any], int, bool]:
+    """A class of tuples, the place or tree of each of its fields, where it ends, and whether it grows."""
+    fields: list[Any] = []
+    place, grows = first, False
+    for hint in get_type_hints(state_class).values():
+        if isinstance(hint, type) and issubclass(hint, tuple):
+            inner = _tree(hint, leads, place)
+            fields.append(inner)
+            place, grows = inner[2], grows or inner[3]
         else:
-            values[leaf.name] = _filled(leaf, sizes)
-    return assemble(state_class, values)
+            fields.append(place)
+            grows = grows or leads[place] >= 0
+            place += 1
+    return state_class, fields, place, grows
 
 
-def _filled(leaf: Leaf, sizes: Sizes) -> AnyArray:
-    if leaf.field.fill == 0:  # memory that nobody touches is not taken from the machine
-        return np.zeros(leaf.shape(sizes), leaf.field.dtype)
-    return np.full(leaf.shape(sizes), leaf.field.fill, leaf.field.dtype)
-
-
-def grow(state: Any, sizes: Sizes) -> Any:
-    """A state of the given, larger sizes: the old one in the leading corner of a fresh one."""
-    values: dict[str, Any] = {}
-    for leaf in leaves(_class(state)):
-        old, field = leaf.get(state), leaf.field
-        if field.role is Role.SETTING or field.count:
-            values[leaf.name] = old
-            continue
-        new = _filled(leaf, sizes)
-        if field.role is not Role.SCRATCH:
-            corner = [slice(0, min(pair)) for pair in zip(old.shape, new.shape, strict=True)]
-            if field.used:
-                corner[0] = slice(
-                    0, int(Leaf((*leaf.path[:-1], field.used), field, leaf.names).get(state)[0])
-                )
-            new[tuple(corner)] = old[tuple(corner)]
-        values[leaf.name] = new
-    return assemble(type(state), values)
+def _build(tree: Any, values: list[Any], same: dict[int, Any]) -> Any:
+    """Nested tuples of the values; those in which nothing grows are kept in `same`, by where they end."""
+    state_class, places, end, grows = tree
+    if not grows and end in same:
+        return same[end]
+    built = state_class(
+        *[values[place] if type(place) is int else _build(place, values, same) for place in places]
+    )
+    if not grows:
+        same[end] = built
+    return built
 
 
 def flatten(state: Any) -> dict[str, Any]:
     """The fields of a state by name, e.g. "local.A"."""
     return {leaf.name: leaf.get(state) for leaf in leaves(_class(state))}
-
-
-def assemble(state_class: Any, values: Mapping[str, Any]) -> Any:
-    """A state from its fields by name, e.g. "local.A"."""
-    tree: dict[str, Any] = {}
-    for leaf in leaves(state_class):
-        branch = tree
-        for key in leaf.path[:-1]:
-            branch = branch.setdefault(key, {})
-        branch[leaf.path[-1]] = values[leaf.name]
-    return _build(state_class, tree)
-
-
-def _build(state_class: Any, tree: Mapping[str, Any]) -> Any:
-    hints = get_type_hints(state_class)
-    return state_class(
-        **{
-            key: _build(hints[key], value) if isinstance(value, dict) else value
-            for key, value in tree.items()
-        }
-    )
 
 
 def problem(leaf: Leaf, array: AnyArray, sizes: Sizes) -> str:
@@ -284,7 +444,8 @@ def problem(leaf: Leaf, array: AnyArray, sizes: Sizes) -> str:
         return f"holds the byte {largest} as a truth value" if largest > 1 else ""
     low, below = leaf.field.low, leaf.below(sizes)
     if leaf.field.own:
-        array = np.where(array == -1 - np.arange(array.shape[-1]), 0, array)
+        rows = np.arange(len(array)).reshape(-1, *[1] * (array.ndim - 1))
+        array = np.where(array == -1 - rows, 0, array)
     least, greatest = array.min(), array.max()
     if array.dtype.kind == "f":
         if leaf.field.nan:

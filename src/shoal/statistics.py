@@ -62,10 +62,10 @@ def make_statistics(n: int, dim: int, ridge: float) -> Statistics:
 
 
 def start_rows(stats: Statistics, first: int, ridge: float) -> None:
-    """Make the rows from `first` on those of models that have seen nothing; b, θ̂ and pulls are 0 already."""
+    """Make rows from `first` on, which are 0, those of models that have seen nothing."""
     dim = stats.b.shape[1]
-    stats.A[first:] = ridge * np.eye(dim)
-    stats.A_inv[first:] = np.eye(dim) / ridge
+    np.einsum("nii->ni", stats.A)[first:] = ridge
+    np.einsum("nii->ni", stats.A_inv)[first:] = 1.0 / ridge
     stats.logdet_A[first:] = dim * math.log(ridge)
     stats.traces[first:] = dim * ridge, dim / ridge
 

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.contracts.test_policies import OWN, D, grow, make, play
+from tests.contracts.test_policies import D, grow, make, play
 
 import shoal
+from shoal.policies.registry import _BUILT_IN
 
 INTEGERS = (-1, -2, 7, 2**31, 2**40, -(2**40), 2**62, 2**63 - 1, -(2**63))
 FLOATS = (np.nan, np.inf, -np.inf, -1.0, 0.0, 1e-300, 1e30, 1e300, -1e308)
@@ -197,7 +198,7 @@ def main(seed: int, scale: int, names: list[str]) -> None:
     counts, failures = {"refused": 0, "accepted": 0}, []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "hostile"
-        for name in names or OWN:
+        for name in names or [kind.name for kind in _BUILT_IN]:
             content, header, arrays = saved(name)
             path.write_bytes(content)
             use(shoal.load_policy(path))  # compiled now: from here on, slow is wrong

@@ -17,7 +17,7 @@ from shoal.policies import base
 def test_the_check_counts_what_the_state_takes(
     name: str, n_agents: int, dim: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = OWN[name] | ({"labels": np.arange(n_agents) % 40} if name == "oracle" else {})
+    own: dict[str, Any] = {"labels": np.arange(n_agents) % 40} if name == "oracle" else {}
     checked: list[float] = []
     refuse = base.Policy._refuse
 
@@ -26,9 +26,10 @@ def test_the_check_counts_what_the_state_takes(
         refuse(self, needed, *more)
 
     monkeypatch.setattr(base.Policy, "_refuse", note)
-    policy = shoal.make_policy(name, n_agents, dim, alpha=0.5, **own)
-    arrays = [value for value in fields.flatten(policy.state).values() if isinstance(value, np.ndarray)]
-    assert checked == [sum(value.nbytes for value in arrays)] == [policy.nbytes]
+    policy = shoal.make_policy(name, n_agents, dim, **{"alpha": 0.5, **OWN.get(name, {}), **own})
+    sizes = policy._sizes(n_agents)
+    arrays = [leaf.used(policy.state, sizes) for leaf in fields.leaves(policy.State)]
+    assert checked == [sum(getattr(value, "nbytes", 0) for value in arrays)] == [policy.nbytes]
 
 
 def test_labels_far_apart_take_no_more_than_labels_close_by() -> None:

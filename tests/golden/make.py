@@ -11,18 +11,16 @@ from typing import Any
 import numpy as np
 
 import shoal
+from shoal.policies.registry import _BUILT_IN
 
 PATH = Path(__file__).with_name("traces.json")
-POLICIES: dict[str, dict[str, Any]] = {
-    "independent": {},
-    "oracle": {"labels": "true"},
-    "dynucb": {"n_clusters": 3},
+OWN: dict[str, dict[str, Any]] = {
     "club": {"gamma": 0.3},
     "sclub": {"gamma": 0.4},
     "cmlb": {"gamma": 0.5, "exploration_rounds": 300},
-    "bass": {"delta": 0.1},
-    "cluster_mixture": {},
 }
+"""Where something else than what is typical of a policy makes it decide more."""
+CLASSES: dict[str, Any] = {kind.name: kind for kind in _BUILT_IN}
 
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -34,9 +32,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 def golden(name: str) -> dict[str, Any]:
     """A digest of the choices and cuts of one policy, with the figures a reader can compare."""
     environment = shoal.SyntheticClusters(20, 6, 3, 1.3, seed=11)
-    policy_name, chosen = VARIANTS[name] if name in VARIANTS else (name, POLICIES[name])
-    own = {key: environment.labels if value == "true" else value for key, value in chosen.items()}
-    policy = shoal.make_policy(policy_name, 20, 6, alpha=0.4, epsilon=0.02, seed=11, **own)
+    kind, chosen = VARIANTS.get(name, (name, OWN.get(name, {})))
+    own = CLASSES[kind].typical(environment) | chosen
+    policy = shoal.make_policy(kind, 20, 6, alpha=0.4, epsilon=0.02, seed=11, **own)
     trace = shoal.simulate(policy, environment, horizon=4000, seed=11, points=20)
     decisions = [trace.agents, trace.choices, trace.edges, trace.communication]
     if trace.separation_time is not None:
@@ -51,4 +49,4 @@ def golden(name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    PATH.write_text(json.dumps({name: golden(name) for name in (*POLICIES, *VARIANTS)}, indent=2) + "\n")
+    PATH.write_text(json.dumps({name: golden(name) for name in (*CLASSES, *VARIANTS)}, indent=2) + "\n")

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from shoal.kernels.bits import FULL, WORD, set_bit
 from shoal.kernels.compiled import allocating, compiled
 from shoal.types import Booleans, Integers, Vector
 
@@ -59,33 +60,40 @@ def confidence_width(pulls: int) -> float:
 
 
 @allocating
-def component_labels(connected: Booleans, labels: Integers) -> None:
-    """Label every node with the lowest node of its connected component."""
-    n = connected.shape[0]
+def component_labels(apart: Integers, labels: Integers) -> None:
+    """Give every node the lowest node of its component; `apart` are the sets of nodes not joined to each."""
+    n = labels.shape[0]
     labels[:] = -1
     stack = np.empty(n, dtype=np.int64)
+    seen = np.zeros((n + WORD - 1) // WORD, dtype=np.int64)  # a set, too: most nodes find nobody new
     for start in range(n):
         if labels[start] < 0:
             labels[start] = start
+            set_bit(seen, start)
             stack[0] = start
             depth = 1
             while depth > 0:
                 depth -= 1
                 node = stack[depth]
-                for other in range(n):
-                    if connected[node, other] and labels[other] < 0:
-                        labels[other] = start  # when pushed, so that no node is pushed twice
-                        stack[depth] = other
-                        depth += 1
+                for w in range(seen.shape[0]):
+                    missing = apart[node, w] | seen[w]
+                    if missing == FULL:
+                        continue
+                    for other in range(w * WORD, min((w + 1) * WORD, n)):
+                        if not (missing >> (other % WORD)) & 1:
+                            labels[other] = start
+                            set_bit(seen, other)
+                            stack[depth] = other
+                            depth += 1
 
 
 @compiled
-def share_a_neighbor(connected: Booleans, i: int, j: int) -> bool:
-    """Whether some other node is joined to both i and j."""
-    row_i = connected[i]
-    row_j = connected[j]
-    shared = False
-    # No early exit: a loop without branches can be vectorised.
-    for k in range(row_i.shape[0]):
-        shared |= row_i[k] and row_j[k] and k != i and k != j
-    return shared
+def share_a_neighbor(apart: Integers, n: int, i: int, j: int) -> bool:
+    """Whether some other of n nodes is joined to both i and j; `apart` as in `component_labels`."""
+    for w in range((n + WORD - 1) // WORD):
+        missing = apart[i, w] | apart[j, w]
+        if missing != FULL:
+            for k in range(w * WORD, min((w + 1) * WORD, n)):
+                if k not in (i, j) and not (missing >> (k % WORD)) & 1:
+                    return True
+    return False

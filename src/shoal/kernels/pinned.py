@@ -20,6 +20,7 @@ from numba.extending import intrinsic, models, overload, register_model, typeof_
 from numba.np import arrayobj
 
 from shoal.kernels.compiled import config
+from shoal.types import AnyArray
 
 typeof: Any = numba.typeof
 types: Any = numba.types
@@ -34,22 +35,40 @@ class Pinned:
 
     __slots__ = ("_numba_type_", "address", "state", "words")
 
-    def __init__(self, state: Any, kind: Any) -> None:
+    def __init__(self, state: Any, kind: "PinnedType") -> None:
         self.state = state  # a reference to each array: none is freed while its address is in use
         self.words = np.array(list(_words(state)), dtype=np.int64)
         self.address = self.words.ctypes.data
-        self._numba_type_ = PinnedType(kind)
+        self._numba_type_ = kind
+
+    def stretched(self, state: Any, places: list[AnyArray], lengths: list[int]) -> "Pinned":
+        """Pin a state whose arrays stand where those of this one do, and of which some are longer.
+
+        `places[k]` are the places, among `words`, of the lengths that are now `lengths[k]`.
+        """
+        other = Pinned.__new__(Pinned)
+        other.state, other.words, other._numba_type_ = state, self.words.copy(), self._numba_type_
+        for place, length in zip(places, lengths, strict=True):
+            other.words[place] = length
+        other.address = other.words.ctypes.data
+        return other
 
     def __reduce__(self) -> tuple[Any, ...]:
         return pin, (self.state,)  # the arrays of a copy are elsewhere: describe them anew
 
 
-def pin(state: Any) -> Any:
-    """Pin a state, or return it as it is: without compilation, or with a field of a kind not known here."""
+def pin(state: Any, like: Any = None) -> Any:
+    """Pin a state, or return it as it is: without compilation, or with a field of a kind not known here.
+
+    `like` is what this function made of a state whose arrays were of the same types, if there was one: to
+    find out the types takes longer than all the rest.
+    """
     if config.DISABLE_JIT:
         return state
+    if isinstance(like, Pinned) and type(like.state) is type(state):
+        return Pinned(state, like._numba_type_)
     kind = typeof(state)
-    return Pinned(state, kind) if _is_plain(kind) else state
+    return Pinned(state, PinnedType(kind)) if _is_plain(kind) else state
 
 
 def unpin(pinned: Any) -> Any:
@@ -147,8 +166,29 @@ def _words(value: Any) -> Iterator[int]:
         for field in value:
             yield from _words(field)
     elif isinstance(value, np.ndarray):
-        yield from (value.ctypes.data, value.itemsize, *value.shape, *value.strides)
+        yield value.__array_interface__["data"][0]  # quicker than value.ctypes.data
+        yield value.itemsize
+        yield from value.shape
+        yield from value.strides
     elif isinstance(value, float):
         yield int(np.float64(value).view(np.int64))  # its bits
     else:
         yield int(value)
+
+
+def places_of_lengths(state: Any) -> list[int]:
+    """Where in `words` the length of each field of a state stands, in order; −1 where it has none."""
+    places, position = [], 0
+    for value in _flat(state):
+        is_array = isinstance(value, np.ndarray) and value.ndim > 0
+        places.append(position + 2 if is_array else -1)
+        position += 2 + 2 * value.ndim if isinstance(value, np.ndarray) else 1
+    return places
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, tuple):
+        for field in value:
+            yield from _flat(field)
+    else:
+        yield value

@@ -401,8 +401,11 @@ def _next(
 
 @compiled
 def excess_at(theta: Vector, A: Matrix, points: Matrix, offsets: Matrix, out: Vector) -> None:
-    """Write `‖p−θ‖²_A` of every column p of `points` (d, n) into `out`; `offsets` (d, n) is scratch."""
-    d, n = points.shape
+    """Write `‖p−θ‖²_A` of the first n columns p of `points` into `out` (n,); `offsets` (d, n) is scratch.
+
+    Here and below matrices may have more columns than that.
+    """
+    d, n = points.shape[0], out.shape[0]
     for m in range(d):
         center = theta[m]
         for j in range(n):
@@ -422,7 +425,7 @@ def excess_at(theta: Vector, A: Matrix, points: Matrix, offsets: Matrix, out: Ve
 @compiled
 def add_rounding(A: Matrix, offsets: Matrix, out: Vector) -> None:
     """Add to each form `vᵀ A v`, v a column of `offsets` (d, n), what rounding may have taken from it."""
-    d, n = offsets.shape
+    d, n = offsets.shape[0], out.shape[0]
     scale = 16.0 * d * EPS * trace(A)
     for row in range(d):
         for j in range(n):
@@ -435,7 +438,7 @@ def forms_of(offsets: Matrix, designs: Matrix, inner: Vector, out: Vector) -> No
 
     Column j of `designs` (d(d+1)/2, n) is the lower triangle of the j-th A, row by row.
     """
-    d, n = offsets.shape
+    d, n = offsets.shape[0], out.shape[0]
     out[:] = 0.0
     position = 0
     for row in range(d):
@@ -466,7 +469,7 @@ def excess_grows(
     It is the regularised squared error of p minus the least one, so it grows by `(y − x·p)² − shrink`, where
     `shrink = (y − x·θ̂)² / (1 + xᵀ A⁻¹ x)`, θ̂ and A before the sample, is the growth of the least one.
     """
-    d, n = points.shape
+    d, n = points.shape[0], excess.shape[0]
     for j in range(n):
         fitted[j] = 0.0
     for m in range(d):

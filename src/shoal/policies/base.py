@@ -20,12 +20,12 @@ from numpy.typing import ArrayLike
 from shoal import fields, validation
 from shoal.kernels.bits import WORD
 from shoal.kernels.graphs import count_edges
-from shoal.kernels.pinned import pin
+from shoal.kernels.pinned import Pinned, pin, places_of_lengths
 from shoal.kernels.random import random_state
 from shoal.policies import files
 from shoal.policies.files import PolicyFileError
 from shoal.policies.locking import give_lock
-from shoal.policies.parameters import Parameters, check, signature
+from shoal.policies.parameters import Parameters, check, described, signature
 from shoal.policies.steps import (
     BADLY_SCALED,
     NOT_BEGUN,
@@ -38,30 +38,23 @@ from shoal.policies.steps import (
 )
 from shoal.statistics import amend_row, forget_row, lacks, problem, start_rows
 from shoal.styles import LineStyle
-from shoal.types import Booleans, Integers, Vector
+from shoal.types import AnyArray, Booleans, Integers, Vector
 
 FLOAT64 = np.dtype(np.float64)
-_OWN = ("lock", "_pinned")
+MANY = 256
+"""Agents from which on a new policy has room for more."""
+SPARE = 32
+"""Newcomers that tables have room for at least."""
+AMPLE = 2**15
+"""Agents for whom there is room, in all other arrays, when a policy has grown once."""
+_OWN = ("lock", "_pinned", "_room")
 """Attributes that a copy of a policy makes anew."""
 
 
 class Policy(ABC):
     """Base class of the policies of the paper. Subclasses provide a state and the hooks below.
 
-    Parameters
-    ----------
-    n_agents, dim : int
-        Number of agents, which may be 0 and grow, and dimension of the arms.
-    **parameters
-        Those of the class's `Parameters`; of every policy:
-    alpha : float
-        Width of the confidence bonus, at least 0.
-    ridge : float
-        Regularisation λ of every agent's design matrix.
-    epsilon : float
-        Probability of playing a uniformly drawn arm instead.
-    seed : int or None
-        Seed of the policy's own randomness (exploration, random starts).
+    `Policy(n_agents, dim, **parameters)`; the parameters are those of the class's `Parameters`.
     """
 
     name: ClassVar[str]
@@ -76,9 +69,13 @@ class Policy(ABC):
     State: ClassVar[type]
     """A NamedTuple with fields `common` and `local`, every field declared (see `shoal.fields`)."""
     state: Any
+    _room: fields.Room
+    """The state's arrays, with room for newcomers."""
     _parameters: Any
     _pinned: tuple[Any, Any] = None, None
     """A state and what `pin` made of it."""
+    _places: list[AnyArray] | None = None
+    """Where lengths that grow stand in what is pinned."""
     _warned: bool = False
     """Whether a warning of badly scaled arms has been given."""
     _changing: str = ""
@@ -89,6 +86,8 @@ class Policy(ABC):
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         cls.__signature__ = signature(cls.Parameters)  # type: ignore[attr-defined]
+        if "__doc__" in vars(cls) and cls.__doc__:
+            cls.__doc__ = described(cls.Parameters, cls.__doc__)
 
     def __init__(self, n_agents: int, dim: int, **parameters: Any) -> None:
         self._configure(dim, parameters)
@@ -99,6 +98,11 @@ class Policy(ABC):
         give_lock(self)
         self._dim = validation.positive_int("dim", dim)
         self._parameters = check(self.Parameters, type(self).__name__, parameters)
+
+    @classmethod
+    def typical(cls, world: Any) -> dict[str, Any]:
+        """Parameters, beside alpha and seed, to try the policy with in an environment: published ones."""
+        return {}
 
     # Hooks
 
@@ -117,10 +121,6 @@ class Policy(ABC):
     def _state_class(self, n_agents: int) -> Any:
         """The class of the state of so many agents."""
         return self.State
-
-    def _grown(self, sizes: fields.Sizes) -> Any:
-        """A copy of the state with more agents, whom `_join` will initialise."""
-        return fields.grow(self.state, sizes)
 
     def _settings(self) -> dict[str, Any]:
         """The numbers that the state declares as settings: by default, parameters of the same name."""
@@ -190,10 +190,47 @@ class Policy(ABC):
         """The state of so many agents that have seen nothing."""
         sizes = self._sizes(n_agents)
         self._check_memory(sizes)
-        state: Any = fields.make(self._state_class(n_agents), sizes, self._settings())
+        self._room = self._make_room(n_agents)
+        state = self._room.show(sizes)
         state.common.rng[:] = random_state(self._parameters.seed)
         self._start_newcomers(state, 0)
         return state
+
+    def _make_room(self, n_agents: int) -> fields.Room:
+        """Arrays for so many agents: no longer than that where they are few and quickly copied."""
+        exact = self._sizes(n_agents)
+        foreseen = self._foreseen(n_agents) if n_agents >= MANY else fields.Foreseen(exact, exact)
+        try:
+            return fields.Room(self._state_class(n_agents), foreseen, self._settings())
+        except MemoryError:  # a machine that promises no memory beyond what it has
+            exactly = fields.Foreseen(exact, exact)
+            return fields.Room(self._state_class(n_agents), exactly, self._settings())
+
+    def _foreseen(self, n_agents: int) -> fields.Foreseen:
+        """Sizes to make room for when arrays are made for so many agents.
+
+        Memory that is not touched costs nothing, so there may be much of it, unless the machine could not
+        hold it. The columns of tables are paid for with every row.
+        """
+        tables = self._tables_ahead(n_agents)
+        arrays = [leaf for leaf in fields.leaves(self._state_class(n_agents)) if not leaf.is_table]
+        many, available = max(16 * n_agents, AMPLE), 0.5 * _physical_memory()
+        while many > n_agents:
+            ample = self._sizes_ahead(many, n_agents)
+            if sum(leaf.nbytes(ample) for leaf in arrays) <= available:
+                return fields.Foreseen(ample, tables)
+            many //= 2
+        return fields.Foreseen(self._sizes(n_agents), self._sizes(n_agents))
+
+    def _tables_ahead(self, n_agents: int) -> dict[str, int]:
+        """Sizes to make room for in tables: half as many agents more, if they fit into memory."""
+        sizes = self._sizes_ahead(n_agents + n_agents // 2 + SPARE, n_agents)
+        needed = fields.nbytes(self._state_class(n_agents), sizes)
+        return sizes if needed <= _physical_memory() else self._sizes(n_agents)
+
+    def _sizes_ahead(self, n_agents: int, present: int) -> dict[str, int]:
+        """The sizes of `n_agents`, kept in the same way as those of the `present` ones."""
+        return self._sizes(n_agents)
 
     def _start_newcomers(self, state: Any, first: int) -> None:
         start_rows(state.local, first, state.common.ridge)
@@ -207,6 +244,8 @@ class Policy(ABC):
         if not (_is_plain(arms) and arms.ndim == 2 and arms.shape[1] == self._dim and arms.shape[0] > 0):
             arms = validation.matrix("arms", arms, columns=self._dim).copy()
         with self.lock:
+            if self._changing:
+                self._refuse_if_changing()
             choice = choose_checked(self._pinned_state(), agent, arms)
         if choice < 0:
             validation.matrix("arms", arms, columns=self._dim)
@@ -224,6 +263,8 @@ class Policy(ABC):
         except (TypeError, ValueError, OverflowError):
             raise ValueError(f"reward must be a number, got {validation.show(reward)}") from None
         with self.lock:
+            if self._changing:
+                self._refuse_if_changing()
             self.reserve(1)
             answer = update_checked(self._pinned_state(), agent, x, reward, bool(begun))
         if answer == REFUSED:
@@ -276,7 +317,13 @@ class Policy(ABC):
     def _pinned_state(self) -> Any:
         """The state as the compiled online calls take it; made anew when the state was replaced."""
         if self._pinned[0] is not self.state:
-            self._pinned = self.state, pin(self.state)
+            self._pin(self.state)
+        return self._pinned[1]
+
+    def _pin(self, state: Any) -> Any:
+        """A state as compiled functions that take a pinned one want it."""
+        if self._pinned[0] is not state:
+            self._pinned = state, pin(state, self._pinned[1])
         return self._pinned[1]
 
     # Copies: arrays are never shared, nor is the lock
@@ -291,6 +338,7 @@ class Policy(ABC):
     def __setstate__(self, content: dict[str, Any]) -> None:
         vars(self).update(content)
         give_lock(self)
+        self._room = fields.Room.of(self.state)
 
     # Inspection
 
@@ -337,9 +385,9 @@ class Policy(ABC):
     @property
     def nbytes(self) -> int:
         """Memory of the state, in bytes."""
-        return sum(
-            value.nbytes for value in fields.flatten(self.state).values() if isinstance(value, np.ndarray)
-        )
+        sizes = self._sizes(self.n_agents)
+        logs = [leaf.get(self.state) for leaf in fields.leaves(_kind(self.state)) if leaf.field.count]
+        return fields.nbytes(_kind(self.state), sizes) + sum(int(log.nbytes) for log in logs)
 
     def neighbors(self, agent: int) -> Integers:
         """Ids of the agents whose samples `agent` uses, itself included (𝒩_i)."""
@@ -391,7 +439,7 @@ class Policy(ABC):
         self._amend("correct", agent, x, new - old, removes=False, reconsider=reconsider)
 
     def retract(self, agent: int, x: ArrayLike, reward: float, *, reconsider: bool = False) -> None:
-        """Take back a sample of `agent`: arm `x`, shape (d,), that gave `reward`; else like `correct`."""
+        """Take back a sample of `agent`: arm `x` that gave `reward`; otherwise like `correct`."""
         x = validation.vector("x", x, self._dim)
         reward = validation.number("reward", reward, low=-validation.LARGEST, high=validation.LARGEST)
         self._amend("retract", agent, x, -reward, removes=True, reconsider=reconsider)
@@ -424,13 +472,38 @@ class Policy(ABC):
         n = validation.positive_int("n", n)
         with self._change("add_agents"):
             first = self.n_agents
-            sizes = self._sizes(first + n)
-            self._check_memory(sizes)
-            state = self._grown(sizes)
-            self._start_newcomers(state, first)
+            room = self._room
+            try:
+                state = self._stretch(first, first + n)
+                self._start_newcomers(state, first)
+            except BaseException:  # the arrays of the state are still those of the old room
+                self._room = room
+                raise
+            self._pin(state)  # lets go of the old arrays
             self.state = state
-            self._pinned = None, None  # let go of the old arrays
         return np.arange(first, first + n)
+
+    def _stretch(self, first: int, n_agents: int) -> Any:
+        """The state with rows for newcomers, yet to be initialised; the present one stays as it is."""
+        sizes, ahead = self._sizes(n_agents), self._sizes_ahead(n_agents + n_agents // 16, n_agents)
+        room, (pinned_state, pinned) = self._room, self._pinned
+        kind = self._state_class(n_agents)
+        if kind is not room.state_class:
+            self._check_memory(sizes)
+            self._room, self._places = self._make_room(n_agents), None
+            self._room.take_over(room, self._sizes(first))
+            return self._room.show(sizes)
+        if not room.is_enough(ahead):
+            self._check_memory(sizes)
+            self._room = copy.copy(room)
+            self._room.enlarge(self._sizes(first), sizes, self._foreseen(n_agents), ahead=ahead)
+            return self._room.show(sizes)
+        state = room.show(sizes)
+        if isinstance(pinned, Pinned) and pinned_state is self.state:
+            if self._places is None:
+                self._places = room.by_length(places_of_lengths(state))
+            self._pinned = state, pinned.stretched(state, self._places, room.lengths(sizes))
+        return state
 
     def remove_agent(self, agent: int, *, withdraw: bool = False) -> None:
         """End the edges of `agent`; its id is never used again.
@@ -486,9 +559,9 @@ class Policy(ABC):
                 "dim": self.dim,
                 "parameters": {key: files.to_json(value) for key, value in self.parameters.items()},
             }
-            leaves = fields.leaves(_kind(self.state))
+            sizes, leaves = self._sizes(self.n_agents), fields.leaves(_kind(self.state))
             kept = [leaf for leaf in leaves if leaf.field.role is fields.Role.KEPT]
-            content = files.pack(header, {leaf.name: leaf.used(self.state) for leaf in kept})
+            content = files.pack(header, {leaf.name: leaf.used(self.state, sizes) for leaf in kept})
         files.write_atomically(Path(path), content)
 
     @classmethod
@@ -508,8 +581,7 @@ class Policy(ABC):
             kind = policy._state_class(contents.n_agents)
             arrays = files.check_arrays(path, kind, contents.arrays, sizes, strict=contents.strict)
             policy._check_memory(sizes)
-            policy.state = fields.make(kind, sizes, policy._settings())
-            policy.state = fields.assemble(kind, fields.flatten(policy.state) | arrays)
+            policy._fill(arrays, sizes)
             if trouble := policy._problem(policy.state):
                 raise PolicyFileError(f"{path}: {trouble}")
             policy._derive(policy.state)
@@ -518,6 +590,17 @@ class Policy(ABC):
         except Exception as error:  # parameters of a wrong type, sizes beyond this machine
             raise PolicyFileError(f"{path} does not hold a {cls.name!r} policy: {error}") from error
         return policy
+
+    def _fill(self, arrays: Mapping[str, Any], sizes: fields.Sizes) -> None:
+        """Make a state that holds these arrays."""
+        self._room = self._make_room(sizes["agents"])
+        leaves = fields.leaves(self._room.state_class)
+        logs = {leaf.name for leaf in leaves if leaf.field.count}
+        self._room.replace({name: arrays[name] for name in logs})
+        self.state = self._room.show(sizes)
+        for leaf in leaves:
+            if leaf.name in arrays and leaf.name not in logs:
+                leaf.used(self.state, sizes)[...] = arrays[leaf.name]
 
     def _check_memory(self, sizes: fields.Sizes) -> None:
         """Refuse, before anything is allocated, what this machine cannot hold."""

@@ -4,19 +4,28 @@ The graph starts complete. An edge goes when two local estimates are farther apa
 widths allow; the connected components are the clusters.
 """
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from msgspec import Meta
 
-from shoal.fields import AGENTS, derived, kept, rows, scratch, setting
-from shoal.kernels.compiled import allocating
+from shoal.fields import AGENTS, BLOCKS, derived, kept, rows, scratch, setting
+from shoal.kernels.bits import has_bit, members, set_bit
+from shoal.kernels.compiled import allocating, inlined
 from shoal.kernels.graphs import component_labels, confidence_width, distance, share_a_neighbor
-from shoal.policies.base import Policy
 from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
+from shoal.policies.cuts import (
+    Cuts,
+    CuttingPolicy,
+    isolate,
+    note,
+    part_newcomers,
+    problem_of_sets,
+    rejoin,
+)
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
-from shoal.statistics import Statistics
+from shoal.statistics import Statistics, forget_row
 from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Matrix, Vector
 from shoal.validation import LARGEST
@@ -32,8 +41,8 @@ class CLUBState(NamedTuple):
     labels: Annotated[Integers, derived(AGENTS)]
     sizes: Annotated[Integers, derived(AGENTS)]  # active members
     members: Annotated[Booleans, scratch(AGENTS)]
-    connected: Annotated[Booleans, kept(AGENTS, AGENTS)]  # False on the diagonal
-    separation_time: Annotated[Integers, kept(AGENTS, AGENTS, low=-1, below=2.0**62, fill=-1)]
+    apart: Annotated[Integers, kept(AGENTS, BLOCKS)]  # sets: whom an agent has no edge to
+    cuts: Cuts
     widths: Annotated[Vector, derived(AGENTS)]  # F(T_i)
 
 
@@ -43,13 +52,8 @@ class CLUBParameters(Parameters, frozen=True, kw_only=True):
     gamma: Annotated[float, Meta(ge=0.0, le=LARGEST, description="Scale of the threshold.")]
 
 
-class CLUB(ClusteredPolicy):
+class CLUB(CuttingPolicy, ClusteredPolicy):
     """Cuts (i, j) when `‖θ̂_i − θ̂_j‖ > γ (F(T_i) + F(T_j))`; pools connected components.
-
-    Parameters
-    ----------
-    gamma : float
-        Scale of the threshold.
 
     Notes
     -----
@@ -63,31 +67,18 @@ class CLUB(ClusteredPolicy):
     Parameters = CLUBParameters
     State = CLUBState
 
-    @property
-    def separation_time(self) -> Integers:
-        """Round in which each edge was cut, −1 if it never was, shape (N, N); a copy."""
-        return np.array(self.state.separation_time)
-
-    @property
-    def cuts(self) -> Integers:
-        """The cut edges, shape (n, 3): the two agents, and the round."""
-        times = np.triu(self.state.separation_time, 1)
-        i, j = np.nonzero(times > 0)
-        return np.column_stack([i, j, times[i, j]])
-
-    def count_edges(self, labels: Integers | None = None) -> tuple[int, int]:
-        """Number of edges, and of those that join agents with the same label (0, 1, …)."""
-        return Policy.count_edges(self, labels)  # the graph, not its components
+    @classmethod
+    def typical(cls, world: Any) -> dict[str, Any]:
+        return {"gamma": getattr(world, "gap", 1.0) / 4}
 
     def _edges(self) -> Booleans:
-        return np.array(self.state.connected)
+        return ~members(self.state.apart, self.n_agents)
 
     def _withdraw(self, agent: int) -> None:
-        state = self.state
-        state.connected[agent] = state.connected[:, agent] = False
-        state.separation_time[agent] = state.separation_time[:, agent] = -1
-        state.widths[agent] = 1.0
-        relabel(state)
+        isolate(self.state.apart, agent)
+        self._forget_cuts_of(agent, np.ones(self.n_agents, dtype=np.bool_))
+        self.state.widths[agent] = 1.0
+        relabel(self.state)
 
     def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
         super()._amended(agent, x, change, removes)
@@ -96,43 +87,37 @@ class CLUB(ClusteredPolicy):
     def _reconsider(self, agent: int) -> None:
         state, theta = self.state, self.state.local.theta_hat
         allowed = state.gamma * (state.widths[agent] + state.widths)
-        far = [distance(theta[agent], estimate) for estimate in theta] > allowed
-        joined = ~far & ~state.common.withdrawn
-        joined[agent] = False
-        newly = far & state.connected[agent]
-        state.connected[agent] = state.connected[:, agent] = joined
-        for times in (state.separation_time[agent], state.separation_time[:, agent]):
-            times[newly] = self.rounds
-            times[joined] = -1
+        far = np.array([distance(theta[agent], other) for other in theta]) > allowed
+        was, known = members(state.apart[agent], self.n_agents), ~state.common.withdrawn
+        for other in np.flatnonzero(far & ~was & known).tolist():
+            part(state, agent, other, self.rounds)
+        rejoin(state.apart, agent, was & ~far & known)
+        self._forget_cuts_of(agent, was & ~far & known)
         relabel(state)
 
     def _join(self, state: CLUBState, first: int) -> None:
         super()._join(state, first)
-        meets = ~state.common.withdrawn  # newcomers meet everyone who has left samples
-        state.connected[first:] = meets
-        state.connected[:, first:] = meets[:, None]
-        state.connected.flat[:: len(meets) + 1] = False
+        part_newcomers(state.apart, state.common.withdrawn, first)
         state.widths[first:] = 1.0
-        relabel(state)
+        if len(state.labels) == first:
+            return
+        # Newcomers have edges to everyone with samples: all of these are one component, as they mostly were.
+        lowest = int(np.argmin(state.common.withdrawn))
+        state.labels[first:] = lowest
+        if np.array_equal(state.labels == lowest, ~state.common.withdrawn):
+            state.sizes[lowest] += len(state.labels) - first
+        else:
+            relabel(state)
 
     def _derive(self, state: CLUBState) -> None:
-        component_labels(state.connected, state.labels)
+        component_labels(state.apart, state.labels)
         super()._derive(state)
         for agent, pulls in enumerate(state.local.pulls.tolist()):
             state.widths[agent] = confidence_width(pulls)
 
     def _problem(self, state: CLUBState) -> str:
-        times, connected = state.separation_time, state.connected
-        if not (np.array_equal(times, times.T) and np.array_equal(connected, connected.T)):
-            return "connected and separation_time are not symmetric"
-        if (
-            connected.diagonal().any()
-            or (connected & (times >= 0)).any()
-            or connected[state.common.withdrawn].any()
-        ):
-            return "connected holds an edge to oneself, one that was cut, or one of a withdrawn agent"
-        component_labels(connected, state.labels)
-        return super()._problem(state)
+        component_labels(state.apart, state.labels)
+        return super()._problem(state) or problem_of_sets(state.apart, state.cuts)
 
 
 @step("select", CLUBState)
@@ -148,20 +133,24 @@ def observe(state: CLUBState, agent: int, x: Vector, reward: float, t: int) -> N
 
 @step("revise", CLUBState)
 def revise(state: CLUBState, agent: int, t: int) -> None:
-    connected = state.connected
-    theta = state.local.theta_hat
+    theta, n = state.local.theta_hat, state.labels.shape[0]
     may_split = False
-    for other in range(connected.shape[0]):
-        if connected[agent, other]:
+    for other in range(n):
+        if other != agent and not has_bit(state.apart[agent], other):
             allowed = state.gamma * (state.widths[agent] + state.widths[other])
             if distance(theta[agent], theta[other]) > allowed:
-                connected[agent, other] = False
-                connected[other, agent] = False
-                state.separation_time[agent, other] = t
-                state.separation_time[other, agent] = t
-                may_split = may_split or not share_a_neighbor(connected, agent, other)
+                part(state, agent, other, t)
+                may_split = may_split or not share_a_neighbor(state.apart, n, agent, other)
     if may_split:
         relabel(state)
+
+
+@inlined
+def part(state: CLUBState, agent: int, other: int, t: int) -> None:
+    """Cut an edge, and write it down."""
+    note(state.cuts, agent, other, t)
+    set_bit(state.apart[agent], other)
+    set_bit(state.apart[other], agent)
 
 
 @allocating
@@ -169,11 +158,13 @@ def relabel(state: CLUBState) -> None:
     """Make the connected components the clusters, and sum the statistics of those that changed."""
     n = state.labels.shape[0]
     old = state.labels.copy()
-    component_labels(state.connected, state.labels)
+    component_labels(state.apart, state.labels)
     sizes = np.zeros(n, dtype=np.int64)
+    is_used = np.zeros(n, dtype=np.bool_)
     changed = np.zeros(n, dtype=np.bool_)
     for i in range(n):
         sizes[state.labels[i]] += state.common.active[i]
+        is_used[state.labels[i]] = True
         if old[i] != state.labels[i]:
             changed[old[i]] = True
             changed[state.labels[i]] = True
@@ -181,5 +172,7 @@ def relabel(state: CLUBState) -> None:
         state.sizes[i] = sizes[i]
         changed[state.labels[i]] = changed[state.labels[i]] or state.common.withdrawn[i]
     for c in range(n):
-        if changed[c]:
+        if changed[c] and is_used[c]:
             pool_cluster(state, c)
+        elif changed[c]:
+            forget_row(state.pool, c, state.common.ridge)

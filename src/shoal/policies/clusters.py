@@ -39,9 +39,9 @@ LOSSY = 1e4
 """Sums that were once so many times larger than what a subtraction leaves are summed anew."""
 
 
-KINDS = Size("kinds")
+KINDS = Size("kinds", grows=False)
 """Kinds of members that there are: 2 where agents may change."""
-GRID = Size("grid")
+GRID = Size("grid", grows=False)
 """Scatters to choose from; one where it is given."""
 SOFT = Size("soft")
 """Agents where what they lend may differ from what they have, else 0."""
@@ -67,13 +67,13 @@ class Model(NamedTuple):
 class Members(NamedTuple):
     """A row for each agent and, where agents may change, another for its ghost."""
 
-    raw: Annotated[Tensor, kept(KINDS, SOFT, PACKED)]  # packed Σ x xᵀ and b, where not lent as they are
-    lent: Annotated[Tensor, kept(KINDS, AGENTS, PACKED)]  # what of them is lent
-    form: Annotated[Matrix, derived(KINDS, AGENTS)]  # bᵀA⁻¹b of that
-    logdet: Annotated[Matrix, derived(KINDS, AGENTS)]  # log det A of that
-    labels: Annotated[Integers, kept(KINDS, AGENTS, low=0, below=CLUSTERS, own=True)]  # −1 − row: in none
-    lent_at: Annotated[Integers, kept(KINDS, AGENTS, low=0, below=GRID)]  # scatter that `lent` is for
-    heeded: Annotated[Integers, kept(KINDS, AGENTS, **COUNT)]  # alarms of its cluster that it has heeded
+    raw: Annotated[Tensor, kept(SOFT, KINDS, PACKED)]  # packed Σ x xᵀ and b, where not lent as they are
+    lent: Annotated[Tensor, kept(AGENTS, KINDS, PACKED)]  # what of them is lent
+    form: Annotated[Matrix, derived(AGENTS, KINDS)]  # bᵀA⁻¹b of that
+    logdet: Annotated[Matrix, derived(AGENTS, KINDS)]  # log det A of that
+    labels: Annotated[Integers, kept(AGENTS, KINDS, low=0, below=CLUSTERS, own=True)]  # −1 − row: in none
+    lent_at: Annotated[Integers, kept(AGENTS, KINDS, low=0, below=GRID)]  # scatter that `lent` is for
+    heeded: Annotated[Integers, kept(AGENTS, KINDS, **COUNT)]  # alarms of its cluster that it has heeded
 
 
 class Clusters(NamedTuple):
@@ -83,7 +83,7 @@ class Clusters(NamedTuple):
     form: Annotated[Vector, kept(CLUSTERS, low=0.0)]  # bᵀA⁻¹b
     logdet: Annotated[Vector, kept(CLUSTERS)]  # log det A
     outdated: Annotated[Integers, kept(CLUSTERS, low=0, below=2)]  # 1 while the two above lack a sample
-    sizes: Annotated[Integers, derived(KINDS, CLUSTERS)]  # members; of the agents, active ones
+    sizes: Annotated[Integers, derived(CLUSTERS, KINDS)]  # members; of the agents, active ones
     removed: Annotated[Integers, derived(CLUSTERS)]  # agents that were removed, but not withdrawn
     peak: Annotated[Vector, kept(CLUSTERS, low=0.0)]  # largest entry of the sums since they were last summed
     changes: Annotated[Integers, kept(CLUSTERS, **COUNT)]  # changes since then
@@ -130,17 +130,17 @@ class Pool(NamedTuple):
 @inlined
 def count_members(clusters: Clusters, cluster: int) -> int:
     """Agents and ghosts of a cluster."""
-    count = clusters.sizes[0, cluster]
-    if clusters.sizes.shape[0] > 1:
-        count += clusters.sizes[1, cluster]
+    count = clusters.sizes[cluster, 0]
+    if clusters.sizes.shape[1] > 1:
+        count += clusters.sizes[cluster, 1]
     return int(count)
 
 
 @inlined
 def raw_of(pool: Pool, member: int) -> Vector:
     """Packed sums of a member's own samples; a view. Without scatter they are lent as they are."""
-    kind, i = divmod(member, pool.members.labels.shape[1])
-    found: Vector = pool.members.raw[kind, i] if pool.model.softens else pool.members.lent[kind, i]
+    kind, i = divmod(member, pool.members.labels.shape[0])
+    found: Vector = pool.members.raw[i, kind] if pool.model.softens else pool.members.lent[i, kind]
     return found
 
 
@@ -148,14 +148,14 @@ def raw_of(pool: Pool, member: int) -> Vector:
 def lend(pool: Pool, member: int) -> None:
     """Compute what a member lends, and its evidence, from its own samples; clusters are the caller's."""
     model, members, work = pool.model, pool.members, pool.scratch
-    kind, i = divmod(member, members.labels.shape[1])
-    lent, L, y = members.lent[kind, i], work.L[0], work.y[0]
+    kind, i = divmod(member, members.labels.shape[0])
+    lent, L, y = members.lent[i, kind], work.L[0], work.y[0]
     if model.softens:
-        soften_packed(members.raw[kind, i], 0.0, model.grid[model.position[0]], lent, L, y, work.inverse)
+        soften_packed(members.raw[i, kind], 0.0, model.grid[model.position[0]], lent, L, y, work.inverse)
     terms = factor_packed(lent, model.ridge, L, y)
-    members.form[kind, i] = terms[0]
-    members.logdet[kind, i] = terms[1]
-    members.lent_at[kind, i] = model.position[0]
+    members.form[i, kind] = terms[0]
+    members.logdet[i, kind] = terms[1]
+    members.lent_at[i, kind] = model.position[0]
 
 
 @compiled
@@ -186,9 +186,9 @@ def weigh(pool: Pool, member: int, samples: int) -> int:
     that. `samples` is how many it has.
     """
     model, members, clusters, work = pool.model, pool.members, pool.clusters, pool.scratch
-    kind, i = divmod(member, members.labels.shape[1])
-    own, count, lent = members.labels[kind, i], clusters.n_used[0], members.lent[kind, i]
-    form, logdet, ridge = members.form[kind, i], members.logdet[kind, i], model.ridge
+    kind, i = divmod(member, members.labels.shape[0])
+    own, count, lent = members.labels[i, kind], clusters.n_used[0], members.lent[i, kind]
+    form, logdet, ridge = members.form[i, kind], members.logdet[i, kind], model.ridge
     precision = 0.5 * model.noise[1] / model.noise[0]
     prior = work.y.shape[1] * math.log(ridge)
     for n in range(count):
@@ -233,7 +233,7 @@ def log_evidence(pool: Pool, raw: Vector, scatter: float, agent: int) -> float:
     The clusters are as they stand, the agent's own without it.
     """
     model, clusters, work, ridge = pool.model, pool.clusters, pool.scratch, pool.model.ridge
-    own, count = pool.members.labels[AGENT, agent], clusters.n_used[0]
+    own, count = pool.members.labels[agent, AGENT], clusters.n_used[0]
     precision = 0.5 * model.noise[1] / model.noise[0]
     prior = work.y.shape[1] * math.log(ridge)
     data, L, y = work.data, work.L[0], work.y[0]
@@ -264,8 +264,8 @@ def log_evidence(pool: Pool, raw: Vector, scatter: float, agent: int) -> float:
 @inlined
 def take_out(pool: Pool, member: int, cluster: int) -> None:
     """Leave a cluster's sums without the member's in `scratch.rest`; subtract where that loses little."""
-    clusters, rest, n = pool.clusters, pool.scratch.rest, pool.members.labels.shape[1]
-    lent = pool.members.lent[member // n, member % n]
+    clusters, rest, n = pool.clusters, pool.scratch.rest, pool.members.labels.shape[0]
+    lent = pool.members.lent[member % n, member // n]
     for m in range(rest.shape[0]):
         rest[m] = clusters.sums[cluster, m] - lent[m]
     if is_lossy(pool, cluster, rest):
@@ -276,11 +276,11 @@ def take_out(pool: Pool, member: int, cluster: int) -> None:
 def sum_lent(members: Members, cluster: int, left_out: int, out: Vector) -> None:
     """Sum what the members of a cluster, but one, lend."""
     out[:] = 0.0
-    kinds, n = members.labels.shape
+    n, kinds = members.labels.shape
     for kind in range(kinds):
         for i in range(n):
-            if members.labels[kind, i] == cluster and kind * n + i != left_out:
-                add_row(1.0, members.lent[kind, i], out)
+            if members.labels[i, kind] == cluster and kind * n + i != left_out:
+                add_row(1.0, members.lent[i, kind], out)
 
 
 @inlined
@@ -293,8 +293,8 @@ def is_lossy(pool: Pool, cluster: int, left: Vector) -> bool:
 @compiled
 def add_lent(members: Members, clusters: Clusters, member: int, sign: float) -> None:
     """Add what a member lends to its cluster's sums, or take it off."""
-    kind, i = divmod(member, members.labels.shape[1])
-    cluster, lent = members.labels[kind, i], members.lent[kind, i]
+    kind, i = divmod(member, members.labels.shape[0])
+    cluster, lent = members.labels[i, kind], members.lent[i, kind]
     add_row(sign, lent, clusters.sums[cluster])
     note_change(clusters, cluster)
     if is_in_fresh(clusters, cluster, member):
@@ -320,13 +320,13 @@ def is_in_fresh(clusters: Clusters, cluster: int, member: int) -> bool:
 def move(pool: Pool, pending: Pending, member: int, drawn: int) -> None:
     """Put a member into the cluster at position `drawn` of those in use, or into a new one, after `weigh`."""
     members, clusters, work = pool.members, pool.clusters, pool.scratch
-    kind, i = divmod(member, members.labels.shape[1])
-    own = members.labels[kind, i]
+    kind, i = divmod(member, members.labels.shape[0])
+    own = members.labels[i, kind]
     is_new = drawn == clusters.n_used[0]
     cluster = -1 if is_new else clusters.used[drawn]
     if own >= 0 and cluster != own:
         if is_in_fresh(clusters, own, member):
-            add_row(-1.0, members.lent[kind, i], clusters.fresh)
+            add_row(-1.0, members.lent[i, kind], clusters.fresh)
         leave(members, clusters, pending, member)
         if count_members(clusters, own) == 0:
             dissolve(members, clusters, own)
@@ -351,10 +351,10 @@ def move(pool: Pool, pending: Pending, member: int, drawn: int) -> None:
 @compiled
 def leave(members: Members, clusters: Clusters, pending: Pending, member: int) -> None:
     """Let a member be in no cluster; the sums are the caller's."""
-    kind, i = divmod(member, members.labels.shape[1])
-    own = members.labels[kind, i]
-    clusters.sizes[kind, own] -= 1
-    members.labels[kind, i] = -1 - i
+    kind, i = divmod(member, members.labels.shape[0])
+    own = members.labels[i, kind]
+    clusters.sizes[own, kind] -= 1
+    members.labels[i, kind] = -1 - i
     if kind == AGENT:
         wait_in(clusters, pending, i, own, -1)
         wait_in(clusters, pending, i, -1, 1)
@@ -363,13 +363,13 @@ def leave(members: Members, clusters: Clusters, pending: Pending, member: int) -
 @compiled
 def join(members: Members, clusters: Clusters, pending: Pending, member: int, cluster: int) -> None:
     """Let a member that is in no cluster be in this one."""
-    kind, i = divmod(member, members.labels.shape[1])
+    kind, i = divmod(member, members.labels.shape[0])
     if kind == AGENT:
         wait_in(clusters, pending, i, -1, -1)
         wait_in(clusters, pending, i, cluster, 1)
-    clusters.sizes[kind, cluster] += 1
-    members.labels[kind, i] = cluster
-    members.heeded[kind, i] = clusters.alarms[cluster]  # those of before are not about it
+    clusters.sizes[cluster, kind] += 1
+    members.labels[i, kind] = cluster
+    members.heeded[i, kind] = clusters.alarms[cluster]  # those of before are not about it
     add_lent(members, clusters, member, 1.0)
 
 
@@ -387,7 +387,7 @@ def wait_in(clusters: Clusters, pending: Pending, agent: int, cluster: int, sign
 @inlined
 def wait_for(pool: Pool, agent: int, x: Vector, sign: int) -> None:
     """Count one pending pull of an agent in its cluster, or no longer."""
-    clusters, row = pool.clusters, 1 + max(pool.members.labels[AGENT, agent], -1)
+    clusters, row = pool.clusters, 1 + max(pool.members.labels[agent, AGENT], -1)
     clusters.waiting[row] += sign
     add_square(clusters.pending[row], x, float(sign))
     if clusters.waiting[row] == 0:
@@ -397,7 +397,7 @@ def wait_for(pool: Pool, agent: int, x: Vector, sign: int) -> None:
 @compiled
 def repair(pool: Pool, cluster: int) -> None:
     """Sum a cluster anew if rounding may have piled up in its sums."""
-    clusters, n = pool.clusters, pool.members.labels.shape[1]
+    clusters, n = pool.clusters, pool.members.labels.shape[0]
     if is_lossy(pool, cluster, clusters.sums[cluster]):
         sum_anew(pool, cluster)
     elif clusters.changes[cluster] >= max(RESUM_AFTER, n) and clusters.resummed[0] < 0:
@@ -413,15 +413,15 @@ def resum(pool: Pool) -> None:
 
     At once for as many agents as that costs nothing; with more, a round need not wait for all of them.
     """
-    members, clusters, n = pool.members, pool.clusters, pool.members.labels.shape[1]
+    members, clusters, n = pool.members, pool.clusters, pool.members.labels.shape[0]
     cluster, first = clusters.resummed[0], clusters.resummed[1]
     last = n
-    if clusters.sizes.shape[0] > 1 and (clusters.sizes[GHOST, cluster] > 0 or first > n):
+    if clusters.sizes.shape[1] > 1 and (clusters.sizes[cluster, GHOST] > 0 or first > n):
         last = 2 * n
     stop = min(first + RESUM_STEP, last)
     for position in range(first, stop):
-        if members.labels[position // n, position % n] == cluster:
-            add_row(1.0, members.lent[position // n, position % n], clusters.fresh)
+        if members.labels[position % n, position // n] == cluster:
+            add_row(1.0, members.lent[position % n, position // n], clusters.fresh)
     clusters.resummed[1] = stop
     if stop == last:
         for m in range(clusters.fresh.shape[0]):
@@ -465,9 +465,9 @@ def open_cluster(clusters: Clusters) -> int:
 def dissolve(members: Members, clusters: Clusters, cluster: int) -> None:
     """Free the row of a cluster that has no member left, with what removed agents left in it."""
     if clusters.removed[cluster] > 0:
-        for j in range(members.labels.shape[1]):
-            if members.labels[AGENT, j] == cluster:
-                members.labels[AGENT, j] = -1 - j
+        for j in range(members.labels.shape[0]):
+            if members.labels[j, AGENT] == cluster:
+                members.labels[j, AGENT] = -1 - j
     clusters.sums[cluster] = 0.0
     clusters.scale[cluster] = 0.0
     clusters.peak[cluster] = 0.0

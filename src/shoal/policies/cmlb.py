@@ -4,14 +4,14 @@ For the first rounds every agent learns alone. Then agents whose estimates are c
 that are too small are thrown together, and from then on each cluster learns as one.
 """
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from msgspec import Meta
 
 from shoal.fields import AGENTS, derived, kept, rows, scratch, setting
 from shoal.kernels.compiled import allocating, inlined
-from shoal.kernels.graphs import component_labels, distance
+from shoal.kernels.graphs import distance
 from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
@@ -54,15 +54,6 @@ class CMLBParameters(Parameters, frozen=True, kw_only=True):
 class CMLB(ClusteredPolicy):
     """Independent learning for `exploration_rounds` rounds, then one clustering by `‖θ̂_i − θ̂_j‖ < γ`.
 
-    Parameters
-    ----------
-    gamma : float
-        Distance below which two agents are joined.
-    exploration_rounds : int
-        Rounds of independent learning T_e.
-    min_cluster_fraction : float
-        Components with fewer than this share of all agents are merged into one.
-
     Notes
     -----
     Departs from its source: when no two agents are close, every agent stays alone (docs/algorithms.md).
@@ -74,6 +65,10 @@ class CMLB(ClusteredPolicy):
     in_paper = True
     Parameters = CMLBParameters
     State = CMLBState
+
+    @classmethod
+    def typical(cls, world: Any) -> dict[str, Any]:
+        return {"gamma": getattr(world, "gap", 1.0) / 4}
 
     def _reconsider(self, agent: int) -> None:
         """Join the cluster of the nearest agent, if that is closer than γ; else be alone."""
@@ -118,20 +113,29 @@ def revise(state: CMLBState, agent: int, t: int) -> None:
 @allocating
 def form_clusters(state: CMLBState) -> None:
     """The one clustering: components of the closeness graph, the small ones merged."""
-    n = state.labels.shape[0]
-    active = state.common.active
-    close = np.zeros((n, n), dtype=np.bool_)
+    n, theta, active = state.labels.shape[0], state.local.theta_hat, state.common.active
+    labels = np.full(n, -1, dtype=np.int64)
+    stack = np.empty(n, dtype=np.int64)
     any_close = False
-    for i in range(n):
-        for j in range(i):
-            near = distance(state.local.theta_hat[i], state.local.theta_hat[j]) < state.gamma
-            if near and active[i] and active[j]:
-                close[i, j] = True
-                close[j, i] = True
-                any_close = True
+    for start in range(n):
+        if labels[start] < 0:
+            labels[start] = start
+            stack[0] = start
+            depth = 1
+            while depth > 0:  # everyone close to a member belongs to the component
+                depth -= 1
+                node = stack[depth]
+                for other in range(start + 1, n):
+                    can_join = labels[other] < 0 and active[node] and active[other]
+                    if can_join and distance(theta[node], theta[other]) < state.gamma:
+                        labels[other] = start
+                        stack[depth] = other
+                        depth += 1
+                        any_close = True
     if not any_close:
         return
-    component_labels(close, state.labels)
+    for i in range(n):
+        state.labels[i] = labels[i]
     _count(state)
     smallest = state.min_cluster_fraction * np.sum(active)
     home = -1  # where the members of small components go: the lowest of them

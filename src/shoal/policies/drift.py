@@ -170,9 +170,9 @@ def find_change(pool: Pool, drift: Drift, agent: int, pulls: int) -> int:
 @compiled
 def forget(pool: Pool, drift: Drift, pending: Pending, local: Statistics, agent: int, recent: int) -> None:
     """Let an agent keep only its last samples; what was before becomes its ghost, in the same cluster."""
-    members, clusters, own = pool.members, pool.clusters, pool.members.labels[AGENT, agent]
-    ghost = members.labels.shape[1] + agent
-    if members.labels[GHOST, agent] >= 0:
+    members, clusters, own = pool.members, pool.clusters, pool.members.labels[agent, AGENT]
+    ghost = members.labels.shape[0] + agent
+    if members.labels[agent, GHOST] >= 0:
         lay(pool, pending, agent)
     add_lent(members, clusters, agent, -1.0)
     before = raw_of(pool, ghost)
@@ -209,8 +209,8 @@ def rebuild(pool: Pool, drift: Drift, local: Statistics, agent: int) -> None:
 @compiled
 def lay(pool: Pool, pending: Pending, agent: int) -> None:
     """Let the ghost of an agent go."""
-    members, clusters, cluster = pool.members, pool.clusters, pool.members.labels[GHOST, agent]
-    ghost = members.labels.shape[1] + agent
+    members, clusters, cluster = pool.members, pool.clusters, pool.members.labels[agent, GHOST]
+    ghost = members.labels.shape[0] + agent
     take_out(pool, ghost, cluster)
     add_lent(members, clusters, ghost, -1.0)
     leave(members, clusters, pending, ghost)
@@ -232,7 +232,7 @@ def improbability(pool: Pool, agent: int, x: Vector, reward: float) -> float:
         pool.model,
         pool.clusters,
         pool.scratch,
-        pool.members.labels[AGENT, agent],
+        pool.members.labels[agent, AGENT],
     )
     kappa, precision = model.grid[model.position[0]], 0.5 * model.noise[1] / model.noise[0]
     L, y, z = work.L[0], work.y[0], work.y[1]
@@ -252,8 +252,8 @@ def improbability(pool: Pool, agent: int, x: Vector, reward: float) -> float:
 @inlined
 def note_latest(pool: Pool, agent: int, x: Vector, reward: float) -> None:
     """Add a sample to its cluster's latest; older ones fade, the sooner the fewer agents there are."""
-    cluster = pool.members.labels[AGENT, agent]
-    recent, size = pool.clusters.recent[cluster], pool.clusters.sizes[AGENT, cluster]
+    cluster = pool.members.labels[agent, AGENT]
+    recent, size = pool.clusters.recent[cluster], pool.clusters.sizes[cluster, AGENT]
     fading = 1.0 - 1.0 / (WINDOW * max(size, 1))
     for m in range(recent.shape[0]):
         recent[m] *= fading
@@ -264,17 +264,17 @@ def note_latest(pool: Pool, agent: int, x: Vector, reward: float) -> None:
 def tend(pool: Pool, drift: Drift, pending: Pending, local: Statistics, member: int) -> None:
     """Bring what a member lends up to date with its cluster's alarms and with the scatter."""
     members, clusters = pool.members, pool.clusters
-    kind, i = divmod(member, members.labels.shape[1])
-    cluster = members.labels[kind, i]
+    kind, i = divmod(member, members.labels.shape[0])
+    cluster = members.labels[i, kind]
     if cluster < 0:
         return
-    is_alarmed = members.heeded[kind, i] != clusters.alarms[cluster]
+    is_alarmed = members.heeded[i, kind] != clusters.alarms[cluster]
     if is_alarmed and kind == GHOST:
         lay(pool, pending, i)  # what it knew of the cluster is no longer so
-    elif is_alarmed or members.lent_at[kind, i] != pool.model.position[0]:
+    elif is_alarmed or members.lent_at[i, kind] != pool.model.position[0]:
         add_lent(members, clusters, member, -1.0)
         if is_alarmed:
-            members.heeded[kind, i] = clusters.alarms[cluster]
+            members.heeded[i, kind] = clusters.alarms[cluster]
             for m in range(drift.past.shape[1]):
                 drift.past[i, m] *= KEPT
             local.pulls[i] = drift.held[i] + (local.pulls[i] - drift.held[i]) // 2

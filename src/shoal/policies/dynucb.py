@@ -4,7 +4,7 @@ Every agent belongs to one of M clusters, drawn at random at first. After each o
 moves to the cluster whose estimate is nearest to its own.
 """
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from msgspec import Meta
@@ -39,11 +39,6 @@ class DynUCBParameters(Parameters, frozen=True, kw_only=True):
 class DynUCB(ClusteredPolicy):
     """Agents move to the nearest of `n_clusters` clusters: `argmin_c ‖θ̂_i − θ̂_c‖`.
 
-    Parameters
-    ----------
-    n_clusters : int
-        Number of clusters M.
-
     Notes
     -----
     Departs from its source in nothing we know of; what was unclear there is settled in docs/algorithms.md.
@@ -55,6 +50,11 @@ class DynUCB(ClusteredPolicy):
     in_paper = True
     Parameters = DynUCBParameters
     State = DynUCBState
+    _drawn: Integers = np.zeros(0, dtype=np.int64)
+
+    @classmethod
+    def typical(cls, world: Any) -> dict[str, Any]:
+        return {"n_clusters": len(np.unique(world.labels))}
 
     def _sizes(self, n_agents: int) -> dict[str, int]:
         return {**super()._sizes(n_agents), "clusters": self._parameters.n_clusters}
@@ -62,11 +62,15 @@ class DynUCB(ClusteredPolicy):
     def _join(self, state: DynUCBState, first: int) -> None:
         if first == 0:
             start_rows(state.pool, 0, state.common.ridge)
-        drawn = np.random.default_rng(self._parameters.seed).integers(
-            len(state.sizes), size=len(state.labels)
-        )
-        state.labels[first:] = drawn[first:]
-        self._derive(state)
+        state.labels[first:] = self._draws(len(state.labels))[first : len(state.labels)]
+        np.add.at(state.sizes, state.labels[first:], 1)
+
+    def _draws(self, n_agents: int) -> Integers:
+        """The first clusters of so many agents: the same for each, however many there are."""
+        if len(self._drawn) < n_agents:
+            rng, n_clusters = np.random.default_rng(self._parameters.seed), self._parameters.n_clusters
+            self._drawn = rng.integers(n_clusters, size=2 * n_agents)
+        return self._drawn
 
 
 @step("select", DynUCBState)

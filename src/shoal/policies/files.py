@@ -19,10 +19,11 @@ from numpy.lib import format as npy
 
 from shoal import fields
 from shoal.atomic import write_whole
+from shoal.kernels.bits import WORD, as_set
 from shoal.statistics import Statistics, make_statistics
 from shoal.types import AnyArray
 
-FORMAT = 6
+FORMAT = 7
 """Version of the files that are written."""
 MOST_ARRAYS = 1000
 HEADER = "header"
@@ -234,12 +235,30 @@ def _add_total(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
         arrays["total"] = np.stack([total, np.zeros_like(total)])
 
 
+def _order_by_agent(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
+    """Formats before 7 kept tables of all pairs for CLUB, and a mixture's agents apart from their ghosts."""
+    if header["policy"] == "cluster_mixture":
+        for name in ("raw", "lent", "labels", "lent_at", "heeded"):
+            arrays[f"pool.members.{name}"] = arrays[f"pool.members.{name}"].swapaxes(0, 1).copy()
+    if header["policy"] == "club":
+        connected, times = arrays.pop("connected"), arrays.pop("separation_time")
+        first, second = np.nonzero(np.triu(times, 1) > 0)
+        order = np.argsort(times[first, second], kind="stable")
+        arrays["cuts.pairs"] = np.column_stack([first, second])[order].astype(np.int32)
+        arrays["cuts.rounds"] = times[first, second][order]
+        arrays["cuts.used"] = np.array([len(order)])
+        itself = np.eye(len(connected), dtype=np.bool_)
+        blocks = -(-len(connected) // WORD)
+        arrays["apart"] = np.array([as_set(row) for row in ~connected & ~itself]).reshape(-1, blocks)
+
+
 MIGRATIONS: dict[int, Callable[[dict[str, Any], dict[str, AnyArray]], None]] = {
     1: _add_param_norm,
     2: _add_tails,
     3: _clear_left_clusters,
     4: _add_pool,
     5: _add_total,
+    6: _order_by_agent,
 }
 """From each format to the next, in place. What is no longer saved is left out without further ado."""
 

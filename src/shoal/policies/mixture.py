@@ -109,7 +109,7 @@ class MixtureState(NamedTuple):
     @property
     def labels(self) -> Integers:
         """(N,) cluster of each agent; −1 − agent while it has none."""
-        return np.asarray(self.pool.members.labels[AGENT])
+        return np.asarray(self.pool.members.labels[:, AGENT])
 
 
 class MixtureParameters(Parameters, frozen=True, kw_only=True):
@@ -179,26 +179,6 @@ class ClusterMixture(ClusteredPolicy):
     each of its pulls an agent's cluster is drawn from π. What is exact for `scatter=0, drift=False,
     ridge_bonus=0` is in docs/algorithms.md refined by the parameters of these names.
 
-    Parameters
-    ----------
-    spread : float
-        η, how much not knowing the cluster makes an agent explore; at least 0.
-    concentration : float
-        c, the weight of a cluster of its own, beside the number of members of the others; positive.
-    redraws : int
-        Other agents, drawn at random, whose cluster is drawn again after each pull; at least 0.
-    noise_scale : float or None
-        Scale of the noise; None: estimated from the agents' prediction errors.
-    scatter : float or None
-        κ, the variance of members' parameters around their cluster's, in units of the noise's: 0, or from
-        1e-6 to 1e6; None: learned.
-    drift : bool
-        Whether agents and clusters may change: an agent whose latest samples do not fit those before forgets
-        these, and a cluster that moves lets its members' older samples count less.
-    ridge_bonus : float
-        Standard deviations of a parameter's entries that the ridge may hide in directions never pulled, and
-        that are explored; 0 for none.
-
     Examples
     --------
     >>> import numpy as np, shoal
@@ -254,8 +234,8 @@ class ClusterMixture(ClusteredPolicy):
 
     def _join(self, state: MixtureState, first: int) -> None:
         model, members, clusters, _ = state.pool
-        members.logdet[:, first:] = self.dim * math.log(state.common.ridge)
-        members.labels[:, first:] = -1 - np.arange(first, members.labels.shape[1])
+        members.logdet[first:] = self.dim * math.log(state.common.ridge)
+        members.labels[first:] = -1 - np.arange(first, len(members.labels))[:, None]
         model.grid[:] = self._grid()
         clusters.resummed[0] = -1  # whose turn was over is said in numbers that ghosts no longer have
         if state.upkeep[1] > 0:
@@ -279,18 +259,19 @@ class ClusterMixture(ClusteredPolicy):
         model, members, clusters, work = state.pool
         model.grid[:] = self._grid()
         labels, there = members.labels, members.labels >= 0
-        removed = labels[AGENT][~state.common.active & there[AGENT]]
+        removed = labels[~state.common.active & there[:, AGENT], AGENT]
         clusters.removed[:] = np.bincount(removed, minlength=len(clusters.removed))
-        there[AGENT] &= state.common.active
-        for kind in range(len(labels)):
-            clusters.sizes[kind] = np.bincount(labels[kind][there[kind]], minlength=len(clusters.removed))
-        used = np.flatnonzero(clusters.sizes.sum(axis=0))
+        there[:, AGENT] &= state.common.active
+        for kind in range(labels.shape[1]):
+            found = labels[there[:, kind], kind]
+            clusters.sizes[:, kind] = np.bincount(found, minlength=len(clusters.removed))
+        used = np.flatnonzero(clusters.sizes.sum(axis=1))
         clusters.used[: len(used)], clusters.n_used[0] = used, len(used)
         members.logdet[:] = self.dim * math.log(model.ridge)
-        for kind, i in np.argwhere((labels >= 0) | (np.arange(len(labels))[:, None] == AGENT)).tolist():
+        for i, kind in np.argwhere((labels >= 0) | (np.arange(labels.shape[1]) == AGENT)).tolist():
             if kind == GHOST or state.local.pulls[i] > 0:
-                terms = factor_packed(members.lent[kind, i], model.ridge, work.L[0], work.y[0])
-                members.form[kind, i], members.logdet[kind, i] = terms
+                terms = factor_packed(members.lent[i, kind], model.ridge, work.L[0], work.y[0])
+                members.form[i, kind], members.logdet[i, kind] = terms
         for cluster in used[clusters.outdated[used] == 0].tolist():
             evaluate(clusters, work, model.ridge, cluster)
 
@@ -299,7 +280,8 @@ class ClusterMixture(ClusteredPolicy):
             return trouble
         model, members, clusters, _ = state.pool
         labels, noise, pending = members.labels, model.noise.copy(), state.common.pending
-        alive = set(labels[AGENT][self._counted(state)]) | set(labels[GHOST:][labels[GHOST:] >= 0])
+        ghosts = labels[:, GHOST:]
+        alive = set(labels[self._counted(state), AGENT]) | set(ghosts[ghosts >= 0])
         if set(labels[labels >= 0]) - alive:
             return "a cluster has no active member"
         if not -1 <= clusters.resummed[0] < len(clusters.sums):
@@ -310,10 +292,10 @@ class ClusterMixture(ClusteredPolicy):
         if (np.abs(clusters.sums - summed) > 1e-6 * (size + clusters.peak[:, None])).any():
             return "clusters.sums is not the sum over the members of each cluster"
         waiting = np.zeros_like(clusters.waiting)
-        np.add.at(waiting, 1 + np.maximum(labels[AGENT], -1), pending.counts)
+        np.add.at(waiting, 1 + np.maximum(labels[:, AGENT], -1), pending.counts)
         if not np.array_equal(waiting, clusters.waiting):
             return "pool.clusters.waiting does not count the pending pulls of each cluster's agents"
-        own = members.raw[AGENT] if model.softens else members.lent[AGENT]
+        own = members.raw[:, AGENT] if model.softens else members.lent[:, AGENT]
         if trouble := packed_problem(own, state.local, state.common.ridge):
             return trouble
         self._forget_noise(state)
@@ -387,11 +369,11 @@ class ClusterMixture(ClusteredPolicy):
 
     def _end_edges(self, agent: int) -> None:
         _, members, clusters, _ = self.state.pool
-        cluster = members.labels[AGENT, agent]
+        cluster = members.labels[agent, AGENT]
         if cluster >= 0:
-            clusters.sizes[AGENT, cluster] -= 1
+            clusters.sizes[cluster, AGENT] -= 1
             clusters.removed[cluster] += 1
-            if clusters.sizes[:, cluster].sum() == 0:
+            if clusters.sizes[cluster].sum() == 0:
                 dissolve(members, clusters, cluster)
 
     def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
@@ -431,17 +413,17 @@ class ClusterMixture(ClusteredPolicy):
     def _withdraw(self, agent: int) -> None:
         state, (model, members, clusters, _) = self.state, self.state.pool
         if self._parameters.drift:
-            if members.labels[GHOST, agent] >= 0:
+            if members.labels[agent, GHOST] >= 0:
                 lay(state.pool, state.common.pending, agent)
             for values in (state.drift.ring, state.drift.past, state.drift.held):
                 values[agent] = 0
-        if members.labels[AGENT, agent] >= 0:
-            clusters.removed[members.labels[AGENT, agent]] -= 1
-        members.lent[:, agent] = 0.0
+        if members.labels[agent, AGENT] >= 0:
+            clusters.removed[members.labels[agent, AGENT]] -= 1
+        members.lent[agent] = 0.0
         if model.softens:
-            members.raw[:, agent] = 0.0
-        members.form[:, agent], members.logdet[:, agent] = 0.0, self.dim * math.log(state.common.ridge)
-        members.labels[AGENT, agent] = -1 - agent
+            members.raw[agent] = 0.0
+        members.form[agent], members.logdet[agent] = 0.0, self.dim * math.log(state.common.ridge)
+        members.labels[agent, AGENT] = -1 - agent
         clusters.fresh[:], clusters.resummed[0] = 0.0, -1
         for cluster in clusters.used[: clusters.n_used[0]].tolist():  # it may have been in any of them
             sum_anew(state.pool, cluster)
@@ -459,8 +441,8 @@ class ClusterMixture(ClusteredPolicy):
         """Let clusters' latest samples be those that their agents keep one by one."""
         (_, members, clusters, _), drift = self.state.pool, self.state.drift
         clusters.recent[:], clusters.cusum[:] = 0.0, 0.0
-        for agent in np.flatnonzero(members.labels[AGENT] >= 0).tolist():
-            add_last(drift, agent, 0, int(drift.held[agent]), clusters.recent[members.labels[AGENT, agent]])
+        for agent in np.flatnonzero(members.labels[:, AGENT] >= 0).tolist():
+            add_last(drift, agent, 0, int(drift.held[agent]), clusters.recent[members.labels[agent, AGENT]])
 
 
 @step("select", MixtureState)
@@ -475,7 +457,7 @@ def select(state: MixtureState, agent: int, arms: Matrix, t: int) -> int:
 @step("observe", MixtureState)
 def observe(state: MixtureState, agent: int, x: Vector, reward: float, t: int) -> None:
     local, pool, members, clusters = state.local, state.pool, state.pool.members, state.pool.clusters
-    cluster, noise, work = members.labels[AGENT, agent], pool.model.noise, pool.scratch
+    cluster, noise, work = members.labels[agent, AGENT], pool.model.noise, pool.scratch
     if state.drift.held.shape[0] > 0:
         improbable = 0.5
         if cluster >= 0:
@@ -498,34 +480,34 @@ def observe(state: MixtureState, agent: int, x: Vector, reward: float, t: int) -
         noise[1] += 1.0
     position = pool.model.position[0]
     if pool.model.softens:
-        add_packed(members.raw[AGENT, agent], x, reward)
-    if pool.model.grid[position] > 0.0 or members.lent_at[AGENT, agent] != position:
+        add_packed(members.raw[agent, AGENT], x, reward)
+    if pool.model.grid[position] > 0.0 or members.lent_at[agent, AGENT] != position:
         if cluster >= 0:
             add_lent(members, clusters, agent, -1.0)
         lend(pool, agent)
         if cluster >= 0:
             add_lent(members, clusters, agent, 1.0)
     else:  # what is lent changes by the sample alone
-        lent = members.lent[AGENT, agent]
+        lent = members.lent[agent, AGENT]
         add_packed(lent, x, reward)
         terms = factor_packed(lent, pool.model.ridge, work.L[0], work.y[0])
-        members.form[AGENT, agent] = terms[0]
-        members.logdet[AGENT, agent] = terms[1]
+        members.form[agent, AGENT] = terms[0]
+        members.logdet[agent, AGENT] = terms[1]
         if cluster >= 0:
             add_packed(clusters.sums[cluster], x, reward)
             note_change(clusters, cluster)
             if is_in_fresh(clusters, cluster, agent):
                 add_packed(clusters.fresh, x, reward)
     if cluster >= 0:
-        state.common.cost[0] += clusters.sizes[AGENT, cluster] - 1
+        state.common.cost[0] += clusters.sizes[cluster, AGENT] - 1
 
 
 @step("revise", MixtureState)
 def revise(state: MixtureState, agent: int, t: int) -> None:
     pool, drift, pending, local = state.pool, state.drift, state.common.pending, state.local
     labels, rng, can_change = pool.members.labels, state.common.rng, drift.held.shape[0] > 0
-    n, pulls = labels.shape[1], local.pulls[agent]
-    if labels[AGENT, agent] >= 0:
+    n, pulls = labels.shape[0], local.pulls[agent]
+    if labels[agent, AGENT] >= 0:
         if state.votes.shape[0] > 0 and pulls % (VOTE_EVERY if pulls <= LATER else LATER_VOTES) == 0:
             vote(state, agent)
         if can_change and pulls % EVERY == 0 and is_noise_known(state):
@@ -542,17 +524,17 @@ def revise(state: MixtureState, agent: int, t: int) -> None:
                 who = integer_below(rng, n - 1)
                 who += who >= agent
             member = who
-            if n_drawn > 0 and (labels[AGENT, who] < 0 or not state.common.active[who]):
+            if n_drawn > 0 and (labels[who, AGENT] < 0 or not state.common.active[who]):
                 continue
         else:
             member = n + who
-            if n_drawn == 1 or not can_change or labels[GHOST, who] < 0:
+            if n_drawn == 1 or not can_change or labels[who, GHOST] < 0:
                 continue
         if can_change or pool.model.softens:
             tend(pool, drift, pending, local, member)
-            if is_ghost and labels[GHOST, who] < 0:
+            if is_ghost and labels[who, GHOST] < 0:
                 continue  # its cluster has moved, and it is no more
-        refresh(pool, labels[member // n, who])
+        refresh(pool, labels[who, member // n])
         count = weigh(pool, member, n)
         drawn, left = 0, uniform(rng)
         while drawn < count and not left < pool.scratch.chances[drawn]:
@@ -580,7 +562,7 @@ def vote(state: MixtureState, agent: int) -> None:
     refresh(pool, pool.members.labels.size)
     weigh(pool, agent, state.local.pulls[agent])
     for g in range(grid.shape[0]):
-        found = log_evidence(pool, pool.members.raw[AGENT, agent], grid[g], agent)
+        found = log_evidence(pool, pool.members.raw[agent, AGENT], grid[g], agent)
         state.tally[g] += found - state.votes[agent, g]
         state.votes[agent, g] = found
 
@@ -589,7 +571,7 @@ def vote(state: MixtureState, agent: int) -> None:
 def keep_up(state: MixtureState) -> None:
     """What has to be done now and then, a little of it in each round: no round waits for all of it."""
     pool, upkeep, position = state.pool, state.upkeep, state.pool.model.position
-    n, members = pool.members.labels.shape[1], pool.members.labels.size
+    n, members = pool.members.labels.shape[0], pool.members.labels.size
     upkeep[0] += 1
     if state.votes.shape[0] > 0 and upkeep[0] % n == 0:
         best, found = 0, -math.inf
@@ -652,7 +634,7 @@ def factor_components(state: MixtureState, agent: int, within: float) -> int:
     """
     pool, pending, model = state.pool, state.common.pending, state.pool.model
     clusters, work, kappa = pool.clusters, pool.scratch, model.grid[model.position[0]]
-    raw, own, ridge = raw_of(pool, agent), pool.members.labels[AGENT, agent], model.ridge
+    raw, own, ridge = raw_of(pool, agent), pool.members.labels[agent, AGENT], model.ridge
     count, found = weigh(pool, agent, state.local.pulls[agent]), 0
     for n in range(count + 1):
         if work.chances[n] < LEAST_SHARE:
@@ -699,7 +681,7 @@ def widen(pool: Pool, pending: Pending, agent: int, k: int, L: Matrix, y: Vector
 
     Pulls of those who have no cluster count by the probability of being together with them.
     """
-    model, clusters, work, own = pool.model, pool.clusters, pool.scratch, pool.members.labels[AGENT, agent]
+    model, clusters, work, own = pool.model, pool.clusters, pool.scratch, pool.members.labels[agent, AGENT]
     if clusters.waiting[0] + pending.counts[agent] + (clusters.waiting[1 + k] if k >= 0 else 0) == 0:
         return
     members, theta = 0, work.part

@@ -38,13 +38,7 @@ class OracleParameters(Parameters, frozen=True, kw_only=True):
 
 
 class Oracle(ClusteredPolicy):
-    """LinUCB with the samples of all agents of the same label pooled.
-
-    Parameters
-    ----------
-    labels : sequence of int, shape (n_agents,)
-        The true cluster of each agent, integers of at least 0.
-    """
+    """LinUCB with the samples of all agents of the same label pooled."""
 
     name = "oracle"
     label = "Oracle"
@@ -53,6 +47,10 @@ class Oracle(ClusteredPolicy):
 
     Parameters = OracleParameters
     State = OracleState
+
+    @classmethod
+    def typical(cls, world: Any) -> dict[str, Any]:
+        return {"labels": world.labels}
 
     def __init__(self, n_agents: int, dim: int, **parameters: Any) -> None:
         if "labels" in parameters:
@@ -83,6 +81,10 @@ class Oracle(ClusteredPolicy):
     def _sizes(self, n_agents: int) -> dict[str, int]:
         return {**super()._sizes(n_agents), "clusters": len(self._clusters)}
 
+    def _sizes_ahead(self, n_agents: int, present: int) -> dict[str, int]:
+        clusters = -(-len(self._clusters) * n_agents // max(present, 1))
+        return {**super()._sizes(n_agents), "clusters": clusters}
+
     def add_agents(self, n: int = 1, *, labels: Sequence[int] | Integers | None = None) -> Integers:
         """Add `n` agents with the given true labels and return their ids."""
         if labels is None:
@@ -100,7 +102,8 @@ class Oracle(ClusteredPolicy):
 
     def _join(self, state: OracleState, first: int) -> None:
         start_rows(state.pool, len(self.state.sizes) if first else 0, state.common.ridge)
-        self._derive(state)
+        state.labels[first:] = self._number(self._parameters.labels[first:])
+        np.add.at(state.sizes, state.labels[first:], 1)
 
     def _problem(self, state: OracleState) -> str:
         if len(self._parameters.labels) != len(state.labels):

@@ -7,6 +7,7 @@ and saved files may say, and the tables of docs and command line.
 """
 
 import inspect
+import textwrap
 import types
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -78,6 +79,51 @@ def check_one(field: FieldInfo, value: Any) -> Any:
             **{key: bound for key, bound in bounds.items() if bound is not None},
         )
     return value
+
+
+def described(kind: type[Parameters], docstring: str) -> str:
+    """A class's docstring with a section on its parameters, before its examples and notes."""
+    lines = ["    Parameters", "    ----------", "    n_agents, dim : int"]
+    lines += ["        Number of agents, which may be 0 and grow, and dimension of the arms."]
+    for field in fields(kind):
+        meta = _unwrap(field.type)[1]
+        shown = "" if field.required else f", default {field.default!r}"
+        lines += [f"    {field.name} : {_words(field.type)}{shown}"]
+        lines += (
+            textwrap.wrap(meta.description or "", 100, initial_indent=" " * 8, subsequent_indent=" " * 8)
+            if meta
+            else []
+        )
+    section = "\n".join(lines) + "\n"
+    for heading in ("    Examples\n", "    Notes\n"):
+        before, found, after = docstring.partition(heading)
+        if found:
+            return f"{before}{section}\n{found}{after}"
+    return f"{docstring.rstrip()}\n\n{section}    "
+
+
+def _words(kind: Any) -> str:
+    """A type with its bounds, in the words of a docstring."""
+    inner, meta = _unwrap(kind)
+    if get_origin(inner) is Literal:
+        return "{" + ", ".join(map(repr, get_args(inner))) + "}"
+    if get_origin(inner) in (Union, types.UnionType):
+        return " or ".join(
+            "None" if option is types.NoneType else _words(option) for option in get_args(inner)
+        )
+    return "sequence" if inner is Any else f"{inner.__name__}{_bounds(meta)}"
+
+
+def _bounds(meta: Meta | None) -> str:
+    """Bounds in words; those that only keep squares and quotients finite are left out."""
+    if meta is None:
+        return ""
+    low, high = meta.ge, meta.le
+    words = [f"> {meta.gt:g}"] if meta.gt is not None else []
+    words += ["> 0" if low == SMALLEST else f"≥ {low:g}"] if low is not None else []
+    words += [f"< {meta.lt:g}"] if meta.lt is not None else []
+    words += [f"≤ {high:g}"] if high is not None and high != LARGEST else []
+    return " " + " and ".join(words) if words else ""
 
 
 def signature(kind: type[Parameters]) -> inspect.Signature:

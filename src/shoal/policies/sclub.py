@@ -5,7 +5,7 @@ start splits off; two clusters all of whose agents were checked in this stage me
 are close.
 """
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from msgspec import Meta
@@ -49,11 +49,6 @@ class SCLUBParameters(Parameters, frozen=True, kw_only=True):
 class SCLUB(ClusteredPolicy):
     """Splits i from c when `‖θ̂_i − θ̃_c‖ > γ (F(T_i) + F(T̃_c))`; merges clusters within half that radius.
 
-    Parameters
-    ----------
-    gamma : float
-        Scale of the thresholds.
-
     Notes
     -----
     Departs from its source: no split on arrival frequencies (docs/algorithms.md).
@@ -65,6 +60,10 @@ class SCLUB(ClusteredPolicy):
     in_paper = True
     Parameters = SCLUBParameters
     State = SCLUBState
+
+    @classmethod
+    def typical(cls, world: Any) -> dict[str, Any]:
+        return {"gamma": getattr(world, "gap", 1.0) / 4}
 
     def _end_edges(self, agent: int) -> None:
         super()._end_edges(agent)
@@ -86,7 +85,9 @@ class SCLUB(ClusteredPolicy):
 
     def _join(self, state: SCLUBState, first: int) -> None:
         super()._join(state, first)
-        self._derive(state)
+        state.sizes[:1] += len(state.labels) - first
+        state.waiting[:1] += len(state.labels) - first
+        state.widths[first:] = 1.0
 
     def _derive(self, state: SCLUBState) -> None:
         super()._derive(state)

@@ -1,29 +1,19 @@
 """What the two engines of BASS share: the log of cuts, radii, the exact test of a pair, the choice."""
 
 import math
-from typing import Annotated, Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from shoal.fields import AGENTS, COUNT, kept, log
 from shoal.kernels.compiled import compiled, inlined
 from shoal.kernels.linalg import add_row, cholesky, solve_cholesky, unpack
 from shoal.kernels.separation import ILL_CONDITIONED, search, squared_width
 from shoal.kernels.twofold import add_scaled, add_to_diagonal, cholesky_twofold
 from shoal.kernels.ucb import best_arm_of_factor, best_arm_of_width
-from shoal.types import AnyArray, Booleans, Integers, Matrix
+from shoal.policies.cuts import Cuts, note
+from shoal.types import Booleans, Integers, Matrix
 
 SUBTRACTABLE = 2.0**12
 """Largest entry of agents' sums, over the ridge, with which they may be subtracted from a sum of 64: the
 rounding stays below 1e-8 of the ridge, which the pooled A exceeds in every direction."""
-
-
-class Cuts(NamedTuple):
-    """Log of the separations, in order; of each pair the lower id first."""
-
-    pairs: Annotated[AnyArray, log(2, count="used", dtype=np.int32, low=0, below=AGENTS)]
-    rounds: Annotated[Integers, log(count="used", **COUNT)]
-    used: Annotated[Integers, kept(1, **COUNT)]
 
 
 @inlined
@@ -59,13 +49,7 @@ def judge_all(state: Any, agent: int, separated: Booleans) -> None:
 @compiled
 def log_cut(cuts: Cuts, degree: Integers, active: Booleans, agent: int, other: int, t: int) -> None:
     """Write a separation into the log, and count one neighbour less for both."""
-    n = cuts.used[0]
-    if n >= cuts.rounds.shape[0]:
-        raise IndexError("no room in the log of cuts: call reserve(pulls) before observe and revise")
-    cuts.pairs[n, 0] = min(agent, other)
-    cuts.pairs[n, 1] = max(agent, other)
-    cuts.rounds[n] = t
-    cuts.used[0] = n + 1
+    note(cuts, agent, other, t)
     degree[agent] -= active[other]
     degree[other] -= active[agent]
 

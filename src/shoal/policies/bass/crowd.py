@@ -7,7 +7,7 @@ tested sixteen at a time; what such tests find in passing are the candidates for
 """
 
 import math
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from shoal.kernels.crowd import (
 )
 from shoal.kernels.lanes import WIDTH, drop_lowest, lowest_bit, meets
 from shoal.kernels.linalg import add_packed
+from shoal.kernels.pinned import unpin
 from shoal.kernels.separation import (
     APART,
     CLEAR,
@@ -52,7 +53,6 @@ from shoal.kernels.twofold import two_product, two_sum
 from shoal.kernels.ucb import LANES
 from shoal.policies.bass.common import (
     SUBTRACTABLE,
-    Cuts,
     are_separated,
     choose_from_pool,
     choose_while_waiting,
@@ -61,6 +61,7 @@ from shoal.policies.bass.common import (
     log_cut,
     scaled_radius,
 )
+from shoal.policies.cuts import Cuts
 from shoal.policies.steps import Common, step
 from shoal.statistics import REFRESH_EVERY, Statistics, add_sample, is_steep
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Tensor, Vector
@@ -84,7 +85,7 @@ STEPS = 6
 """Newton steps that pairs take side by side before each is searched on its own."""
 FEW = 3
 """Pairs that are sooner searched one by one."""
-CARD, GATHERED = Size("card"), Size("gathered")
+CARD, GATHERED = Size("card", grows=False), Size("gathered", grows=False)
 
 
 class Sets(NamedTuple):
@@ -196,20 +197,20 @@ def sizes(dim: int) -> dict[str, int]:
     return {"card": card_width(dim), "gathered": gathered_rows(dim)}
 
 
-def join(state: CrowdState, first: int) -> None:
-    """Initialise the newcomers `first`, `first + 1`, …."""
+def join(state: CrowdState, handle: Any, first: int) -> None:
+    """Initialise the newcomers `first`, `first + 1`, …; `handle` is the state as it is pinned."""
     if first == 0:
         state.shared.due[0] = FIRST_REFRESH
-    describe(state, first, len(state.degree))
+    describe(handle, first, len(state.degree))
 
 
-def start(state: CrowdState) -> None:
+def start(state: CrowdState, handle: Any) -> None:
     """Go on from the blocks and the log of another engine."""
     sum_total(state.blocks, state.total)
-    derive(state)
+    derive(state, handle)
 
 
-def derive(state: CrowdState) -> None:
+def derive(state: CrowdState, handle: Any) -> None:
     """Compute what is not saved."""
     n, active = len(state.degree), state.common.active
     list_cuts(state.cuts, state.apart)
@@ -223,7 +224,7 @@ def derive(state: CrowdState) -> None:
     state.degree[state.common.withdrawn] = 0
     state.shared.moves[0] = state.local.pulls.sum()
     forget_points(state)
-    describe(state, 0, len(state.degree))
+    describe(handle, 0, len(state.degree))
 
 
 def forget_points(state: CrowdState) -> None:
@@ -273,19 +274,19 @@ def pool(state: CrowdState, agent: int) -> Booleans:
     return np.asarray(used)
 
 
-def withdraw(state: CrowdState, agent: int) -> None:
+def withdraw(state: CrowdState, handle: Any, agent: int) -> None:
     """Take an agent's samples, which its own statistics no longer hold, out of everything else."""
     list_cuts(state.cuts, state.apart)  # its own are no longer in the log
     forget_points(state)
-    describe(state, 0, len(state.degree))
+    describe(handle, 0, len(state.degree))
     sum_block(state.cards, agent // WORD, state.blocks[agent // WORD])
     sum_total(state.blocks, state.total)
 
 
-def amend(state: CrowdState, agent: int, x: Vector, change: float, removes: bool) -> None:
+def amend(state: CrowdState, handle: Any, agent: int, x: Vector, change: float, removes: bool) -> None:
     """Bring up to date what holds a sample of an agent, whose own statistics have been amended."""
     w = agent // WORD
-    describe(state, agent, agent + 1)
+    describe(handle, agent, agent + 1)
     sum_block(state.cards, w, state.blocks[w])
     sum_total(state.blocks, state.total)
 
@@ -318,8 +319,9 @@ def list_cuts(cuts: Cuts, sets: Sets) -> None:
 
 
 @compiled
-def describe(state: CrowdState, first: int, stop: int) -> None:
+def describe(handle: Any, first: int, stop: int) -> None:
     """Compute what is derived of the agents `first`, …, `stop` − 1, and of the blocks they are in."""
+    state = unpin(handle)
     local, kinds = state.local, state.kinds
     n = state.radius.shape[0]
     for agent in range(first, stop):
@@ -519,7 +521,7 @@ def sum_pool(
             add_rows(-1.0, cards, head[LIST + k], 1, total)
         return
     is_list = with_cuts(sets, agent, scratch_cut)
-    cut = scratch_cut if is_list else sets.bits[head[ROW] - 1]
+    cut = scratch_cut if is_list else sets.bits[head[ROW] - 1, : scratch_cut.shape[0]]
     # No more agents have samples than there were moves: less than half of those are cut.
     if subtractable and 2 * head[NUMBER] < min(moves, cards.shape[0]):
         for w in range(cut.shape[0]):
@@ -715,7 +717,8 @@ def revise(state: CrowdState, agent: int, t: int) -> None:
             work.choice,
         )  # fmt: skip
     is_list = with_cuts(state.apart, agent, work.cut)
-    cut = work.cut if is_list else state.apart.bits[state.apart.heads[agent, ROW] - 1]
+    row = state.apart.heads[agent, ROW] - 1
+    cut = work.cut if is_list else state.apart.bits[row, : work.cut.shape[0]]
     count, other = list_unproved(shared, state.kinds, cut, agent, state.radius.shape[0], work.agents[0])
     fresh_count = 0
     if other >= 0:  # without samples, and so like all others without

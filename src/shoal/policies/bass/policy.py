@@ -15,24 +15,19 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from msgspec import Meta
 
-from shoal import fields
-from shoal.kernels.graphs import pairs_of, pairs_within, separation_times
 from shoal.kernels.linalg import solve_cholesky
 from shoal.kernels.separation import search
-from shoal.policies.base import Policy
+from shoal.policies.base import MANY
 from shoal.policies.bass import crowd, witnesses
-from shoal.policies.bass.common import Cuts, judge_all
+from shoal.policies.bass.common import judge_all
+from shoal.policies.cuts import CuttingPolicy
 from shoal.policies.parameters import Parameters
 from shoal.styles import LineStyle
-from shoal.types import Booleans, Integers, Vector
+from shoal.types import Booleans, Vector
 from shoal.validation import LARGEST, SMALLEST
 
 WITNESS_BYTES = 2**28
 """Memory that witnesses may take. With more agents than that allows, the crowd's engine serves."""
-CUT_BYTES = 16
-"""Memory of a cut in the log."""
-ROOM = 2**12
-"""Least room of the log of cuts."""
 
 
 class BASSParameters(Parameters, frozen=True, kw_only=True):
@@ -44,13 +39,19 @@ class BASSParameters(Parameters, frozen=True, kw_only=True):
         Meta(ge=SMALLEST, le=LARGEST, description="Scale of the ellipsoids: larger values share longer."),
     ] = 2.0
     radius: Annotated[
-        Literal["beta", "beta_squared"], Meta(description="Scale the ellipsoids by β or by β².")
+        Literal["beta", "beta_squared"],
+        Meta(description="Scale by β (as published figures do) or β² (as the proofs do; try γ = 1.25)."),
     ] = "beta"
     noise_scale: Annotated[
         float, Meta(ge=SMALLEST, le=LARGEST, description="R, the scale of the sub-Gaussian noise.")
     ] = 1.0
     param_norm: Annotated[
-        float, Meta(ge=0.0, le=LARGEST, description="S, a bound on the norm of every agent's parameter.")
+        float,
+        Meta(
+            ge=0.0,
+            le=LARGEST,
+            description="S, a bound on every agent's ‖θ‖; 0 is the radius as the paper prints it.",
+        ),
     ] = 1.0
 
 
@@ -74,22 +75,8 @@ class Explanation(NamedTuple):
     """Samples each contributes to the other's pool now."""
 
 
-class BASS(Policy):
+class BASS(CuttingPolicy):
     """Shares samples along the edges of a graph; cuts (i, j) when `max_s f(s) > γ²/4`.
-
-    Parameters
-    ----------
-    delta : float
-        Confidence level of the ellipsoids, in (0, 1).
-    gamma : float
-        Scale of the ellipsoids: larger values share longer.
-    radius : {"beta", "beta_squared"}
-        Scale the ellipsoids by β (as published figures do) or by β² (as the proofs do; try γ = 1.25 with it).
-    noise_scale : float
-        R, the scale of the sub-Gaussian noise.
-    param_norm : float
-        S, a bound on the norm of every agent's parameter: β has the summand √ridge · S. 0 is the radius as
-        the paper prints it; its authors run it with S (docs/algorithms.md).
 
     Examples
     --------
@@ -113,10 +100,18 @@ class BASS(Policy):
     Parameters = BASSParameters
     State = witnesses.State
 
+    @classmethod
+    def typical(cls, world: Any) -> dict[str, Any]:
+        return {"delta": 0.1}
+
+    @property
+    def _most(self) -> int:
+        """Agents for whom witnesses are kept."""
+        return math.isqrt(WITNESS_BYTES // (8 * (self.dim + 1)))
+
     def _engine(self, n_agents: int) -> ModuleType:
         """The module that serves so many agents."""
-        fits = n_agents**2 * 8 * (self.dim + 1) <= WITNESS_BYTES
-        return witnesses if fits else crowd
+        return witnesses if n_agents <= self._most else crowd
 
     @property
     def _own(self) -> ModuleType:
@@ -127,7 +122,19 @@ class BASS(Policy):
         return self._engine(n_agents).State
 
     def _sizes(self, n_agents: int) -> dict[str, int]:
-        return {**super()._sizes(n_agents), **self._engine(n_agents).sizes(self.dim)}
+        return self._sizes_ahead(n_agents, n_agents)
+
+    def _sizes_ahead(self, n_agents: int, present: int) -> dict[str, int]:
+        engine = self._engine(present)
+        n_agents = min(n_agents, self._most) if engine is witnesses else n_agents
+        return {**super()._sizes(n_agents), **engine.sizes(self.dim)}
+
+    def _tables_ahead(self, n_agents: int) -> dict[str, int]:
+        if (
+            MANY <= n_agents <= self._most
+        ):  # to copy witnesses takes long: make room for all there may ever be
+            return self._sizes_ahead(self._most, n_agents)
+        return super()._tables_ahead(n_agents)
 
     def _settings(self) -> dict[str, Any]:
         own = self._parameters
@@ -139,74 +146,23 @@ class BASS(Policy):
             "threshold": own.gamma**2 / 4.0,
         }
 
-    def _grown(self, sizes: fields.Sizes) -> Any:
-        kind = self._state_class(sizes["agents"])
-        if isinstance(self.state, kind):
-            return super()._grown(sizes)
-        # From witnesses to a crowd: what both have is copied, the rest follows from it.
-        before = super()._grown({**super()._sizes(sizes["agents"])})
-        state = fields.make(kind, sizes, self._settings())
-        shared = fields.flatten(state)
-        shared |= {key: value for key, value in fields.flatten(before).items() if key in shared}
-        return fields.assemble(kind, shared)
-
     def _join(self, state: Any, first: int) -> None:
         active = state.common.active
+        if first > 0 and type(state) is not type(self.state):
+            crowd.start(state, self._pin(state))
+            return
         state.degree[:first] += active[:first] * (len(active) - first)
         state.degree[first:] = np.count_nonzero(active) - 1
-        if first > 0 and type(state) is not type(self.state):
-            crowd.start(state)
-        else:
-            self._engine(len(active)).join(state, first)
+        self._engine(len(active)).join(state, self._pin(state), first)
 
     def _derive(self, state: Any) -> None:
-        self._engine(len(state.degree)).derive(state)
+        self._engine(len(state.degree)).derive(state, self._pin(state))
 
     def _problem(self, state: Any) -> str:
         if trouble := super()._problem(state):
             return trouble
-        pairs, n = state.cuts.pairs, len(state.degree)
-        first, second = pairs.T.astype(np.int64)
-        if (first >= second).any() or (np.diff(np.sort(first * n + second)) == 0).any():
-            return "cuts.pairs are not pairs, the lower id first, each there once"
+        n = len(state.degree)
         return str(self._engine(n).problem(state))
-
-    def reserve(self, pulls: int) -> None:
-        used, n = int(self.state.cuts.used[0]), self.n_agents
-        if used + pulls * (n - 1) > len(self.state.cuts.rounds) < pairs_of(n):
-            self._resize_cuts(min(max(2 * (used + pulls * (n - 1)), ROOM), pairs_of(n)))
-
-    def _resize_cuts(self, room: int) -> None:
-        self._refuse(CUT_BYTES * room, f"room for {room:,} cuts")
-        pairs, rounds, used = self.state.cuts
-        resized = Cuts(np.zeros((room, 2), np.int32), np.zeros(room, np.int64), used)
-        resized.pairs[: used[0]], resized.rounds[: used[0]] = pairs[: used[0]], rounds[: used[0]]
-        self.state = self.state._replace(cuts=resized)
-        self._pinned = None, None  # let go of the old arrays
-
-    @property
-    def cuts(self) -> Integers:
-        """The separations in order, shape (n, 3): the two agents, and the round."""
-        with self.lock:
-            pairs, rounds, (count,) = self.state.cuts
-            cuts = np.empty((count, 3), dtype=np.int64)
-            cuts[:, :2], cuts[:, 2] = pairs[:count], rounds[:count]
-            return cuts
-
-    def count_edges(self, labels: Integers | None = None) -> tuple[int, int]:
-        if not self.state.common.active.all():
-            return super().count_edges(labels)
-        used = int(self.state.cuts.used[0])
-        edges = pairs_of(self.n_agents) - used
-        if labels is None:
-            return edges, 0
-        ends = labels[self.state.cuts.pairs[:used]]
-        return edges, pairs_within(labels) - int(np.count_nonzero(ends[:, 0] == ends[:, 1]))
-
-    @property
-    def separation_time(self) -> Integers:
-        """Round in which each pair separated, −1 if it never did, shape (N, N)."""
-        return separation_times(self.cuts, self.n_agents)
 
     def explain(self, agent: int, other: int) -> Explanation:
         """Say how far two agents are from separating, or when they did, and what they lend each other."""
@@ -260,10 +216,10 @@ class BASS(Policy):
     def _withdraw(self, agent: int) -> None:
         self._forget_cuts((self.state.cuts.pairs[: self.state.cuts.used[0]] == agent).any(axis=1))
         self.state.degree[agent] = 0
-        self._own.withdraw(self.state, agent)
+        self._own.withdraw(self.state, self._pin(self.state), agent)
 
     def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
-        self._own.amend(self.state, agent, x, change, removes)
+        self._own.amend(self.state, self._pin(self.state), agent, x, change, removes)
 
     def _reconsider(self, agent: int) -> None:
         state, n = self.state, self.n_agents
@@ -276,15 +232,5 @@ class BASS(Policy):
         joined = was & ~separated
         state.degree[agent] += np.count_nonzero(joined & state.common.active)
         state.degree[joined] += state.common.active[agent]
-        first, second = state.cuts.pairs[: state.cuts.used[0]].T
-        mine = np.where(first == agent, second, first)
-        self._forget_cuts(((first == agent) | (second == agent)) & joined[mine])
+        self._forget_cuts_of(agent, joined)
         self._own.rejoin(state, agent, joined)
-
-    def _forget_cuts(self, gone: Booleans) -> None:
-        """Take some of the cuts in use out of the log."""
-        pairs, rounds, used = self.state.cuts
-        stay = np.flatnonzero(~gone)
-        pairs[: len(stay)], rounds[: len(stay)] = pairs[stay], rounds[stay]
-        pairs[len(stay) :], rounds[len(stay) :] = 0, 0
-        used[0] = len(stay)

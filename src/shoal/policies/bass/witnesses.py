@@ -1,24 +1,15 @@
 """BASS for up to a few thousand agents: of each pair a point is kept that both share, and checked in O(d)."""
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from shoal.fields import AGENTS, BLOCKS, DIM, PACKED, derived, kept, rows, scratch, setting
-from shoal.kernels.bits import (
-    FULL,
-    WORD,
-    add_everywhere,
-    are_mutual,
-    as_set,
-    count_absent,
-    has_bit,
-    members,
-    set_bit,
-)
+from shoal.kernels.bits import FULL, WORD, has_bit, members, set_bit
 from shoal.kernels.compiled import compiled, inlined
 from shoal.kernels.graphs import distance
 from shoal.kernels.linalg import add_packed, dot, sum_packed, trace
+from shoal.kernels.pinned import unpin
 from shoal.kernels.separation import (
     APART,
     EPS,
@@ -37,7 +28,6 @@ from shoal.kernels.separation import (
 from shoal.kernels.separation import LANES as PAIRS
 from shoal.kernels.ucb import LANES
 from shoal.policies.bass.common import (
-    Cuts,
     are_separated,
     choose_from_pool,
     choose_while_waiting,
@@ -46,6 +36,8 @@ from shoal.policies.bass.common import (
     log_cut,
     scaled_radius,
 )
+from shoal.policies.cuts import Cuts, count_neighbors, isolate, part_newcomers, problem_of_sets
+from shoal.policies.cuts import rejoin as join_again
 from shoal.policies.steps import Common, step
 from shoal.statistics import REFRESH_EVERY, Statistics, add_sample, amend_packed, is_steep, packed_problem
 from shoal.types import Booleans, Integers, Matrix, Tensor, Vector
@@ -97,35 +89,29 @@ def sizes(dim: int) -> dict[str, int]:
     return {}
 
 
-def join(state: WitnessState, first: int) -> None:
-    """Initialise the newcomers `first`, `first + 1`, …."""
-    withdrawn = np.flatnonzero(state.common.withdrawn)
-    state.apart[first:] = as_set(state.common.withdrawn)
-    for newcomer in range(first, len(state.apart)) if len(withdrawn) else ():
-        add_everywhere(state.apart, withdrawn, newcomer)
-    strangers = np.flatnonzero(
-        state.local.pulls
-    )  # the origin is in the ellipsoids of two who have no samples
+def join(state: WitnessState, handle: Any, first: int) -> None:
+    """Initialise the newcomers `first`, `first + 1`, …; `handle` is the state as it is pinned."""
+    part_newcomers(state.apart, state.common.withdrawn, first)
+    # The origin is in the ellipsoids of two who have no samples.
+    strangers = np.flatnonzero(state.local.pulls)
     for known in (state.witness, state.excess):
-        known[strangers, ..., first:] = np.nan
-        known[first:, ..., strangers] = np.nan
-    describe(state, first, len(state.degree))
+        known[:, ..., first:] = known[first:] = 0.0
+        known[strangers, ..., first:] = known[first:, ..., strangers] = np.nan
+    describe(handle, first, len(state.degree))
 
 
-def derive(state: WitnessState) -> None:
+def derive(state: WitnessState, handle: Any) -> None:
     """Compute what is not saved."""
-    active, n = state.common.active, len(state.degree)
-    state.apart[:, -1:] &= as_set(np.ones(n, dtype=np.bool_))[-1:]  # no bits beyond the last agent
-    state.degree[:] = count_absent(state.apart, as_set(active)) - active
+    state.degree[:] = count_neighbors(state.apart, state.common.active)
     state.witness[...] = state.excess[...] = np.nan  # the test will find points
-    describe(state, 0, n)
+    describe(handle, 0, len(state.degree))
 
 
 def problem(state: WitnessState) -> str:
     """What is wrong with a loaded state, as a phrase."""
-    (first, second), apart, n = state.cuts.pairs.T.astype(np.int64), state.apart, len(state.apart)
-    if not (apart[first, second // WORD] >> (second % WORD) & 1).all() or not are_mutual(apart):
-        return "apart does not fit the cuts, or is not mutual"
+    n = len(state.apart)
+    if trouble := problem_of_sets(state.apart, state.cuts):
+        return trouble
     if n == 0:
         return ""
     sums, largest = (np.add.reduceat(each, np.arange(0, n, WORD)) for each in (state.lent, abs(state.lent)))
@@ -144,25 +130,24 @@ def pool(state: WitnessState, agent: int) -> Booleans:
     return ~members(state.apart[agent], len(state.apart))
 
 
-def withdraw(state: WitnessState, agent: int) -> None:
+def withdraw(state: WitnessState, handle: Any, agent: int) -> None:
     """Take an agent's samples, which its own statistics no longer hold, out of everything else."""
-    block, others = agent // WORD, np.arange(len(state.apart)) != agent
-    add_everywhere(state.apart, others, agent)
-    state.apart[agent] = as_set(others)
+    block = agent // WORD
+    isolate(state.apart, agent)
     state.lent[agent] = 0.0
     state.blocks[block] = state.lent[block * WORD : (block + 1) * WORD].sum(axis=0)
     for known in (state.witness, state.excess):
         known[agent] = known[..., agent] = np.nan
-    describe(state, agent, agent + 1)
+    describe(handle, agent, agent + 1)
 
 
-def amend(state: WitnessState, agent: int, x: Vector, change: float, removes: bool) -> None:
+def amend(state: WitnessState, handle: Any, agent: int, x: Vector, change: float, removes: bool) -> None:
     """Bring up to date what holds a sample of an agent, whose own statistics have been amended."""
     block = agent // WORD
     amend_packed(state.lent[agent], x, change, removes, state.local.pulls[agent])
     state.blocks[block] = state.lent[block * WORD : (block + 1) * WORD].sum(axis=0)
-    describe(state, agent, agent + 1)
-    measure(state, agent)
+    describe(handle, agent, agent + 1)
+    measure(handle, agent)
 
 
 def separate_pair(state: WitnessState, agent: int, other: int, t: int) -> None:
@@ -172,9 +157,7 @@ def separate_pair(state: WitnessState, agent: int, other: int, t: int) -> None:
 
 def rejoin(state: WitnessState, agent: int, joined: Booleans) -> None:
     """Let an agent share again with those in `joined`, whose cuts are no longer in the log."""
-    bit = np.int64(1) << np.int64(agent % WORD)
-    state.apart[joined, agent // WORD] &= ~bit
-    state.apart[agent] &= ~as_set(joined)
+    join_again(state.apart, agent, joined)
     for known in (state.witness, state.excess):
         known[agent, ..., joined] = known[joined, ..., agent] = np.nan
 
@@ -203,7 +186,7 @@ def observe(state: WitnessState, agent: int, x: Vector, reward: float, t: int) -
     add_packed(state.blocks[agent // WORD], x, reward)
     state.radius[agent] = scaled_radius(state, agent)
     state.common.cost[0] += state.degree[agent]
-    points, excess = state.witness[agent], state.excess[agent]
+    points, excess = state.witness[agent], state.excess[agent, : state.radius.shape[0]]
     shrink = residual * residual / growth
     if is_steep(local, agent):
         excess_at(local.theta_hat[agent], local.A[agent], points, work.rows, excess)
@@ -216,16 +199,16 @@ def observe(state: WitnessState, agent: int, x: Vector, reward: float, t: int) -
 
 @step("revise", WitnessState)
 def revise(state: WitnessState, agent: int, t: int) -> None:
-    apart, doubtful = state.apart[agent], state.scratch.chosen
+    apart, doubtful = state.apart[agent, : state.blocks.shape[0]], state.scratch.chosen
     limit = state.threshold * state.radius[agent]
     if is_steep(state.local, agent):  # the excess allows for its rounding, point by point
         limit *= 1.0 - SAFETY
     else:
         limit = safe_limit(limit, state.local.A[agent], state.common.ridge)
-    count = 0
+    count, n = 0, state.radius.shape[0]
     for w in range(apart.shape[0]):
         if apart[w] != FULL:
-            excess = state.excess[agent, w * WORD : (w + 1) * WORD]
+            excess = state.excess[agent, w * WORD : min((w + 1) * WORD, n)]
             count += list_beyond(apart[w], w * WORD, agent, excess, limit, doubtful[count:])
         is_last = w == apart.shape[0] - 1
         while count >= PAIRS or (is_last and count > 0):
@@ -311,7 +294,8 @@ def squared_distance(point: Vector, theta: Vector, A: Matrix) -> float:
 def factor_pool(state: WitnessState, agent: int) -> None:
     """Leave the factor of the agent's pooled A in `scratch.L`, and b at the end of `scratch.total`."""
     work = state.scratch
-    sum_packed(state.lent, state.blocks, state.apart[agent], work.chosen, work.total)
+    apart = state.apart[agent, : state.blocks.shape[0]]
+    sum_packed(state.lent, state.blocks, apart, work.chosen, work.total)
     if not factor_sums(state):
         count = 0
         for j in range(state.radius.shape[0]):
@@ -323,16 +307,18 @@ def factor_pool(state: WitnessState, agent: int) -> None:
 
 
 @compiled
-def describe(state: WitnessState, first: int, stop: int) -> None:
+def describe(handle: Any, first: int, stop: int) -> None:
     """Compute the radius of the agents `first`, …, `stop` − 1."""
+    state = unpin(handle)
     for agent in range(first, stop):
         state.radius[agent] = scaled_radius(state, agent)
 
 
 @compiled
-def measure(state: WitnessState, agent: int) -> None:
+def measure(handle: Any, agent: int) -> None:
     """Compute the distances of an agent's estimate from its witnesses."""
-    local, work, excess = state.local, state.scratch, state.excess[agent]
+    state = unpin(handle)
+    local, work, excess = state.local, state.scratch, state.excess[agent, : state.radius.shape[0]]
     excess_at(local.theta_hat[agent], local.A[agent], state.witness[agent], work.rows, excess)
     if is_steep(local, agent):
         add_rounding(local.A[agent], work.rows, excess)
