@@ -16,7 +16,8 @@ def agent_axes(leaf: fields.Leaf) -> list[int]:
     """Axes of an array that count agents (or clusters named after agents)."""
     sizes = [size.name if isinstance(size, fields.Size) else "" for size in leaf.field.shape]
     names = [leaf.names[name].name if name in leaf.names else name for name in sizes]
-    return [axis for axis, name in enumerate(names) if name in ("agents", "witnesses")]
+    of_agents = ("agents", "clusters", "soft", "changing", "voters", "witnesses")
+    return [axis for axis, name in enumerate(names) if name in of_agents]
 
 
 def floats(array: Any) -> set[bytes]:
@@ -32,7 +33,7 @@ def canaries(policy: Any, agent: int) -> set[bytes]:
         array = leaf.get(policy.state)
         if leaf.field.role is fields.Role.SETTING or array.dtype != np.float64 or not array.size:
             continue
-        of_clusters = leaf.path[0] in ("pool", "clusters", "stage_theta")
+        of_clusters = leaf.path[0] in ("pool", "stage_theta") and leaf.path[:2] != ("pool", "members")
         for axis in agent_axes(leaf):
             rows = np.moveaxis(array, axis, 0)
             mine = int(labels[agent]) if of_clusters else agent
