@@ -138,7 +138,7 @@ def test_clusters_that_turn(dim: int) -> None:
     assert theta is not None
     assert environment.labels is None
     agents = np.repeat([0, 4, 8], 4)
-    rounds = np.tile([50, 100, 200, 400], 3)
+    rounds = np.tile([51, 101, 201, 401], 3)  # after 50, 100, 200 and 400 rounds
     means = environment.rewards_in(environment.arms[None], rounds, agents, first=1)
     found = np.linalg.lstsq(environment.arms, means.T, rcond=None)[0].T.reshape(3, 4, dim)
     for quarter in range(4):

@@ -18,6 +18,8 @@ OWN: dict[str, dict[str, Any]] = {
     "gaussian": {"n_clusters": 2},
     "changing-arms": {"n_clusters": 2},
     "changing-agents": {"n_clusters": 2, "angle": 1.0, "change_after": 30},
+    "jumping-agents": {"n_clusters": 2, "angle": 1.2, "last_jump": 80, "share": 0.5},
+    "rotating-clusters": {"n_clusters": 2, "angle": 1.2, "quarter_turn": 60},
     "continuum": {},
     "movielens": {"n_arms": 5},
     "letor": {"n_groups": 5, "n_arms": 4},

@@ -275,7 +275,7 @@ class RotatingClusters(SyntheticClusters):
 
     def rewards_in(self, arms: Tensor, rounds: Integers, agents: Integers, *, first: int) -> Matrix:
         """Mean rewards, shape (n, K), of `agents` (n,) with the parameters they have in `rounds` (n,)."""
-        phase = (math.pi / 2.0 / self.quarter_turn * rounds)[:, None]
+        phase = (math.pi / 2.0 / self.quarter_turn * (rounds - 1))[:, None]  # none in the first round
         turning = (self.theta_star - self._stays)[agents]
         theta = np.cos(phase) * turning + np.sin(phase) * self._turned[agents] + self._stays[agents]
         return np.asarray(theta @ self.arms.T)
