@@ -329,11 +329,9 @@ class Room:
         all have to be in one call.
         """
         values = list(self.values)  # replaced all together: memory may run out on the way
+        wanted = list(ahead.values())
         for n, (leaf, value) in enumerate(zip(leaves(self.state_class), self.values, strict=True)):
             if leaf.field.role is Role.SETTING or leaf.field.count:
-                continue
-            if leaf.shape(new)[:1] == (0,) and value.size:  # what is no longer kept is let go of
-                values[n] = _blank(leaf, new)
                 continue
             is_short, is_early = self._lacks(leaf, value, new), self._lacks(leaf, value, ahead)
             if is_short or is_early:
@@ -345,8 +343,9 @@ class Room:
                     values[n][corner] = value[corner]
                 if not is_short:
                     ahead = new  # one is enough
-        self._same = {}
-        self.values, self.least, self.known = values, foreseen.least(self.state_class), {}
+        self.values, self.known, self._same = values, {}, {}
+        if not self.least or any(map(operator.gt, wanted, self.least.values())):
+            self.least = foreseen.least(self.state_class)  # else some are still being brought to the last one
 
     def _beside(self, leaf: Leaf, name: str) -> AnyArray:
         """The array of that name in the same tuple as a field."""

@@ -111,7 +111,7 @@ class BASS(CuttingPolicy):
 
     def _engine(self, n_agents: int) -> ModuleType:
         """The module that serves so many agents."""
-        return witnesses if n_agents <= self._most else crowd
+        return witnesses if n_agents**2 * 8 * (self._dim + 1) <= WITNESS_BYTES else crowd
 
     @property
     def _own(self) -> ModuleType:
