@@ -29,7 +29,7 @@ def test_mutated_files_of_every_policy_are_refused_or_work() -> None:
     assert done.returncode == 0, f"died with {done.returncode} at {last}"
     found = json.loads(done.stdout)
     assert found["failures"] == []
-    assert found["refused"] > 2000
+    assert found["refused"] > 1500
     assert found["accepted"] > 100  # byte order, Fortran order, flips of what means nothing
 
 
