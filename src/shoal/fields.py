@@ -189,9 +189,13 @@ class Leaf(NamedTuple):
         return value[: int(beside.get(state)[0])]
 
 
-@cache
 def leaves(state_class: Any) -> tuple[Leaf, ...]:
     """All declared fields of a class of states; raises TypeError where a field has no declaration."""
+    return _leaves(state_class)
+
+
+@cache
+def _leaves(state_class: Any) -> tuple[Leaf, ...]:
     return tuple(_walk(state_class, (), {}))
 
 
@@ -432,7 +436,7 @@ def _build(tree: Any, values: list[Any], same: dict[int, Any]) -> Any:
 
 def flatten(state: Any) -> dict[str, Any]:
     """The fields of a state by name, e.g. "local.A"."""
-    return {leaf.name: leaf.get(state) for leaf in leaves(_class(state))}
+    return {leaf.name: leaf.get(state) for leaf in leaves(type(state))}
 
 
 def problem(leaf: Leaf, array: AnyArray, sizes: Sizes) -> str:
@@ -457,7 +461,3 @@ def problem(leaf: Leaf, array: AnyArray, sizes: Sizes) -> str:
     if greatest >= below:
         return f"holds {greatest}, which is not less than {below:g}"
     return ""
-
-
-def _class(state: Any) -> Any:
-    return type(state)

@@ -28,7 +28,7 @@ def test_the_check_counts_what_the_state_takes(
     monkeypatch.setattr(base.Policy, "_refuse", note)
     policy = shoal.make_policy(name, n_agents, dim, **{"alpha": 0.5, **OWN.get(name, {}), **own})
     sizes = policy._sizes(n_agents)
-    arrays = [leaf.used(policy.state, sizes) for leaf in fields.leaves(policy.State)]
+    arrays = [leaf.used(policy.state, sizes) for leaf in fields.leaves(type(policy.state))]
     assert checked == [sum(getattr(value, "nbytes", 0) for value in arrays)] == [policy.nbytes]
 
 

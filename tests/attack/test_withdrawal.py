@@ -16,8 +16,11 @@ def agent_axes(leaf: fields.Leaf) -> list[int]:
     """Axes of an array that count agents (or clusters named after agents)."""
     sizes = [size.name if isinstance(size, fields.Size) else "" for size in leaf.field.shape]
     names = [leaf.names[name].name if name in leaf.names else name for name in sizes]
-    of_agents = ("agents", "clusters", "soft", "changing", "voters", "witnesses")
-    return [axis for axis, name in enumerate(names) if name in of_agents]
+    return [
+        axis
+        for axis, name in enumerate(names)
+        if name in ("agents", "clusters", "soft", "changing", "voters")
+    ]
 
 
 def floats(array: Any) -> set[bytes]:
@@ -29,7 +32,7 @@ def canaries(policy: Any, agent: int) -> set[bytes]:
     found: set[bytes] = set()
     of_others: set[bytes] = set()
     labels = policy.state.labels if hasattr(policy.state, "labels") else np.full(policy.n_agents, -1)
-    for leaf in fields.leaves(policy._state_class(policy.n_agents)):
+    for leaf in fields.leaves(type(policy.state)):
         array = leaf.get(policy.state)
         if leaf.field.role is fields.Role.SETTING or array.dtype != np.float64 or not array.size:
             continue
@@ -56,7 +59,7 @@ def test_no_number_of_a_withdrawn_agent_remains(name: str, left_before: bool, tm
     policy.remove_agent(agent, withdraw=True)
     policy.save(tmp_path / "p")
     content = (tmp_path / "p").read_bytes()
-    for leaf in fields.leaves(policy._state_class(policy.n_agents)):
+    for leaf in fields.leaves(type(policy.state)):
         array = leaf.get(policy.state)
         if leaf.field.role is not fields.Role.SETTING and array.dtype == np.float64:
             assert not found & floats(array), leaf.name

@@ -48,7 +48,7 @@ def kept(policy: Any) -> dict[str, Any]:
     """What a policy saves: all that its future depends on."""
     return {
         leaf.name: leaf.used(policy.state, policy._sizes(policy.n_agents))
-        for leaf in fields.leaves(policy._state_class(policy.n_agents))
+        for leaf in fields.leaves(type(policy.state))
         if leaf.field.role is fields.Role.KEPT
     }
 
@@ -57,7 +57,7 @@ def snapshot(policy: Any) -> bytes:
     """Everything but work space."""
     return b"".join(
         np.asarray(leaf.used(policy.state, policy._sizes(policy.n_agents))).tobytes()
-        for leaf in fields.leaves(policy._state_class(policy.n_agents))
+        for leaf in fields.leaves(type(policy.state))
         if leaf.field.role is not fields.Role.SCRATCH
     )
 

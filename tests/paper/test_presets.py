@@ -87,26 +87,39 @@ def test_our_own_policies_are_in_every_preset_at_their_defaults_after_the_paper_
 def test_beyond_has_every_scenario_on_seeds_that_nothing_was_chosen_on() -> None:
     spec = load_preset("beyond")
     assert spec.seed >= 10_000
-    assert spec.runs == 20
+    assert spec.runs == 30
     found = {item.id: item for item in spec.environments}
     paper = {item.id: item for item in load_preset("paper").environments}
     assert all(found[name] == item for name, item in paper.items())
-    ours = [item for name, item in found.items() if name not in paper]
-    assert [(item.kind, item.pulling) for item in ours] == [
-        ("continuum", None),
-        ("synthetic", "zipf"),
-        ("synthetic", None),
-        ("synthetic", None),
-        ("synthetic", None),
-        ("changing-agents", None),
+    ours = {name: item for name, item in found.items() if name not in paper}
+    assert {name: (item.kind, item.pulling, item.delay) for name, item in ours.items()} == {
+        "movielens-rated": ("movielens", None, None),
+        "movielens-rated-tuned": ("movielens", None, None),
+        "continuum": ("continuum", None, None),
+        "zipf": ("synthetic", "zipf", None),
+        "n20": ("synthetic", None, None),
+        "n1000": ("synthetic", None, None),
+        "d30": ("synthetic", None, None),
+        "change": ("changing-agents", None, None),
+        "jump": ("jumping-agents", None, None),
+        "rotation": ("rotating-clusters", None, None),
+        "changing-arms": ("changing-arms", None, None),
+        "noise-per-agent": ("gaussian", None, None),
+        "delay-100": ("synthetic", None, 100),
+        "delay-2000": ("synthetic", None, 2000),
+        "delay-g500": ("synthetic", None, ("geometric", 500)),
+        "delay-n1000": ("synthetic", None, 2000),
+        "change-late": ("changing-agents", None, ("uniform", 0, 2000)),
+    }
+    sizes = [
+        (ours[name].parameters["n_agents"], ours[name].parameters["dim"]) for name in ("n20", "n1000", "d30")
     ]
-    assert [(item.parameters["n_agents"], item.parameters["dim"]) for item in ours[2:5]] == [
-        (20, 10),
-        (1000, 10),
-        (100, 30),
-    ]
-    assert ours[0].parameters["spread"] == 0.8
-    assert ours[-1].parameters["change_after"] == spec.horizon // 2
+    assert sizes == [(20, 10), (1000, 10), (100, 30)]
+    assert ours["continuum"].parameters["spread"] == 0.8
+    assert ours["change"].parameters["change_after"] == spec.horizon // 2
+    assert ours["jump"].parameters["last_jump"] == ours["rotation"].parameters["quarter_turn"] == spec.horizon
+    assert ours["movielens-rated"].parameters["arms"] == "most-rated"
+    assert sorted(set(ours["noise-per-agent"].parameters["noise_scale"])) == [0.5, 1.0, 2.0]
     for item in spec.environments:
         if not item.optional:  # the oracle is there where there are clusters
             has_oracle = any(c.environment == item and c.method.id == "oracle" for c in cells(spec))

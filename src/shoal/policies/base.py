@@ -386,8 +386,8 @@ class Policy(ABC):
     def nbytes(self) -> int:
         """Memory of the state, in bytes."""
         sizes = self._sizes(self.n_agents)
-        logs = [leaf.get(self.state) for leaf in fields.leaves(_kind(self.state)) if leaf.field.count]
-        return fields.nbytes(_kind(self.state), sizes) + sum(int(log.nbytes) for log in logs)
+        logs = [leaf.get(self.state) for leaf in fields.leaves(type(self.state)) if leaf.field.count]
+        return fields.nbytes(type(self.state), sizes) + sum(int(log.nbytes) for log in logs)
 
     def neighbors(self, agent: int) -> Integers:
         """Ids of the agents whose samples `agent` uses, itself included (𝒩_i)."""
@@ -525,7 +525,7 @@ class Policy(ABC):
                 common.withdrawn[agent] = True
                 forget_row(self.state.local, agent, common.ridge)
                 self._withdraw(agent)
-                for leaf in fields.leaves(_kind(self.state)):
+                for leaf in fields.leaves(type(self.state)):
                     if leaf.field.role is fields.Role.SCRATCH:  # where its samples may have passed through
                         leaf.get(self.state)[...] = 0
 
@@ -559,7 +559,7 @@ class Policy(ABC):
                 "dim": self.dim,
                 "parameters": {key: files.to_json(value) for key, value in self.parameters.items()},
             }
-            sizes, leaves = self._sizes(self.n_agents), fields.leaves(_kind(self.state))
+            sizes, leaves = self._sizes(self.n_agents), fields.leaves(type(self.state))
             kept = [leaf for leaf in leaves if leaf.field.role is fields.Role.KEPT]
             content = files.pack(header, {leaf.name: leaf.used(self.state, sizes) for leaf in kept})
         files.write_atomically(Path(path), content)
@@ -635,11 +635,6 @@ class Policy(ABC):
         if not self.state.common.active[index]:
             raise ValueError(f"agent {agent} has been removed")
         return index
-
-
-def _kind(state: Any) -> Any:
-    """The class of a state."""
-    return type(state)
 
 
 def _physical_memory() -> float:

@@ -380,7 +380,7 @@ class ClusterMixture(ClusteredPolicy):
         state, left = self.state, int(self.state.local.pulls[agent])
         model, members, _, _ = state.pool
         own = members.raw if model.softens else members.lent
-        amend_packed(own[AGENT, agent], x, change, removes, left)
+        amend_packed(own[agent, AGENT], x, change, removes, left)
         if self._parameters.drift:
             self._amend_history(agent, x, change, removes, left)
         lend(state.pool, agent)
