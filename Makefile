@@ -29,7 +29,7 @@ test: lint  ## Lint, run all tests, those of kernels and steps again without com
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest --ignore tests/test_speed.py
 	$(BIN)/python -m pytest tests/test_speed.py
-	NUMBA_DISABLE_JIT=1 $(BIN)/coverage run -m pytest tests/kernels tests/test_against_reference.py
+	NUMBA_DISABLE_JIT=1 $(BIN)/coverage run -m pytest tests/kernels tests/test_against_reference.py::test_same_run
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered
 
