@@ -205,7 +205,7 @@ def test_agents_that_come_and_go(name: str, seed: int) -> None:
                     twin.labels[newcomer] = int(policy.labels[newcomer])
         if name == "cluster_mixture":
             there = np.bincount(policy.labels[policy.agents][policy.labels[policy.agents] >= 0], minlength=1)
-            assert np.array_equal(policy.state.pool.clusters.sizes[0, : len(there)], there)
+            assert np.array_equal(policy.state.pool.clusters.sizes[: len(there), 0], there)
         elif hasattr(policy.state, "sizes"):
             count = {label: 0 for label in range(len(policy.state.sizes))}
             waiting = dict(count)
@@ -259,7 +259,7 @@ def test_a_mixture_of_agents_that_change(own: dict[str, Any], delay: Any) -> Non
     play_both(policy, twin, environment, ASYNCHRONOUS, 900, seed=4, delay=delay)
     if own.get("drift", True):
         assert (policy.forgot > 450).sum() >= 3
-        ghosts = policy.state.pool.members.labels[1]
+        ghosts = policy.state.pool.members.labels[:, 1]
         assert {agent: int(ghosts[agent]) for agent in np.flatnonzero(ghosts >= 0)} == twin.ghosts
         assert twin.ghosts
 
