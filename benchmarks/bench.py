@@ -24,7 +24,7 @@ import numpy as np
 
 import shoal
 from shoal import benchmark
-from shoal.kernels.compiled import OPTIONS
+from shoal.jit.compiled import OPTIONS
 from shoal.policies.registry import policy_class
 from shoal.policies.steps import observe, revise, select
 

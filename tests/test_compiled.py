@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import shoal
-from shoal.kernels import compiled
-from shoal.kernels.compiled import FLOORS
+from shoal.jit import compiled
+from shoal.jit.compiled import FLOORS
 
 RUN = (
     "import shoal, time\n"
@@ -125,7 +125,7 @@ def test_another_package_s_policy_leaves_no_trace_and_is_never_stale(tmp_path: P
 
 FIRST = """
 import warnings
-import shoal.kernels.compiled as compiled
+import shoal.jit.compiled as compiled
 {before}
 import numpy as np, shoal
 policy = shoal.Independent(2, 2, alpha=0.5)

@@ -12,7 +12,7 @@ import pytest
 
 import shoal
 from shoal import fields
-from shoal.kernels.compiled import config
+from shoal.jit.compiled import config
 from shoal.policies.bass import crowd, witnesses
 from shoal.policies.bass import policy as bass
 from shoal.policies.bass.crowd import GROUPS, LENGTH, LIST, NUMBER, ROW

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shoal.kernels.compiled import compiled
+from shoal.jit.compiled import compiled
 from shoal.statistics import Statistics, add_sample, make_statistics
 from shoal.types import Matrix
 

@@ -14,7 +14,7 @@ from tests import reference
 
 import shoal
 from shoal import benchmark
-from shoal.kernels.compiled import config
+from shoal.jit.compiled import config
 
 pytestmark = pytest.mark.skipif(bool(config.DISABLE_JIT), reason="says nothing without compilation")
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal import validation
 from shoal.environments.base import Environment
-from shoal.kernels.compiled import compiled
+from shoal.jit.compiled import compiled
 from shoal.kernels.graphs import count_edges, pairs_within, separation_times
 from shoal.metrics import f1_of_counts
 from shoal.policies.base import Policy

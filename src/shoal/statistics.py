@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from shoal.fields import COUNT, DIM, ROWS, TRIANGLE, kept, make, scratch
-from shoal.kernels.compiled import compiled
+from shoal.jit.compiled import compiled
 from shoal.kernels.linalg import (
     add_sample_to_inverse,
     cholesky,

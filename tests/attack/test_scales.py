@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.kernels.compiled import config
+from shoal.jit.compiled import config
 from shoal.policies.bass import policy as bass
 from shoal.statistics import add_sample, make_statistics, pool_rows
 from shoal.types import Matrix, Vector

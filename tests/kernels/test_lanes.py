@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from shoal.jit.compiled import compiled
 from shoal.kernels import lanes
-from shoal.kernels.compiled import compiled
 from shoal.types import Integers, Matrix, Vector
 
 

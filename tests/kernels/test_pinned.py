@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.kernels.compiled import compiled
-from shoal.kernels.pinned import Pinned, pin, unpin
+from shoal.jit.compiled import compiled
+from shoal.jit.pinned import Pinned, pin, unpin
 from shoal.types import AnyArray, Booleans, Matrix, Tensor, Vector
 
 WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") != "0"

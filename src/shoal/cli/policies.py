@@ -97,7 +97,7 @@ def bench(
     from rich.console import Console
 
     from shoal.benchmark import measure
-    from shoal.kernels.compiled import say_nothing_of_compiling
+    from shoal.jit.compiled import say_nothing_of_compiling
 
     say_nothing_of_compiling()  # the line below does
     terminal = Console(stderr=True)  # shows nothing where there is no terminal
@@ -122,7 +122,7 @@ def warm(
     """Compile policies now, for example in a container image, so that the first call need not wait."""
     from rich.console import Console
 
-    from shoal.kernels.compiled import cache_directory, say_nothing_of_compiling
+    from shoal.jit.compiled import cache_directory, say_nothing_of_compiling
     from shoal.warm import warm
 
     say_nothing_of_compiling()  # the line below does

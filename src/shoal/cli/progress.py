@@ -17,7 +17,7 @@ def progress_display() -> Iterator[Any]:
     """A function that shows progress: a live bar on a terminal, elsewhere a line from time to time."""
     from rich.console import Console
 
-    from shoal.kernels.compiled import say_nothing_of_compiling
+    from shoal.jit.compiled import say_nothing_of_compiling
 
     say_nothing_of_compiling()  # the progress names what is being compiled
     console = Console(stderr=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from shoal.environments import base
 from shoal.environments.registry import find_environment
-from shoal.kernels.compiled import cache_directory
+from shoal.jit.compiled import cache_directory
 from shoal.policies.registry import find_policy
 from shoal.registry import load
 

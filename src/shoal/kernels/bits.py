@@ -5,7 +5,7 @@ A graph on 100,000 agents takes 1.25 GB this way, and 64 agents at a time can be
 
 import numpy as np
 
-from shoal.kernels.compiled import compiled
+from shoal.jit.compiled import compiled
 from shoal.types import AnyArray, Booleans, Integers
 
 WORD = 64

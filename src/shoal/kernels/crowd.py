@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from shoal.kernels.compiled import compiled
+from shoal.jit.compiled import compiled
 from shoal.kernels.lanes import (
     HALF,
     WIDTH,

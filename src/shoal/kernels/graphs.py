@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
+from shoal.jit.compiled import allocating, compiled
 from shoal.kernels.bits import FULL, WORD, set_bit
-from shoal.kernels.compiled import allocating, compiled
 from shoal.types import Booleans, Integers, Vector
 
 ROWS = 1024

@@ -15,7 +15,7 @@ import numpy as np
 from llvmlite import ir
 from numba import extending
 
-from shoal.kernels.compiled import config
+from shoal.jit.compiled import config
 from shoal.types import Integers, Matrix
 
 types: Any = numba.types

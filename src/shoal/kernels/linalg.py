@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
+from shoal.jit.compiled import compiled
 from shoal.kernels.bits import FULL, WORD
-from shoal.kernels.compiled import compiled
 from shoal.types import Integers, Matrix, Vector
 
 

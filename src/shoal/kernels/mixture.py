@@ -2,7 +2,7 @@
 
 import math
 
-from shoal.kernels.compiled import compiled
+from shoal.jit.compiled import compiled
 from shoal.kernels.linalg import inverse_from_cholesky, unpack
 from shoal.kernels.separation import EPS
 from shoal.kernels.ucb import LANES

@@ -6,7 +6,7 @@ order of agents, noise) comes from NumPy's generators.
 
 import numpy as np
 
-from shoal.kernels.compiled import compiled
+from shoal.jit.compiled import compiled
 from shoal.types import AnyArray
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from shoal.fields import DIM, TRIANGLE, scratch
-from shoal.kernels.compiled import compiled
+from shoal.jit.compiled import compiled
 from shoal.kernels.linalg import (
     cholesky,
     dot,

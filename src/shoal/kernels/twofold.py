@@ -9,7 +9,7 @@ smallest singular value is the root of A's smallest eigenvalue, so that rounding
 
 import math
 
-from shoal.kernels.compiled import compiled
+from shoal.jit.compiled import compiled
 from shoal.types import Matrix, Vector
 
 SPLIT = 134217729.0

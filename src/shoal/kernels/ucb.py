@@ -2,7 +2,7 @@
 
 import math
 
-from shoal.kernels.compiled import compiled
+from shoal.jit.compiled import compiled
 from shoal.kernels.linalg import dot, solve_lower
 from shoal.types import Matrix, Vector
 

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from shoal import fields, validation
+from shoal.jit.pinned import Pinned, pin, places_of_lengths
 from shoal.kernels.bits import WORD
 from shoal.kernels.graphs import count_edges
-from shoal.kernels.pinned import Pinned, pin, places_of_lengths
 from shoal.kernels.random import random_state
 from shoal.policies import files
 from shoal.policies.files import PolicyFileError

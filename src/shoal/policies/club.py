@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Meta
 
 from shoal.fields import AGENTS, BLOCKS, derived, kept, rows, scratch, setting
+from shoal.jit.compiled import allocating, inlined
 from shoal.kernels.bits import has_bit, members, set_bit
-from shoal.kernels.compiled import allocating, inlined
 from shoal.kernels.graphs import component_labels, confidence_width, distance, share_a_neighbor
 from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
 from shoal.policies.cuts import (

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from shoal.kernels.compiled import compiled, inlined
+from shoal.jit.compiled import compiled, inlined
 from shoal.kernels.graphs import pairs_within
 from shoal.policies.base import Policy
 from shoal.statistics import Statistics, add_sample, best_arm_of_row, pool_rows, problem, start_rows

@@ -20,7 +20,7 @@ from shoal.fields import (
     scratch,
     setting,
 )
-from shoal.kernels.compiled import compiled, inlined
+from shoal.jit.compiled import compiled, inlined
 from shoal.kernels.linalg import add_row, add_square
 from shoal.kernels.mixture import factor_packed, largest, normalise, soften_packed
 from shoal.kernels.ucb import LANES

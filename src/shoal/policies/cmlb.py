@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Meta
 
 from shoal.fields import AGENTS, derived, kept, rows, scratch, setting
-from shoal.kernels.compiled import allocating, inlined
+from shoal.jit.compiled import allocating, inlined
 from shoal.kernels.graphs import distance
 from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
 from shoal.policies.parameters import Parameters

@@ -5,8 +5,8 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from shoal.fields import AGENTS, COUNT, kept, log
+from shoal.jit.compiled import inlined
 from shoal.kernels.bits import WORD, add_everywhere, are_mutual, as_set, count_absent
-from shoal.kernels.compiled import inlined
 from shoal.kernels.graphs import pairs_of, pairs_within, separation_times
 from shoal.policies.base import Policy
 from shoal.types import AnyArray, Booleans, Integers

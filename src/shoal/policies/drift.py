@@ -10,7 +10,7 @@ import math
 from typing import Annotated, NamedTuple
 
 from shoal.fields import DIM, PACKED, kept
-from shoal.kernels.compiled import compiled, inlined
+from shoal.jit.compiled import compiled, inlined
 from shoal.kernels.linalg import add_packed, add_row, unpack
 from shoal.kernels.mixture import factor_packed, predict, soften_packed
 from shoal.policies.clusters import (

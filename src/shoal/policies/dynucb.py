@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Meta
 
 from shoal.fields import AGENTS, CLUSTERS, derived, kept, rows, scratch
-from shoal.kernels.compiled import compiled
+from shoal.jit.compiled import compiled
 from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step

@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from shoal.fields import AGENTS, rows
-from shoal.kernels.compiled import inlined
+from shoal.jit.compiled import inlined
 from shoal.kernels.linalg import add_triangle, cholesky
 from shoal.kernels.ucb import best_arm_of_width
 from shoal.policies.base import Policy

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Meta
 
 from shoal.fields import AGENTS, COUNT, Size, kept, rows, setting
-from shoal.kernels.compiled import compiled, inlined
+from shoal.jit.compiled import compiled, inlined
 from shoal.kernels.linalg import add_packed, add_row, dot
 from shoal.kernels.mixture import back_substitute, best_arm_of_mixture, factor_packed, soften_packed
 from shoal.kernels.random import integer_below, uniform

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Meta
 
 from shoal.fields import AGENTS, COUNT, DIM, derived, kept, rows, scratch, setting
-from shoal.kernels.compiled import compiled, inlined
+from shoal.jit.compiled import compiled, inlined
 from shoal.kernels.graphs import confidence_width, distance
 from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
 from shoal.policies.parameters import Parameters

@@ -13,9 +13,9 @@ import numpy as np
 from numba.extending import overload
 
 from shoal.fields import AGENTS, COUNT, TRIANGLE, kept, leaves, setting
-from shoal.kernels.compiled import OPTIONS, compiled, inlined
+from shoal.jit.compiled import OPTIONS, compiled, inlined
+from shoal.jit.pinned import unpin
 from shoal.kernels.linalg import add_square, dot
-from shoal.kernels.pinned import unpin
 from shoal.kernels.random import integer_below, uniform
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Vector
 from shoal.validation import BAD_SCALE, LARGEST, LARGEST_SCALE

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from shoal.kernels.compiled import compiled, inlined
+from shoal.jit.compiled import compiled, inlined
 from shoal.kernels.linalg import add_row, cholesky, solve_cholesky, unpack
 from shoal.kernels.separation import ILL_CONDITIONED, search, squared_width
 from shoal.kernels.twofold import add_scaled, add_to_diagonal, cholesky_twofold

@@ -12,8 +12,9 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from shoal.fields import AGENTS, BLOCKS, DIM, PACKED, TRIANGLE, Size, derived, kept, rows, scratch, setting
+from shoal.jit.compiled import compiled, inlined
+from shoal.jit.pinned import unpin
 from shoal.kernels.bits import FULL, WORD, has_bit, members, set_bit
-from shoal.kernels.compiled import compiled, inlined
 from shoal.kernels.crowd import (
     BOUND,
     CURVATURE,
@@ -34,7 +35,6 @@ from shoal.kernels.crowd import (
 )
 from shoal.kernels.lanes import WIDTH, drop_lowest, lowest_bit, meets
 from shoal.kernels.linalg import add_packed
-from shoal.kernels.pinned import unpin
 from shoal.kernels.separation import (
     APART,
     CLEAR,

@@ -5,11 +5,11 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from shoal.fields import AGENTS, BLOCKS, DIM, PACKED, derived, kept, rows, scratch, setting
+from shoal.jit.compiled import compiled, inlined
+from shoal.jit.pinned import unpin
 from shoal.kernels.bits import FULL, WORD, has_bit, members, set_bit
-from shoal.kernels.compiled import compiled, inlined
 from shoal.kernels.graphs import distance
 from shoal.kernels.linalg import add_packed, dot, sum_packed, trace
-from shoal.kernels.pinned import unpin
 from shoal.kernels.separation import (
     APART,
     EPS,

@@ -23,7 +23,7 @@ from numba.core import caching, event
 
 config: Any = numba.config
 
-FLOORS = ("kernels", "policies", "statistics.py", "simulation.py")
+FLOORS = ("jit", "kernels", "policies", "statistics.py", "simulation.py")
 """Where compiled code may live."""
 OPTIONS: Any = {"nogil": True, "error_model": "numpy", "_nrt": False}
 """How `compiled` compiles."""

@@ -19,7 +19,7 @@ from numba import extending
 from numba.extending import intrinsic, models, overload, register_model, typeof_impl
 from numba.np import arrayobj
 
-from shoal.kernels.compiled import config
+from shoal.jit.compiled import config
 from shoal.types import AnyArray
 
 typeof: Any = numba.typeof

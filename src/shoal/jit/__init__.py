@@ -1,0 +1,1 @@
+"""How functions are compiled and cached, and how compiled code is handed a state by its address."""
