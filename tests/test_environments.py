@@ -116,6 +116,7 @@ def test_changing_agents_deal_out_their_parameters_anew_after_the_change() -> No
 def test_unit_vectors(positive: bool) -> None:
     world = shoal.UnitClusters(30, 5, 3, n_arms=40, positive=positive, seed=1)
     assert world.theta_star is not None
+    assert world.labels is not None
     assert np.array_equal(np.unique(world.labels), [0, 1, 2])
     assert len(np.unique(world.theta_star, axis=0)) == 3
     for vectors in (world.theta_star, world.arms):
