@@ -76,8 +76,8 @@ def test_late_rewards_as_with_witnesses(delay: Any, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("small")
-def test_pending_pulls_of_neighbours_narrow_the_width(tmp_path: Path) -> None:
-    """Against the formula, with agents cut from each other, one that leaves while it waits, and a file."""
+def test_an_agent_s_own_pending_pulls_narrow_its_width(tmp_path: Path) -> None:
+    """Against the formula, and those of others do not; with one that leaves while it waits, and a file."""
     policy, _ = play(130, "gaussian", 4000, 2, alpha=5.0)
     world = WORLDS["gaussian"](130, 2)
     rng, arms, local = np.random.default_rng(0), world.arms, policy.state.local
@@ -93,8 +93,8 @@ def test_pending_pulls_of_neighbours_narrow_the_width(tmp_path: Path) -> None:
             used = policy._pool(agent)
             assert not used.all()
             A = np.eye(5) + (local.A[used] - np.eye(5)).sum(axis=0)
-            waits = [arms[k] for other, k in begun if other != leaver and used[other]]
-            wide = A + sum(np.outer(x, x) for x in waits)
+            waits = [arms[k] for other, k in begun if other == agent]
+            wide = A + sum((np.outer(x, x) for x in waits), np.zeros((5, 5)))
             mean = arms @ np.linalg.solve(A, local.b[used].sum(axis=0))
             width = 5.0 * math.sqrt(math.log(asked.rounds + 2.0))
             scores = [

@@ -30,7 +30,6 @@ from shoal.kernels.ucb import LANES
 from shoal.policies.bass.common import (
     are_separated,
     choose_from_pool,
-    choose_while_waiting,
     factor_sums,
     factor_twofold,
     log_cut,
@@ -165,16 +164,7 @@ def rejoin(state: WitnessState, agent: int, joined: Booleans) -> None:
 @step("select", WitnessState)
 def select(state: WitnessState, agent: int, arms: Matrix, t: int) -> int:
     factor_pool(state, agent)
-    pending, waiting = state.common.pending, state.scratch.members
-    if pending.total[0] == 0:
-        return choose_from_pool(state, arms, t)
-    count = 0
-    for j in range(pending.counts.shape[0]):
-        if pending.counts[j] > 0 and not has_bit(state.apart[agent], j):
-            waiting[count] = j
-            count += 1
-    waiting[count] = -1
-    return choose_while_waiting(state, waiting, arms, t)
+    return choose_from_pool(state, agent, arms, t)
 
 
 @step("observe", WitnessState)
