@@ -29,9 +29,9 @@ PLAIN: dict[str, Any] = {"scatter": 0.0, "drift": False, "ridge_bonus": 0.0}
 """ClusterMixture without its additions."""
 ANGLE = 7 * math.pi / 16
 HORIZON = 50_000
-TAIL_SEED = 31
+TAIL_SEED = 18
 """A Gaussian run (σ = 1) of the plain policy that ends far above its median."""
-JUMP_SEED = 1
+JUMP_RUNS = 8
 
 
 def pictures() -> None:
@@ -83,7 +83,7 @@ def draw_tail() -> Figure:
     right.plot([], [], color=RED, marker="o", label="estimate and LinUCB's width")
     right.plot([], [], color=BLUE, marker="o", label="… with the ridge bonus")
     right.set(
-        title="At the end of the red run: the unlucky cluster's best arms",
+        title="At the end of the red run: a cluster's best arms",
         xlabel="pulls by the cluster",
         ylabel="reward",
         xticks=range(len(order)),
@@ -131,8 +131,10 @@ def draw_change() -> Figure:
     """Left: one agent that jumps, with and without change detection. Right: how soon all are caught."""
     figure = blank(width=10.4, height=3.6)
     left, right = figure.subplots(1, 2)
-    waits, missed = [], 0
-    for seed in range(JUMP_SEED, JUMP_SEED + 8):
+    waits: dict[tuple[int, int], int] = {}
+    missed: list[float] = []
+    runs = {}
+    for seed in range(JUMP_RUNS):
         world = shoal.JumpingAgents(100, 10, 3, ANGLE, last_jump=HORIZON, seed=seed)
         policy, caught = shoal.ClusterMixture(100, 10, seed=seed), np.full(100, -1)
 
@@ -141,44 +143,49 @@ def draw_change() -> Figure:
             caught[(caught < 0) & (forgot > jumps)] = forgot[(caught < 0) & (forgot > jumps)]
 
         trace = shoal.simulate(policy, world, horizon=HORIZON, seed=seed, points=1_000, progress=note)
-        jumpers = np.flatnonzero(world.jumps_after <= HORIZON)
-        for agent in jumpers:
+        runs[seed] = world, trace, caught
+        paid = regrets(world, trace)
+        for agent in np.flatnonzero(world.jumps_after <= HORIZON).tolist():
             own = np.flatnonzero(trace.agents == agent) + 1  # its rounds
             after = own[own > world.jumps_after[agent]]
             if len(after) < 40:
                 continue  # jumps too close to the end to be caught
             if caught[agent] < 0:
-                missed += 1
+                missed.append(float(paid[after - 1].sum()))
             else:
-                waits.append(int(np.sum(after <= caught[agent])))
-        if seed == JUMP_SEED:
-            middle = jumpers[np.argmin(np.abs(world.jumps_after[jumpers] - HORIZON // 2))]
-            plain = shoal.ClusterMixture(100, 10, seed=seed, drift=False)
-            other = shoal.simulate(plain, world, horizon=HORIZON, seed=seed)
-            for label, run, color in (("drift=False", other, RED), ("default", trace, BLUE)):
-                mine = run.agents == middle
-                left.plot(
-                    np.flatnonzero(mine) + 1, np.cumsum(regrets(world, run)[mine]), color=color, label=label
-                )
-            left.axvline(world.jumps_after[middle], color=GREY, linestyle="--", label="jumps")
-            left.axvline(caught[middle], color=BLUE, linestyle=":", label="caught")
+                waits[seed, agent] = int(np.sum(after <= caught[agent]))
+    usual = float(np.median(list(waits.values())))
+    seed, agent = min(waits, key=lambda who: (abs(waits[who] - usual), abs(_jump(runs, who) - HORIZON // 2)))
+    world, trace, caught = runs[seed]
+    plain = shoal.ClusterMixture(100, 10, seed=seed, drift=False)
+    other = shoal.simulate(plain, world, horizon=HORIZON, seed=seed)
+    for label, run, color in (("drift=False", other, RED), ("default", trace, BLUE)):
+        mine = run.agents == agent
+        left.plot(np.flatnonzero(mine) + 1, np.cumsum(regrets(world, run)[mine]), color=color, label=label)
+    left.axvline(world.jumps_after[agent], color=GREY, linestyle="--", label="jumps")
+    left.axvline(caught[agent], color=BLUE, linestyle=":", label="caught")
     left.set(title="One agent that jumps to another cluster", xlabel="round", ylabel="its regret")
     thousands(left, "xy")
     left.legend(frameon=False)
-    total = len(waits) + missed
-    steps = np.sort(waits)
+    total, steps = len(waits) + len(missed), np.sort(list(waits.values()))
     right.step(steps, np.arange(1, len(steps) + 1) / total, where="post", color=BLUE)
     right.set(
-        title=f"{total} agents that jump, 8 runs",
+        title=f"{total} agents that jump, {JUMP_RUNS} runs",
         xlabel="own pulls since the jump",
         ylabel="share that was caught",
         ylim=(0.0, 1.02),
-        xlim=(0, 150),
+        xlim=(0, 100),
     )
     for ax in (left, right):
         ax.grid(alpha=0.25)
-    print(f"caught {len(waits)} of {total}, after {np.median(waits):.0f} pulls in the median")
+    print(f"caught {len(waits)} of {total}, after {usual:.0f} pulls in the median;")
+    cost = f"median {np.median(missed):.0f}, worst {max(missed):.0f}"
+    print(f"regret after the jump of those that were not: {cost}")
     return figure
+
+
+def _jump(runs: dict[int, Any], who: tuple[int, int]) -> int:
+    return int(runs[who[0]][0].jumps_after[who[1]])
 
 
 def regrets(world: shoal.Environment, trace: shoal.Trace) -> Vector:
