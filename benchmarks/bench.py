@@ -162,7 +162,7 @@ def crowds() -> Figures:
     """What a round, the memory and a snapshot cost against N, each point in a process of its own."""
     figures: Figures = {}
     print(
-        f"\n{'policy':16} {'world':>9} {'N':>9} {'rounds':>7} µs, later, times, peak MB, file MB, save s, load s"
+        f"\n{'policy':16} {'world':>9} {'N':>9} {'rounds':>7} µs, later, times, MB, file MB, save s, load s"
     )
     for name, world, n, rounds in CROWD:
         point = in_own_process("crowd_point", {"name": name, "world": world, "n": n, "rounds": rounds})

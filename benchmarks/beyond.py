@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 import shoal
 from shoal.atomic import write_whole
 from shoal.experiments.report import gather
-from shoal.experiments.summaries import Paired, Row, column
+from shoal.experiments.summaries import Paired, Row, column, summarize
 from shoal.paper.beyond import Contest, contests, verdict
 from shoal.reporting.charts import BLUE, DPI, GREY, ORANGE, RED, blank, thousands
 from shoal.types import Vector
@@ -71,7 +71,7 @@ def draw_tail() -> Figure:
     estimate = arms @ policy.estimate(agent)
     within = policy.parameters["alpha"] ** 2 * math.log(HORIZON + 1.0)
     width = np.sqrt(within * np.einsum("kd,de,ke->k", arms, inverse, arms))
-    # What `shoal.policies.mixture` adds: three standard deviations of what the ridge alone speaks for.
+    # As in `shoal.policies.mixture`, with the true size of a parameter's entries for its estimate.
     size = float(np.mean(world.theta_star**2)) if world.theta_star is not None else 1.0
     hidden = max(0.0, 9.0 * size - within) * np.sum((arms @ inverse) ** 2, axis=1)
     wide = np.sqrt(width**2 + hidden)
@@ -188,6 +188,55 @@ def _jump(runs: dict[int, Any], who: tuple[int, int]) -> int:
     return int(runs[who[0]][0].jumps_after[who[1]])
 
 
+DELAYS: dict[str, Any] = {
+    "0": 0,
+    "100 rounds": 100,
+    "2,000 rounds": 2_000,
+    "geometric, mean 500": ("geometric", 500),
+    "uniform in 0–2,000": ("uniform", 0, 2_000),
+}
+LATE: dict[str, Callable[[int, int], shoal.Policy]] = {
+    "ClusterMixture": lambda n, seed: shoal.ClusterMixture(n, 10, seed=seed),
+    "BASS": lambda n, seed: shoal.BASS(n, 10, alpha=0.3, delta=0.1, param_norm=1.0, seed=seed),
+    "Ind": lambda n, seed: shoal.Independent(n, 10, alpha=0.6, seed=seed),
+}
+
+
+class Unaware:
+    """A policy that is not told of pulls whose rewards are late."""
+
+    def __init__(self, policy: shoal.Policy) -> None:
+        self.select, self.update = policy.select, policy.update
+        self.n_agents, self.dim = policy.n_agents, policy.dim
+
+
+def delays(n_agents: int, runs: int, first: int, names: Sequence[str]) -> None:
+    """Print regret with late rewards, and how it differs from that of the same policy, unaware."""
+    print(f"N={n_agents:,}, M=3, Δ=1.27, {runs} runs of {HORIZON:,} rounds, seeds from {first:,} on")
+    print(f"| delay | {' | '.join(names)} |\n|---|{'--:|' * len(names)}")
+    for title, delay in DELAYS.items():
+        cells = []
+        for name in names:
+            aware, unaware = [], []
+            for seed in range(first, first + runs):
+                world = shoal.SyntheticClusters(n_agents, 10, 3, ANGLE, seed=seed)
+                for found, policy in (
+                    (aware, LATE[name](n_agents, seed)),
+                    (unaware, Unaware(LATE[name](n_agents, seed))),
+                ):
+                    if delay != 0 or found is aware:
+                        trace = shoal.simulate(
+                            policy, world, horizon=HORIZON, seed=seed, delay=delay, points=1
+                        )
+                        found.append(trace.final_regret)
+            text = f"{np.mean(aware):,.0f}"
+            if unaware:
+                s = summarize(np.array(aware) - np.array(unaware))
+                text += f" ({s.mean:+,.0f} ± {s.high - s.mean:,.0f})".replace("-", "−")
+            cells.append(text)
+        print(f"| {title} | {' | '.join(cells)} |", flush=True)
+
+
 def regrets(world: shoal.Environment, trace: shoal.Trace) -> Vector:
     """Regret of each pull; one agent pulls in each round."""
     rounds = np.arange(1, len(trace.agents) + 1)
@@ -265,9 +314,16 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("pictures")
     commands.add_parser("table").add_argument("results", type=Path)
+    late = commands.add_parser("delays")
+    late.add_argument("--agents", type=int, default=100)
+    late.add_argument("--runs", type=int, default=8)
+    late.add_argument("--seed", type=int, default=41_000)
+    late.add_argument("--policy", action="append", choices=LATE)
     options = parser.parse_args()
     if options.command == "pictures":
         pictures()
+    elif options.command == "delays":
+        delays(options.agents, options.runs, options.seed, options.policy or tuple(LATE))
     else:
         table(options.results)
 

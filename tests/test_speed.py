@@ -93,10 +93,10 @@ def test_no_update_of_the_mixture_takes_much_longer_than_others(n_agents: int) -
                 pool.clusters.changes[largest] = 10**9
             elif t == 600:
                 pool.clusters.cusum[largest] = 1e3
-            x = world.arms[policy.select(agent, world.arms)]
-            reward = float(x @ world.theta_star[agent] + rng.standard_normal())
+            k = policy.select(agent, world.arms)
+            reward = float(world.mean_rewards[agent, k] + rng.standard_normal())
             start = time.thread_time_ns()
-            policy.update(agent, x, reward)
+            policy.update(agent, world.arms[k], reward)
             times[t] = time.thread_time_ns() - start
         return times
 
