@@ -209,7 +209,7 @@ def crowd_row(point: Figures) -> list[str]:
     return [
         f"{point['microseconds']:,.1f}",
         f"{point['times']:,.0f}",
-        f"{point['later']:,.1f}",
+        f"{point['later']:,.1f}" if "later" in point else "–",
         f"{point['peak_bytes'] / 1e6:,.0f}",
         *(
             [f"{point['file_bytes'] / 1e6:,.1f}", f"{point['save']:.2f}", f"{point['load']:.2f}"]
@@ -442,14 +442,14 @@ def draw_crowds(points: Figures) -> None:
                 chosen[int(n)] = point
         style = "--" if world == "Gaussian" else "-"
         for ax, key, unit in (
-            (times, "later", 1.0), (memory, "peak_bytes", 1e6), (recovery, "load", 1.0)
+            (times, "microseconds", 1.0), (memory, "peak_bytes", 1e6), (recovery, "load", 1.0)
         ):  # fmt: skip
             values = {n: point[key] / unit for n, point in chosen.items() if key in point}
             ax.plot(
                 *zip(*values.items(), strict=True), color=color, marker=marker, linestyle=style, label=label
             )
     for ax, label in (
-        (times, "µs a round, after 20,000 rounds"),
+        (times, "µs a round, over 20,000 rounds"),
         (memory, "peak memory, MB"),
         (recovery, "seconds to load a snapshot"),
     ):
@@ -563,16 +563,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--horizon", type=int, default=50_000, help="rounds of the paper's workload")
     parser.add_argument(
+        "--page", action="store_true", help="measure nothing, and write the page from what was measured last"
+    )
+    parser.add_argument(
         "--crowds", action="store_true", help="measure crowds alone, and keep the other figures"
     )
     options = parser.parse_args()
     begin = time.perf_counter()
     figures: Figures = {"machine": benchmark.machine(), "horizon": options.horizon}
-    if options.crowds:
+    if options.crowds or options.page:
         figures = json.loads(RESULTS.read_text())
     else:
         measure_all(figures)
-    figures["crowds"] = crowds()
+    if not options.page:
+        figures["crowds"] = crowds()
     draw_crowds(figures["crowds"])
     write_page(figures)
     RESULTS.write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n")
