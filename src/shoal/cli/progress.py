@@ -47,6 +47,30 @@ def progress_display() -> Iterator[Any]:
         yield show
 
 
+@contextlib.contextmanager
+def drawing_display() -> Iterator[Any]:
+    """A function that shows how far a report is: a live line on a terminal, elsewhere a line now and then."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with console.status("writing the report") as status:
+            yield lambda done, total, title: status.update(
+                f"writing the report: figure {done + 1} of {total}, {title}"
+            )
+        return
+    printed = time.monotonic()
+
+    def show(done: int, total: int, title: str) -> None:
+        nonlocal printed
+        now = time.monotonic()
+        if done == 0 or now - printed > LINE_SECONDS:
+            printed = now
+            print(f"writing the report: figure {done + 1} of {total}", file=sys.stderr, flush=True)
+
+    yield show
+
+
 class ProgressLines:
     """Prints a line for each tenth done, every ten seconds, and when another policy is compiled."""
 

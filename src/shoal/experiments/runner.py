@@ -665,7 +665,7 @@ def source_commit(package: Path) -> str | None:
     """The commit a package directory was checked out from, with "-dirty" if it differs; None elsewhere."""
     try:
         for command in (
-            # A directory inside somebody else's repository, such as an installed package, is not tracked there.
+            # An installed package may lie inside somebody else's repository, but is not tracked there.
             ["git", "ls-files", "--error-unmatch", "__init__.py"],
             ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
         ):

@@ -21,8 +21,10 @@ class PublishedSetting(NamedTuple):
     n_agents: int
     dim: int
     n_arms: int
-    gap: float | None
+    gap: float | None = None
     """Smallest distance between two true parameters, to two digits; None for real data."""
+    data: str = ""
+    """The data set, for real data. Whether a user's file is the same cannot be known."""
 
 
 RUNS = 50
@@ -49,13 +51,15 @@ VARIANTS = {
     "bass-d0.1-s5": "bass-d0.1",
     "bass-d0.9-s5": "bass-d0.9",
 }
-"""Methods with another value of a parameter that the paper does not give, and the published method of each."""
+"""Methods with another value of a parameter that the paper does not give, and the published one of each."""
 
 SETTINGS: dict[str, PublishedSetting] = {
     "synthetic-m3-w1": PublishedSetting(horizon=50_000, n_agents=100, dim=10, n_arms=15, gap=0.2),
     "synthetic-m3-w7": PublishedSetting(horizon=50_000, n_agents=100, dim=10, n_arms=15, gap=1.27),
-    "movielens-rated": PublishedSetting(horizon=50_000, n_agents=100, dim=10, n_arms=30, gap=None),
-    "yahoo-ltr": PublishedSetting(horizon=50_000, n_agents=100, dim=10, n_arms=30, gap=None),
+    "movielens-rated": PublishedSetting(
+        horizon=50_000, n_agents=100, dim=10, n_arms=30, data="MovieLens 25M"
+    ),
+    "yahoo-ltr": PublishedSetting(horizon=50_000, n_agents=100, dim=10, n_arms=30, data="Yahoo! C14"),
 }
 
 FINAL_REGRET: dict[str, dict[str, Published]] = {
