@@ -460,7 +460,8 @@ def test_both_readings_stand_beside_the_printed_figures(tmp_path: Path) -> None:
     assert "CLUB-G4, M=3, Δ=1.27: 4,823 here, 5,822.7 in print, 17% lower, 16.4 standard errors." in text
     assert agreement_sentence(own) == (
         "As published, 3 of 4 final regrets agree with the printed ones (the furthest, BASS-D0.1 in M=3, "
-        "Δ=1.27, by +6%); not CLUB-G4 in M=3, Δ=1.27, −17%. Of the F1 scores, 4 of 4 agree."
+        "Δ=1.27, by +6% or 1.0 standard errors); not CLUB-G4 in M=3, Δ=1.27, −17% or 16.4 standard errors. "
+        "Of the F1 scores, 4 of 4 agree."
     )
     assert "| M=3, Δ=1.27 | −3,748 (−3,748 to −3,748) | 100% | −3,748" in text  # BASS minus Ind
     assert any("2 runs here, 50 in the paper" in text for text in notices(own))

@@ -156,7 +156,10 @@ def difference_columns(compare: Compare, signed: str) -> tuple[Column, ...]:
         if found is None:
             return EMPTY
         text = number(signed, found.difference)
-        return text if not math.isfinite(found.errors) else f"{text} ({number('{:+.1f}', found.errors)} s.e.)"
+        # None where rounding can explain all of it, or where neither mean has a standard error.
+        if not found.errors or not math.isfinite(found.errors):
+            return text
+        return f"{text} ({number('{:+.1f}', found.errors)} s.e.)"
 
     def agrees(row: Row) -> str:
         found = compare(row)

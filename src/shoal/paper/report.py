@@ -1,5 +1,6 @@
 """The report on the paper's experiments: published figures next to ours, and further sections."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,7 @@ TITLES = {
 
 AS_PUBLISHED_NOTE = (
     "“As published” takes each method at the best of five evenly spaced values of α, "
-    f"{', '.join(f'{alpha:g}' for alpha in published.ALPHAS)}: {published.INFERENCE}. The difference from "
+    f"{', '.join(f'{alpha:g}' for alpha in published.ALPHAS)} ({published.INFERENCE}). The difference from "
     "the published mean is also given in standard errors of the difference of the two means (s.e.). A row "
     "agrees if it is at most 3 of these, or 10% of the published mean, whichever is more."
 )
@@ -365,12 +366,8 @@ def agreement_sentence(own: Reproduction) -> str:
     text = f"As published, {len(agreeing)} of {len(judged)} final regrets agree with the printed ones"
     if agreeing:
         row, found = max(agreeing, key=lambda entry: abs(_share(entry[1])))
-        text += f" (the furthest, {row.label} in {row.title}, by {number('{:+.0%}', _share(found))})"
-    missed = [
-        f"{row.label} in {row.title}, {number('{:+.0%}', _share(found))}"
-        for row, found in judged
-        if not found.agrees
-    ]
+        text += f" (the furthest, {row.label} in {row.title}, by {_distance(found)})"
+    missed = [f"{row.label} in {row.title}, {_distance(found)}" for row, found in judged if not found.agrees]
     text += f"; not {', '.join(missed)}" if missed else ""
     return f"{text}. Of the F1 scores, {sum(scores)} of {len(scores)} agree."
 
@@ -378,6 +375,11 @@ def agreement_sentence(own: Reproduction) -> str:
 def _share(found: Comparison) -> float:
     """The difference from the printed mean as a share of it."""
     return found.difference / found.printed.mean
+
+
+def _distance(found: Comparison) -> str:
+    text = number("{:+.0%}", _share(found))
+    return text if not math.isfinite(found.errors) else f"{text} or {abs(found.errors):.1f} standard errors"
 
 
 def order_sentence(own: Reproduction) -> str:
