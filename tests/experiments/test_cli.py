@@ -84,7 +84,9 @@ def test_run_continues_and_reports(tiny: Path) -> None:
     assert "\x1b" not in done.stderr
     page = tiny / done.stdout.rsplit("Report: ", 1)[1].strip()
     page.unlink()
-    assert "Report: " in run("report", "results/tiny", cwd=tiny).stdout
+    again = run("report", "results/tiny", cwd=tiny)
+    assert "Report: " in again.stdout
+    assert "writing the report: figure 1 of " in again.stderr
     assert page.is_file()
 
 

@@ -261,7 +261,7 @@ def test_numbers_as_text() -> None:
         comparison.printed_column(comparison.compare_regret, "{:,.1f}"),
         *comparison.difference_columns(comparison.compare_regret, "{:+,.0f}"),
     )
-    assert line(columns, row) == ["1,096.8 ± 411.9", "−997 (−16.9 s.e.)", "no"]
+    assert line(columns, row) == ["1,096.8 ± 411.9", "−997 (−16.9)", "no"]
     assert line(columns, only_row(make_table(rows_of("mine", "mine", 0.3, [1.0])))) == ["–", "–", "–"]
 
 

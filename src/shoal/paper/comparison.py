@@ -159,13 +159,13 @@ def difference_columns(compare: Compare, signed: str) -> tuple[Column, ...]:
         # None where rounding can explain all of it, or where neither mean has a standard error.
         if not found.errors or not math.isfinite(found.errors):
             return text
-        return f"{text} ({number('{:+.1f}', found.errors)} s.e.)"
+        return f"{text} ({number('{:+.1f}', found.errors)})"
 
     def agrees(row: Row) -> str:
         found = compare(row)
         return EMPTY if found is None else "yes" if found.agrees else "no"
 
-    return Column("difference", difference), Column("agrees", agrees)
+    return Column("difference (in s.e.)", difference), Column("agrees", agrees)
 
 
 # Sentences
