@@ -14,7 +14,7 @@ from shoal.experiments.report import F1_COLUMNS, PAIRED_COLUMNS, REGRET_COLUMNS,
 from shoal.experiments.summaries import Names, Row, curve, main_rows
 from shoal.paper import comparison, published
 from shoal.paper.comparison import Comparison, has_published_sizes
-from shoal.paper.gamma import gamma_points
+from shoal.paper.gamma import gamma_points, gamma_table
 
 
 def only_row(table: pa.Table, names: Names = NO_NAMES) -> Row:
@@ -227,6 +227,12 @@ def test_gamma_points_take_the_published_scale_from_the_tables_on_the_same_alpha
         ("beta_squared", 1.0, 1.25, 0.3, 5.0),
     ]
     assert [(p.gamma, p.alpha) for p in gamma_points(table, [0.1])] == [(1.5, 0.1)]
+    shown = gamma_table("c", gamma_points(table), {W1: "First"})
+    assert list(shown.header) == ["radius", "S", "γ", "First"]
+    assert list(shown.lines)[1:3] == [
+        ["β", "1", "1.5", "8, F1 0.50 at α=0.3"],
+        ["β", "1", "2", "7, F1 0.50 at α=0.3"],
+    ]
 
 
 def test_our_own_method_is_marked_and_not_among_bass_s_rivals() -> None:

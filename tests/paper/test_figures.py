@@ -29,6 +29,7 @@ def gamma_points() -> list[GammaPoint]:
             0.1,
             0.3,
             Summary(1000.0 * gamma, 10.0, 950.0 * gamma, 1050.0 * gamma, 1.0, 5),
+            Summary(0.7, 0.1, 0.6, 0.8, 0.7, 5),
         )
         for environment in ("a", "b")
         for radius in ("beta", "beta_squared")

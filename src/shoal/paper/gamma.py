@@ -1,6 +1,7 @@
 """The scale of the ellipsoids: final regret of BASS for several γ, with and without S, and both radii."""
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,10 +11,11 @@ import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from shoal.experiments.report import Findings
+from shoal.experiments.report import Column, Findings, table_of
 from shoal.experiments.spec import MAIN
 from shoal.experiments.summaries import (
     REGRET,
+    SCORE,
     Summary,
     best_cell,
     by_method,
@@ -25,7 +27,8 @@ from shoal.experiments.summaries import (
 from shoal.paper import published
 from shoal.paper.comparison import REFERENCE, has_published_sizes
 from shoal.reporting.charts import GREY, ORANGE, PURPLE, blank, legend_below, literal, thousands
-from shoal.reporting.sections import Heading, Part, Picture
+from shoal.reporting.sections import Heading, Part, Picture, Table
+from shoal.reporting.words import EMPTY, plus_minus
 
 GAMMA = "gamma"
 """The group of methods that vary γ, S and the radius."""
@@ -53,6 +56,7 @@ class GammaPoint:
     delta: float
     alpha: float
     regret: Summary
+    f1: Summary
 
 
 def gamma_points(table: pa.Table, alphas: Collection[float] | None = None) -> list[GammaPoint]:
@@ -91,8 +95,9 @@ def gamma_points(table: pa.Table, alphas: Collection[float] | None = None) -> li
             delta=float(own["delta"]),
             alpha=cell.alpha,
             regret=summarize(column(table, "final_regret", cell), REGRET),
+            f1=summarize(column(table, "final_f1", cell), SCORE),
         )
-        points[point.environment, point.radius, point.param_norm, point.delta, point.gamma] = point
+        points[point.environment, _key(point)] = point
     return [points[key] for key in sorted(points)]
 
 
@@ -116,7 +121,40 @@ def gamma_parts(found: Findings) -> list[Part]:
         first, alphas = (" and ".join(f"{alpha:g}" for alpha in some) for some in (shared, tried))
         caption += READINGS_CAPTION.format(first=first, alphas=alphas)
     picture = Picture(TITLE, caption, "gamma", partial(gamma_figure, readings, titles, printed))
-    return [Heading(TITLE), picture]
+    tables = [
+        gamma_table(
+            f"γ, S and the radius{f', {reading}' if reading else ''}: final regret and F1", points, titles
+        )
+        for reading, points in readings.items()
+    ]
+    return [Heading(TITLE), picture, *tables]
+
+
+def gamma_table(caption: str, points: Sequence[GammaPoint], titles: Mapping[str, str]) -> Table:
+    """Mean final regret and F1 for each form of the radius, S and γ, by environment."""
+    found = {(point.environment, _key(point)): point for point in points}
+
+    def column_of(environment: str) -> Column:
+        def text(key: tuple[str, float, float, float]) -> str:
+            point = found.get((environment, key))
+            if point is None:
+                return EMPTY
+            score = "" if math.isnan(point.f1.mean) else f", F1 {point.f1.mean:.2f}"
+            return f"{plus_minus('{:,.0f}', point.regret.mean, point.regret.std)}{score} at α={point.alpha:g}"
+
+        return Column(titles.get(environment, environment), text)
+
+    columns = [
+        Column("radius", lambda key: {"beta": "β", "beta_squared": "β²"}[key[0]]),
+        Column("S", lambda key: f"{key[1]:g}"),
+        Column("γ", lambda key: f"{key[3]:g}"),
+        *map(column_of, unique(point.environment for point in points)),
+    ]
+    return table_of(caption, columns, sorted({_key(point) for point in points}))
+
+
+def _key(point: GammaPoint) -> tuple[str, float, float, float]:
+    return point.radius, point.param_norm, point.delta, point.gamma
 
 
 LOOKS = {
