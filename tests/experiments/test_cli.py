@@ -6,6 +6,7 @@ import re
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import typer
 
 import shoal
+from shoal.cli import progress
 from shoal.cli.app import app
 from shoal.environments.registry import environment_names
 from shoal.experiments import results
@@ -84,10 +86,21 @@ def test_run_continues_and_reports(tiny: Path) -> None:
     assert "\x1b" not in done.stderr
     page = tiny / done.stdout.rsplit("Report: ", 1)[1].strip()
     page.unlink()
-    again = run("report", "results/tiny", cwd=tiny)
-    assert "Report: " in again.stdout
-    assert "writing the report: figure 1 of " in again.stderr
+    assert "Report: " in run("report", "results/tiny", cwd=tiny).stdout
     assert page.is_file()
+
+
+def test_a_report_that_takes_long_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with progress.drawing_display() as show:
+        for done in range(9):
+            show(done, 9, "a figure")
+            now += 3.0
+    said = [f"writing the report: figure {number} of 9" for number in (5, 9)]
+    assert capsys.readouterr().err.splitlines() == said
 
 
 def test_reproduce_takes_a_preset_a_seed_and_a_pattern(tmp_path: Path) -> None:

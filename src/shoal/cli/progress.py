@@ -59,13 +59,13 @@ def drawing_display() -> Iterator[Any]:
                 f"writing the report: figure {done + 1} of {total}, {title}"
             )
         return
-    printed = time.monotonic()
+    due = time.monotonic() + LINE_SECONDS
 
     def show(done: int, total: int, title: str) -> None:
-        nonlocal printed
+        nonlocal due
         now = time.monotonic()
-        if done == 0 or now - printed > LINE_SECONDS:
-            printed = now
+        if now >= due:
+            due = now + LINE_SECONDS
             print(f"writing the report: figure {done + 1} of {total}", file=sys.stderr, flush=True)
 
     yield show
