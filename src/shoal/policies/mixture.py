@@ -10,6 +10,7 @@ import math
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from msgspec import Meta
 
 from shoal.fields import AGENTS, COUNT, Size, kept, rows, setting
@@ -375,6 +376,16 @@ class ClusterMixture(ClusteredPolicy):
             clusters.removed[cluster] += 1
             if clusters.sizes[cluster].sum() == 0:
                 dissolve(members, clusters, cluster)
+
+    def holds(self, agent: int, x: ArrayLike, reward: float, learned: int) -> bool:
+        """Whether a sample still counts: an agent that was found to have changed keeps its latest ones only."""
+        agent = self._check_id(agent)
+        with self.lock:
+            if not self._parameters.drift or self.state.drift.forgot[agent] < learned:
+                return True
+            order = (self.state.drift.newest[agent] - np.arange(self.state.drift.held[agent])) % RECENT
+            kept = self.state.drift.ring[agent, order, : self.dim + 1]
+            return bool((kept == [*np.asarray(x, dtype=np.float64), reward]).all(axis=1).any())
 
     def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
         state, left = self.state, int(self.state.local.pulls[agent])

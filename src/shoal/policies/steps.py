@@ -22,6 +22,8 @@ from shoal.validation import BAD_SCALE, LARGEST, LARGEST_SCALE
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 REFUSED, ACCEPTED, BADLY_SCALED, NOT_BEGUN = range(4)
+BEGIN, FINISH, CANCEL, PULL = range(4)
+"""Kinds of pulls to replay: its reward is due; came; will never come; and both at once."""
 _STEPS: dict[tuple[str, type], Callable[..., Any]] = {}
 
 
@@ -199,3 +201,18 @@ def update_checked(pinned: Any, agent: int, x: Vector, reward: float, begun: boo
     revise(state, agent, t)
     state.common.clock[0] = t
     return BADLY_SCALED if size > BAD_SCALE * state.common.ridge else ACCEPTED
+
+
+@compiled
+def replay_checked(pinned: Any, kinds: Integers, agents: Integers, xs: Matrix, rewards: Vector) -> int:
+    """Play many pulls; the position of the first that was refused, before which all were played, or −1."""
+    for i in range(kinds.shape[0]):
+        if kinds[i] == BEGIN:
+            answer = begin_checked(pinned, agents[i], xs[i])
+        elif kinds[i] == CANCEL:
+            answer = cancel_checked(pinned, agents[i], xs[i])
+        else:
+            answer = update_checked(pinned, agents[i], xs[i], rewards[i], kinds[i] == FINISH)
+        if answer == REFUSED or answer == NOT_BEGUN:
+            return i
+    return -1

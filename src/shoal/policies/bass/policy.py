@@ -34,7 +34,7 @@ serves: it is faster from about there on, and its memory does not grow with the 
 class BASSParameters(Parameters, frozen=True, kw_only=True):
     """Parameters of BASS."""
 
-    delta: Annotated[float, Meta(gt=0.0, lt=1.0, description="Confidence level of the ellipsoids.")]
+    delta: Annotated[float, Meta(gt=0.0, lt=1.0, description="Confidence level of the ellipsoids.")] = 0.1
     gamma: Annotated[
         float,
         Meta(ge=SMALLEST, le=LARGEST, description="Scale of the ellipsoids: larger values share longer."),
