@@ -13,7 +13,7 @@ from typing import Any, Self
 from shoal import validation
 from shoal.controller.arms import checked_name
 from shoal.controller.committer import Committer
-from shoal.controller.errors import ControllerError, NotOwner, Unavailable, Unknown
+from shoal.controller.errors import NotOwner, Unavailable, Unknown
 from shoal.controller.fold import current_stamp
 from shoal.controller.population import Population
 from shoal.controller.records import Settings
@@ -251,7 +251,9 @@ def make_settings(given: Mapping[str, Any]) -> Settings:
     dim = validation.positive_int("dim", own.pop("dim"))
     explore = validation.number("explore", own.pop("explore", 0.02), low=0.0, high=1.0)
     low, high = own.pop("reward_low", None), own.pop("reward_high", None)
-    if low is not None and not validation.number("reward_range", low) < validation.number("reward_range", high):
+    if low is not None and not validation.number("reward_range", low) < validation.number(
+        "reward_range", high
+    ):
         raise ValueError(f"reward_range must be a pair of increasing numbers, got {(low, high)}")
     window = own.pop("reward_window", None)
     if window is not None:

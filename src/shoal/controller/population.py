@@ -5,14 +5,12 @@ committed. Whatever it returned, then, survives; whatever raised has changed not
 """
 
 import hashlib
-import math
-import os
 import secrets
 import threading
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -23,7 +21,15 @@ from shoal import validation
 from shoal.controller import snapshots
 from shoal.controller.arms import ArmSet, checked_name, restored
 from shoal.controller.committer import Committer, Ticket
-from shoal.controller.errors import Conflict, ControllerError, Gone, JournalError, NotOwner, Unavailable, Unknown
+from shoal.controller.errors import (
+    Conflict,
+    ControllerError,
+    Gone,
+    JournalError,
+    NotOwner,
+    Unavailable,
+    Unknown,
+)
 from shoal.controller.fold import Fold, Standing, current_stamp, standing_of
 from shoal.controller.records import (
     AnyRecord,
@@ -45,10 +51,8 @@ from shoal.controller.records import (
     Tombstone,
     decode,
     encode,
-    matrix,
 )
 from shoal.controller.stores.base import Batch, Lease, Snapshot, Store
-from shoal.types import Matrix
 
 if TYPE_CHECKING:
     from shoal.controller.controller import Controller
@@ -352,7 +356,9 @@ class Population:
 
         def command(turn: _Turn) -> None:
             present = self._catalogued(turn.fold)
-            features = {} if present is None else dict(zip(present.names or (), present.features, strict=True))
+            features = (
+                {} if present is None else dict(zip(present.names or (), present.features, strict=True))
+            )
             features.update(zip(given.names or (), given.features, strict=True))
             self._set_catalogue(turn, ArmSet(np.array(list(features.values())), list(features)))
 
@@ -749,9 +755,7 @@ class Population:
             _check_id(key)
         self._observe(turn, request["agent"], request["x"], request["reward"], key)
 
-    def _many(
-        self, requests: Iterable[Any], n_rows: int, one: Callable[[_Turn, Any], Any]
-    ) -> list[Any]:
+    def _many(self, requests: Iterable[Any], n_rows: int, one: Callable[[_Turn, Any], Any]) -> list[Any]:
         items = list(requests)
         if len(items) > MOST_AT_ONCE:
             raise ValueError(f"requests must be at most {MOST_AT_ONCE:,} at once, got {len(items):,}")
@@ -972,7 +976,9 @@ def _check_keys(request: Any, known: set[str], needed: set[str]) -> None:
         raise ValueError(f"each request must be a mapping, got {validation.show(request)}")
     for key in request:
         if key not in known:
-            raise ValueError(f"a request has no {validation.show(key)}; it may have {', '.join(sorted(known))}")
+            raise ValueError(
+                f"a request has no {validation.show(key)}; it may have {', '.join(sorted(known))}"
+            )
     for key in needed:
         if key not in request:
             raise ValueError(f"each request must have {key!r}, got {validation.show(dict(request))}")

@@ -85,7 +85,10 @@ def unpack(data: bytes, source: str) -> Fold:
     """The fold in the bytes of a snapshot; `BadSnapshot` if they are not one."""
     start = len(MAGIC) + CHECKSUM
     content = memoryview(data)[start:]
-    if data[: len(MAGIC)] != MAGIC or hashlib.blake2b(content, digest_size=CHECKSUM).digest() != data[len(MAGIC) : start]:
+    if (
+        data[: len(MAGIC)] != MAGIC
+        or hashlib.blake2b(content, digest_size=CHECKSUM).digest() != data[len(MAGIC) : start]
+    ):
         raise BadSnapshot(f"{source} is damaged")
     try:
         first, *_ = msgspec.msgpack.decode(content, type=list[msgspec.Raw])

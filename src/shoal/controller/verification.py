@@ -43,9 +43,7 @@ def _problems_of_journal(population: "Population", last: int) -> list[str]:
             if record.id in open_decisions:
                 problems.append(f"record {row.seq} is a second decision {record.id!r}")
             open_decisions.add(record.id)
-        elif isinstance(record, Rewarded) and record.agent < 0:
-            settled[record.id, record.place] += 1
-        elif isinstance(record, Missed):
+        elif (isinstance(record, Rewarded) and record.agent < 0) or isinstance(record, Missed):
             settled[record.id, record.place] += 1
         elif isinstance(record, Cancelled):
             settled[record.id, 0] += 1

@@ -9,9 +9,10 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Self, TypeGuard
+from typing import Any, ClassVar, NamedTuple, Self, TypeGuard
 
 import msgspec
 import numpy as np
@@ -29,21 +30,22 @@ from shoal.policies.parameters import Parameters, check, described, signature
 from shoal.policies.steps import (
     BADLY_SCALED,
     BEGIN,
-    CANCEL,
-    FINISH,
     NOT_BEGUN,
     PULL,
     REFUSED,
+    SILENT,
     begin_checked,
     cancel_checked,
     choose_checked,
+    predict_checked,
     replay_checked,
     revise,
+    score_checked,
     update_checked,
 )
 from shoal.statistics import amend_row, forget_row, lacks, problem, start_rows
 from shoal.styles import LineStyle
-from shoal.types import AnyArray, Booleans, Integers, Vector
+from shoal.types import AnyArray, Booleans, Integers, Matrix, Vector
 
 FLOAT64 = np.dtype(np.float64)
 MANY = 256
@@ -54,6 +56,35 @@ AMPLE = 2**15
 """Agents for whom there is room, in all other arrays, when a policy has grown once."""
 _OWN = ("lock", "_pinned", "_room")
 """Attributes that a copy of a policy makes anew."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What `select` compares, for each arm; arrays of shape (K,)."""
+
+    mean: Vector
+    """Predicted reward."""
+    width: Vector
+    """Bonus for what is not known yet."""
+    index: Vector
+    """Their sum. `select` takes the first arm with the largest."""
+
+
+class Prediction(NamedTuple):
+    """Two predictions of an arm's reward."""
+
+    own: float
+    """By ridge regression on the agent's own samples alone."""
+    pooled: float
+    """By the samples that the agent uses: the mean in `Scores`."""
+
+
+class Choice(NamedTuple):
+    """An arm chosen without exploration, and what was predicted of its reward."""
+
+    arm: int
+    own: float
+    pooled: float
 
 
 class Policy(ABC):
@@ -245,16 +276,64 @@ class Policy(ABC):
 
     def select(self, agent: int, arms: ArrayLike) -> int:
         """Choose an arm for `agent`: the index of a row of `arms`, (K, d), which may change between calls."""
-        agent = self._check_agent(agent)
-        if not (_is_plain(arms) and arms.ndim == 2 and arms.shape[1] == self._dim and arms.shape[0] > 0):
-            arms = validation.matrix("arms", arms, columns=self._dim).copy()
+        agent, arms = self._check_agent(agent), self._check_arms(arms)
         with self.lock:
             if self._changing:
                 self._refuse_if_changing()
             choice = choose_checked(self._pinned_state(), agent, arms)
         if choice < 0:
-            validation.matrix("arms", arms, columns=self._dim)
+            self._refuse_arms(choice, arms)
         return int(choice)
+
+    def choose(self, agent: int, arms: ArrayLike) -> Choice:
+        """Choose as `select` does with `epsilon=0`, and predict the reward of the arm chosen.
+
+        Nothing changes, not even the random state: any number of these calls, and of calls of `scores`,
+        `predict` and `explain`, leaves the policy, saved or continued, the same bit for bit. So does `select`
+        where `epsilon` is 0.
+        """
+        agent, arms = self._check_agent(agent), self._check_arms(arms)
+        with self.lock:
+            if self._changing:
+                self._refuse_if_changing()
+            choice, own, pooled = predict_checked(self._pinned_state(), agent, arms)
+        if choice < 0:
+            self._refuse_arms(choice, arms)
+        return Choice(choice, own, pooled)
+
+    def scores(self, agent: int, arms: ArrayLike) -> Scores:
+        """What `select` would compare if it chose for `agent` among the rows of `arms`, (K, d), now.
+
+        The index is, to the bit, what it compares; with `epsilon=0`, `select` returns `index.argmax()`.
+        """
+        agent, arms = self._check_agent(agent), self._check_arms(arms)
+        out = np.empty((2, len(arms)))
+        with self.lock:
+            if self._changing:
+                self._refuse_if_changing()
+            answer = score_checked(self._pinned_state(), agent, arms, out)
+        if answer < 0:
+            self._refuse_arms(answer, arms)
+        return Scores(out[0], out[1], out[0] + out[1])
+
+    def predict(self, agent: int, x: ArrayLike) -> Prediction:
+        """Predict the reward of arm `x`, shape (d,), for `agent`, by its own samples and by its pool's."""
+        x = validation.vector("x", x, self._dim)
+        _, own, pooled = self.choose(agent, np.ascontiguousarray(x)[None])
+        return Prediction(own, pooled)
+
+    def _check_arms(self, arms: ArrayLike) -> Matrix:
+        if _is_plain(arms) and arms.ndim == 2 and arms.shape[1] == self._dim and arms.shape[0] > 0:
+            return arms
+        return validation.matrix("arms", arms, columns=self._dim).copy()
+
+    def _refuse_arms(self, answer: int, arms: Matrix) -> None:
+        if answer == SILENT:
+            raise TypeError(
+                f"{type(self).__name__} does not tell its scores: its step select must leave mean and bonus "
+                "of each arm in state.common.scored"
+            )
+        validation.matrix("arms", arms, columns=self._dim)
 
     def update(self, agent: int, x: ArrayLike, reward: float, *, begun: bool = False) -> None:
         """Let `agent` learn that arm `x`, shape (d,), gave `reward`.

@@ -13,7 +13,7 @@ from shoal.fields import AGENTS, BLOCKS, derived, kept, rows, scratch, setting
 from shoal.jit.compiled import allocating, inlined
 from shoal.kernels.bits import has_bit, members, set_bit
 from shoal.kernels.graphs import component_labels, confidence_width, distance, share_a_neighbor
-from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
+from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from_cluster
 from shoal.policies.cuts import (
     Cuts,
     CuttingPolicy,
@@ -122,7 +122,7 @@ class CLUB(CuttingPolicy, ClusteredPolicy):
 
 @step("select", CLUBState)
 def select(state: CLUBState, agent: int, arms: Matrix, t: int) -> int:
-    return select_from(state.pool, state.labels[agent], arms, state.common.alpha, t)
+    return select_from_cluster(state, agent, arms, t)
 
 
 @step("observe", CLUBState)

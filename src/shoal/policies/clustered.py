@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from shoal.jit.compiled import compiled, inlined
+from shoal.jit.compiled import inlined
 from shoal.kernels.graphs import pairs_within
 from shoal.policies.base import Policy
-from shoal.statistics import Statistics, add_sample, best_arm_of_row, pool_rows, problem, start_rows
+from shoal.statistics import add_sample, best_arm_of_row, pool_rows, problem, start_rows
 from shoal.types import Booleans, Integers, Matrix, Vector
 
 
@@ -105,10 +105,11 @@ def pool_cluster(state: Any, cluster: int) -> None:
     pool_rows(state.local, state.members, state.common.ridge, state.pool, cluster)
 
 
-@compiled
-def select_from(stats: Statistics, row: int, arms: Matrix, alpha: float, t: int) -> int:
-    """LinUCB on one row of statistics."""
-    return best_arm_of_row(stats, row, arms, alpha * math.sqrt(math.log(t + 1.0)))
+@inlined
+def select_from_cluster(state: Any, agent: int, arms: Matrix, t: int) -> int:
+    """LinUCB on the statistics of the agent's cluster."""
+    width = state.common.alpha * math.sqrt(math.log(t + 1.0))
+    return best_arm_of_row(state.pool, state.labels[agent], arms, width, state.common.scored)
 
 
 @inlined

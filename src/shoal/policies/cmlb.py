@@ -12,7 +12,7 @@ from msgspec import Meta
 from shoal.fields import AGENTS, derived, kept, rows, scratch, setting
 from shoal.jit.compiled import allocating, inlined
 from shoal.kernels.graphs import distance
-from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
+from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from_cluster
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics
@@ -95,7 +95,7 @@ class CMLB(ClusteredPolicy):
 
 @step("select", CMLBState)
 def select(state: CMLBState, agent: int, arms: Matrix, t: int) -> int:
-    return select_from(state.pool, state.labels[agent], arms, state.common.alpha, t)
+    return select_from_cluster(state, agent, arms, t)
 
 
 @step("observe", CMLBState)

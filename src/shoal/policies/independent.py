@@ -66,7 +66,7 @@ def select(state: IndependentState, agent: int, arms: Matrix, t: int) -> int:
     width = state.common.alpha * math.sqrt(math.log(t + 1.0))
     if state.common.pending.counts[agent] > 0:
         return select_pending(state, agent, arms, width)
-    return best_arm_of_row(state.local, agent, arms, width)
+    return best_arm_of_row(state.local, agent, arms, width, state.common.scored)
 
 
 @inlined
@@ -79,7 +79,9 @@ def select_pending(state: IndependentState, agent: int, arms: Matrix, width: flo
             L[row, column] = local.A[agent, row, column]
     add_triangle(state.common.pending.sums[agent], L)
     cholesky(L, L)
-    return best_arm_of_width(local.theta_hat[agent], L, arms, width, local.scratch[3 * d])
+    return best_arm_of_width(
+        local.theta_hat[agent], L, arms, width, local.scratch[3 * d], state.common.scored
+    )
 
 
 @step("observe", IndependentState)

@@ -10,8 +10,8 @@ import math
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 from msgspec import Meta
+from numpy.typing import ArrayLike
 
 from shoal.fields import AGENTS, COUNT, Size, kept, rows, setting
 from shoal.jit.compiled import compiled, inlined
@@ -461,8 +461,9 @@ def select(state: MixtureState, agent: int, arms: Matrix, t: int) -> int:
     within, work = state.common.alpha**2 * math.log(t + 1.0), state.pool.scratch
     count = factor_components(state, agent, within)
     return best_arm_of_mixture(
-        work.L, work.y, work.shares, work.hidden, count, arms, within, state.spread**2, work.lanes
-    )
+        work.L, work.y, work.shares, work.hidden, count, arms, within, state.spread**2, work.lanes,
+        state.common.scored,
+    )  # fmt: skip
 
 
 @step("observe", MixtureState)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from shoal import validation
 from shoal.fields import AGENTS, CLUSTERS, derived, rows, scratch
-from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, select_from
+from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, select_from_cluster
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, start_rows
@@ -125,7 +125,7 @@ def _check_labels(labels: Any, n_agents: int) -> Integers:
 
 @step("select", OracleState)
 def select(state: OracleState, agent: int, arms: Matrix, t: int) -> int:
-    return select_from(state.pool, state.labels[agent], arms, state.common.alpha, t)
+    return select_from_cluster(state, agent, arms, t)
 
 
 @step("observe", OracleState)

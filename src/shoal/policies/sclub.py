@@ -13,7 +13,7 @@ from msgspec import Meta
 from shoal.fields import AGENTS, COUNT, DIM, derived, kept, rows, scratch, setting
 from shoal.jit.compiled import compiled, inlined
 from shoal.kernels.graphs import confidence_width, distance
-from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
+from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from_cluster
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics
@@ -105,7 +105,7 @@ class SCLUB(ClusteredPolicy):
 
 @step("select", SCLUBState)
 def select(state: SCLUBState, agent: int, arms: Matrix, t: int) -> int:
-    return select_from(state.pool, state.labels[agent], arms, state.common.alpha, t)
+    return select_from_cluster(state, agent, arms, t)
 
 
 @step("observe", SCLUBState)

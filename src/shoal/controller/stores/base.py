@@ -96,7 +96,12 @@ class Store(ABC):
 
     @abstractmethod
     def forget(
-        self, batch: Batch, tombstones: Sequence[Row], hashes: Sequence[bytes], arms: Sequence[bytes], lease: float
+        self,
+        batch: Batch,
+        tombstones: Sequence[Row],
+        hashes: Sequence[bytes],
+        arms: Sequence[bytes],
+        lease: float,
     ) -> None:
         """Append a batch, replace rows by tombstones, keep hashes and delete sets of arms: all or nothing."""
 

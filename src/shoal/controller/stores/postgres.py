@@ -354,7 +354,8 @@ class PostgresStore(Store):
 
     def snapshots(self, population: int) -> list[tuple[int, int]]:
         return self._query(
-            "SELECT epoch, seq FROM shoal_snapshot WHERE population = %s ORDER BY seq DESC, epoch DESC", population
+            "SELECT epoch, seq FROM shoal_snapshot WHERE population = %s ORDER BY seq DESC, epoch DESC",
+            population,
         )
 
     def load_snapshot(self, population: int, epoch: int, seq: int) -> bytes | None:

@@ -95,7 +95,9 @@ class SQLiteStore(Store):
 
     def _connect(self, sync: str) -> sqlite3.Connection:
         try:
-            connection = sqlite3.connect(str(self.path), timeout=10.0, isolation_level=None, check_same_thread=False)
+            connection = sqlite3.connect(
+                str(self.path), timeout=10.0, isolation_level=None, check_same_thread=False
+            )
             connection.execute("PRAGMA trusted_schema = OFF")
             connection.execute("PRAGMA cell_size_check = ON")
             if self.read_only:
@@ -131,7 +133,9 @@ class SQLiteStore(Store):
         try:
             file = beside.open("a+")
         except OSError as error:
-            raise OSError(error.errno, f"cannot be opened for writing: {error.strerror}", str(beside)) from None
+            raise OSError(
+                error.errno, f"cannot be opened for writing: {error.strerror}", str(beside)
+            ) from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -296,7 +300,12 @@ class SQLiteStore(Store):
         return bool(self._query(sql, population, *hashes))
 
     def forget(
-        self, batch: Batch, tombstones: Sequence[Row], hashes: Sequence[bytes], arms: Sequence[bytes], lease: float
+        self,
+        batch: Batch,
+        tombstones: Sequence[Row],
+        hashes: Sequence[bytes],
+        arms: Sequence[bytes],
+        lease: float,
     ) -> None:
         population = batch.lease.population
         with self._transaction() as db:

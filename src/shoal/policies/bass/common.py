@@ -81,7 +81,8 @@ def factor_twofold(local: Any, members: Integers, ridge: float, L: Matrix, tail:
 def choose_from_pool(state: Any, arms: Matrix, t: int) -> int:
     """LinUCB on the pool whose factor and sums are in the scratch."""
     width, work = state.common.alpha * math.sqrt(math.log(t + 1.0)), state.scratch
-    return best_arm_of_factor(work.L, work.total[-arms.shape[1] :], arms, width, work.lanes)
+    b = work.total[-arms.shape[1] :]
+    return best_arm_of_factor(work.L, b, arms, width, work.lanes, state.common.scored)
 
 
 @inlined
@@ -99,4 +100,4 @@ def choose_while_waiting(state: Any, waiting: Integers, arms: Matrix, t: int) ->
         add_row(1.0, sums[waiting[k]], work.total[: sums.shape[1]])
     unpack(work.total, state.common.ridge, work.L)
     cholesky(work.L, work.L)
-    return best_arm_of_width(theta_hat, work.L, arms, width, work.test.vectors[1])
+    return best_arm_of_width(theta_hat, work.L, arms, width, work.test.vectors[1], state.common.scored)
