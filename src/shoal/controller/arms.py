@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from shoal import validation
-from shoal.controller.errors import Unknown
+from shoal.controller.errors import UnknownError
 from shoal.types import Matrix
 
 MOST_ARMS = 100_000
@@ -60,7 +60,7 @@ class ArmSet:
     @cached_property
     def digest(self) -> bytes:
         """Names the set: 16 bytes of a hash of names and features."""
-        hasher = hashlib.blake2b(self.features, digest_size=16)
+        hasher = hashlib.blake2b(self.features.data, digest_size=16)
         if self.names is not None:
             hasher.update(msgspec.msgpack.encode(self.names))
         return hasher.digest()
@@ -77,10 +77,10 @@ class ArmSet:
         """Where an arm stands that the caller names."""
         if self.names is None:
             if not isinstance(arm, int | np.integer) or not 0 <= arm < len(self):
-                raise Unknown(f"no arm {validation.show(arm)}: the arms are 0, …, {len(self) - 1}")
+                raise UnknownError(f"no arm {validation.show(arm)}: the arms are 0, …, {len(self) - 1}")
             return int(arm)
         if arm not in self._positions:
-            raise Unknown(f"no arm {validation.show(arm)} among those on offer")
+            raise UnknownError(f"no arm {validation.show(arm)} among those on offer")
         return self._positions[arm]
 
     def subset(self, names: Iterable[str]) -> "ArmSet":

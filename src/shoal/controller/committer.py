@@ -1,8 +1,8 @@
 """One thread per store that commits what populations append: all that is waiting, in one transaction.
 
 Populations hand their rows over in order, while they hold their own lock; callers wait outside of it. The
-number of rows in flight is bounded: a caller first takes a place for each of its rows, and waits for one if need
-be, so that a slow store slows its callers down and nothing is dropped.
+number of rows in flight is bounded: a caller first takes a place for each of its rows, and waits for one if
+need be, so that a slow store slows its callers down and nothing is dropped.
 """
 
 import threading
@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from shoal.controller.errors import ControllerError, NotOwner, Unavailable
+from shoal.controller.errors import ControllerError, NotOwnerError, UnavailableError
 from shoal.controller.records import Row
 from shoal.controller.stores.base import Batch, Lease, Store
 
@@ -96,14 +96,14 @@ class Committer:
         self._thread.start()
 
     def reserve(self, n: int, timeout: float) -> None:
-        """Take places for `n` rows; `Unavailable` if there are none for `timeout` seconds."""
+        """Take places for `n` rows; `UnavailableError` if there are none for `timeout` seconds."""
         if self.store.is_immediate:
             return
         with self._changed:
             if not self._changed.wait_for(lambda: self._in_flight + n <= CAPACITY or self._closing, timeout):
-                raise Unavailable(f"{self._in_flight:,} rows wait to be committed to {self.store.url}")
+                raise UnavailableError(f"{self._in_flight:,} rows wait to be committed to {self.store.url}")
             if self._closing:
-                raise Unavailable(f"{self.store.url} is being closed")
+                raise UnavailableError(f"{self.store.url} is being closed")
             self._in_flight += n
 
     def give_back(self, n: int) -> None:
@@ -168,7 +168,7 @@ class Committer:
         by_owner: dict[int, list[_Item]] = {}
         for item in items:
             if item.life in self._dead:
-                item.ticket.finish(Unavailable("an earlier change could not be committed"))
+                item.ticket.finish(UnavailableError("an earlier change could not be committed"))
             else:
                 by_owner.setdefault(id(item.owner), []).append(item)
         groups = list(by_owner.values())
@@ -199,7 +199,7 @@ class Committer:
                 refused = self.store.append(batches, self.lease)
                 self.commits += 1
                 return [_as_controller_error(error) for error in refused]
-            except NotOwner as error:
+            except NotOwnerError as error:
                 return [error] * len(batches)
             except Exception as error:
                 trouble = _as_controller_error(error)
@@ -211,4 +211,4 @@ class Committer:
 def _as_controller_error(error: Exception | None) -> ControllerError | None:
     if error is None or isinstance(error, ControllerError):
         return error
-    return Unavailable(f"the store failed: {error}")
+    return UnavailableError(f"the store failed: {error}")

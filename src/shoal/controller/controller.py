@@ -13,7 +13,7 @@ from typing import Any, Self
 from shoal import validation
 from shoal.controller.arms import checked_name
 from shoal.controller.committer import Committer
-from shoal.controller.errors import NotOwner, Unavailable, Unknown
+from shoal.controller.errors import NotOwnerError, UnavailableError, UnknownError
 from shoal.controller.fold import current_stamp
 from shoal.controller.population import Population
 from shoal.controller.records import Settings
@@ -49,8 +49,8 @@ def open(
     lease : float
         Seconds after which another process may take over from one that is silent (PostgreSQL).
     forgotten : path, optional
-        File that remembers, as hashes, who was forgotten, so that restoring a backup forgets them again. Beside
-        an SQLite file unless given; none for PostgreSQL unless given.
+        File that remembers, as hashes, who was forgotten, so that restoring a backup forgets them again.
+        Beside an SQLite file unless given; none for PostgreSQL unless given.
 
     Examples
     --------
@@ -160,16 +160,18 @@ class Controller:
                 **parameters,
             )
             known = self._populations.get(name)
-            if known is not None and not isinstance(known._lost, NotOwner):
+            if known is not None and not isinstance(known._lost, NotOwnerError):
                 known._begin(None, given)
                 return known
             is_new = name not in self.store.populations()
             if is_new and (policy is None or dim is None):
-                raise Unknown(f"{self.store.url} has no population {name!r}; give policy and dim to make it")
+                raise UnknownError(
+                    f"{self.store.url} has no population {name!r}; give policy and dim to make it"
+                )
             settings = make_settings(given) if is_new or (policy and dim) else None
             if self.committer is None:
                 if is_new:
-                    raise Unknown(f"{self.store.url} has no population {name!r}")
+                    raise UnknownError(f"{self.store.url} has no population {name!r}")
                 population = Population(self, name, self.store.populations()[name], lease=None)
             else:
                 number = self.store.create(name)
@@ -186,7 +188,7 @@ class Controller:
         while True:
             try:
                 return self.store.take(number, self._owner, self._lease)
-            except NotOwner:
+            except NotOwnerError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(min(0.1, self._lease / 10))
@@ -195,12 +197,12 @@ class Controller:
         """Now and then: keep leases, and note which rewards are missing."""
         with self._lock:
             populations = list(self._populations.values())
-        own = {one.lease.population: one for one in populations if not isinstance(one._lost, NotOwner)}
+        own = {one.lease.population: one for one in populations if not isinstance(one._lost, NotOwnerError)}
         try:
             for lost in self.store.renew([one.lease for one in own.values()], self._lease):
                 one = own[lost.population]
-                one.lose(NotOwner(f"population {one.name!r} was taken over by another process"))
-        except Unavailable:
+                one.lose(NotOwnerError(f"population {one.name!r} was taken over by another process"))
+        except UnavailableError:
             pass  # the next append, or the next beat, will tell
         for one in own.values():
             one.miss_rewards()

@@ -10,18 +10,18 @@ class ControllerError(Exception):
     """Base of the errors of live use that are not bad input."""
 
 
-class Unknown(ControllerError, LookupError):
+class UnknownError(ControllerError, LookupError):
     """No such population, agent, arm or decision."""
 
     def __str__(self) -> str:
         return str(self.args[0])  # a LookupError such as KeyError would show the repr
 
 
-class Gone(Unknown):
+class GoneError(UnknownError):
     """It belonged to an agent that has been forgotten."""
 
 
-class Conflict(ControllerError):
+class ConflictError(ControllerError):
     """Something else is recorded already; `recorded` is what."""
 
     def __init__(self, message: str, recorded: Any = None) -> None:
@@ -29,7 +29,7 @@ class Conflict(ControllerError):
         self.recorded = recorded
 
 
-class Unavailable(ControllerError):
+class UnavailableError(ControllerError):
     """The store cannot take it now. Nothing is known to be recorded; the same call may be made again."""
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
@@ -37,7 +37,7 @@ class Unavailable(ControllerError):
         self.retry_after = retry_after
 
 
-class NotOwner(ControllerError):
+class NotOwnerError(ControllerError):
     """Another process owns the population."""
 
 

@@ -1,7 +1,7 @@
 """The state of a population, as the fold of its journal: the one place where a record changes anything.
 
-The owner applies each record when it makes it, recovery applies them again in the same order, and both reach the
-same state, bit for bit. While many are applied at once, what only the policy learns is collected and handed to
+The owner applies each record when it makes it, recovery applies them again in the same order, and both reach
+the same state, bit for bit. When many are applied, what only the policy learns from is collected and handed to
 compiled code together.
 """
 
@@ -36,9 +36,10 @@ from shoal.controller.records import (
     decode,
     vector,
 )
-from shoal.policies.base import BEGIN, CANCEL, FINISH, PULL, Policy
+from shoal.policies.base import Policy
 from shoal.policies.cuts import CuttingPolicy
 from shoal.policies.registry import find_policy
+from shoal.policies.steps import BEGIN, CANCEL, FINISH, PULL
 from shoal.types import Vector
 
 CUTS_AT_ONCE = 4_000_000

@@ -22,13 +22,13 @@ from shoal.controller import snapshots
 from shoal.controller.arms import ArmSet, checked_name, restored
 from shoal.controller.committer import Committer, Ticket
 from shoal.controller.errors import (
-    Conflict,
+    ConflictError,
     ControllerError,
-    Gone,
+    GoneError,
     JournalError,
-    NotOwner,
-    Unavailable,
-    Unknown,
+    NotOwnerError,
+    UnavailableError,
+    UnknownError,
 )
 from shoal.controller.fold import Fold, Standing, current_stamp, standing_of
 from shoal.controller.records import (
@@ -157,7 +157,7 @@ class Population:
     def _run(self, n_rows: int, command: Callable[[_Turn], Result]) -> Result:
         """Run a command that appends up to so many rows, and wait until they are committed."""
         if self._committer is None or self._reads_only:
-            raise NotOwner(f"population {self.name!r} is open for reading only")
+            raise NotOwnerError(f"population {self.name!r} is open for reading only")
         self._committer.reserve(n_rows, PATIENCE)
         turn = None
         ticket = self._ticket
@@ -170,7 +170,7 @@ class Population:
                     raise  # nothing was changed, or a first part, which is complete and recorded
                 except BaseException as error:  # the state may be half changed
                     turn.rows.clear()
-                    self.lose(Unavailable(f"the command failed: {error!r}"))
+                    self.lose(UnavailableError(f"the command failed: {error!r}"))
                     raise
                 finally:
                     if turn.rows:
@@ -185,8 +185,8 @@ class Population:
 
     def _state(self) -> Fold:
         """The state in memory; rebuilt if the last one was dropped. Call it with the lock held."""
-        if isinstance(self._lost, NotOwner):
-            raise NotOwner(*self._lost.args)
+        if isinstance(self._lost, NotOwnerError):
+            raise NotOwnerError(*self._lost.args)
         if self._fold is None or self._lost is not None:
             self._recover()
         assert self._fold is not None
@@ -210,7 +210,7 @@ class Population:
             )
 
     def lose(self, error: ControllerError) -> None:
-        """Drop the state in memory; the next command builds it anew. Takes no lock: the committer calls it."""
+        """Drop the state in memory; the next command rebuilds it. Takes no lock: the committer calls it."""
         self._lost = error
 
     def _now(self) -> int:
@@ -251,7 +251,7 @@ class Population:
         with self._lock:
             if self._store.last_seq(self._number) == 0:
                 if settings is None:
-                    raise Unknown(f"{self._store.url} has no population {self.name!r}")
+                    raise UnknownError(f"{self._store.url} has no population {self.name!r}")
                 self._fold = Fold()
                 self._run(1, lambda turn: turn.write(settings))
                 return
@@ -259,9 +259,9 @@ class Population:
             for key, value in given.items():
                 recorded = _recorded(fold.settings, key)
                 if recorded != value:
-                    raise Conflict(
-                        f"population {self.name!r} has {key} = {recorded!r}, not {value!r}; settings are fixed "
-                        "when a population is made",
+                    raise ConflictError(
+                        f"population {self.name!r} has {key} = {recorded!r}, not {value!r}; settings are "
+                        "fixed when a population is made",
                         recorded,
                     )
             if not self._reads_only and fold.stamp != (stamp := current_stamp()):
@@ -279,8 +279,8 @@ class Population:
         index = fold.names.get(checked_name("agent", name))
         if index is None:
             if self._store.has_gone(self._number, [self._hash(fold, "agent", name)]):
-                raise Gone(f"agent {name!r} of population {self.name!r} has been forgotten")
-            raise Unknown(f"population {self.name!r} has no agent {name!r}")
+                raise GoneError(f"agent {name!r} of population {self.name!r} has been forgotten")
+            raise UnknownError(f"population {self.name!r} has no agent {name!r}")
         return index
 
     def _joining(self, turn: _Turn, name: str, sharing: str | None = None) -> int:
@@ -319,7 +319,9 @@ class Population:
             if (holder := turn.fold.names.get(name)) == index and turn.fold.called[index] == name:
                 return
             if holder is not None:
-                raise Conflict(f"population {self.name!r} has an agent {name!r} already; merge them?", name)
+                raise ConflictError(
+                    f"population {self.name!r} has an agent {name!r} already; merge them?", name
+                )
             turn.write(Renamed(index, name), agent=index)
 
         self._run(1, command)
@@ -372,7 +374,7 @@ class Population:
             known = () if present is None or present.names is None else present.names
             for name in names:
                 if name not in known:
-                    raise Unknown(f"population {self.name!r} has no arm {name!r} in its catalogue")
+                    raise UnknownError(f"population {self.name!r} has no arm {name!r} in its catalogue")
             stay = [name for name in known if name not in names]
             if not stay:
                 raise ValueError("a catalogue must keep at least one arm")
@@ -534,7 +536,7 @@ class Population:
         """The decision that was made for a request that comes again."""
         record = known.decided
         if (fold.names.get(agent), offer.digest, top) != (record.agent, record.arms, len(record.shown)):
-            raise Conflict(f"decision {record.id!r} was made for another agent or other arms", record.id)
+            raise ConflictError(f"decision {record.id!r} was made for another agent or other arms", record.id)
         return self._decision(fold, record, known.seq, offer)
 
     def _find(self, fold: Fold, decision: str) -> Standing | None:
@@ -545,13 +547,13 @@ class Population:
             return standing
         if rows := self._store.find(self._number, decision):
             if isinstance(decode(rows[0].body), Observed):
-                raise Conflict(f"{decision!r} is the id of an observation, not of a decision", decision)
+                raise ConflictError(f"{decision!r} is the id of an observation, not of a decision", decision)
             standing = standing_of(rows)
             standing.decided = self._as_merged(fold, standing.decided)
             self._close(standing)
             return standing
         if self._store.has_gone(self._number, [self._hash(fold, "decision", decision)]):
-            raise Gone(f"decision {decision!r} was made for an agent that has been forgotten")
+            raise GoneError(f"decision {decision!r} was made for an agent that has been forgotten")
         return None
 
     def _as_merged(self, fold: Fold, decided: Decided) -> Decided:
@@ -563,7 +565,7 @@ class Population:
     def _known(self, fold: Fold, decision: str) -> Standing:
         standing = self._find(fold, _check_id(decision))
         if standing is None:
-            raise Unknown(f"population {self.name!r} has made no decision {decision!r}")
+            raise UnknownError(f"population {self.name!r} has made no decision {decision!r}")
         return standing
 
     def _close(self, standing: Standing) -> None:
@@ -581,7 +583,7 @@ class Population:
             return
         if standing.rewards or standing.missed:
             recorded = next(iter(standing.rewards.values()), None)
-            raise Conflict(f"decision {decision!r} has a reward, {recorded}: it was shown", recorded)
+            raise ConflictError(f"decision {decision!r} has a reward, {recorded}: it was shown", recorded)
         turn.write(Cancelled(decision), standing.decided.agent, decision)
         self._close(standing)
 
@@ -613,11 +615,15 @@ class Population:
         decided = standing.decided
         place = self._place(fold, decided, arm)
         if standing.cancelled:
-            raise Conflict(f"decision {decision!r} was cancelled; a reward cannot come for it", "cancelled")
+            raise ConflictError(
+                f"decision {decision!r} was cancelled; a reward cannot come for it", "cancelled"
+            )
         recorded = standing.rewards.get(place)
         if recorded is None:
             if replaces is not None:
-                raise Conflict(f"decision {decision!r} has no reward yet that {replaces!r} could be", None)
+                raise ConflictError(
+                    f"decision {decision!r} has no reward yet that {replaces!r} could be", None
+                )
             late = decided.id not in fold.pending
             late = late or place in standing.missed
             record = Rewarded(decision, place, reward, fold.policy.rounds)
@@ -633,13 +639,15 @@ class Population:
         if reward == recorded:
             return
         if place not in standing.missed and replaces is None:
-            raise Conflict(
+            raise ConflictError(
                 f"decision {decision!r} has the reward {recorded!r}; to correct it to {reward!r}, say "
                 f"replaces={recorded!r}",
                 recorded,
             )
         if replaces is not None and float(replaces) != recorded:
-            raise Conflict(f"decision {decision!r} has the reward {recorded!r}, not {replaces!r}", recorded)
+            raise ConflictError(
+                f"decision {decision!r} has the reward {recorded!r}, not {replaces!r}", recorded
+            )
         correction = Corrected(
             decision,
             place,
@@ -661,7 +669,7 @@ class Population:
             return 0
         position = self._offered(fold, decided.arms).position(arm)
         if position not in decided.shown:
-            raise Unknown(f"decision {decided.id!r} did not show the arm {arm!r}")
+            raise UnknownError(f"decision {decided.id!r} did not show the arm {arm!r}")
         return decided.shown.index(position)
 
     def _check_reward(self, fold: Fold, reward: float) -> float:
@@ -699,19 +707,19 @@ class Population:
                 self._observations.popitem(last=False)
 
     def _observed_before(self, fold: Fold, key: str, agent: str, x: bytes, reward: float) -> bool:
-        """Whether an observation is recorded already; `Conflict` if another one is under its id."""
+        """Whether an observation is recorded already; `ConflictError` if another one is under its id."""
         record: AnyRecord | None = self._observations.get(key)
         if record is None and (rows := self._store.find(self._number, key)):
             record = decode(rows[0].body)
         if record is None and self._store.has_gone(self._number, [self._hash(fold, "decision", key)]):
-            raise Gone(f"observation {key!r} was made of an agent that has been forgotten")
+            raise GoneError(f"observation {key!r} was made of an agent that has been forgotten")
         if record is None and key not in fold.pending and key not in self._closed:
             return False
         if isinstance(record, Observed):
             same = fold.names.get(agent), x, reward
             if same == (fold.merged.get(record.agent, record.agent), record.x, record.reward):
                 return True
-        raise Conflict(f"another observation or decision is recorded under the id {key!r}", key)
+        raise ConflictError(f"another observation or decision is recorded under the id {key!r}", key)
 
     # Many at once
 
@@ -786,7 +794,7 @@ class Population:
             if fold is None or window is None or self._committer is None:
                 return 0
             due = max(fold.at, self._now()) - int(window * MICRO)
-            late = []
+            late: list[tuple[Standing, int]] = []
             for standing in fold.pending.values():
                 if standing.at > due or len(late) >= MISSES_AT_ONCE:
                     break
@@ -804,7 +812,7 @@ class Population:
                     self._close(standing)
             self._ticket = self._committer.submit(self, self._life, turn.rows, turn.arms)
             return len(late)
-        except Unavailable:
+        except UnavailableError:
             return 0  # the store is busy; there will be another time
         finally:
             self._lock.release()
@@ -823,12 +831,12 @@ class Population:
     def forget(self, agent: str) -> None:
         """Forget a person: no number, name or row of theirs stays.
 
-        Their samples leave the live state at once, their rows in the journal become tombstones, snapshots that
-        hold them are deleted, and the state is rebuilt, meanwhile, as if they had never been there. Rewards
-        that come later are answered with `Gone`. A new agent may have the same name.
+        Their samples leave the live state at once, their rows in the journal become tombstones, snapshots
+        that hold them are deleted, and the state is rebuilt, in the background, as if they had never been
+        there. Rewards that come later are answered with `GoneError`. A new agent may have the same name.
         """
         if self._committer is None or self._reads_only:
-            raise NotOwner(f"population {self.name!r} is open for reading only")
+            raise NotOwnerError(f"population {self.name!r} is open for reading only")
         with self._lock:
             fold = self._state()
             index = self._agent(fold, agent)
@@ -862,7 +870,7 @@ class Population:
         return agent
 
     def _traces(self, fold: Fold, agents: set[int]) -> tuple[list[Row], list[bytes], list[bytes]]:
-        """What to put in the place of rows of some agents, hashes of their ids, and arms that only they saw."""
+        """Tombstones for the rows of some agents, hashes of their ids, and arms that only they saw."""
         tombstones, hashes = [], []
         theirs: set[bytes] = set()
         others: set[bytes] = set()
@@ -891,13 +899,13 @@ class Population:
             fold = snapshots.load(self._store, self._number)
             with self._lock:
                 if threading.current_thread() is not self._rebuilding or self._lost is not None:
-                    return  # somebody else was forgotten meanwhile, or the state is going to be rebuilt anyway
+                    return  # somebody else was forgotten meanwhile, or the state will be rebuilt anyway
                 self._ticket.wait()
                 if snapshots.catch_up(fold, self._store, self._number, self._state().seq):
                     self._fold = fold
                     self._closed.clear()
         except ControllerError as error:
-            self.lose(error if isinstance(error, NotOwner) else Unavailable(str(error)))
+            self.lose(error if isinstance(error, NotOwnerError) else UnavailableError(str(error)))
 
     def settle(self) -> None:
         """Wait until what goes on in the background, such as rebuilding after `forget`, is done."""
@@ -906,7 +914,7 @@ class Population:
             thread.join()
 
     def names_with(self, hashes: set[bytes]) -> list[str]:
-        """Names of agents whose joining has one of these hashes: a backup that was restored brought them back."""
+        """Names of agents whose joining has one of these hashes: a restored backup brought them back."""
         with self._lock:
             fold = self._state()
             names = []
@@ -946,11 +954,11 @@ class Population:
                     self._ticket.wait()
                 finally:
                     self._store.release(self.lease)
-            self._lost = NotOwner(f"population {self.name!r} has been closed")
+            self._lost = NotOwnerError(f"population {self.name!r} has been closed")
 
 
 def explored(decision: str, settings: Settings, n_arms: int, greedy: int) -> tuple[int, float]:
-    """The position to show, and its probability: drawn from a hash of the id, so that a retry draws the same."""
+    """The position to show, and its probability; drawn from a hash of the id, so a retry draws the same."""
     draw = hashlib.blake2b(decision.encode(), key=settings.key, digest_size=16).digest()
     explore, position = settings.explore, greedy
     if int.from_bytes(draw[:8]) < explore * 2.0**64:

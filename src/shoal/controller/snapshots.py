@@ -1,7 +1,7 @@
 """Snapshots: a fold as bytes, with a checksum. They save time and are never the truth.
 
-A snapshot that is torn, flipped, of a newer format, or holds somebody who has been forgotten since, is passed over:
-the one before it is used, or the whole journal.
+A snapshot that is torn, flipped, of a newer format, or holds somebody who has been forgotten since, is passed
+over: the one before it is used, or the whole journal.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
     policy: bytes
 
 
-class BadSnapshot(ValueError):
+class SnapshotError(ValueError):
     """Bytes that are no snapshot, or no longer one."""
 
 
@@ -82,24 +82,24 @@ def pack(fold: Fold) -> bytes:
 
 
 def unpack(data: bytes, source: str) -> Fold:
-    """The fold in the bytes of a snapshot; `BadSnapshot` if they are not one."""
+    """The fold in the bytes of a snapshot; `SnapshotError` if they are not one."""
     start = len(MAGIC) + CHECKSUM
     content = memoryview(data)[start:]
     if (
         data[: len(MAGIC)] != MAGIC
         or hashlib.blake2b(content, digest_size=CHECKSUM).digest() != data[len(MAGIC) : start]
     ):
-        raise BadSnapshot(f"{source} is damaged")
+        raise SnapshotError(f"{source} is damaged")
     try:
         first, *_ = msgspec.msgpack.decode(content, type=list[msgspec.Raw])
         version = msgspec.msgpack.decode(first)
         if version != FORMAT:
-            raise BadSnapshot(f"{source} has format {version}; this version reads {FORMAT}")
+            raise SnapshotError(f"{source} has format {version}; this version reads {FORMAT}")
         kept = msgspec.msgpack.decode(content, type=_Content)
         fold = Fold()
         fold.policy = policy_from_bytes(kept.policy, source)
     except (msgspec.MsgspecError, PolicyFileError) as error:
-        raise BadSnapshot(f"{source} cannot be read: {error}") from error
+        raise SnapshotError(f"{source} cannot be read: {error}") from error
     fold.policy.warns = False
     fold.settings, fold.stamp, fold.seq, fold.at = kept.settings, kept.stamp, kept.seq, kept.at
     fold.names, fold.called, fold.sharing, fold.taught = kept.names, kept.called, kept.sharing, kept.taught
@@ -123,7 +123,7 @@ def load(store: Store, population: int, upto: int | None = None) -> Fold:
             continue
         try:
             fold = unpack(data, source)
-        except BadSnapshot as error:
+        except SnapshotError as error:
             warnings.warn(f"{error}; it is passed over", RuntimeWarning, stacklevel=2)
             continue
         if fold.seq == seq and catch_up(fold, store, population, last):

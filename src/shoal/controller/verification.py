@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def verify(population: "Population") -> list[str]:
     """What is wrong with a population, as sentences; nothing if all is well.
 
-    Reads the whole journal. Sequence numbers must be gapless, every decision settled at most once, and the state in
-    memory the one that the journal gives when it is applied again from the start.
+    Reads the whole journal. Sequence numbers must be gapless, every decision settled at most once, and the
+    state in memory the one that the journal gives when it is applied again from the start.
     """
     population.settle()
     content, seq = population.packed()

@@ -378,7 +378,7 @@ class ClusterMixture(ClusteredPolicy):
                 dissolve(members, clusters, cluster)
 
     def holds(self, agent: int, x: ArrayLike, reward: float, learned: int) -> bool:
-        """Whether a sample still counts: an agent that was found to have changed keeps its latest ones only."""
+        """Whether a sample still counts: an agent found to have changed keeps its latest ones only."""
         agent = self._check_id(agent)
         with self.lock:
             if not self._parameters.drift or self.state.drift.forgot[agent] < learned:

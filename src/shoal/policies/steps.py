@@ -268,6 +268,6 @@ def replay_checked(pinned: Any, kinds: Integers, agents: Integers, xs: Matrix, r
             answer = cancel_checked(pinned, agents[i], xs[i])
         else:
             answer = update_checked(pinned, agents[i], xs[i], rewards[i], kinds[i] == FINISH)
-        if answer == REFUSED or answer == NOT_BEGUN:
+        if answer in (REFUSED, NOT_BEGUN):
             return i
     return -1

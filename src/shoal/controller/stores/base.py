@@ -1,8 +1,8 @@
 """What a store does. It keeps rows and hands them back; it knows nothing of what they mean.
 
-Of each population it keeps `epoch`, `owner`, `lease_until` and `last_seq`. Every append names the epoch and the
-sequence number that it goes on from, and fails if either has moved on (a fence): what a process appends after
-another one has taken the population over is refused, however long it was frozen in between.
+Of each population it keeps `epoch`, `owner`, `lease_until` and `last_seq`. Every append names the epoch and
+the sequence number that it goes on from, and fails if either has moved on (a fence): what a process appends
+after another one has taken the population over is refused, however long it was frozen in between.
 """
 
 from abc import ABC, abstractmethod
@@ -57,7 +57,7 @@ class Store(ABC):
 
     @abstractmethod
     def take(self, population: int, owner: str, lease: float) -> Lease:
-        """Own a population for `lease` seconds from now, and after each append; `NotOwner` says who does."""
+        """Own a population for `lease` seconds from now and from each append; `NotOwnerError` says who does."""
 
     @abstractmethod
     def renew(self, leases: Iterable[Lease], lease: float) -> list[Lease]:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
-from shoal.controller.errors import NotOwner, Unknown
+from shoal.controller.errors import NotOwnerError, UnknownError
 from shoal.controller.records import Row
 from shoal.controller.stores.base import Batch, Lease, Snapshot, Store
 
@@ -48,7 +48,7 @@ class MemoryStore(Store):
 
     def take(self, population: int, owner: str, lease: float) -> Lease:
         if not 0 <= population < len(self._journals):
-            raise Unknown(f"there is no population number {population}")
+            raise UnknownError(f"there is no population number {population}")
         journal = self._journals[population]
         journal.epoch += 1
         return Lease(population, journal.epoch, journal.last_seq)
@@ -66,7 +66,7 @@ class MemoryStore(Store):
         (population, epoch, last_seq), rows, arms = batch
         journal = self._journals[population]
         if (journal.epoch, journal.last_seq) != (epoch, last_seq):
-            return NotOwner("the population was taken over")
+            return NotOwnerError("the population was taken over")
         journal.rows.extend(rows)
         for row in rows:
             if row.decision is not None:

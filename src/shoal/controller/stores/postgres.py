@@ -1,9 +1,9 @@
 """Journals on a PostgreSQL server, which several machines may share (psycopg 3).
 
 Who owns a population is decided by its row: `epoch` counts owners, and a lease ends when nothing is appended
-or renewed for a while. An append is one statement that moves `last_seq` on if epoch and sequence number are still
-those of the appender, and inserts the rows only then. A process that was frozen for an hour therefore finds, when
-it wakes, that it can append nothing.
+or renewed for a while. An append is one statement that moves `last_seq` on if epoch and sequence number are
+still those of the appender, and inserts the rows only then. So a process that was frozen for an hour finds,
+when it wakes, that it can append nothing.
 """
 
 import threading
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from shoal.controller.errors import JournalError, NotOwner, Unavailable, Unknown
+from shoal.controller.errors import JournalError, NotOwnerError, UnavailableError, UnknownError
 from shoal.controller.records import Row
 from shoal.controller.stores.base import SCHEMA, Batch, Lease, Snapshot, Store
 
@@ -98,7 +98,7 @@ class PostgresStore(Store):
     def __init__(self, url: str, *, sync: str = "full", read_only: bool = False) -> None:
         self._conninfo = url
         self.url = _without_password(url)
-        self._options = {"full": "on", "normal": "off"}[sync]
+        self._options = SYNC[sync]
         self.read_only = read_only
         self._writing, self._reading = threading.RLock(), threading.RLock()
         self._connections: dict[str, Any] = {}
@@ -116,7 +116,7 @@ class PostgresStore(Store):
                 application_name="shoal",
             )
         except psycopg.Error as error:
-            raise Unavailable(f"{self.url} cannot be reached: {_line(error)}") from error
+            raise UnavailableError(f"{self.url} cannot be reached: {_line(error)}") from error
         if self.read_only:
             connection.read_only = True
         return connection
@@ -133,14 +133,14 @@ class PostgresStore(Store):
             except psycopg.Error as error:
                 if connection.closed or isinstance(error, psycopg.OperationalError):
                     connection.close()
-                raise Unavailable(f"{self.url} failed: {_line(error)}") from error
+                raise UnavailableError(f"{self.url} failed: {_line(error)}") from error
 
     def _query(self, sql: str, *values: Any) -> list[Any]:
         for attempt in range(2):  # a connection that broke while it was idle is found out by using it
             try:
                 with self._on("read") as db:
                     return list(db.execute(sql, values).fetchall())
-            except Unavailable:
+            except UnavailableError:
                 if attempt:
                     raise
         raise AssertionError("not reached")
@@ -194,9 +194,9 @@ class PostgresStore(Store):
                 (population,),
             ).fetchone()
         if known is None:
-            raise Unknown(f"{self.url} has no population number {population}")
+            raise UnknownError(f"{self.url} has no population number {population}")
         name, who, rest = known
-        raise NotOwner(
+        raise NotOwnerError(
             f"population {name!r} in {self.url} is owned by {who}, whose lease has {max(rest, 0):.1f} s to go"
         )
 
@@ -216,7 +216,8 @@ class PostgresStore(Store):
     def release(self, lease: Lease) -> None:
         with self._on("write") as db:
             db.execute(
-                "UPDATE shoal_population SET lease_until = '-infinity', owner = '' WHERE id = %s AND epoch = %s",
+                "UPDATE shoal_population SET lease_until = '-infinity', owner = '' "
+                "WHERE id = %s AND epoch = %s",
                 (lease.population, lease.epoch),
             )
 
@@ -245,15 +246,16 @@ class PostgresStore(Store):
             "SELECT epoch, last_seq, owner, name FROM shoal_population WHERE id = %s", (population,)
         ).fetchone()
         if found is None:
-            return NotOwner(f"{self.url} no longer has population number {population}")
+            return NotOwnerError(f"{self.url} no longer has population number {population}")
         now, seq, owner, name = found
         if now != epoch:
-            return NotOwner(
-                f"population {name!r} in {self.url} was taken over by {owner or 'another process'} (epoch {now})"
+            return NotOwnerError(
+                f"population {name!r} in {self.url} was taken over by {owner or 'another process'} "
+                f"(epoch {now})"
             )
         if seq == last_seq + len(rows):
             return None
-        return Unavailable(f"the journal of population {name!r} is at record {seq}, not {last_seq}")
+        return UnavailableError(f"the journal of population {name!r} is at record {seq}, not {last_seq}")
 
     def last_seq(self, population: int) -> int:
         rows = self._query("SELECT last_seq FROM shoal_population WHERE id = %s", population)
@@ -278,7 +280,7 @@ class PostgresStore(Store):
                     for row in cursor:
                         yield Row._make(row)
         except psycopg.Error as error:
-            raise Unavailable(f"{self.url} failed: {_line(error)}") from error
+            raise UnavailableError(f"{self.url} failed: {_line(error)}") from error
         finally:
             connection.close()
 
@@ -322,7 +324,8 @@ class PostgresStore(Store):
                 ([row.seq for row in tombstones], [row.body for row in tombstones], population),
             )
             db.execute(
-                "INSERT INTO shoal_gone SELECT %s, one FROM unnest(%s::bytea[]) AS one ON CONFLICT DO NOTHING",
+                "INSERT INTO shoal_gone SELECT %s, one FROM unnest(%s::bytea[]) AS one "
+                "ON CONFLICT DO NOTHING",
                 (population, list(hashes)),
             )
             db.execute(
@@ -330,7 +333,7 @@ class PostgresStore(Store):
             )
 
     def scrub(self) -> None:
-        """Dead rows are removed; write-ahead files and backups are for the server's operator to let expire."""
+        """Remove dead rows; write-ahead files and backups are for the server's operator to let expire."""
         with self._on("write") as db:
             db.execute("VACUUM shoal_journal, shoal_arms, shoal_snapshot")
 
@@ -379,7 +382,8 @@ class PostgresStore(Store):
 
     def nbytes(self) -> int:
         sizes = self._query(
-            "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relname LIKE 'shoal_%' AND relkind = 'r'"
+            "SELECT sum(pg_total_relation_size(oid)) FROM pg_class "
+            "WHERE starts_with(relname, 'shoal_') AND relkind = 'r'"
         )
         return int(sizes[0][0] or 0)
 

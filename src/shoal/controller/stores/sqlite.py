@@ -1,7 +1,7 @@
 """Journals in an SQLite file, with the `sqlite3` of the standard library.
 
-One process writes: it holds a lock on a file beside the database that says who it is. Any number of others may
-read at the same time.
+One process writes: it holds a lock on a file beside the database that says who it is. Any number of others
+may read at the same time.
 """
 
 import fcntl
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from shoal.atomic import write_whole
-from shoal.controller.errors import JournalError, NotOwner, Unavailable, Unknown
+from shoal.controller.errors import JournalError, NotOwnerError, UnavailableError, UnknownError
 from shoal.controller.records import Row
 from shoal.controller.stores.base import SCHEMA, Batch, Lease, Snapshot, Store
 
@@ -142,7 +142,7 @@ class SQLiteStore(Store):
             file.seek(0)
             who = file.read().strip() or "another process"
             file.close()
-            raise NotOwner(
+            raise NotOwnerError(
                 f"{self.path} is open for writing in {who}; open it with read_only=True to read beside it"
             ) from None
         file.seek(0)
@@ -184,7 +184,7 @@ class SQLiteStore(Store):
     def _unavailable(self, error: sqlite3.Error) -> Exception:
         if "malformed" in str(error) or "not a database" in str(error):
             return JournalError(f"{self.path} is damaged: {error}")
-        return Unavailable(f"{self.path} cannot be written: {error}")
+        return UnavailableError(f"{self.path} cannot be written: {error}")
 
     def _query(self, sql: str, *values: Any) -> list[Any]:
         with self._reading:
@@ -211,7 +211,7 @@ class SQLiteStore(Store):
                 (owner, population),
             ).fetchall()
         if not found:
-            raise Unknown(f"{self.path} has no population number {population}")
+            raise UnknownError(f"{self.path} has no population number {population}")
         return Lease(population, *found[0])
 
     def renew(self, leases: Iterable[Lease], lease: float) -> list[Lease]:
@@ -250,7 +250,7 @@ class SQLiteStore(Store):
         ).fetchone()
         if now == epoch and seq == last_seq + len(rows):
             return None
-        return NotOwner(f"{self.path}: the population was taken over by {owner or 'another process'}")
+        return NotOwnerError(f"{self.path}: the population was taken over by {owner or 'another process'}")
 
     def last_seq(self, population: int) -> int:
         rows = self._query("SELECT last_seq FROM population WHERE id = ?", population)
@@ -331,9 +331,9 @@ class SQLiteStore(Store):
             if not busy:
                 return
             if time.monotonic() > deadline:
-                raise Unavailable(
-                    f"{self.path}: a reader keeps the write-ahead file, in which forgotten rows may still be; "
-                    "call scrub() when it is gone"
+                raise UnavailableError(
+                    f"{self.path}: a reader keeps the write-ahead file, in which forgotten rows may still "
+                    "be; call scrub() when it is gone"
                 )
             time.sleep(0.05)
 
