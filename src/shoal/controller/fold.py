@@ -1,8 +1,8 @@
 """The state of a population, as the fold of its journal: the one place where a record changes anything.
 
 The owner applies each record when it makes it, recovery applies them again in the same order, and both reach
-the same state, bit for bit. When many are applied, what only the policy learns from is collected and handed to
-compiled code together.
+the same state, bit for bit. When many are applied, what only the policy learns from is collected and handed
+to compiled code together.
 """
 
 import platform

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from shoal.types import Matrix, Vector
+from shoal.types import Vector
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True):
-    """Base of all records."""
+class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of all records. None can refer to itself, so the garbage collector need not look at them."""
 
 
-class Settings(Record, frozen=True, array_like=True, tag=0):
+class Settings(Record, frozen=True, array_like=True, gc=False, tag=0):
     """What a population is; its first record, and again when it is switched to other settings."""
 
     policy: str
@@ -37,7 +37,7 @@ class Settings(Record, frozen=True, array_like=True, tag=0):
     stamp: str
 
 
-class Joined(Record, frozen=True, array_like=True, tag=1):
+class Joined(Record, frozen=True, array_like=True, gc=False, tag=1):
     """A new agent, the next index."""
 
     agent: int
@@ -45,7 +45,7 @@ class Joined(Record, frozen=True, array_like=True, tag=1):
     sharing: str
 
 
-class Decided(Record, frozen=True, array_like=True, tag=2):
+class Decided(Record, frozen=True, array_like=True, gc=False, tag=2):
     """An arm, or a ranking of several, was chosen for an agent."""
 
     id: str
@@ -66,7 +66,7 @@ class Decided(Record, frozen=True, array_like=True, tag=2):
     """Features of the chosen arms."""
 
 
-class Rewarded(Record, frozen=True, array_like=True, tag=3):
+class Rewarded(Record, frozen=True, array_like=True, gc=False, tag=3):
     """A reward has come; the sample has been learned in the policy's round `round`."""
 
     id: str
@@ -80,7 +80,7 @@ class Rewarded(Record, frozen=True, array_like=True, tag=3):
     x: bytes = b""
 
 
-class Missed(Record, frozen=True, array_like=True, tag=4):
+class Missed(Record, frozen=True, array_like=True, gc=False, tag=4):
     """No reward came within the window; the default, if there is one, has been learned instead."""
 
     id: str
@@ -90,7 +90,7 @@ class Missed(Record, frozen=True, array_like=True, tag=4):
     cuts: tuple[int, ...] = ()
 
 
-class Corrected(Record, frozen=True, array_like=True, tag=5):
+class Corrected(Record, frozen=True, array_like=True, gc=False, tag=5):
     """A reward that was learned in the policy's round `round` has been replaced by another."""
 
     id: str
@@ -102,13 +102,13 @@ class Corrected(Record, frozen=True, array_like=True, tag=5):
     round: int
 
 
-class Cancelled(Record, frozen=True, array_like=True, tag=6):
+class Cancelled(Record, frozen=True, array_like=True, gc=False, tag=6):
     """A decision was never shown."""
 
     id: str
 
 
-class Observed(Record, frozen=True, array_like=True, tag=7):
+class Observed(Record, frozen=True, array_like=True, gc=False, tag=7):
     """A sample that was not decided here."""
 
     agent: int
@@ -118,46 +118,46 @@ class Observed(Record, frozen=True, array_like=True, tag=7):
     cuts: tuple[int, ...] = ()
 
 
-class Shares(Record, frozen=True, array_like=True, tag=8):
+class Shares(Record, frozen=True, array_like=True, gc=False, tag=8):
     """Another sharing mode for an agent."""
 
     agent: int
     sharing: str
 
 
-class Renamed(Record, frozen=True, array_like=True, tag=9):
+class Renamed(Record, frozen=True, array_like=True, gc=False, tag=9):
     """Another name for an agent; the old one is free again."""
 
     agent: int
     name: str
 
 
-class Merged(Record, frozen=True, array_like=True, tag=10):
+class Merged(Record, frozen=True, array_like=True, gc=False, tag=10):
     """Two agents turned out to be one: `other` is from now on another name of `agent`."""
 
     agent: int
     other: int
 
 
-class Forgotten(Record, frozen=True, array_like=True, tag=11):
+class Forgotten(Record, frozen=True, array_like=True, gc=False, tag=11):
     """Agents were forgotten: all their records before this one are tombstones."""
 
     agents: tuple[int, ...]
 
 
-class Tombstone(Record, frozen=True, array_like=True, tag=12):
+class Tombstone(Record, frozen=True, array_like=True, gc=False, tag=12):
     """Where a forgotten agent's record was. `agent` is its index if it was the one that joined, or −1."""
 
     agent: int = -1
 
 
-class Catalogue(Record, frozen=True, array_like=True, tag=13):
+class Catalogue(Record, frozen=True, array_like=True, gc=False, tag=13):
     """Another version of the catalogue of arms, by its digest."""
 
     arms: bytes
 
 
-class Opened(Record, frozen=True, array_like=True, tag=14):
+class Opened(Record, frozen=True, array_like=True, gc=False, tag=14):
     """From here on a version or machine wrote that may compute other last digits."""
 
     stamp: str
@@ -202,10 +202,5 @@ decode = _decoder.decode
 
 
 def vector(data: bytes) -> Vector:
-    """Features of one arm, shape (d,), from their bytes."""
-    return np.frombuffer(data, dtype=np.float64)
-
-
-def matrix(data: bytes, dim: int) -> Matrix:
-    """Features of several arms, shape (k, d), from their bytes."""
-    return np.frombuffer(data, dtype=np.float64).reshape(-1, dim)
+    """Features of one arm, shape (d,), from their bytes; writable, as compiled code wants it."""
+    return np.frombuffer(bytearray(data), dtype=np.float64)

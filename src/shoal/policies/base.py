@@ -564,7 +564,7 @@ class Policy(ABC):
         self._amend("retract", agent, x, -reward, removes=True, reconsider=reconsider)
 
     def holds(self, agent: int, x: ArrayLike, reward: float, learned: int) -> bool:
-        """Whether a sample that `agent` learned in round `learned` still counts; ClusterMixture drops some."""
+        """Whether a sample that `agent` learned in round `learned` still counts; some policies drop some."""
         return True
 
     def _amend(

@@ -57,7 +57,7 @@ class Store(ABC):
 
     @abstractmethod
     def take(self, population: int, owner: str, lease: float) -> Lease:
-        """Own a population for `lease` seconds from now and from each append; `NotOwnerError` says who does."""
+        """Own a population for `lease` seconds, from now or the last append; or say who does."""
 
     @abstractmethod
     def renew(self, leases: Iterable[Lease], lease: float) -> list[Lease]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from shoal.controller.errors import NotOwnerError, UnknownError
 from shoal.controller.records import Row
@@ -15,7 +16,8 @@ class _Journal:
         self.epoch = 0
         self.first = 1
         """Sequence number of the first row that is still there."""
-        self.rows: list[Row] = []
+        self.rows: list[tuple[Any, ...]] = []
+        """Rows as plain tuples: the garbage collector soon stops looking at those."""
         self.about: dict[str, list[int]] = {}
         """Sequence numbers of the rows about each decision."""
         self.arms: dict[bytes, bytes] = {}
@@ -67,7 +69,7 @@ class MemoryStore(Store):
         journal = self._journals[population]
         if (journal.epoch, journal.last_seq) != (epoch, last_seq):
             return NotOwnerError("the population was taken over")
-        journal.rows.extend(rows)
+        journal.rows.extend(map(tuple, rows))
         for row in rows:
             if row.decision is not None:
                 journal.about.setdefault(row.decision, []).append(row.seq)
@@ -80,11 +82,12 @@ class MemoryStore(Store):
     def read(self, population: int, after: int, upto: int | None = None) -> Iterator[Row]:
         journal = self._journals[population]
         last = journal.last_seq if upto is None else upto
-        return iter(journal.rows[max(after + 1 - journal.first, 0) : max(last + 1 - journal.first, 0)])
+        first, end = (max(seq + 1 - journal.first, 0) for seq in (after, last))
+        return map(Row._make, journal.rows[first:end])
 
     def find(self, population: int, decision: str) -> list[Row]:
         journal = self._journals[population]
-        return [journal.rows[seq - journal.first] for seq in journal.about.get(decision, ())]
+        return [Row._make(journal.rows[seq - journal.first]) for seq in journal.about.get(decision, ())]
 
     def arms(self, population: int, digest: bytes) -> bytes | None:
         return self._journals[population].arms.get(digest)
@@ -104,8 +107,8 @@ class MemoryStore(Store):
             raise refused
         journal = self._journals[batch.lease.population]
         for row in tombstones:
-            journal.about.pop(journal.rows[row.seq - journal.first].decision or "", None)
-            journal.rows[row.seq - journal.first] = row
+            journal.about.pop(Row._make(journal.rows[row.seq - journal.first]).decision or "", None)
+            journal.rows[row.seq - journal.first] = tuple(row)
         journal.gone.update(hashes)
         for digest in arms:
             journal.arms.pop(digest, None)
@@ -117,7 +120,7 @@ class MemoryStore(Store):
         journal = self._journals[lease.population]
         if upto < journal.first:
             return
-        for row in journal.rows[: upto + 1 - journal.first]:
+        for row in self.read(lease.population, 0, upto):
             journal.about.pop(row.decision or "", None)
         del journal.rows[: upto + 1 - journal.first]
         journal.first = upto + 1
@@ -138,7 +141,7 @@ class MemoryStore(Store):
         return time.time_ns() // 1000
 
     def nbytes(self) -> int:
-        return sum(len(row.body) for journal in self._journals for row in journal.rows)
+        return sum(len(row[-1]) for journal in self._journals for row in journal.rows)
 
     def close(self) -> None:
         return
