@@ -224,8 +224,7 @@ class Controller:
             return
         lines = self._forgotten.read_bytes().split()
         hashes = {bytes.fromhex(line.decode()) for line in lines if len(line) == 32}
-        for name in population.names_with(hashes):
-            population.forget(name)
+        population.forget_again(hashes)
 
     def verify(self) -> dict[str, list[str]]:
         """Check each population's journal and state; what is wrong with each, nothing for most."""

@@ -19,18 +19,19 @@ from numpy.typing import ArrayLike
 
 from shoal import validation
 from shoal.controller import snapshots
-from shoal.controller.arms import ArmSet, checked_name, restored
+from shoal.controller.arms import ArmSet, checked_name
 from shoal.controller.committer import Committer, Ticket
 from shoal.controller.errors import (
     ConflictError,
     ControllerError,
     GoneError,
-    JournalError,
     NotOwnerError,
     UnavailableError,
     UnknownError,
 )
 from shoal.controller.fold import Fold, Standing, current_stamp, standing_of
+from shoal.controller.forgetting import keyed_hash, merged_into, names_with, traces
+from shoal.controller.offers import Offers
 from shoal.controller.records import (
     AnyRecord,
     Cancelled,
@@ -48,7 +49,6 @@ from shoal.controller.records import (
     Row,
     Settings,
     Shares,
-    Tombstone,
     decode,
     encode,
 )
@@ -142,9 +142,7 @@ class Population:
         """Decisions whose rewards have come, or will not."""
         self._observations: OrderedDict[str, Observed] = OrderedDict()
         """The latest observations with an id."""
-        self._offers: OrderedDict[bytes, ArmSet] = OrderedDict()
-        """Sets of arms that the store has."""
-        self._catalogue: ArmSet | None = None
+        self._offers = Offers(self._store, number, name)
         self._clock_ahead = self._store.now() - time.time_ns() // 1000
         self._rebuilding: threading.Thread | None = None
         self._snapshot_seq = 0
@@ -200,7 +198,6 @@ class Population:
         self._ticket = Ticket(done=True)
         self._closed.clear()
         self._offers.clear()
-        self._catalogue = None
         if fold.differences:
             warnings.warn(
                 f"population {self.name!r}: {'; '.join(fold.differences[:3])}, as the journal was written by "
@@ -278,7 +275,7 @@ class Population:
         """The index of an agent that is there."""
         index = fold.names.get(checked_name("agent", name))
         if index is None:
-            if self._store.has_gone(self._number, [self._hash(fold, "agent", name)]):
+            if self._store.has_gone(self._number, [keyed_hash(fold, "agent", name)]):
                 raise GoneError(f"agent {name!r} of population {self.name!r} has been forgotten")
             raise UnknownError(f"population {self.name!r} has no agent {name!r}")
         return index
@@ -345,7 +342,7 @@ class Population:
         """The arms that the population keeps, with their features."""
 
         def question(fold: Fold) -> dict[str, list[float]]:
-            arms = self._catalogued(fold)
+            arms = self._offers.catalogue(fold)
             if arms is None or arms.names is None:
                 return {}
             return dict(zip(arms.names, arms.features.tolist(), strict=True))
@@ -357,7 +354,7 @@ class Population:
         given = ArmSet.of(dict(arms), self.settings.dim)
 
         def command(turn: _Turn) -> None:
-            present = self._catalogued(turn.fold)
+            present = self._offers.catalogue(turn.fold)
             features = (
                 {} if present is None else dict(zip(present.names or (), present.features, strict=True))
             )
@@ -370,7 +367,7 @@ class Population:
         """Take arms out of the catalogue; decisions about them stay."""
 
         def command(turn: _Turn) -> None:
-            present = self._catalogued(turn.fold)
+            present = self._offers.catalogue(turn.fold)
             known = () if present is None or present.names is None else present.names
             for name in names:
                 if name not in known:
@@ -386,55 +383,8 @@ class Population:
 
     def _set_catalogue(self, turn: _Turn, arms: ArmSet) -> None:
         turn.fold.policy.check_scale("arms", arms.features)
-        self._offer(turn, arms)
+        turn.arms += self._offers.news(turn.fold, arms)
         turn.write(Catalogue(arms.digest))
-        self._catalogue = arms
-
-    def _catalogued(self, fold: Fold) -> ArmSet | None:
-        if fold.catalogue is None:
-            return None
-        if self._catalogue is None or self._catalogue.digest != fold.catalogue:
-            self._catalogue = self._offered(fold, fold.catalogue)
-        return self._catalogue
-
-    def _on_offer(self, fold: Fold, arms: Any) -> ArmSet:
-        """The arms of a request: with features, by name from the catalogue, or the whole catalogue."""
-        by_name = arms is not None and _are_names(arms)
-        if arms is not None and not by_name:
-            return ArmSet.of(arms, fold.settings.dim)
-        catalogue = self._catalogued(fold)
-        if catalogue is None:
-            raise ValueError(
-                f"arms must be given with features: population {self.name!r} has no catalogue of arms"
-            )
-        return catalogue.subset(arms) if by_name else catalogue
-
-    def _offer(self, turn: _Turn, arms: ArmSet) -> None:
-        """Have the store keep a set of arms, once."""
-        if arms.digest in self._offers:
-            self._offers.move_to_end(arms.digest)
-            return
-        if arms.whole is not None and arms.whole not in self._offers:
-            catalogue = self._catalogued(turn.fold)
-            assert catalogue is not None
-            turn.arms.append((catalogue.digest, catalogue.stored()))
-        turn.arms.append((arms.digest, arms.stored()))
-        self._offers[arms.digest] = arms
-        if len(self._offers) > 64:
-            self._offers.popitem(last=False)
-
-    def _offered(self, fold: Fold, digest: bytes) -> ArmSet:
-        """A set of arms that was on offer."""
-        if digest in self._offers:
-            return self._offers[digest]
-
-        def find(wanted: bytes) -> bytes:
-            data = self._store.arms(self._number, wanted)
-            if data is None:
-                raise JournalError(f"population {self.name!r} lacks the arms {wanted.hex()}")
-            return data
-
-        return restored(find(digest), fold.settings.dim, find)
 
     # Decisions
 
@@ -483,7 +433,7 @@ class Population:
         sharing: str | None,
     ) -> Decision:
         fold = turn.fold
-        offer = self._on_offer(fold, arms)
+        offer = self._offers.requested(fold, arms)
         if decision is None:
             decision = new_id()
         elif (known := self._find(fold, decision)) is not None:
@@ -510,7 +460,7 @@ class Population:
         record = Decided(
             decision, index, offer.digest, shown, greedy, probability, float(own), float(pooled), x
         )
-        self._offer(turn, offer)
+        turn.arms += self._offers.news(fold, offer)
         seq = turn.write(record, index, decision)
         return self._decision(fold, record, seq, offer, table if scores else None)
 
@@ -549,18 +499,13 @@ class Population:
             if isinstance(decode(rows[0].body), Observed):
                 raise ConflictError(f"{decision!r} is the id of an observation, not of a decision", decision)
             standing = standing_of(rows)
-            standing.decided = self._as_merged(fold, standing.decided)
+            owner = merged_into(fold, standing.decided.agent)
+            standing.decided = msgspec.structs.replace(standing.decided, agent=owner)
             self._close(standing)
             return standing
-        if self._store.has_gone(self._number, [self._hash(fold, "decision", decision)]):
+        if self._store.has_gone(self._number, [keyed_hash(fold, "decision", decision)]):
             raise GoneError(f"decision {decision!r} was made for an agent that has been forgotten")
         return None
-
-    def _as_merged(self, fold: Fold, decided: Decided) -> Decided:
-        """A decision under the index that its agent has since it was merged."""
-        while decided.agent in fold.merged:
-            decided = msgspec.structs.replace(decided, agent=fold.merged[decided.agent])
-        return decided
 
     def _known(self, fold: Fold, decision: str) -> Standing:
         standing = self._find(fold, _check_id(decision))
@@ -667,7 +612,7 @@ class Population:
             if len(decided.shown) > 1:
                 raise ValueError(f"arm must say which of the arms of decision {decided.id!r} was rewarded")
             return 0
-        position = self._offered(fold, decided.arms).position(arm)
+        position = self._offers.offered(fold, decided.arms).position(arm)
         if position not in decided.shown:
             raise UnknownError(f"decision {decided.id!r} did not show the arm {arm!r}")
         return decided.shown.index(position)
@@ -711,7 +656,7 @@ class Population:
         record: AnyRecord | None = self._observations.get(key)
         if record is None and (rows := self._store.find(self._number, key)):
             record = decode(rows[0].body)
-        if record is None and self._store.has_gone(self._number, [self._hash(fold, "decision", key)]):
+        if record is None and self._store.has_gone(self._number, [keyed_hash(fold, "decision", key)]):
             raise GoneError(f"observation {key!r} was made of an agent that has been forgotten")
         if record is None and key not in fold.pending and key not in self._closed:
             return False
@@ -819,15 +764,6 @@ class Population:
 
     # Forgetting
 
-    def _hash(self, fold: Fold, kind: str, text: str) -> bytes:
-        """What is kept of a name or id that has been forgotten."""
-        data = f"{kind}:{text}".encode()
-        return hashlib.blake2b(data, key=fold.settings.key, digest_size=16).digest()
-
-    def _hash_of_joining(self, fold: Fold, row: Row, record: Joined) -> bytes:
-        """Tells an agent from another of the same name that joins later, after it was forgotten."""
-        return self._hash(fold, "joined", f"{row.seq}:{row.at}:{record.name}")
-
     def forget(self, agent: str) -> None:
         """Forget a person: no number, name or row of theirs stays.
 
@@ -841,9 +777,9 @@ class Population:
             fold = self._state()
             index = self._agent(fold, agent)
             self._ticket.wait()  # all rows are in the store
-            agents = {index, *(other for other in fold.merged if self._merged_into(fold, other) == index)}
-            tombstones, hashes, arms = self._traces(fold, agents)
-            hashes += [self._hash(fold, "agent", name) for name, i in fold.names.items() if i in agents]
+            agents = {index, *(other for other in fold.merged if merged_into(fold, other) == index)}
+            tombstones, hashes, arms = traces(self._store, self._number, fold, agents)
+            hashes += [keyed_hash(fold, "agent", name) for name, i in fold.names.items() if i in agents]
             turn = _Turn(self, fold)
             turn.write(Forgotten(tuple(sorted(agents))))
             batch = Batch(self.lease, turn.rows, [])
@@ -864,30 +800,6 @@ class Population:
         self._store.scrub()
         self._rebuild_soon()
 
-    def _merged_into(self, fold: Fold, agent: int) -> int:
-        while agent in fold.merged:
-            agent = fold.merged[agent]
-        return agent
-
-    def _traces(self, fold: Fold, agents: set[int]) -> tuple[list[Row], list[bytes], list[bytes]]:
-        """Tombstones for the rows of some agents, hashes of their ids, and arms that only they saw."""
-        tombstones, hashes = [], []
-        theirs: set[bytes] = set()
-        others: set[bytes] = set()
-        for row in self._store.read(self._number, 0):
-            record = decode(row.body)
-            if isinstance(record, Decided | Catalogue):
-                (theirs if row.agent in agents else others).add(record.arms)
-            if row.agent not in agents:
-                continue
-            if isinstance(record, Joined):
-                hashes.append(self._hash_of_joining(fold, row, record))
-            if row.decision is not None:
-                hashes.append(self._hash(fold, "decision", row.decision))
-            slot = record.agent if isinstance(record, Joined) else -1
-            tombstones.append(Row(row.seq, row.at, None, None, encode(Tombstone(slot))))
-        return tombstones, hashes, sorted(theirs - others)
-
     def _rebuild_soon(self) -> None:
         """Fold the journal again in a thread, now that rows in it have become tombstones."""
         thread = threading.Thread(target=self._rebuild, name=f"shoal-rebuild-{self.name}", daemon=True)
@@ -907,23 +819,18 @@ class Population:
         except ControllerError as error:
             self.lose(error if isinstance(error, NotOwnerError) else UnavailableError(str(error)))
 
+    def forget_again(self, hashes: set[bytes]) -> None:
+        """Forget whoever is back, by a restored backup, although they were forgotten."""
+        with self._lock:
+            names = names_with(self._store, self._number, self._state(), hashes)
+        for name in names:
+            self.forget(name)
+
     def settle(self) -> None:
         """Wait until what goes on in the background, such as rebuilding after `forget`, is done."""
         thread = self._rebuilding
         if thread is not None and thread is not threading.current_thread():
             thread.join()
-
-    def names_with(self, hashes: set[bytes]) -> list[str]:
-        """Names of agents whose joining has one of these hashes: a restored backup brought them back."""
-        with self._lock:
-            fold = self._state()
-            names = []
-            for row in self._store.read(self._number, 0):
-                record = decode(row.body)
-                if isinstance(record, Joined) and self._hash_of_joining(fold, row, record) in hashes:
-                    name = fold.called[self._merged_into(fold, record.agent)]
-                    names += [] if name is None or name in names else [name]
-            return names
 
     # Snapshots
 
@@ -990,11 +897,6 @@ def _check_keys(request: Any, known: set[str], needed: set[str]) -> None:
     for key in needed:
         if key not in request:
             raise ValueError(f"each request must have {key!r}, got {validation.show(dict(request))}")
-
-
-def _are_names(arms: Any) -> bool:
-    """Whether arms are given by names from the catalogue, not with features."""
-    return isinstance(arms, list | tuple | set | frozenset) and all(isinstance(one, str) for one in arms)
 
 
 def _recorded(settings: Settings, key: str) -> Any:
