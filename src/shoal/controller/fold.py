@@ -6,6 +6,8 @@ to compiled code together.
 """
 
 import platform
+from array import array
+from bisect import bisect_left
 from typing import Any
 
 import llvmlite.binding
@@ -133,6 +135,8 @@ class Fold:
         self.catalogue: bytes | None = None
         self.forgotten_at = 0
         """Sequence number of the last record that forgot somebody."""
+        self.cut_log = array("q")
+        """For each record that separated agents: the policy's round, its sequence number and its time."""
         self.differences: list[str] = []
         """Where recorded cuts differ from those computed again; under one stamp there are none."""
         self._batch: _Batch | None = None
@@ -181,8 +185,17 @@ class Fold:
             case _:
                 self._flush()
                 self._change(record)
+        if cuts:
+            self.cut_log.extend((record.round, seq, at))  # type: ignore[union-attr]
         self.seq, self.at = seq, max(at, self.at)
         return cuts
+
+    def when_cut(self, round_: int) -> tuple[int, int] | None:
+        """Sequence number and time of the first record that cut edges in a round of the policy."""
+        first = bisect_left(self.cut_log[::3], round_)
+        if 3 * first == len(self.cut_log) or self.cut_log[3 * first] != round_:
+            return None
+        return self.cut_log[3 * first + 1], self.cut_log[3 * first + 2]
 
     def _pending(self, decision: str, seq: int) -> Standing:
         if decision not in self.pending:

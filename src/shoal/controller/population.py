@@ -644,7 +644,7 @@ class Population:
         if key is not None and self._observed_before(fold, key, agent, features.tobytes(), reward):
             return
         index = self._joining(turn, agent)
-        record = Observed(index, features.tobytes(), reward, key)
+        record = Observed(index, features.tobytes(), reward, fold.policy.rounds + 1, key)
         turn.write(record, index, key)
         if key is not None:
             self._observations[key] = record

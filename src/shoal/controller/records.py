@@ -114,6 +114,7 @@ class Observed(Record, frozen=True, array_like=True, gc=False, tag=7):
     agent: int
     x: bytes
     reward: float
+    round: int
     id: str | None = None
     cuts: tuple[int, ...] = ()
 

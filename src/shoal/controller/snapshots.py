@@ -47,6 +47,7 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
     pending: list[_Waiting]
     catalogue: bytes | None
     forgotten_at: int
+    cut_log: bytes
     policy: bytes
 
 
@@ -75,6 +76,7 @@ def pack(fold: Fold) -> bytes:
             waiting,
             fold.catalogue,
             fold.forgotten_at,
+            fold.cut_log.tobytes(),
             bytes(fold.policy.to_bytes()),
         )
     )
@@ -104,6 +106,7 @@ def unpack(data: bytes, source: str) -> Fold:
     fold.settings, fold.stamp, fold.seq, fold.at = kept.settings, kept.stamp, kept.seq, kept.at
     fold.names, fold.called, fold.sharing, fold.taught = kept.names, kept.called, kept.sharing, kept.taught
     fold.catalogue, fold.forgotten_at, fold.merged = kept.catalogue, kept.forgotten_at, kept.merged
+    fold.cut_log.frombytes(kept.cut_log)
     for one in kept.pending:
         standing = Standing(one.seq, one.at, one.decided)
         standing.rewards, standing.learned, standing.missed = one.rewards, one.learned, set(one.missed)
