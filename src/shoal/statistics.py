@@ -114,11 +114,11 @@ def amend_packed(packed: Vector, x: Vector, change: float, removes: bool, left: 
         packed[:] = 0.0
 
 
-def packed_problem(lent: Matrix, stats: Statistics, ridge: float) -> str:
-    """What is wrong with packed sums of the same samples, as a phrase."""
+def packed_problem(lent: Matrix, stats: Statistics, ridge: float, lends: Booleans) -> str:
+    """What is wrong with packed sums of the samples of those who lend, as a phrase; others' are 0."""
     d = stats.b.shape[1]
     row, column = np.tril_indices(d)
-    wanted = np.hstack([stats.A[:, row, column] - ridge * (row == column), stats.b])
+    wanted = np.hstack([stats.A[:, row, column] - ridge * (row == column), stats.b]) * lends[:, None]
     size = ridge + np.abs(lent).max(axis=1, initial=0.0)
     return "lent is not what local holds" if (np.abs(lent - wanted) > 1e-9 * size[:, None]).any() else ""
 

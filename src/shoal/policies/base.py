@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Self, TypeGuard
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeGuard
 
 import msgspec
 import numpy as np
@@ -54,6 +54,10 @@ SPARE = 32
 """Newcomers that tables have room for at least."""
 AMPLE = 2**15
 """Agents for whom there is room, in all other arrays, when a policy has grown once."""
+Sharing = Literal["both", "borrow", "none"]
+"""How an agent shares: it lends and borrows, only borrows, or does neither."""
+_MODES: dict[str, tuple[bool, bool]] = {"both": (True, True), "borrow": (False, True), "none": (False, False)}
+"""Whether it lends, and whether it borrows."""
 _OWN = ("lock", "_pinned", "_room")
 """Attributes that a copy of a policy makes anew."""
 
@@ -175,6 +179,12 @@ class Policy(ABC):
         common = state.common
         if (common.withdrawn & (common.active | (state.local.pulls > 0))).any():
             return "an agent is withdrawn, and active or with samples"
+        if (common.lends & ~common.borrows).any() or (common.withdrawn & ~common.lends).any():
+            return "an agent lends and does not borrow, or is withdrawn and does not lend"
+        if common.reserved[0] != np.count_nonzero(~common.lends):
+            return (
+                f"reserved is {common.reserved[0]}, and {np.count_nonzero(~common.lends)} agents do not lend"
+            )
         pending = common.pending
         if pending.counts[~common.active].any() or pending.total[0] != pending.counts.sum():
             return "pulls are pending that nobody waits for"
@@ -206,6 +216,13 @@ class Policy(ABC):
         pending.total[0] -= pending.counts[agent]
         pending.counts[agent] = 0
         pending.sums[agent] = 0.0
+
+    def _lending_changed(self, agent: int) -> None:
+        """Bring up to date what holds the samples of `agent`, who has just begun to lend them, or stopped.
+
+        From then on nothing that others use depends on them, or everything does as if it had always lent.
+        """
+        return
 
     def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
         """Bring up to date what holds a sample of `agent`, whose statistics have been amended already.
@@ -488,7 +505,10 @@ class Policy(ABC):
 
     @property
     def graph(self) -> Booleans:
-        """Who shares with whom: (N, N), symmetric, False on the diagonal; a copy."""
+        """Who belongs together, as far as the policy knows: (N, N), symmetric, False on the diagonal; a copy.
+
+        Who of them lends and borrows is another matter: see `neighbors` and `set_sharing`.
+        """
         with self.lock:
             edges, gone = self._edges(), ~self.state.common.active
         if gone.any():
@@ -512,12 +532,21 @@ class Policy(ABC):
         """Ids of the agents whose samples `agent` uses, itself included (𝒩_i)."""
         agent = self._check_agent(agent)
         with self.lock:
-            return np.flatnonzero(self._pool(agent) & self.state.common.active)
+            return np.flatnonzero(self._used(agent) & self.state.common.active)
+
+    def _used(self, agent: int) -> Booleans:
+        """Whose samples `agent` uses, removed agents' included; a new array."""
+        common = self.state.common
+        used = self._pool(agent) & common.lends & common.borrows[agent]
+        used[agent] = True
+        return np.asarray(used)
 
     def estimate(self, agent: int) -> Vector:
-        """Pooled estimate θ̂ of `agent`, shape (d,); a copy."""
+        """Pooled estimate θ̂ of `agent`, or its own if it does not borrow, shape (d,); a copy."""
         agent = self._check_agent(agent)
         with self.lock:
+            if not self.state.common.borrows[agent]:
+                return self.local_estimate(agent)
             return self._pooled_estimate(agent).copy()
 
     def local_estimate(self, agent: int) -> Vector:
@@ -590,9 +619,37 @@ class Policy(ABC):
 
     # Agents come and go
 
-    def add_agents(self, n: int = 1) -> Integers:
-        """Add `n` agents that have seen nothing and return their ids."""
+    def sharing(self, agent: int) -> Sharing:
+        """How `agent` shares; see `set_sharing`."""
+        common, agent = self.state.common, self._check_agent(agent)
+        return "both" if common.lends[agent] else "borrow" if common.borrows[agent] else "none"
+
+    def set_sharing(self, agent: int, sharing: Sharing) -> None:
+        """Say whether others may use the samples of `agent`, and whether it uses theirs.
+
+        "both": it lends and borrows, as agents do unless told otherwise. "borrow": nobody else uses its
+        samples; from then on nothing that others choose by depends on them. "none": besides, it uses
+        nobody's, and chooses as `Independent` does. The policy goes on judging who belongs together, so that
+        a change back takes effect at once: what its pool sums is then, up to rounding, what it would be had
+        the agent always lent. What was decided meanwhile (cuts, clusters) stays. Costs no round.
+        """
+        agent = self._check_agent(agent)
+        _check_sharing(sharing)
+        with self._change("set_sharing"):
+            self._set_sharing(agent, sharing)
+
+    def _set_sharing(self, agent: int, sharing: str) -> None:
+        common = self.state.common
+        before = bool(common.lends[agent])
+        common.lends[agent], common.borrows[agent] = _MODES[sharing]
+        common.reserved[0] = np.count_nonzero(~common.lends)
+        if common.lends[agent] != before:
+            self._lending_changed(agent)
+
+    def add_agents(self, n: int = 1, *, sharing: Sharing = "both") -> Integers:
+        """Add `n` agents that have seen nothing and return their ids; they share as `set_sharing` says."""
         n = validation.positive_int("n", n)
+        _check_sharing(sharing)
         with self._change("add_agents"):
             first = self.n_agents
             room = self._room
@@ -604,6 +661,8 @@ class Policy(ABC):
                 raise
             self._pin(state)  # lets go of the old arrays
             self.state = state
+            for newcomer in range(first, first + n):
+                self._set_sharing(newcomer, sharing)
         return np.arange(first, first + n)
 
     def _stretch(self, first: int, n_agents: int) -> Any:
@@ -648,6 +707,8 @@ class Policy(ABC):
                 common.withdrawn[agent] = True
                 forget_row(self.state.local, agent, common.ridge)
                 self._withdraw(agent)
+                common.lends[agent] = common.borrows[agent] = True
+                common.reserved[0] = np.count_nonzero(~common.lends)
                 for leaf in fields.leaves(type(self.state)):
                     if leaf.field.role is fields.Role.SCRATCH:  # where its samples may have passed through
                         leaf.get(self.state)[...] = 0
@@ -761,6 +822,13 @@ class Policy(ABC):
         if not self.state.common.active[index]:
             raise ValueError(f"agent {agent} has been removed")
         return index
+
+
+def _check_sharing(sharing: Any) -> None:
+    if sharing not in _MODES:
+        raise ValueError(
+            f"sharing must be one of {', '.join(map(repr, _MODES))}, got {validation.show(sharing)}"
+        )
 
 
 def _physical_memory() -> float:

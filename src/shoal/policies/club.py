@@ -104,19 +104,26 @@ class CLUB(CuttingPolicy, ClusteredPolicy):
         # Newcomers have edges to everyone with samples: all of these are one component, as they mostly were.
         lowest = int(np.argmin(state.common.withdrawn))
         state.labels[first:] = lowest
-        if np.array_equal(state.labels == lowest, ~state.common.withdrawn):
+        is_one = np.array_equal(state.labels == lowest, ~state.common.withdrawn)
+        if is_one and state.common.reserved[0] == 0:
             state.sizes[lowest] += len(state.labels) - first
         else:
             relabel(state)
 
+    def _lending_changed(self, agent: int) -> None:
+        state, before = self.state, int(self.state.labels[agent])
+        relabel(state)
+        for cluster in {before, int(state.labels[agent])} & set(state.labels.tolist()):
+            pool_cluster(state, cluster)
+
     def _derive(self, state: CLUBState) -> None:
-        component_labels(state.apart, state.labels)
+        find_clusters(state)
         super()._derive(state)
         for agent, pulls in enumerate(state.local.pulls.tolist()):
             state.widths[agent] = confidence_width(pulls)
 
     def _problem(self, state: CLUBState) -> str:
-        component_labels(state.apart, state.labels)
+        find_clusters(state)
         return super()._problem(state) or problem_of_sets(state.apart, state.cuts)
 
 
@@ -135,12 +142,13 @@ def observe(state: CLUBState, agent: int, x: Vector, reward: float, t: int) -> N
 def revise(state: CLUBState, agent: int, t: int) -> None:
     theta, n = state.local.theta_hat, state.labels.shape[0]
     may_split = False
+    is_simple = state.common.reserved[0] == 0  # everyone who is joined to two joins the two
     for other in range(n):
         if other != agent and not has_bit(state.apart[agent], other):
             allowed = state.gamma * (state.widths[agent] + state.widths[other])
             if distance(theta[agent], theta[other]) > allowed:
                 part(state, agent, other, t)
-                may_split = may_split or not share_a_neighbor(state.apart, n, agent, other)
+                may_split = may_split or not (is_simple and share_a_neighbor(state.apart, n, agent, other))
     if may_split:
         relabel(state)
 
@@ -154,16 +162,29 @@ def part(state: CLUBState, agent: int, other: int, t: int) -> None:
 
 
 @allocating
+def find_clusters(state: CLUBState) -> None:
+    """Label the connected components of those who lend; others follow their lowest neighbour's."""
+    lends, n = state.common.lends, state.labels.shape[0]
+    component_labels(state.apart, lends, state.labels)
+    for i in range(n):
+        if not lends[i]:
+            for j in range(n):
+                if lends[j] and not state.common.withdrawn[j] and not has_bit(state.apart[i], j):
+                    state.labels[i] = state.labels[j]
+                    break
+
+
+@allocating
 def relabel(state: CLUBState) -> None:
     """Make the connected components the clusters, and sum the statistics of those that changed."""
     n = state.labels.shape[0]
     old = state.labels.copy()
-    component_labels(state.apart, state.labels)
+    find_clusters(state)
     sizes = np.zeros(n, dtype=np.int64)
     is_used = np.zeros(n, dtype=np.bool_)
     changed = np.zeros(n, dtype=np.bool_)
     for i in range(n):
-        sizes[state.labels[i]] += state.common.active[i]
+        sizes[state.labels[i]] += state.common.active[i] and state.common.lends[i]
         is_used[state.labels[i]] = True
         if old[i] != state.labels[i]:
             changed[old[i]] = True

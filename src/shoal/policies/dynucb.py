@@ -87,8 +87,10 @@ def observe(state: DynUCBState, agent: int, x: Vector, reward: float, t: int) ->
 def revise(state: DynUCBState, agent: int, t: int) -> None:
     old = state.labels[agent]
     new = nearest(state.local.theta_hat[agent], state.pool.theta_hat)
-    if new != old:
-        state.labels[agent] = new
+    if new == old:
+        return
+    state.labels[agent] = new
+    if state.common.lends[agent]:
         state.sizes[old] -= 1
         state.sizes[new] += 1
         pool_cluster(state, old)

@@ -23,7 +23,7 @@ from shoal.kernels.bits import WORD, as_set
 from shoal.statistics import Statistics, make_statistics
 from shoal.types import AnyArray
 
-FORMAT = 7
+FORMAT = 8
 """Version of the files that are written."""
 MOST_ARRAYS = 1000
 HEADER = "header"
@@ -256,6 +256,13 @@ def _order_by_agent(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None
         arrays["apart"] = np.array([as_set(row) for row in ~connected & ~itself]).reshape(-1, blocks)
 
 
+def _add_sharing(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
+    """Formats before 8 knew only agents that lend and borrow."""
+    arrays["common.lends"] = np.ones(header["n_agents"], np.bool_)
+    arrays["common.borrows"] = np.ones(header["n_agents"], np.bool_)
+    arrays["common.reserved"] = np.zeros(1, np.int64)
+
+
 MIGRATIONS: dict[int, Callable[[dict[str, Any], dict[str, AnyArray]], None]] = {
     1: _add_param_norm,
     2: _add_tails,
@@ -263,6 +270,7 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any], dict[str, AnyArray]], None]] = {
     4: _add_pool,
     5: _add_total,
     6: _order_by_agent,
+    7: _add_sharing,
 }
 """From each format to the next, in place. What is no longer saved is left out without further ado."""
 

@@ -31,6 +31,7 @@ from shoal.policies.clusters import (
     dissolve,
     evaluate,
     is_in_fresh,
+    leave,
     lend,
     log_evidence,
     move,
@@ -50,6 +51,7 @@ from shoal.policies.drift import (
     RESIDUALS,
     Drift,
     add_last,
+    drop_past,
     find_change,
     forget,
     improbability,
@@ -62,7 +64,7 @@ from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, Pending, expect_alone, step
 from shoal.statistics import Statistics, add_sample, amend_packed, packed_problem
 from shoal.styles import LineStyle
-from shoal.types import Integers, Matrix, Vector
+from shoal.types import AnyArray, Integers, Matrix, Vector
 from shoal.validation import LARGEST, SMALLEST
 
 PRIOR_SAMPLES = 10.0
@@ -249,10 +251,13 @@ class ClusterMixture(ClusteredPolicy):
         return SCATTERS if self._parameters.scatter is None else (self._parameters.scatter,)
 
     def _forget_noise(self, state: MixtureState) -> None:
-        """Estimate the noise from the agents' errors, or set it to what was given."""
-        noise = state.pool.model.noise
+        """Estimate the noise from the errors of agents who lend, or set it to what was given."""
+        noise, lends = state.pool.model.noise, state.common.lends
         if state.learns_noise:
-            noise[:] = PRIOR_SAMPLES + state.errors.sum(), PRIOR_SAMPLES + state.residuals.sum()
+            noise[:] = (
+                PRIOR_SAMPLES + (state.errors * lends).sum(),
+                PRIOR_SAMPLES + (state.residuals * lends).sum(),
+            )
         else:
             noise[:] = self._parameters.noise_scale**2, 1.0
 
@@ -293,11 +298,14 @@ class ClusterMixture(ClusteredPolicy):
         if (np.abs(clusters.sums - summed) > 1e-6 * (size + clusters.peak[:, None])).any():
             return "clusters.sums is not the sum over the members of each cluster"
         waiting = np.zeros_like(clusters.waiting)
-        np.add.at(waiting, 1 + np.maximum(labels[:, AGENT], -1), pending.counts)
+        np.add.at(waiting, 1 + np.maximum(labels[:, AGENT], -1), pending.counts * state.common.lends)
+        if (labels[~state.common.lends] >= 0).any():
+            return "an agent who does not lend is in a cluster"
         if not np.array_equal(waiting, clusters.waiting):
             return "pool.clusters.waiting does not count the pending pulls of each cluster's agents"
         own = members.raw[:, AGENT] if model.softens else members.lent[:, AGENT]
-        if trouble := packed_problem(own, state.local, state.common.ridge):
+        everyone = np.ones(len(labels), dtype=np.bool_)
+        if trouble := packed_problem(own, state.local, state.common.ridge, everyone):
             return trouble
         self._forget_noise(state)
         if not np.allclose(noise, model.noise, rtol=1e-6, atol=0.0):
@@ -365,8 +373,42 @@ class ClusterMixture(ClusteredPolicy):
         return np.asarray(estimate / work.shares[:count].sum())
 
     def _end_pending(self, agent: int) -> None:
-        wait_in(self.state.pool.clusters, self.state.common.pending, agent, self.state.labels[agent], -1)
+        if self.state.common.lends[agent]:
+            wait_in(self.state.pool.clusters, self.state.common.pending, agent, self.state.labels[agent], -1)
         super()._end_pending(agent)
+
+    def _lending_changed(self, agent: int) -> None:
+        """Let an agent who does not lend be in no cluster, and one who does again be drawn one."""
+        state, pending, (_, members, clusters, _) = self.state, self.state.common.pending, self.state.pool
+        if state.common.lends[agent]:
+            wait_in(clusters, pending, agent, -1, 1)
+            self._forget_noise(state)
+            lend(state.pool, agent)
+            if state.local.pulls[agent] > 0:
+                redraw(state.pool, pending, state.common.rng, agent)
+        else:
+            if self._parameters.drift and members.labels[agent, GHOST] >= 0:
+                lay(state.pool, pending, agent)
+            cluster = int(members.labels[agent, AGENT])
+            if cluster >= 0:
+                leave(members, clusters, pending, agent)
+                if count_members(clusters, cluster) == 0:
+                    dissolve(members, clusters, cluster)
+                else:
+                    sum_anew(state.pool, cluster)
+            wait_in(clusters, pending, agent, -1, -1)
+            if len(state.votes):
+                state.votes[agent] = 0.0
+                state.tally[:] = state.votes.sum(axis=0)
+            self._forget_noise(state)
+        if self._parameters.drift:
+            self._restart_latest()
+        self._measure_all()
+
+    def _measure_all(self) -> None:
+        """Compute how large the estimates of all clusters are."""
+        for turn in range(int(self.state.pool.clusters.n_used[0])):
+            self.state.scale[0] = measure(self.state.pool, turn)
 
     def _end_edges(self, agent: int) -> None:
         _, members, clusters, _ = self.state.pool
@@ -440,8 +482,7 @@ class ClusterMixture(ClusteredPolicy):
             sum_anew(state.pool, cluster)
         if self._parameters.drift:
             self._restart_latest()
-        for turn in range(int(clusters.n_used[0])):
-            state.scale[0] = measure(state.pool, turn)
+        self._measure_all()
         if len(state.votes):
             state.votes[agent] = 0.0
             state.tally[:] = state.votes.sum(axis=0)
@@ -488,8 +529,9 @@ def observe(state: MixtureState, agent: int, x: Vector, reward: float, t: int) -
     if state.learns_noise and local.pulls[agent] > x.shape[0]:
         state.errors[agent] += error * error / growth
         state.residuals[agent] += 1
-        noise[0] += error * error / growth
-        noise[1] += 1.0
+        if state.common.lends[agent]:
+            noise[0] += error * error / growth
+            noise[1] += 1.0
     position = pool.model.position[0]
     if pool.model.softens:
         add_packed(members.raw[agent, AGENT], x, reward)
@@ -519,11 +561,18 @@ def revise(state: MixtureState, agent: int, t: int) -> None:
     pool, drift, pending, local = state.pool, state.drift, state.common.pending, state.local
     labels, rng, can_change = pool.members.labels, state.common.rng, drift.held.shape[0] > 0
     n, pulls = labels.shape[0], local.pulls[agent]
+    if not state.common.lends[agent]:  # nobody is to notice that it has learned anything
+        if can_change and pulls % EVERY == 0 and is_noise_known(state):
+            recent = find_change(pool, drift, agent, pulls, False)
+            if recent >= 0:
+                drop_past(pool, drift, local, agent, recent)
+                drift.forgot[agent] = t
+        return
     if labels[agent, AGENT] >= 0:
         if state.votes.shape[0] > 0 and pulls % (VOTE_EVERY if pulls <= LATER else LATER_VOTES) == 0:
             vote(state, agent)
         if can_change and pulls % EVERY == 0 and is_noise_known(state):
-            recent = find_change(pool, drift, agent, pulls)
+            recent = find_change(pool, drift, agent, pulls, True)
             if recent >= 0:
                 forget(pool, drift, pending, local, agent, recent)
                 drift.forgot[agent] = t
@@ -546,18 +595,26 @@ def revise(state: MixtureState, agent: int, t: int) -> None:
             tend(pool, drift, pending, local, member)
             if is_ghost and labels[who, GHOST] < 0:
                 continue  # its cluster has moved, and it is no more
-        refresh(pool, labels[who, member // n])
-        count = weigh(pool, member, n)
-        drawn, left = 0, uniform(rng)
-        while drawn < count and not left < pool.scratch.chances[drawn]:
-            left -= pool.scratch.chances[drawn]
-            drawn += 1
-        move(pool, pending, member, drawn)
+        redraw(pool, pending, rng, member)
+
+
+@compiled
+def redraw(pool: Pool, pending: Pending, rng: AnyArray, member: int) -> None:
+    """Draw the cluster of a member, who has samples, from its posterior."""
+    labels, n = pool.members.labels, pool.members.labels.shape[0]
+    refresh(pool, labels[member % n, member // n])
+    count = weigh(pool, member, 1)
+    drawn, left = 0, uniform(rng)
+    while drawn < count and not left < pool.scratch.chances[drawn]:
+        left -= pool.scratch.chances[drawn]
+        drawn += 1
+    move(pool, pending, member, drawn)
 
 
 @step("expect", MixtureState)
 def expect(state: MixtureState, agent: int, x: Vector, sign: int) -> None:
-    wait_for(state.pool, agent, x, sign)
+    if state.common.lends[agent]:
+        wait_for(state.pool, agent, x, sign)
     expect_alone(state, agent, x, sign)
 
 
@@ -666,7 +723,7 @@ def factor_components(state: MixtureState, agent: int, within: float) -> int:
                 add_row(1.0, clusters.sums[k], work.total)
             factor_packed(work.total, ridge, L, y)
         if pending.total[0] > 0:
-            widen(pool, pending, agent, k, L, y)
+            widen(pool, pending, state.common.lends[agent], agent, k, L, y)
         work.shares[found] = work.chances[n]
         work.hidden[found] = 0.0
         if state.ridge_bonus > 0.0 and n < count:
@@ -688,7 +745,7 @@ def others_of(pool: Pool, own: int, k: int) -> None:
 
 
 @compiled
-def widen(pool: Pool, pending: Pending, agent: int, k: int, L: Matrix, y: Vector) -> None:
+def widen(pool: Pool, pending: Pending, lends: bool, agent: int, k: int, L: Matrix, y: Vector) -> None:
     """Let what a model waits for narrow its width: its factor takes in pending pulls, its estimate stays.
 
     Pulls of those who have no cluster count by the probability of being together with them.
@@ -704,7 +761,7 @@ def widen(pool: Pool, pending: Pending, agent: int, k: int, L: Matrix, y: Vector
     others_of(pool, own, k)
     for m in range(pending.sums.shape[1]):
         lone, theirs, mine = clusters.pending[0, m], 0.0, pending.sums[agent, m]
-        if own < 0:
+        if own < 0 and lends:
             lone -= mine
         if k >= 0:
             theirs = clusters.pending[1 + k, m] - (mine if k == own else 0.0)

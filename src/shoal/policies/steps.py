@@ -16,8 +16,10 @@ from numba.extending import overload
 from shoal.fields import AGENTS, COUNT, TRIANGLE, kept, leaves, scratch, setting
 from shoal.jit.compiled import OPTIONS, compiled, inlined
 from shoal.jit.pinned import unpin
-from shoal.kernels.linalg import add_square, dot
+from shoal.kernels.linalg import add_square, add_triangle, cholesky, dot
 from shoal.kernels.random import integer_below, uniform
+from shoal.kernels.ucb import best_arm_of_width
+from shoal.statistics import Statistics, best_arm_of_row
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Vector
 from shoal.validation import BAD_SCALE, LARGEST, LARGEST_SCALE
 
@@ -51,6 +53,9 @@ class Common(NamedTuple):
     cost: Annotated[Integers, kept(1, **COUNT)]  # communication cost so far
     active: Annotated[Booleans, kept(AGENTS, fill=True)]  # False once an agent was removed
     withdrawn: Annotated[Booleans, kept(AGENTS)]  # True once its samples were taken back
+    lends: Annotated[Booleans, kept(AGENTS, fill=True)]  # whether others may use its samples
+    borrows: Annotated[Booleans, kept(AGENTS, fill=True)]  # whether it uses those of others
+    reserved: Annotated[Integers, kept(1, **COUNT)]  # agents that do not do both
     pending: Pending
     scored: Annotated[Matrix, scratch(2, SCORED)]  # mean and bonus of the arms that `select` last compared
 
@@ -145,7 +150,31 @@ def choose(state: Any, agent: int, arms: Matrix, t: int) -> int:
     """`select`, except that with probability epsilon a uniformly drawn arm is played."""
     if state.common.epsilon > 0.0 and uniform(state.common.rng) < state.common.epsilon:
         return integer_below(state.common.rng, arms.shape[0])
+    return select_as_set(state, agent, arms, t)
+
+
+@inlined
+def select_as_set(state: Any, agent: int, arms: Matrix, t: int) -> int:
+    """`select`, or `select_alone` for an agent that does not borrow."""
+    if not state.common.borrows[agent]:
+        return select_alone(state.common, state.local, agent, arms, t)
     return select(state, agent, arms, t)
+
+
+@compiled
+def select_alone(common: Common, local: Statistics, agent: int, arms: Matrix, t: int) -> int:
+    """LinUCB on the agent's own samples; what it waits for narrows the width."""
+    width = common.alpha * math.sqrt(math.log(t + 1.0))
+    if common.pending.counts[agent] == 0:
+        return best_arm_of_row(local, agent, arms, width, common.scored)
+    d = arms.shape[1]
+    L = local.scratch[:d]
+    for row in range(d):
+        for column in range(row + 1):
+            L[row, column] = local.A[agent, row, column]
+    add_triangle(common.pending.sums[agent], L)
+    cholesky(L, L)
+    return best_arm_of_width(local.theta_hat[agent], L, arms, width, local.scratch[3 * d], common.scored)
 
 
 @inlined
@@ -169,15 +198,19 @@ def choose_checked(pinned: Any, agent: int, arms: Matrix) -> int:
 
 @compiled
 def predict_checked(pinned: Any, agent: int, arms: Matrix) -> tuple[int, float, float]:
-    """`select` in the round after the last, and of that arm the own and the pooled prediction."""
+    """`select_as_set` in the round after the last, and of that arm the own and the pooled prediction.
+
+    The latter is that of `select`: for an agent that does not borrow, what it would be if it did.
+    """
     state = unpin(pinned)
     if not are_fair(arms):
         return BAD_ARMS, 0.0, 0.0
     t, scored = state.common.clock[0] + 1, state.common.scored
     scored[0] = math.nan
-    choice = select(state, agent, arms, t)
+    choice = select_as_set(state, agent, arms, t)
     place = choice
-    if place >= scored.shape[1]:
+    if place >= scored.shape[1] or not state.common.borrows[agent]:
+        scored[0] = math.nan
         select(state, agent, arms[choice : choice + 1], t)
         place = 0
     if math.isnan(scored[0, place]):
@@ -195,7 +228,7 @@ def score_checked(pinned: Any, agent: int, arms: Matrix, out: Matrix) -> int:
     for start in range(0, arms.shape[0], scored.shape[1]):
         here = min(scored.shape[1], arms.shape[0] - start)
         scored[0] = math.nan
-        select(state, agent, arms[start : start + here], t)
+        select_as_set(state, agent, arms[start : start + here], t)
         for k in range(here):
             if math.isnan(scored[0, k]):
                 return SILENT

@@ -9,7 +9,8 @@ from shoal.kernels.separation import ILL_CONDITIONED, search, squared_width
 from shoal.kernels.twofold import add_scaled, add_to_diagonal, cholesky_twofold
 from shoal.kernels.ucb import best_arm_of_factor, best_arm_of_width
 from shoal.policies.cuts import Cuts, note
-from shoal.types import Booleans, Integers, Matrix
+from shoal.statistics import Statistics
+from shoal.types import Booleans, Integers, Matrix, Vector
 
 SUBTRACTABLE = 2.0**12
 """Largest entry of agents' sums, over the ridge, with which they may be subtracted from a sum of 64: the
@@ -52,6 +53,20 @@ def log_cut(cuts: Cuts, degree: Integers, active: Booleans, agent: int, other: i
     note(cuts, agent, other, t)
     degree[agent] -= active[other]
     degree[other] -= active[agent]
+
+
+@compiled
+def add_own(local: Statistics, agent: int, ridge: float, total: Vector) -> None:
+    """Add an agent's own packed sums to those of a pool."""
+    d = local.b.shape[1]
+    position = 0
+    for row in range(d):
+        for column in range(row + 1):
+            total[position] += local.A[agent, row, column]
+            position += 1
+        total[position - 1] -= ridge
+    for m in range(d):
+        total[position + m] += local.b[agent, m]
 
 
 @inlined

@@ -219,6 +219,9 @@ class BASS(CuttingPolicy):
         self.state.degree[agent] = 0
         self._own.withdraw(self.state, self._pin(self.state), agent)
 
+    def _lending_changed(self, agent: int) -> None:
+        self._own.relend(self.state, self._pin(self.state), agent)
+
     def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
         self._own.amend(self.state, self._pin(self.state), agent, x, change, removes)
 

@@ -28,6 +28,7 @@ from shoal.kernels.separation import (
 from shoal.kernels.separation import LANES as PAIRS
 from shoal.kernels.ucb import LANES
 from shoal.policies.bass.common import (
+    add_own,
     are_separated,
     choose_from_pool,
     choose_while_waiting,
@@ -117,7 +118,7 @@ def problem(state: WitnessState) -> str:
     sums, largest = (np.add.reduceat(each, np.arange(0, n, WORD)) for each in (state.lent, abs(state.lent)))
     if (np.abs(state.blocks - sums) > 1e-9 * (largest + state.common.ridge)).any():
         return "blocks are not the sums of lent"
-    return packed_problem(state.lent, state.local, state.common.ridge)
+    return packed_problem(state.lent, state.local, state.common.ridge, state.common.lends)
 
 
 def edges(state: WitnessState) -> Booleans:
@@ -144,10 +145,20 @@ def withdraw(state: WitnessState, handle: Any, agent: int) -> None:
 def amend(state: WitnessState, handle: Any, agent: int, x: Vector, change: float, removes: bool) -> None:
     """Bring up to date what holds a sample of an agent, whose own statistics have been amended."""
     block = agent // WORD
-    amend_packed(state.lent[agent], x, change, removes, state.local.pulls[agent])
+    if state.common.lends[agent]:
+        amend_packed(state.lent[agent], x, change, removes, state.local.pulls[agent])
     state.blocks[block] = state.lent[block * WORD : (block + 1) * WORD].sum(axis=0)
     describe(handle, agent, agent + 1)
     measure(handle, agent)
+
+
+def relend(state: WitnessState, handle: Any, agent: int) -> None:
+    """Sum what an agent lends anew from its own statistics, nothing if it does not."""
+    block = agent // WORD
+    state.lent[agent] = 0.0
+    if state.common.lends[agent]:
+        add_own(state.local, agent, state.common.ridge, state.lent[agent])
+    state.blocks[block] = state.lent[block * WORD : (block + 1) * WORD].sum(axis=0)
 
 
 def separate_pair(state: WitnessState, agent: int, other: int, t: int) -> None:
@@ -170,7 +181,8 @@ def select(state: WitnessState, agent: int, arms: Matrix, t: int) -> int:
         return choose_from_pool(state, arms, t)
     count = 0
     for j in range(pending.counts.shape[0]):
-        if pending.counts[j] > 0 and not has_bit(state.apart[agent], j):
+        is_used = state.common.lends[j] or j == agent
+        if pending.counts[j] > 0 and is_used and not has_bit(state.apart[agent], j):
             waiting[count] = j
             count += 1
     waiting[count] = -1
@@ -182,10 +194,15 @@ def observe(state: WitnessState, agent: int, x: Vector, reward: float, t: int) -
     local, work = state.local, state.scratch
     residual = reward - dot(x, local.theta_hat[agent])
     growth = add_sample(local, agent, x, reward)
-    add_packed(state.lent[agent], x, reward)
-    add_packed(state.blocks[agent // WORD], x, reward)
+    if state.common.lends[agent]:
+        add_packed(state.lent[agent], x, reward)
+        add_packed(state.blocks[agent // WORD], x, reward)
+        state.common.cost[0] += state.degree[agent]
+        if state.common.reserved[0] > 0:
+            for j in range(state.degree.shape[0]):
+                if state.common.active[j] and not state.common.borrows[j]:
+                    state.common.cost[0] -= not has_bit(state.apart[agent], j)
     state.radius[agent] = scaled_radius(state, agent)
-    state.common.cost[0] += state.degree[agent]
     points, excess = state.witness[agent], state.excess[agent, : state.radius.shape[0]]
     shrink = residual * residual / growth
     if is_steep(local, agent):
@@ -296,10 +313,13 @@ def factor_pool(state: WitnessState, agent: int) -> None:
     work = state.scratch
     apart = state.apart[agent, : state.blocks.shape[0]]
     sum_packed(state.lent, state.blocks, apart, work.chosen, work.total)
+    if not state.common.lends[agent]:
+        add_own(state.local, agent, state.common.ridge, work.total)
     if not factor_sums(state):
         count = 0
         for j in range(state.radius.shape[0]):
-            if not has_bit(state.apart[agent], j) and state.local.pulls[j] > 0:
+            is_used = state.common.lends[j] or j == agent
+            if is_used and state.local.pulls[j] > 0 and not has_bit(state.apart[agent], j):
                 work.members[count] = j
                 count += 1
         work.members[count] = -1
