@@ -169,8 +169,9 @@ def separate_pair(state: WitnessState, agent: int, other: int, t: int) -> None:
 def rejoin(state: WitnessState, agent: int, joined: Booleans) -> None:
     """Let an agent share again with those in `joined`, whose cuts are no longer in the log."""
     join_again(state.apart, agent, joined)
+    others = np.flatnonzero(joined)  # tables may have room for more agents than there are
     for known in (state.witness, state.excess):
-        known[agent, ..., joined] = known[joined, ..., agent] = np.nan
+        known[agent, ..., others] = known[others, ..., agent] = np.nan
 
 
 @step("select", WitnessState)
