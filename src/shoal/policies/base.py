@@ -229,7 +229,8 @@ class Policy(ABC):
     def _lending_changed(self, agent: int) -> None:
         """Bring up to date what holds the samples of `agent`, who has just begun to lend them, or stopped.
 
-        From then on nothing that others use depends on them, or everything does as if it had always lent.
+        From then on nothing that others use depends on them, or everything does as if it had always lent. A
+        policy that does not define it has no agents who do not lend.
         """
         return
 
@@ -704,9 +705,17 @@ class Policy(ABC):
         the agent always lent. What was decided meanwhile (cuts, clusters) stays. Costs no round.
         """
         agent = self._check_agent(agent)
-        _check_sharing(sharing)
+        self._check_sharing(sharing)
         with self._change("set_sharing"):
             self._set_sharing(agent, sharing)
+
+    def _check_sharing(self, sharing: Any) -> None:
+        validation.one_of("sharing", sharing, tuple(_MODES))
+        if sharing != "both" and type(self)._lending_changed is Policy._lending_changed:
+            raise TypeError(
+                f"{type(self).__name__} knows only agents that lend and borrow, got sharing={sharing!r}: "
+                "it must heed state.common.lends and define _lending_changed"
+            )
 
     def _set_sharing(self, agent: int, sharing: str) -> None:
         common = self.state.common
@@ -720,7 +729,7 @@ class Policy(ABC):
     def add_agents(self, n: int = 1, *, sharing: Sharing = "both") -> Integers:
         """Add `n` agents that have seen nothing and return their ids; they share as `set_sharing` says."""
         n = validation.positive_int("n", n)
-        _check_sharing(sharing)
+        self._check_sharing(sharing)
         with self._change("add_agents"):
             first = self.n_agents
             room = self._room
@@ -931,13 +940,6 @@ class Policy(ABC):
         if not self.state.common.active[index]:
             raise ValueError(f"agent {agent} has been removed")
         return index
-
-
-def _check_sharing(sharing: Any) -> None:
-    if sharing not in _MODES:
-        raise ValueError(
-            f"sharing must be one of {', '.join(map(repr, _MODES))}, got {validation.show(sharing)}"
-        )
 
 
 def _physical_memory() -> float:
