@@ -101,11 +101,15 @@ class CLUB(CuttingPolicy, ClusteredPolicy):
         state, theta = self.state, self.state.local.theta_hat
         allowed = state.gamma * (state.widths[agent] + state.widths)
         far = np.array([distance(theta[agent], other) for other in theta]) > allowed
+        self._part_from(agent, far)
+
+    def _part_from(self, agent: int, separated: Booleans) -> None:
+        state = self.state
         was, known = members(state.apart[agent], self.n_agents), ~state.common.withdrawn
-        for other in np.flatnonzero(far & ~was & known).tolist():
+        for other in np.flatnonzero(separated & ~was & known).tolist():
             part(state, agent, other, self.rounds)
-        rejoin(state.apart, agent, was & ~far & known)
-        self._forget_cuts_of(agent, was & ~far & known)
+        rejoin(state.apart, agent, was & ~separated & known)
+        self._forget_cuts_of(agent, was & ~separated & known)
         relabel(state)
 
     def _join(self, state: CLUBState, first: int) -> None:

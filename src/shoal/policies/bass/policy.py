@@ -242,9 +242,12 @@ class BASS(CuttingPolicy):
         self._own.amend(self.state, self._pin(self.state), agent, x, change, removes)
 
     def _reconsider(self, agent: int) -> None:
-        state, n = self.state, self.n_agents
-        separated = np.zeros(n, dtype=np.bool_)
-        judge_all(state, agent, separated)
+        separated = np.zeros(self.n_agents, dtype=np.bool_)
+        judge_all(self.state, agent, separated)
+        self._part_from(agent, separated)
+
+    def _part_from(self, agent: int, separated: Booleans) -> None:
+        state = self.state
         known = ~state.common.withdrawn
         was = ~self._pool(agent) & known
         for other in np.flatnonzero(separated & ~was & known).tolist():
