@@ -316,7 +316,7 @@ class Twin:
     def select(self, agent: int, arms: Floats, t: int) -> int:
         """Arm that `agent` plays in round t."""
         pooled = self.pooled(agent)
-        ahead = self.pending(self.pool(agent)) if self.foresees else 0.0
+        ahead = self.pending([agent]) if self.foresees else 0.0
         return choose(pooled.theta_hat, pooled.A + ahead, arms, self.alpha, t)
 
     def expect(self, agent: int, x: Floats, sign: int) -> None:
