@@ -598,6 +598,10 @@ def observe(state: MixtureState, agent: int, x: Vector, reward: float, t: int) -
         if state.common.lends[agent]:
             noise[0] += error * error / growth
             noise[1] += 1.0
+    if not state.common.lends[agent] and state.drift.held.shape[0] > 0 and is_noise_known(state):
+        # It has no cluster to predict by: how improbable the sample was, by its own samples.
+        improbable = 0.5 * noise[1] / noise[0] * error * error / growth + 0.5 * math.log(growth)
+        state.drift.ring[agent, state.drift.newest[agent], x.shape[0] + 1] = improbable
     position = pool.model.position[0]
     if pool.model.softens:
         add_packed(members.raw[agent, AGENT], x, reward)
