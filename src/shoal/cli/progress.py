@@ -51,12 +51,13 @@ def progress_display() -> Iterator[Any]:
 def drawing_display() -> Iterator[Any]:
     """A function that shows how far a report is: a live line on a terminal, elsewhere a line now and then."""
     from rich.console import Console
+    from rich.markup import escape
 
     console = Console(stderr=True)
     if console.is_terminal:
         with console.status("writing the report") as status:
             yield lambda done, total, title: status.update(
-                f"writing the report: figure {done + 1} of {total}, {title}"
+                f"writing the report: figure {done + 1} of {total}, {escape(title)}"
             )
         return
     due = time.monotonic() + LINE_SECONDS
