@@ -37,8 +37,8 @@ def samples(rounds: int, seed: int = 0) -> list[tuple[int, Any, float]]:
 
 def pass_a_round(policy: Any) -> None:
     """Let a round go by in which nobody learns anything."""
-    policy.begin(0, np.ones(D))
-    policy.cancel(0, np.ones(D))
+    policy.begin(1, np.ones(D))
+    policy.cancel(1, np.ones(D))
 
 
 def pooled(policy: Any, agent: int) -> tuple[Any, Any]:
@@ -51,16 +51,18 @@ def pooled(policy: Any, agent: int) -> tuple[Any, Any]:
 @pytest.mark.parametrize("mode", ["borrow", "none"])
 def test_nobody_else_notices_an_agent_who_does_not_lend(kind: str, mode: str) -> None:
     policy, without = build(kind), build(kind)
-    policy.set_sharing(SHY, mode)
-    without.remove_agent(SHY, withdraw=True)
-    others = [agent for agent in range(N) if agent != SHY]
+    shy = (0, SHY, 4)  # the lowest id, which clusters are named after, is among them
+    for agent in shy:
+        policy.set_sharing(agent, mode)
+        without.remove_agent(agent, withdraw=True)
+    others = [agent for agent in range(N) if agent not in shy]
     for n, (agent, x, reward) in enumerate(samples(400)):
         if n % 5 == 0:
             policy.begin(agent, x)
-            if agent != SHY:
+            if agent not in shy:
                 without.begin(agent, x)
         policy.update(agent, x, reward, begun=n % 5 == 0)
-        if agent != SHY:
+        if agent not in shy:
             without.update(agent, x, reward, begun=n % 5 == 0)
         else:
             pass_a_round(without)
@@ -69,8 +71,10 @@ def test_nobody_else_notices_an_agent_who_does_not_lend(kind: str, mode: str) ->
                 np.testing.assert_allclose(pooled(policy, other), pooled(without, other), atol=1e-9)
                 assert policy.choose(other, world().arms).arm == without.choose(other, world().arms).arm
     assert np.array_equal(policy.graph[np.ix_(others, others)], without.graph[np.ix_(others, others)])
+    if kind in ("cluster_mixture", "drift"):
+        assert np.array_equal(policy.state.drift.rate, without.state.drift.rate)
     for other in others:
-        assert SHY not in policy.neighbors(other)
+        assert not set(shy) & set(policy.neighbors(other).tolist())
         assert list(policy.neighbors(other)) == list(without.neighbors(other))
 
 
