@@ -161,6 +161,9 @@ def test_a_change_of_mind_is_exact(kind: str, tmp_path: Path) -> None:
             policy.save(tmp_path / "p")
             again = shoal.load_policy(tmp_path / "p")  # which checks every sum against the agents' own
             assert [again.sharing(each) for each in range(N)] == [policy.sharing(each) for each in range(N)]
+            for key in ("labels", "sizes", "waiting", "degree"):
+                if hasattr(policy.state, key):  # counts that are computed anew when a file is read
+                    assert np.array_equal(getattr(again.state, key), getattr(policy.state, key)), key
     for agent in range(N):
         policy.set_sharing(agent, "both")
     assert policy.state.common.reserved[0] == 0
@@ -236,3 +239,14 @@ def test_a_policy_that_knows_no_modes() -> None:
         with pytest.raises(TypeError, match="Ignorant knows only agents that lend and borrow, got sharing="):
             policy.set_sharing(0, sharing)
     assert policy.sharing(0) == "both"
+
+
+@pytest.mark.parametrize(("mode", "labels"), [("both", [0, 0, 0, 0]), ("borrow", [0, 2, 2, 2])])
+def test_cmlb_joins_nobody_by_an_agent_who_does_not_lend(mode: Any, labels: list[int]) -> None:
+    policy = shoal.CMLB(4, 1, alpha=0.5, gamma=1.5, exploration_rounds=40, min_cluster_fraction=0.0)
+    policy.set_sharing(1, mode)  # the one between agent 0 and the two others
+    for t in range(40):
+        policy.update(t % 4, [1.0], [0.0, 1.2, 2.2, 2.3][t % 4])
+    assert policy.labels.tolist() == labels
+    assert list(policy.neighbors(2)) == ([0, 1, 2, 3] if mode == "both" else [2, 3])
+    assert list(policy.neighbors(1)) == ([0, 1, 2, 3] if mode == "both" else [1, 2, 3])
