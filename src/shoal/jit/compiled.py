@@ -25,7 +25,7 @@ config: Any = numba.config
 
 FLOORS = ("jit", "kernels", "policies", "statistics.py", "simulation.py")
 """Where compiled code may live."""
-OPTIONS: Any = {"nogil": True, "error_model": "numpy", "_nrt": False}
+OPTIONS: Any = {"nogil": True, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
 """How `compiled` compiles."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -80,7 +80,7 @@ def probe(
     `q_i = ‖w‖²_{A_i}/c_i`, `q_j = ‖y‖²_{A_j}/c_j`; k is the curvature, `‖L⁻¹ A_j y‖² c_i/c_j²`, with which
     `d q_j/d ln ratio = −2 ratio k` and `d q_i/d ln ratio = 2 ratio² k`.
     """
-    vectors, L, tail = scratch
+    vectors, L, tail = scratch.vectors, scratch.L, scratch.tail
     v, y, w, A_w, A_y, rhs = vectors[V], vectors[Y], vectors[W], vectors[A_W], vectors[A_Y], vectors[RHS]
     d = v.shape[0]
     r = ratio * c_i / c_j

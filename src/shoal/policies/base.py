@@ -180,7 +180,7 @@ class Policy(ABC):
 
     def _reconsider(self, agent: int) -> None:
         """Decide from the present samples whom `agent` shares with."""
-        revise(self.state, agent, self.rounds)
+        revise(self._pinned_state(), agent, self.rounds)
 
     def reserve(self, pulls: int) -> None:
         """Make room in the state for what `pulls` more observations may add to its logs."""
@@ -315,7 +315,7 @@ class Policy(ABC):
             warnings.warn(warning, stacklevel=3)
 
     def _pinned_state(self) -> Any:
-        """The state as the compiled online calls take it; made anew when the state was replaced."""
+        """The state as compiled functions take it; made anew when the state was replaced."""
         if self._pinned[0] is not self.state:
             self._pin(self.state)
         return self._pinned[1]
@@ -449,7 +449,7 @@ class Policy(ABC):
     ) -> None:
         agent = self._check_id(agent)
         with self._change(what):
-            common, local = self.state.common, self.state.local
+            common, local = self.state.common, self._pinned_state().local
             if common.withdrawn[agent]:
                 raise ValueError(f"the samples of agent {agent} have been withdrawn")
             if lacks(local, agent, common.ridge, x):
@@ -523,7 +523,7 @@ class Policy(ABC):
                 self._end_edges(agent)
             if withdraw:
                 common.withdrawn[agent] = True
-                forget_row(self.state.local, agent, common.ridge)
+                forget_row(self._pinned_state().local, agent, common.ridge)
                 self._withdraw(agent)
                 for leaf in fields.leaves(type(self.state)):
                     if leaf.field.role is fields.Role.SCRATCH:  # where its samples may have passed through

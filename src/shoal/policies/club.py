@@ -78,14 +78,14 @@ class CLUB(CuttingPolicy, ClusteredPolicy):
         isolate(self.state.apart, agent)
         self._forget_cuts_of(agent, np.ones(self.n_agents, dtype=np.bool_))
         self.state.widths[agent] = 1.0
-        relabel(self.state)
+        relabel(self._pinned_state())
 
     def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
         super()._amended(agent, x, change, removes)
         self.state.widths[agent] = confidence_width(self.state.local.pulls[agent])
 
     def _reconsider(self, agent: int) -> None:
-        state, theta = self.state, self.state.local.theta_hat
+        state, theta = self._pinned_state(), self.state.local.theta_hat
         allowed = state.gamma * (state.widths[agent] + state.widths)
         far = np.array([distance(theta[agent], other) for other in theta]) > allowed
         was, known = members(state.apart[agent], self.n_agents), ~state.common.withdrawn
@@ -107,7 +107,7 @@ class CLUB(CuttingPolicy, ClusteredPolicy):
         if np.array_equal(state.labels == lowest, ~state.common.withdrawn):
             state.sizes[lowest] += len(state.labels) - first
         else:
-            relabel(state)
+            relabel(self._pin(state))
 
     def _derive(self, state: CLUBState) -> None:
         component_labels(state.apart, state.labels)

@@ -256,7 +256,7 @@ class ClusterMixture(ClusteredPolicy):
             noise[:] = self._parameters.noise_scale**2, 1.0
 
     def _derive(self, state: MixtureState) -> None:
-        model, members, clusters, work = state.pool
+        model, members, clusters, work = self._pin(state).pool
         model.grid[:] = self._grid()
         labels, there = members.labels, members.labels >= 0
         removed = labels[~state.common.active & there[:, AGENT], AGENT]
@@ -325,7 +325,7 @@ class ClusterMixture(ClusteredPolicy):
         """Probability of each cluster that `agent` may belong to; −1 stands for one of its own."""
         agent = self._check_agent(agent)
         with self.lock:
-            pool = self.state.pool
+            pool = self._pinned_state().pool
             count = weigh(pool, agent, int(self.state.local.pulls[agent]))
             clusters = [*pool.clusters.used[:count].tolist(), -1]
             chances = pool.scratch.chances[: count + 1].tolist()
@@ -357,18 +357,19 @@ class ClusterMixture(ClusteredPolicy):
 
     def _pooled_estimate(self, agent: int) -> Vector:
         work = self.state.pool.scratch
-        count = factor_components(self.state, agent, 0.0)
+        count = factor_components(self._pinned_state(), agent, 0.0)
         estimate = np.zeros(self.dim)
         for share, L, y in zip(work.shares[:count], work.L, work.y, strict=False):
             estimate += share * np.linalg.solve(np.tril(L).T, y)
         return np.asarray(estimate / work.shares[:count].sum())
 
     def _end_pending(self, agent: int) -> None:
-        wait_in(self.state.pool.clusters, self.state.common.pending, agent, self.state.labels[agent], -1)
+        state = self._pinned_state()
+        wait_in(state.pool.clusters, state.common.pending, agent, state.labels[agent], -1)
         super()._end_pending(agent)
 
     def _end_edges(self, agent: int) -> None:
-        _, members, clusters, _ = self.state.pool
+        _, members, clusters, _ = self._pinned_state().pool
         cluster = members.labels[agent, AGENT]
         if cluster >= 0:
             clusters.sizes[cluster, AGENT] -= 1
@@ -377,7 +378,7 @@ class ClusterMixture(ClusteredPolicy):
                 dissolve(members, clusters, cluster)
 
     def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
-        state, left = self.state, int(self.state.local.pulls[agent])
+        state, left = self._pinned_state(), int(self.state.local.pulls[agent])
         model, members, _, _ = state.pool
         own = members.raw if model.softens else members.lent
         amend_packed(own[agent, AGENT], x, change, removes, left)
@@ -411,7 +412,8 @@ class ClusterMixture(ClusteredPolicy):
         drift.held[agent] -= 1
 
     def _withdraw(self, agent: int) -> None:
-        state, (model, members, clusters, _) = self.state, self.state.pool
+        state = self._pinned_state()
+        model, members, clusters, _ = state.pool
         if self._parameters.drift:
             if members.labels[agent, GHOST] >= 0:
                 lay(state.pool, state.common.pending, agent)
@@ -439,7 +441,8 @@ class ClusterMixture(ClusteredPolicy):
 
     def _restart_latest(self) -> None:
         """Let clusters' latest samples be those that their agents keep one by one."""
-        (_, members, clusters, _), drift = self.state.pool, self.state.drift
+        state = self._pinned_state()
+        (_, members, clusters, _), drift = state.pool, state.drift
         clusters.recent[:], clusters.cusum[:] = 0.0, 0.0
         for agent in np.flatnonzero(members.labels[:, AGENT] >= 0).tolist():
             add_last(drift, agent, 0, int(drift.held[agent]), clusters.recent[members.labels[agent, AGENT]])

@@ -70,22 +70,22 @@ def step(name: str, state_class: type) -> Callable[[Function], Function]:
 
 def select(state: Any, agent: int, arms: Matrix, t: int) -> int:
     """Choose an arm for `agent` in round `t` from its pool, without exploration."""
-    return int(_STEPS["select", type(state)](state, agent, arms, t))
+    return int(_STEPS["select", type(unpin(state))](state, agent, arms, t))
 
 
 def observe(state: Any, agent: int, x: Vector, reward: float, t: int) -> None:
     """Let `agent` and the pools it belongs to take in one observation."""
-    _STEPS["observe", type(state)](state, agent, x, reward, t)
+    _STEPS["observe", type(unpin(state))](state, agent, x, reward, t)
 
 
 def revise(state: Any, agent: int, t: int) -> None:
     """Reconsider whom `agent` shares with, after all observations of round `t`."""
-    _STEPS["revise", type(state)](state, agent, t)
+    _STEPS["revise", type(unpin(state))](state, agent, t)
 
 
 def expect(state: Any, agent: int, x: Vector, sign: int) -> None:
     """Let a reward be due for a pull of `x` (`sign` 1), or no longer (−1): it came, or never will."""
-    registered: Any = _STEPS.get(("expect", type(state)), expect_alone)
+    registered: Any = _STEPS.get(("expect", type(unpin(state))), expect_alone)
     registered(state, agent, x, sign)
 
 
@@ -137,9 +137,8 @@ def choose(state: Any, agent: int, arms: Matrix, t: int) -> int:
 
 
 @compiled
-def choose_checked(pinned: Any, agent: int, arms: Matrix) -> int:
+def choose_checked(state: Any, agent: int, arms: Matrix) -> int:
     """`choose` in the round after the last, or −1 if an entry of `arms` is not a number of fair size."""
-    state = unpin(pinned)
     for k in range(arms.shape[0]):
         for m in range(arms.shape[1]):
             if not abs(arms[k, m]) <= LARGEST:
@@ -148,9 +147,8 @@ def choose_checked(pinned: Any, agent: int, arms: Matrix) -> int:
 
 
 @compiled
-def begin_checked(pinned: Any, agent: int, x: Vector) -> int:
+def begin_checked(state: Any, agent: int, x: Vector) -> int:
     """Play a round in which `agent` pulls `x`, its reward still due; refuse numbers of unfair size."""
-    state = unpin(pinned)
     for m in range(x.shape[0]):
         if not abs(x[m]) <= LARGEST:
             return REFUSED
@@ -163,9 +161,8 @@ def begin_checked(pinned: Any, agent: int, x: Vector) -> int:
 
 
 @compiled
-def cancel_checked(pinned: Any, agent: int, x: Vector) -> int:
+def cancel_checked(state: Any, agent: int, x: Vector) -> int:
     """Expect no reward any more for a pull that has begun; refuse, changing nothing, one that has not."""
-    state = unpin(pinned)
     for m in range(x.shape[0]):
         if not abs(x[m]) <= LARGEST:
             return REFUSED
@@ -176,12 +173,11 @@ def cancel_checked(pinned: Any, agent: int, x: Vector) -> int:
 
 
 @compiled
-def update_checked(pinned: Any, agent: int, x: Vector, reward: float, begun: bool) -> int:
+def update_checked(state: Any, agent: int, x: Vector, reward: float, begun: bool) -> int:
     """Finish a round in which only `agent` pulled, or a pull that has begun; refuse, changing nothing.
 
     A sample that is longer than it should be beside the ridge is accepted as BADLY_SCALED.
     """
-    state = unpin(pinned)
     for m in range(x.shape[0]):
         if not abs(x[m]) <= LARGEST:
             return REFUSED

@@ -13,7 +13,6 @@ import numpy as np
 
 from shoal.fields import AGENTS, BLOCKS, DIM, PACKED, TRIANGLE, Size, derived, kept, rows, scratch, setting
 from shoal.jit.compiled import compiled, inlined
-from shoal.jit.pinned import unpin
 from shoal.kernels.bits import FULL, WORD, has_bit, members, set_bit
 from shoal.kernels.crowd import (
     BOUND,
@@ -213,7 +212,7 @@ def start(state: CrowdState, handle: Any) -> None:
 def derive(state: CrowdState, handle: Any) -> None:
     """Compute what is not saved."""
     n, active = len(state.degree), state.common.active
-    list_cuts(state.cuts, state.apart)
+    list_cuts(handle.cuts, handle.apart)
     every = int(np.count_nonzero(active))
     ends = state.cuts.pairs[: state.cuts.used[0]]
     state.degree[:] = every - active
@@ -276,7 +275,7 @@ def pool(state: CrowdState, agent: int) -> Booleans:
 
 def withdraw(state: CrowdState, handle: Any, agent: int) -> None:
     """Take an agent's samples, which its own statistics no longer hold, out of everything else."""
-    list_cuts(state.cuts, state.apart)  # its own are no longer in the log
+    list_cuts(handle.cuts, handle.apart)  # its own are no longer in the log
     forget_points(state)
     describe(handle, 0, len(state.degree))
     sum_block(state.cards, agent // WORD, state.blocks[agent // WORD])
@@ -319,9 +318,8 @@ def list_cuts(cuts: Cuts, sets: Sets) -> None:
 
 
 @compiled
-def describe(handle: Any, first: int, stop: int) -> None:
+def describe(state: Any, first: int, stop: int) -> None:
     """Compute what is derived of the agents `first`, …, `stop` − 1, and of the blocks they are in."""
-    state = unpin(handle)
     local, kinds = state.local, state.kinds
     n = state.radius.shape[0]
     for agent in range(first, stop):

@@ -168,7 +168,7 @@ class BASS(CuttingPolicy):
     def explain(self, agent: int, other: int) -> Explanation:
         """Say how far two agents are from separating, or when they did, and what they lend each other."""
         with self.lock:
-            i, j, state = self._check_agent(agent), self._check_agent(other), self.state
+            i, j, state = self._check_agent(agent), self._check_agent(other), self._pinned_state()
             if i == j:
                 raise ValueError(f"other must differ from agent, got {other!r} twice")
             return self._explain(state, i, j)
@@ -201,10 +201,10 @@ class BASS(CuttingPolicy):
         return np.asarray(self._own.edges(self.state))
 
     def _pool(self, agent: int) -> Booleans:
-        return np.asarray(self._own.pool(self.state, agent))
+        return np.asarray(self._own.pool(self._pinned_state(), agent))
 
     def _pooled_estimate(self, agent: int) -> Vector:
-        self._own.factor_pool(self.state, agent)
+        self._own.factor_pool(self._pinned_state(), agent)
         estimate, scratch = np.zeros(self.dim), self.state.scratch
         solve_cholesky(scratch.L, scratch.total[-self.dim :], estimate)
         return estimate
@@ -223,7 +223,7 @@ class BASS(CuttingPolicy):
         self._own.amend(self.state, self._pin(self.state), agent, x, change, removes)
 
     def _reconsider(self, agent: int) -> None:
-        state, n = self.state, self.n_agents
+        state, n = self._pinned_state(), self.n_agents
         separated = np.zeros(n, dtype=np.bool_)
         judge_all(state, agent, separated)
         known = ~state.common.withdrawn

@@ -6,7 +6,6 @@ import numpy as np
 
 from shoal.fields import AGENTS, BLOCKS, DIM, PACKED, derived, kept, rows, scratch, setting
 from shoal.jit.compiled import compiled, inlined
-from shoal.jit.pinned import unpin
 from shoal.kernels.bits import FULL, WORD, has_bit, members, set_bit
 from shoal.kernels.graphs import distance
 from shoal.kernels.linalg import add_packed, dot, sum_packed, trace
@@ -307,17 +306,15 @@ def factor_pool(state: WitnessState, agent: int) -> None:
 
 
 @compiled
-def describe(handle: Any, first: int, stop: int) -> None:
+def describe(state: Any, first: int, stop: int) -> None:
     """Compute the radius of the agents `first`, …, `stop` − 1."""
-    state = unpin(handle)
     for agent in range(first, stop):
         state.radius[agent] = scaled_radius(state, agent)
 
 
 @compiled
-def measure(handle: Any, agent: int) -> None:
+def measure(state: Any, agent: int) -> None:
     """Compute the distances of an agent's estimate from its witnesses."""
-    state = unpin(handle)
     local, work, excess = state.local, state.scratch, state.excess[agent, : state.radius.shape[0]]
     excess_at(local.theta_hat[agent], local.A[agent], state.witness[agent], work.rows, excess)
     if is_steep(local, agent):
