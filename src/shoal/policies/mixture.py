@@ -461,6 +461,7 @@ def select(state: MixtureState, agent: int, arms: Matrix, t: int) -> int:
 def observe(state: MixtureState, agent: int, x: Vector, reward: float, t: int) -> None:
     local, pool, members, clusters = state.local, state.pool, state.pool.members, state.pool.clusters
     cluster, noise, work = members.labels[agent, AGENT], pool.model.noise, pool.scratch
+    # First what the sample says of change: it has to be predicted by models that do not hold it yet.
     if state.drift.held.shape[0] > 0:
         improbable = 0.5
         if cluster >= 0:
@@ -474,6 +475,7 @@ def observe(state: MixtureState, agent: int, x: Vector, reward: float, t: int) -
                     state.upkeep[1] = members.labels.size
             note_latest(pool, agent, x, reward)
         remember(state.drift, agent, x, reward, improbable)
+    # Prediction errors over √(1 + xᵀA⁻¹x) are independent with the noise's variance; residuals are not.
     error = reward - dot(x, local.theta_hat[agent])
     growth = add_sample(local, agent, x, reward)
     if state.learns_noise and local.pulls[agent] > x.shape[0]:
@@ -484,6 +486,7 @@ def observe(state: MixtureState, agent: int, x: Vector, reward: float, t: int) -
     position = pool.model.position[0]
     if pool.model.softens:
         add_packed(members.raw[agent, AGENT], x, reward)
+    # Softened sums are no sums over samples: what was lent comes off and what is lent now goes on.
     if pool.model.grid[position] > 0.0 or members.lent_at[agent, AGENT] != position:
         if cluster >= 0:
             add_lent(members, clusters, agent, -1.0)
@@ -518,6 +521,7 @@ def revise(state: MixtureState, agent: int, t: int) -> None:
             if recent >= 0:
                 forget(pool, drift, pending, local, agent, recent)
                 drift.forgot[agent] = t
+    # A Gibbs sweep a few members at a time: this agent, whose data changed, and some others by chance.
     keep_up(state)
     for n_drawn in range(2 * (1 + (state.redraws if n > 1 else 0))):
         is_ghost = n_drawn % 2 == 1  # each agent's turn, then its ghost's
@@ -537,8 +541,10 @@ def revise(state: MixtureState, agent: int, t: int) -> None:
             tend(pool, drift, pending, local, member)
             if is_ghost and labels[who, GHOST] < 0:
                 continue  # its cluster has moved, and it is no more
+        # All but the member's own cluster, of which `weigh` computes what is left without it.
         refresh(pool, labels[who, member // n])
         count = weigh(pool, member, n)
+        # Invert the distribution function; falling off the end by rounding draws the new cluster.
         drawn, left = 0, uniform(rng)
         while drawn < count and not left < pool.scratch.chances[drawn]:
             left -= pool.scratch.chances[drawn]
@@ -562,6 +568,7 @@ def is_noise_known(state: MixtureState) -> bool:
 def vote(state: MixtureState, agent: int) -> None:
     """Note how well each scatter explains an agent's samples, with the clusters as they stand."""
     pool, grid = state.pool, state.pool.model.grid
+    # A vote replaces the agent's last one, so that the tally is of everybody's present samples.
     refresh(pool, pool.members.labels.size)
     weigh(pool, agent, state.local.pulls[agent])
     for g in range(grid.shape[0]):
@@ -583,6 +590,7 @@ def keep_up(state: MixtureState) -> None:
             if value > found:
                 found = value
                 best = g
+        # One step at a time: what every member lends depends on it, and is brought up to date slowly.
         if best != position[0]:
             position[0] += 1 if best > position[0] else -1
             upkeep[1] = members
@@ -645,6 +653,8 @@ def factor_components(state: MixtureState, agent: int, within: float) -> int:
         L, y = work.L[found], work.y[found]
         k = clusters.used[n] if n < count else -1
         is_own = k >= 0 and k == own
+        # With scatter, what the others know is a prior for the agent's own parameter: softened sums, then its
+        # own samples in full. Without, all samples are of one parameter and simply add.
         if kappa > 0.0:
             others_of(pool, own, k)
             soften_packed(work.total, ridge, kappa, work.data, L, y, work.inverse)
@@ -662,6 +672,7 @@ def factor_components(state: MixtureState, agent: int, within: float) -> int:
         work.hidden[found] = 0.0
         if state.ridge_bonus > 0.0 and n < count:
             others = count_members(clusters, k) - (1 if is_own else 0)
+            # The larger of all clusters' and its own: a cluster that knows few directions looks small.
             size = max(state.scale[0], clusters.scale[k, 0] / max(clusters.scale[k, 1], 1.0))
             size *= others / (others + COMPANY)
             # ζ xᵀA⁻¹x has ζ λ ‖A⁻¹x‖² of this in it already
@@ -700,6 +711,7 @@ def widen(pool: Pool, pending: Pending, agent: int, k: int, L: Matrix, y: Vector
         if k >= 0:
             theirs = clusters.pending[1 + k, m] - (mine if k == own else 0.0)
         work.total[m] += theirs + share * lone
+    # The estimate is kept aside: pending pulls have no rewards yet, and would pull it towards 0.
     back_substitute(L, y, theta)
     soften_packed(work.total, model.ridge, model.grid[model.position[0]], work.data, L, y, work.inverse)
     add_row(1.0, raw_of(pool, agent), work.data)

@@ -185,8 +185,11 @@ def observe(state: WitnessState, agent: int, x: Vector, reward: float, t: int) -
     add_packed(state.blocks[agent // WORD], x, reward)
     state.radius[agent] = scaled_radius(state, agent)
     state.common.cost[0] += state.degree[agent]
+    # A sample moves the agent's ellipsoid but none of its witnesses, nor any other agent's distances. So O(N d)
+    # brings this row up to date, where testing all pairs anew would take O(N d³).
     points, excess = state.witness[agent], state.excess[agent, : state.radius.shape[0]]
     shrink = residual * residual / growth
+    # Increments lose digits where A is ill-conditioned or the sample changed θ̂ by far more than the radius.
     if is_steep(local, agent):
         excess_at(local.theta_hat[agent], local.A[agent], points, work.rows, excess)
         add_rounding(local.A[agent], work.rows, excess)
@@ -204,6 +207,7 @@ def revise(state: WitnessState, agent: int, t: int) -> None:
         limit *= 1.0 - SAFETY
     else:
         limit = safe_limit(limit, state.local.A[agent], state.common.ridge)
+    # Sixteen doubtful pairs are tested as a batch as soon as they are found; what is left over comes last.
     count, n = 0, state.radius.shape[0]
     for w in range(apart.shape[0]):
         if apart[w] != FULL:
@@ -221,6 +225,7 @@ def list_beyond(apart: int, first: int, agent: int, values: Vector, limit: float
     """List the agent's neighbours among `first`, … whose value is not at most `limit`, and count them."""
     count = 0
     for lane in range(values.shape[0]):
+        # Written always and kept only if counted: without a branch that nobody could predict.
         chosen[count] = first + lane
         joined = (apart >> lane) & 1 == 0
         count += joined & (not values[lane] <= limit) & (first + lane != agent)
@@ -231,6 +236,7 @@ def list_beyond(apart: int, first: int, agent: int, values: Vector, limit: float
 def settle(state: WitnessState, agent: int, others: Integers, t: int) -> None:
     """Cut the edges that the exact test says must go; keep a common point of the others."""
     local, test, batch = state.local, state.scratch.test, state.scratch.batch
+    # A batch costs the same however few lanes are in use.
     batched = others.shape[0] >= PAIRS // 2
     if batched:
         probe_many(agent, others, local.theta_hat, local.A, state.radius, state.threshold, batch)
@@ -242,6 +248,7 @@ def settle(state: WitnessState, agent: int, others: Integers, t: int) -> None:
         if separated:
             separate(state, agent, other, t)
         else:
+            # The exact test leaves its point in `test.vectors[Z]`; a batch, the offset from θ̂ of each lane.
             if verdict == TOGETHER:
                 for m in range(point.shape[0]):
                     point[m] = local.theta_hat[other, m] + batch.vectors[1, m, lane]
@@ -262,6 +269,7 @@ def keep_witness(state: WitnessState, agent: int, other: int, point: Vector) -> 
     for m in range(point.shape[0]):
         state.witness[agent, m, other] = point[m]
         state.witness[other, m, agent] = point[m]
+    # Both ends keep the point with their own distance to it: it is found stale by whichever moves away first.
     state.excess[agent, other] = excess_of(state, agent, point)
     state.excess[other, agent] = excess_of(state, other, point)
 
