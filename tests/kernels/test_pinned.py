@@ -11,7 +11,7 @@ import pytest
 
 import shoal
 from shoal.jit.compiled import compiled
-from shoal.jit.pinned import Pinned, pin, unpin
+from shoal.jit.pinned import Pinned, pin, typeof, unpin
 from shoal.types import AnyArray, Booleans, Matrix, Tensor, Vector
 
 WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") != "0"
@@ -113,9 +113,9 @@ def test_what_is_no_field_is_refused() -> None:
 
 @pytest.mark.skipif(WITHOUT_JIT, reason="states are not pinned without compilation")
 def test_the_type_of_a_pinned_state_survives_pickling() -> None:
-    kind = numba.typeof(pin(make()))
+    kind = typeof(pin(make()))
     assert pickle.loads(pickle.dumps(kind)) is kind
-    assert numba.typeof(pin(Odder(np.ones(2), 1.0))) != numba.typeof(pin(Odder(np.ones((2, 2)), 1.0)))
+    assert typeof(pin(Odder(np.ones(2), 1.0))) != typeof(pin(Odder(np.ones((2, 2)), 1.0)))
 
 
 class Odder(NamedTuple):

@@ -32,6 +32,8 @@ types: Any = numba.types
 unbox: Any = extending.unbox
 NativeValue: Any = extending.NativeValue
 AttributeTemplate: Any = templates.AttributeTemplate
+infer_getattr: Any = templates.infer_getattr
+lower_getattr_generic: Any = extending.lower_getattr_generic
 populate_array: Any = arrayobj.populate_array
 WORD: Any = ir.IntType(64)
 BYTES = 8
@@ -166,7 +168,7 @@ class _Fields(AttributeTemplate):  # type: ignore[misc, unused-ignore]  # untype
         return kind.layout[name][1] if name in kind.layout else None
 
 
-templates.infer_getattr(_Fields)
+infer_getattr(_Fields)
 
 
 def _field(context: Any, builder: Any, kind: PinnedType, value: Any, name: str) -> Any:
@@ -198,7 +200,7 @@ def _field(context: Any, builder: Any, kind: PinnedType, value: Any, name: str) 
     return builder.trunc(word(0), ir.IntType(1)) if isinstance(field, types.Boolean) else word(0)
 
 
-extending.lower_getattr_generic(PinnedType)(_field)
+lower_getattr_generic(PinnedType)(_field)
 
 
 def _is_plain(kind: Any) -> bool:

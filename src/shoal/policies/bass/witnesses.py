@@ -185,7 +185,7 @@ def observe(state: WitnessState, agent: int, x: Vector, reward: float, t: int) -
     add_packed(state.blocks[agent // WORD], x, reward)
     state.radius[agent] = scaled_radius(state, agent)
     state.common.cost[0] += state.degree[agent]
-    # A sample moves the agent's ellipsoid but none of its witnesses, nor any other agent's distances. So O(N d)
+    # A sample moves the agent's ellipsoid, not its witnesses, nor any other agent's distances. So O(N d)
     # brings this row up to date, where testing all pairs anew would take O(N d³).
     points, excess = state.witness[agent], state.excess[agent, : state.radius.shape[0]]
     shrink = residual * residual / growth
