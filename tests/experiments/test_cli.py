@@ -59,7 +59,7 @@ def run(
     command = [sys.executable, "-c", "from shoal.cli import main; main()", *arguments]
     environment = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1"}
     done = subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, preexec_fn=limit, timeout=300
+        command, cwd=cwd, env=environment, capture_output=True, text=True, preexec_fn=limit, timeout=550
     )
     assert done.returncode == code, done
     if code == 2:
@@ -201,9 +201,9 @@ def test_help_does_not_load_what_it_does_not_need(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["reproduce", "quik"], "shoal: unknown preset 'quik'; known are quick, tables, paper, beyond"),
+        (["reproduce", "quik"], "shoal: unknown preset 'quik'; choose from quick, tables, paper, beyond"),
         (["run", "none.toml"], "shoal: none.toml: No such file or directory"),
-        (["run", "wrong.toml"], "shoal: wrong.toml: methods[1].policy: unknown policy 'bas'; known are"),
+        (["run", "wrong.toml"], "shoal: wrong.toml: methods[1].policy: unknown policy 'bas'; choose from"),
         (["run", "tiny.toml", "--only", "none"], "shoal: only: no cell matches 'none'"),
         (["run", "tiny.toml", "--executor", "slurm"], "shoal: executor must be 'threads' or 'dask:ADDRESS'"),
         (["run", "tiny.toml", "--jobs", "0"], "Invalid value for '--jobs'"),

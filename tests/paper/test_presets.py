@@ -14,7 +14,7 @@ from shoal.policies.registry import policy_class, policy_names
 
 
 def test_an_unknown_preset_is_refused_with_those_there_are() -> None:
-    with pytest.raises(SpecError, match="unknown preset 'quik'; known are quick, tables, paper, beyond"):
+    with pytest.raises(SpecError, match="unknown preset 'quik'; choose from quick, tables, paper, beyond"):
         load_preset("quik")
 
 

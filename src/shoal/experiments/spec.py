@@ -335,7 +335,7 @@ def _check_method(method: MethodSpec, spec: ExperimentSpec, fail: Fail) -> None:
         known = [environment.id for environment in spec.environments]
         for name in method.environments:
             if name not in known:
-                raise fail("environments", f"unknown environment {name!r}; known are {', '.join(known)}")
+                raise fail("environments", f"unknown environment {name!r}; choose from {', '.join(known)}")
         if not method.environments:
             raise fail("environments", "the grid is empty: leave the key out to run in all environments")
 
@@ -355,7 +355,7 @@ def _check_names(
     }
     for name in parameters:
         if name not in named:
-            raise fail(f"parameters.{name}", f"unknown parameter of {what}; known are {', '.join(named)}")
+            raise fail(f"parameters.{name}", f"unknown parameter of {what}; choose from {', '.join(named)}")
     for name, parameter in named.items():
         if parameter.default is parameter.empty and name not in parameters:
             raise fail(f"parameters.{name}", f"missing; {what} needs it")
