@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from msgspec import Meta
+from numpy.typing import ArrayLike
 
 from shoal.fields import AGENTS, COUNT, Size, kept, rows, setting
 from shoal.jit.compiled import compiled, inlined
@@ -30,6 +31,7 @@ from shoal.policies.clusters import (
     dissolve,
     evaluate,
     is_in_fresh,
+    leave,
     lend,
     log_evidence,
     move,
@@ -49,6 +51,7 @@ from shoal.policies.drift import (
     RESIDUALS,
     Drift,
     add_last,
+    drop_past,
     find_change,
     forget,
     improbability,
@@ -57,11 +60,12 @@ from shoal.policies.drift import (
     remember,
     tend,
 )
+from shoal.policies.explanations import Name, numbered, pair_text
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, Pending, expect_alone, step
 from shoal.statistics import Statistics, add_sample, amend_packed, packed_problem
 from shoal.styles import LineStyle
-from shoal.types import Integers, Matrix, Vector
+from shoal.types import AnyArray, Booleans, Integers, Matrix, Vector
 from shoal.validation import LARGEST, SMALLEST
 
 PRIOR_SAMPLES = 10.0
@@ -168,6 +172,31 @@ class MembershipExplanation(NamedTuple):
     forgot_agent: int
     forgot_other: int
     """Round in which each was last found to have changed, −1 if never."""
+    agent: int
+    other: int
+
+    @property
+    def together(self) -> bool:
+        """Whether both are in one cluster now."""
+        return self.same_cluster
+
+    @property
+    def separation_time(self) -> int:
+        """Not recorded."""
+        return -1
+
+    def text(self, name: Name = numbered) -> str:
+        """The same in words."""
+        reason = f"{name(self.agent)} belongs to that cluster with probability {self.probability:.3g}"
+        changed = [
+            f" {name(who)} was found to have changed in round {when}."
+            for who, when in ((self.agent, self.forgot_agent), (self.other, self.forgot_other))
+            if when >= 0
+        ]
+        return pair_text(self, name, reason) + "".join(changed)
+
+    def __str__(self) -> str:
+        return self.text()
 
 
 class ClusterMixture(ClusteredPolicy):
@@ -248,15 +277,18 @@ class ClusterMixture(ClusteredPolicy):
         return SCATTERS if self._parameters.scatter is None else (self._parameters.scatter,)
 
     def _forget_noise(self, state: MixtureState) -> None:
-        """Estimate the noise from the agents' errors, or set it to what was given."""
-        noise = state.pool.model.noise
+        """Estimate the noise from the errors of agents who lend, or set it to what was given."""
+        noise, lends = state.pool.model.noise, state.common.lends
         if state.learns_noise:
-            noise[:] = PRIOR_SAMPLES + state.errors.sum(), PRIOR_SAMPLES + state.residuals.sum()
+            noise[:] = (
+                PRIOR_SAMPLES + (state.errors * lends).sum(),
+                PRIOR_SAMPLES + (state.residuals * lends).sum(),
+            )
         else:
             noise[:] = self._parameters.noise_scale**2, 1.0
 
     def _derive(self, state: MixtureState) -> None:
-        model, members, clusters, work = state.pool
+        model, members, clusters, work = self._pin(state).pool
         model.grid[:] = self._grid()
         labels, there = members.labels, members.labels >= 0
         removed = labels[~state.common.active & there[:, AGENT], AGENT]
@@ -292,11 +324,14 @@ class ClusterMixture(ClusteredPolicy):
         if (np.abs(clusters.sums - summed) > 1e-6 * (size + clusters.peak[:, None])).any():
             return "clusters.sums is not the sum over the members of each cluster"
         waiting = np.zeros_like(clusters.waiting)
-        np.add.at(waiting, 1 + np.maximum(labels[:, AGENT], -1), pending.counts)
+        np.add.at(waiting, 1 + np.maximum(labels[:, AGENT], -1), pending.counts * state.common.lends)
+        if (labels[~state.common.lends] >= 0).any():
+            return "an agent who does not lend is in a cluster"
         if not np.array_equal(waiting, clusters.waiting):
             return "pool.clusters.waiting does not count the pending pulls of each cluster's agents"
         own = members.raw[:, AGENT] if model.softens else members.lent[:, AGENT]
-        if trouble := packed_problem(own, state.local, state.common.ridge):
+        everyone = np.ones(len(labels), dtype=np.bool_)
+        if trouble := packed_problem(own, state.local, state.common.ridge, everyone):
             return trouble
         self._forget_noise(state)
         if not np.allclose(noise, model.noise, rtol=1e-6, atol=0.0):
@@ -325,21 +360,34 @@ class ClusterMixture(ClusteredPolicy):
         """Probability of each cluster that `agent` may belong to; −1 stands for one of its own."""
         agent = self._check_agent(agent)
         with self.lock:
-            pool = self.state.pool
+            pool = self._pinned_state().pool
             count = weigh(pool, agent, int(self.state.local.pulls[agent]))
             clusters = [*pool.clusters.used[:count].tolist(), -1]
             chances = pool.scratch.chances[: count + 1].tolist()
         return {k: chance for k, chance in zip(clusters, chances, strict=True) if chance > 0.0}
 
-    def explain(self, agent: int, other: int) -> MembershipExplanation:
-        """Say whether two agents belong together, as far as is known, and what they lend each other."""
-        with self.lock:
-            i, j = self._check_agent(agent), self._check_agent(other)
-            if i == j:
-                raise ValueError(f"other must differ from agent, got {other!r} twice")
-            (label_i, label_j), pulls = self.labels[[i, j]].tolist(), self.pulls
-            forgot_agent, forgot_other = self.forgot[[i, j]].tolist()
-            ours, theirs = self.posterior(i), self.posterior(j)
+    def _pool(self, agent: int) -> Booleans:
+        """Who is in its cluster; of one who does not lend, and so has none, in the most probable one."""
+        if self.state.common.lends[agent]:
+            return super()._pool(agent)
+        chances = self.posterior(agent)
+        likeliest = max(chances, key=lambda cluster: chances[cluster])
+        found = (self.state.labels == likeliest) & (likeliest >= 0)
+        found[agent] = True
+        return np.asarray(found)
+
+    def _lent(self, agent: int) -> Vector:
+        labels, chances = self.state.labels, self.posterior(agent)
+        shares = np.array([chances.get(label, 0.0) if label >= 0 else 0.0 for label in labels.tolist()])
+        lent = np.where(shares >= LEAST_SHARE, shares * self.state.local.pulls, 0.0)
+        lent[agent] = 0.0
+        return np.asarray(lent * self.state.common.borrows[agent])
+
+    def _explain_pair(self, agent: int, other: int) -> MembershipExplanation:
+        i, j, common = agent, other, self.state.common
+        (label_i, label_j), pulls = self.labels[[i, j]].tolist(), self.pulls
+        forgot_agent, forgot_other = self.forgot[[i, j]].tolist()
+        ours, theirs = self.posterior(i), self.posterior(j)
         probability = 0.0 if label_j < 0 else ours.get(label_j, 0.0)
         back = 0.0 if label_i < 0 else theirs.get(label_i, 0.0)
         return MembershipExplanation(
@@ -348,27 +396,93 @@ class ClusterMixture(ClusteredPolicy):
             alone=ours.get(-1, 0.0),
             pulls_agent=int(pulls[i]),
             pulls_other=int(pulls[j]),
-            lent_by_agent=back * int(pulls[i]),
-            lent_by_other=probability * int(pulls[j]),
+            lent_by_agent=back * int(pulls[i]) * bool(common.borrows[j]),
+            lent_by_other=probability * int(pulls[j]) * bool(common.borrows[i]),
             scatter=self.scatter,
             forgot_agent=forgot_agent,
             forgot_other=forgot_other,
+            agent=i,
+            other=j,
         )
 
     def _pooled_estimate(self, agent: int) -> Vector:
         work = self.state.pool.scratch
-        count = factor_components(self.state, agent, 0.0)
+        count = factor_components(self._pinned_state(), agent, 0.0)
         estimate = np.zeros(self.dim)
         for share, L, y in zip(work.shares[:count], work.L, work.y, strict=False):
             estimate += share * np.linalg.solve(np.tril(L).T, y)
         return np.asarray(estimate / work.shares[:count].sum())
 
     def _end_pending(self, agent: int) -> None:
-        wait_in(self.state.pool.clusters, self.state.common.pending, agent, self.state.labels[agent], -1)
+        state = self._pinned_state()
+        if state.common.lends[agent]:
+            wait_in(state.pool.clusters, state.common.pending, agent, state.labels[agent], -1)
         super()._end_pending(agent)
 
+    def _lending_changed(self, agent: int) -> None:
+        """Let an agent who does not lend be in no cluster, and one who does again be drawn one."""
+        state = self._pinned_state()
+        pending, (_, members, clusters, _) = state.common.pending, state.pool
+        if state.common.lends[agent]:
+            wait_in(clusters, pending, agent, -1, 1)
+            self._forget_noise(state)
+            lend(state.pool, agent)
+            if state.local.pulls[agent] > 0:
+                redraw(state.pool, pending, state.common.rng, agent)
+        else:
+            if self._parameters.drift and members.labels[agent, GHOST] >= 0:
+                lay(state.pool, pending, agent)
+            cluster = int(members.labels[agent, AGENT])
+            if cluster >= 0:
+                leave(members, clusters, pending, agent)
+                if count_members(clusters, cluster) == 0:
+                    dissolve(members, clusters, cluster)
+                else:
+                    sum_anew(state.pool, cluster)
+            wait_in(clusters, pending, agent, -1, -1)
+            if len(state.votes):
+                state.votes[agent] = 0.0
+                state.tally[:] = state.votes.sum(axis=0)
+            self._forget_noise(state)
+        if self._parameters.drift:
+            self._restart_latest()
+        self._measure_all()
+
+    def _move_pending(self, agent: int, other: int) -> None:
+        state = self._pinned_state()
+        clusters = state.pool.clusters
+        for who, sign in ((agent, -1), (other, -1), (agent, 1)):
+            if sign > 0:
+                super()._move_pending(agent, other)
+            if state.common.lends[who]:
+                wait_in(clusters, state.common.pending, who, state.labels[who], sign)
+
+    def _absorb(self, agent: int, other: int) -> None:
+        state = self._pinned_state()
+        model, members, _, _ = state.pool
+        own = members.raw if model.softens else members.lent
+        own[agent, AGENT] += own[other, AGENT]
+        if self._parameters.drift:
+            drift = state.drift
+            drift.past[agent] += drift.past[other]
+            add_last(drift, other, 0, int(drift.held[other]), drift.past[agent])
+        lend(state.pool, agent)
+        state.errors[agent] += state.errors[other]
+        state.residuals[agent] += state.residuals[other]
+        if len(state.votes):  # it votes anew when its turn comes
+            state.votes[agent] = 0.0
+            state.tally[:] = state.votes.sum(axis=0)
+        if state.labels[agent] >= 0:
+            sum_anew(state.pool, state.labels[agent])
+
+    def _measure_all(self) -> None:
+        """Compute how large the estimates of all clusters are."""
+        state = self._pinned_state()
+        for turn in range(int(state.pool.clusters.n_used[0])):
+            state.scale[0] = measure(state.pool, turn)
+
     def _end_edges(self, agent: int) -> None:
-        _, members, clusters, _ = self.state.pool
+        _, members, clusters, _ = self._pinned_state().pool
         cluster = members.labels[agent, AGENT]
         if cluster >= 0:
             clusters.sizes[cluster, AGENT] -= 1
@@ -376,8 +490,18 @@ class ClusterMixture(ClusteredPolicy):
             if clusters.sizes[cluster].sum() == 0:
                 dissolve(members, clusters, cluster)
 
+    def holds(self, agent: int, x: ArrayLike, reward: float, learned: int) -> bool:
+        """Whether a sample still counts: an agent found to have changed keeps its latest ones only."""
+        agent = self._check_id(agent)
+        with self.lock:
+            if not self._parameters.drift or self.state.drift.forgot[agent] < learned:
+                return True
+            order = (self.state.drift.newest[agent] - np.arange(self.state.drift.held[agent])) % RECENT
+            kept = self.state.drift.ring[agent, order, : self.dim + 1]
+            return bool((kept == [*np.asarray(x, dtype=np.float64), reward]).all(axis=1).any())
+
     def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
-        state, left = self.state, int(self.state.local.pulls[agent])
+        state, left = self._pinned_state(), int(self.state.local.pulls[agent])
         model, members, _, _ = state.pool
         own = members.raw if model.softens else members.lent
         amend_packed(own[agent, AGENT], x, change, removes, left)
@@ -411,7 +535,8 @@ class ClusterMixture(ClusteredPolicy):
         drift.held[agent] -= 1
 
     def _withdraw(self, agent: int) -> None:
-        state, (model, members, clusters, _) = self.state, self.state.pool
+        state = self._pinned_state()
+        model, members, clusters, _ = state.pool
         if self._parameters.drift:
             if members.labels[agent, GHOST] >= 0:
                 lay(state.pool, state.common.pending, agent)
@@ -429,8 +554,7 @@ class ClusterMixture(ClusteredPolicy):
             sum_anew(state.pool, cluster)
         if self._parameters.drift:
             self._restart_latest()
-        for turn in range(int(clusters.n_used[0])):
-            state.scale[0] = measure(state.pool, turn)
+        self._measure_all()
         if len(state.votes):
             state.votes[agent] = 0.0
             state.tally[:] = state.votes.sum(axis=0)
@@ -439,7 +563,8 @@ class ClusterMixture(ClusteredPolicy):
 
     def _restart_latest(self) -> None:
         """Let clusters' latest samples be those that their agents keep one by one."""
-        (_, members, clusters, _), drift = self.state.pool, self.state.drift
+        state = self._pinned_state()
+        (_, members, clusters, _), drift = state.pool, state.drift
         clusters.recent[:], clusters.cusum[:] = 0.0, 0.0
         for agent in np.flatnonzero(members.labels[:, AGENT] >= 0).tolist():
             add_last(drift, agent, 0, int(drift.held[agent]), clusters.recent[members.labels[agent, AGENT]])
@@ -450,14 +575,16 @@ def select(state: MixtureState, agent: int, arms: Matrix, t: int) -> int:
     within, work = state.common.alpha**2 * math.log(t + 1.0), state.pool.scratch
     count = factor_components(state, agent, within)
     return best_arm_of_mixture(
-        work.L, work.y, work.shares, work.hidden, count, arms, within, state.spread**2, work.lanes
-    )
+        work.L, work.y, work.shares, work.hidden, count, arms, within, state.spread**2, work.lanes,
+        state.common.scored,
+    )  # fmt: skip
 
 
 @step("observe", MixtureState)
 def observe(state: MixtureState, agent: int, x: Vector, reward: float, t: int) -> None:
     local, pool, members, clusters = state.local, state.pool, state.pool.members, state.pool.clusters
     cluster, noise, work = members.labels[agent, AGENT], pool.model.noise, pool.scratch
+    # First what the sample says of change: it has to be predicted by models that do not hold it yet.
     if state.drift.held.shape[0] > 0:
         improbable = 0.5
         if cluster >= 0:
@@ -471,16 +598,23 @@ def observe(state: MixtureState, agent: int, x: Vector, reward: float, t: int) -
                     state.upkeep[1] = members.labels.size
             note_latest(pool, agent, x, reward)
         remember(state.drift, agent, x, reward, improbable)
+    # Prediction errors over √(1 + xᵀA⁻¹x) are independent with the noise's variance; residuals are not.
     error = reward - dot(x, local.theta_hat[agent])
     growth = add_sample(local, agent, x, reward)
     if state.learns_noise and local.pulls[agent] > x.shape[0]:
         state.errors[agent] += error * error / growth
         state.residuals[agent] += 1
-        noise[0] += error * error / growth
-        noise[1] += 1.0
+        if state.common.lends[agent]:
+            noise[0] += error * error / growth
+            noise[1] += 1.0
+    if not state.common.lends[agent] and state.drift.held.shape[0] > 0 and is_noise_known(state):
+        # It has no cluster to predict by: how improbable the sample was, by its own samples.
+        improbable = 0.5 * noise[1] / noise[0] * error * error / growth + 0.5 * math.log(growth)
+        state.drift.ring[agent, state.drift.newest[agent], x.shape[0] + 1] = improbable
     position = pool.model.position[0]
     if pool.model.softens:
         add_packed(members.raw[agent, AGENT], x, reward)
+    # Softened sums are no sums over samples: what was lent comes off and what is lent now goes on.
     if pool.model.grid[position] > 0.0 or members.lent_at[agent, AGENT] != position:
         if cluster >= 0:
             add_lent(members, clusters, agent, -1.0)
@@ -507,14 +641,22 @@ def revise(state: MixtureState, agent: int, t: int) -> None:
     pool, drift, pending, local = state.pool, state.drift, state.common.pending, state.local
     labels, rng, can_change = pool.members.labels, state.common.rng, drift.held.shape[0] > 0
     n, pulls = labels.shape[0], local.pulls[agent]
+    if not state.common.lends[agent]:  # nobody is to notice that it has learned anything
+        if can_change and pulls % EVERY == 0 and is_noise_known(state):
+            recent = find_change(pool, drift, agent, pulls, False)
+            if recent >= 0:
+                drop_past(pool, drift, local, agent, recent)
+                drift.forgot[agent] = t
+        return
     if labels[agent, AGENT] >= 0:
         if state.votes.shape[0] > 0 and pulls % (VOTE_EVERY if pulls <= LATER else LATER_VOTES) == 0:
             vote(state, agent)
         if can_change and pulls % EVERY == 0 and is_noise_known(state):
-            recent = find_change(pool, drift, agent, pulls)
+            recent = find_change(pool, drift, agent, pulls, True)
             if recent >= 0:
                 forget(pool, drift, pending, local, agent, recent)
                 drift.forgot[agent] = t
+    # A Gibbs sweep a few members at a time: this agent, whose data changed, and some others by chance.
     keep_up(state)
     for n_drawn in range(2 * (1 + (state.redraws if n > 1 else 0))):
         is_ghost = n_drawn % 2 == 1  # each agent's turn, then its ghost's
@@ -534,18 +676,28 @@ def revise(state: MixtureState, agent: int, t: int) -> None:
             tend(pool, drift, pending, local, member)
             if is_ghost and labels[who, GHOST] < 0:
                 continue  # its cluster has moved, and it is no more
-        refresh(pool, labels[who, member // n])
-        count = weigh(pool, member, n)
-        drawn, left = 0, uniform(rng)
-        while drawn < count and not left < pool.scratch.chances[drawn]:
-            left -= pool.scratch.chances[drawn]
-            drawn += 1
-        move(pool, pending, member, drawn)
+        redraw(pool, pending, rng, member)
+
+
+@compiled
+def redraw(pool: Pool, pending: Pending, rng: AnyArray, member: int) -> None:
+    """Draw the cluster of a member, who has samples, from its posterior."""
+    labels, n = pool.members.labels, pool.members.labels.shape[0]
+    # All but the member's own cluster, of which `weigh` computes what is left without it.
+    refresh(pool, labels[member % n, member // n])
+    count = weigh(pool, member, 1)
+    # Invert the distribution function; falling off the end by rounding draws the new cluster.
+    drawn, left = 0, uniform(rng)
+    while drawn < count and not left < pool.scratch.chances[drawn]:
+        left -= pool.scratch.chances[drawn]
+        drawn += 1
+    move(pool, pending, member, drawn)
 
 
 @step("expect", MixtureState)
 def expect(state: MixtureState, agent: int, x: Vector, sign: int) -> None:
-    wait_for(state.pool, agent, x, sign)
+    if state.common.lends[agent]:
+        wait_for(state.pool, agent, x, sign)
     expect_alone(state, agent, x, sign)
 
 
@@ -559,6 +711,7 @@ def is_noise_known(state: MixtureState) -> bool:
 def vote(state: MixtureState, agent: int) -> None:
     """Note how well each scatter explains an agent's samples, with the clusters as they stand."""
     pool, grid = state.pool, state.pool.model.grid
+    # A vote replaces the agent's last one, so that the tally is of everybody's present samples.
     refresh(pool, pool.members.labels.size)
     weigh(pool, agent, state.local.pulls[agent])
     for g in range(grid.shape[0]):
@@ -580,6 +733,7 @@ def keep_up(state: MixtureState) -> None:
             if value > found:
                 found = value
                 best = g
+        # One step at a time: what every member lends depends on it, and is brought up to date slowly.
         if best != position[0]:
             position[0] += 1 if best > position[0] else -1
             upkeep[1] = members
@@ -642,6 +796,8 @@ def factor_components(state: MixtureState, agent: int, within: float) -> int:
         L, y = work.L[found], work.y[found]
         k = clusters.used[n] if n < count else -1
         is_own = k >= 0 and k == own
+        # With scatter, what the others know is a prior for the agent's own parameter: softened sums, then its
+        # own samples in full. Without, all samples are of one parameter and simply add.
         if kappa > 0.0:
             others_of(pool, own, k)
             soften_packed(work.total, ridge, kappa, work.data, L, y, work.inverse)
@@ -654,11 +810,12 @@ def factor_components(state: MixtureState, agent: int, within: float) -> int:
                 add_row(1.0, clusters.sums[k], work.total)
             factor_packed(work.total, ridge, L, y)
         if pending.total[0] > 0:
-            widen(pool, pending, agent, k, L, y)
+            widen(pool, pending, state.common.lends[agent], agent, k, L, y)
         work.shares[found] = work.chances[n]
         work.hidden[found] = 0.0
         if state.ridge_bonus > 0.0 and n < count:
             others = count_members(clusters, k) - (1 if is_own else 0)
+            # The larger of all clusters' and its own: a cluster that knows few directions looks small.
             size = max(state.scale[0], clusters.scale[k, 0] / max(clusters.scale[k, 1], 1.0))
             size *= others / (others + COMPANY)
             # ζ xᵀA⁻¹x has ζ λ ‖A⁻¹x‖² of this in it already
@@ -676,7 +833,7 @@ def others_of(pool: Pool, own: int, k: int) -> None:
 
 
 @compiled
-def widen(pool: Pool, pending: Pending, agent: int, k: int, L: Matrix, y: Vector) -> None:
+def widen(pool: Pool, pending: Pending, lends: bool, agent: int, k: int, L: Matrix, y: Vector) -> None:
     """Let what a model waits for narrow its width: its factor takes in pending pulls, its estimate stays.
 
     Pulls of those who have no cluster count by the probability of being together with them.
@@ -692,11 +849,12 @@ def widen(pool: Pool, pending: Pending, agent: int, k: int, L: Matrix, y: Vector
     others_of(pool, own, k)
     for m in range(pending.sums.shape[1]):
         lone, theirs, mine = clusters.pending[0, m], 0.0, pending.sums[agent, m]
-        if own < 0:
+        if own < 0 and lends:
             lone -= mine
         if k >= 0:
             theirs = clusters.pending[1 + k, m] - (mine if k == own else 0.0)
         work.total[m] += theirs + share * lone
+    # The estimate is kept aside: pending pulls have no rewards yet, and would pull it towards 0.
     back_substitute(L, y, theta)
     soften_packed(work.total, model.ridge, model.grid[model.position[0]], work.data, L, y, work.inverse)
     add_row(1.0, raw_of(pool, agent), work.data)

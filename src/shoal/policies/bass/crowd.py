@@ -13,7 +13,6 @@ import numpy as np
 
 from shoal.fields import AGENTS, BLOCKS, DIM, PACKED, TRIANGLE, Size, derived, kept, rows, scratch, setting
 from shoal.jit.compiled import compiled, inlined
-from shoal.jit.pinned import unpin
 from shoal.kernels.bits import FULL, WORD, has_bit, members, set_bit
 from shoal.kernels.crowd import (
     BOUND,
@@ -163,6 +162,7 @@ class Kinds(NamedTuple):
 
     fresh: Annotated[Integers, derived(BLOCKS)]  # without samples
     gone: Annotated[Integers, derived(BLOCKS)]  # whose samples were withdrawn
+    silent: Annotated[Integers, derived(BLOCKS)]  # without samples, or who do not lend them
 
 
 class CrowdState(NamedTuple):
@@ -212,7 +212,7 @@ def start(state: CrowdState, handle: Any) -> None:
 def derive(state: CrowdState, handle: Any) -> None:
     """Compute what is not saved."""
     n, active = len(state.degree), state.common.active
-    list_cuts(state.cuts, state.apart)
+    list_cuts(handle.cuts, handle.apart)
     every = int(np.count_nonzero(active))
     ends = state.cuts.pairs[: state.cuts.used[0]]
     state.degree[:] = every - active
@@ -238,6 +238,7 @@ def problem(state: CrowdState) -> str:
     local, n, d = state.local, len(state.degree), state.local.b.shape[1]
     row, column = np.tril_indices(d)
     lent = np.hstack([local.A[:, row, column] - state.common.ridge * (row == column), local.b])
+    lent *= state.common.lends[:, None]
     starts = np.arange(0, n, WORD)
     sums, largest = (np.add.reduceat(each, starts) for each in (lent, np.abs(lent))) if n else (lent, lent)
     if (np.abs(state.blocks - sums) > 1e-9 * (largest + state.common.ridge)).any():
@@ -275,18 +276,23 @@ def pool(state: CrowdState, agent: int) -> Booleans:
 
 def withdraw(state: CrowdState, handle: Any, agent: int) -> None:
     """Take an agent's samples, which its own statistics no longer hold, out of everything else."""
-    list_cuts(state.cuts, state.apart)  # its own are no longer in the log
+    list_cuts(handle.cuts, handle.apart)  # its own are no longer in the log
     forget_points(state)
     describe(handle, 0, len(state.degree))
-    sum_block(state.cards, agent // WORD, state.blocks[agent // WORD])
+    sum_block(state.cards, state.kinds.silent, agent // WORD, state.blocks[agent // WORD])
     sum_total(state.blocks, state.total)
 
 
 def amend(state: CrowdState, handle: Any, agent: int, x: Vector, change: float, removes: bool) -> None:
     """Bring up to date what holds a sample of an agent, whose own statistics have been amended."""
+    relend(state, handle, agent)
+
+
+def relend(state: CrowdState, handle: Any, agent: int) -> None:
+    """Sum what an agent lends anew from its own statistics, nothing if it does not."""
     w = agent // WORD
     describe(handle, agent, agent + 1)
-    sum_block(state.cards, w, state.blocks[w])
+    sum_block(state.cards, state.kinds.silent, w, state.blocks[w])
     sum_total(state.blocks, state.total)
 
 
@@ -318,9 +324,8 @@ def list_cuts(cuts: Cuts, sets: Sets) -> None:
 
 
 @compiled
-def describe(handle: Any, first: int, stop: int) -> None:
+def describe(state: Any, first: int, stop: int) -> None:
     """Compute what is derived of the agents `first`, …, `stop` − 1, and of the blocks they are in."""
-    state = unpin(handle)
     local, kinds = state.local, state.kinds
     n = state.radius.shape[0]
     for agent in range(first, stop):
@@ -329,6 +334,9 @@ def describe(handle: Any, first: int, stop: int) -> None:
         write_card(local, agent, state.common.ridge, state.radius[agent], state.cards[agent])
         kinds.fresh[w] &= ~bit
         kinds.gone[w] &= ~bit
+        kinds.silent[w] &= ~bit
+        if local.pulls[agent] == 0 or not state.common.lends[agent]:
+            kinds.silent[w] |= bit
         if state.common.withdrawn[agent]:
             kinds.gone[w] |= bit
         elif local.pulls[agent] == 0:
@@ -369,15 +377,15 @@ def largest_of(card: Vector, packed: int) -> float:
 
 
 @compiled
-def sum_block(cards: Matrix, w: int, block: Vector) -> None:
-    """Sum 64 agents anew, so that no rounding piles up."""
+def sum_block(cards: Matrix, silent: Integers, w: int, block: Vector) -> None:
+    """Sum what 64 agents lend anew, so that no rounding piles up."""
     n = cards.shape[0]
     for m in range(block.shape[0]):
         block[m] = 0.0
     every = np.int64(FULL)
     if n - w * WORD < WORD:
         every = (np.int64(1) << np.int64(n - w * WORD)) - np.int64(1)
-    add_rows(1.0, cards, w * WORD, int(every), block)
+    add_rows(1.0, cards, w * WORD, int(every & ~silent[w]), block)
 
 
 @compiled
@@ -471,13 +479,16 @@ def factor_pool(state: CrowdState, agent: int) -> None:
     """Leave the factor of the agent's pooled A in `scratch.L`, and b at the end of `scratch.total`."""
     work = state.scratch
     sum_pool(
-        state.total, state.blocks, state.cards, state.sizes, state.apart, state.kinds.fresh,
+        state.total, state.blocks, state.cards, state.sizes, state.apart, state.kinds.silent,
         state.shared.moves[0], state.common.ridge, agent, work.cut, work.total,
     )  # fmt: skip
+    if not state.common.lends[agent]:
+        add_rows(1.0, state.cards, agent, 1, work.total)
     if not factor_sums(state):
         count = 0
         for j in range(state.radius.shape[0]):
-            if state.local.pulls[j] > 0 and not is_cut(state.apart, agent, j):
+            is_used = state.common.lends[j] or j == agent
+            if is_used and state.local.pulls[j] > 0 and not is_cut(state.apart, agent, j):
                 work.agents[0, count] = j
                 count += 1
         work.agents[0, count] = -1
@@ -491,7 +502,7 @@ def sum_pool(
     cards: Matrix,
     sizes: Vector,
     sets: Sets,
-    fresh: Integers,
+    silent: Integers,
     moves: int,
     ridge: float,
     agent: int,
@@ -508,17 +519,18 @@ def sum_pool(
     subtractable = (head[NUMBER] + 1) * 0.5 * EPS * largest <= 1e-8 * ridge
     if subtractable and head[ROW] == 0:
         for k in range(head[LENGTH]):
-            add_rows(-1.0, cards, head[LIST + k], 1, total)
+            if not has_bit(silent, head[LIST + k]):  # their sums are not in the total
+                add_rows(-1.0, cards, head[LIST + k], 1, total)
         return
     is_list = with_cuts(sets, agent, scratch_cut)
     cut = scratch_cut if is_list else sets.bits[head[ROW] - 1, : scratch_cut.shape[0]]
     # No more agents have samples than there were moves: less than half of those are cut.
     if subtractable and 2 * head[NUMBER] < min(moves, cards.shape[0]):
         for w in range(cut.shape[0]):
-            if cut[w] & ~fresh[w] != 0:
-                add_rows(-1.0, cards, w * WORD, cut[w] & ~fresh[w], total)
+            if cut[w] & ~silent[w] != 0:
+                add_rows(-1.0, cards, w * WORD, cut[w] & ~silent[w], total)
     else:
-        sum_kept(cards, blocks, sizes, SUBTRACTABLE * ridge, cut, fresh, total)
+        sum_kept(cards, blocks, sizes, SUBTRACTABLE * ridge, cut, silent, total)
     if is_list:
         clear_cuts(sets, agent, scratch_cut)
 
@@ -526,17 +538,25 @@ def sum_pool(
 @step("observe", CrowdState)
 def observe(state: CrowdState, agent: int, x: Vector, reward: float, t: int) -> None:
     local, shared, card, w = state.local, state.shared, state.cards[agent], agent // WORD
+    # Everything that others read of this agent is brought up to date here, in O(d²), with no work per pair.
     add_sample(local, agent, x, reward)
     state.radius[agent] = scaled_radius(state, agent)
-    state.common.cost[0] += state.degree[agent]
     write_card(local, agent, state.common.ridge, state.radius[agent], card)
     state.sizes[w] = max(state.sizes[w], largest_of(card, state.total.shape[1]))
-    if local.pulls[agent] % REFRESH_EVERY == 0:
-        sum_block(state.cards, w, state.blocks[w])
-    else:
-        add_packed(state.blocks[w], x, reward)
-    add_to_total(state.total, x, reward)
+    # It has a sample now, and is no longer like all the others without one.
     state.kinds.fresh[w] &= ~(np.int64(1) << np.int64(agent % WORD))
+    if state.common.lends[agent]:
+        state.kinds.silent[w] &= ~(np.int64(1) << np.int64(agent % WORD))
+        if local.pulls[agent] % REFRESH_EVERY == 0:
+            sum_block(state.cards, state.kinds.silent, w, state.blocks[w])
+        else:
+            add_packed(state.blocks[w], x, reward)
+        add_to_total(state.total, x, reward)
+        state.common.cost[0] += state.degree[agent]
+        if state.common.reserved[0] > 0:
+            for j in range(state.degree.shape[0]):
+                if state.common.active[j] and not state.common.borrows[j]:
+                    state.common.cost[0] -= not is_cut(state.apart, agent, j)
     shared.recent[shared.moves[0] % SAMPLE] = agent
     shared.moves[0] += 1
     mark_agent(
@@ -610,6 +630,7 @@ def mark_points(
 
     Agents whose samples were withdrawn are tested with nobody, and count as if they contained every point.
     """
+    # Most of a young crowd has no samples: their ellipsoids are the same, so one of them answers for all.
     masks, known, n = shared.masks, -1, radius.shape[0]
     for agent in range(first, stop):
         is_fresh = has_bit(kinds.fresh, agent)
@@ -655,18 +676,21 @@ def refresh_points(
             work.candidates[m, k] = shared.ring[m, k]
         for k in range(POINTS):
             work.candidates[m, RING + k] = shared.points[k // WORD, m, k % WORD]
+    # N² pairs are too many to choose for. Those who moved lately are the ones whose pairs are tested next.
     count = draw_sample(shared, kinds, n, work.sample)
     work.sets[:] = 0
     work.left[:] = 0
     for k in range(count):
         i = work.sample[k]
         bit = np.int64(1) << np.int64(k % WORD)
+        # With a margin for rounding, as in `mark_agent`, which has the last word.
         limit = safe_limit(threshold * radius[i], local.A[i], ridge)
         excess_at(local.theta_hat[i], local.A[i], work.candidates, work.far, work.distances)
         for c in range(RING + POINTS):
             if work.distances[c] <= limit:
                 work.sets[c, k // WORD] |= bit
         for m in range(count):
+            # Pairs that still share are what points are to prove; those cut need none.
             if m != k and not is_cut(sets, i, work.sample[m]):
                 work.left[m, k // WORD] |= bit
     used = cover_greedily(work.sets, work.left, work.gains, work.chosen, POINTS)
@@ -674,6 +698,7 @@ def refresh_points(
         for m in range(d):
             point = work.candidates[m, work.chosen[p]] if p < used else math.nan
             shared.points[p // WORD, m, p % WORD] = point
+    # New points: nobody knows yet who contains them. This is the O(N d²) that makes refreshing rare.
     mark_points(local, radius, threshold, ridge, kinds, shared, work, 0, n)
     shared.due[0] = shared.moves[0] + max(min(shared.moves[0], n // 2), FIRST_REFRESH)
 
@@ -709,6 +734,8 @@ def revise(state: CrowdState, agent: int, t: int) -> None:
     is_list = with_cuts(state.apart, agent, work.cut)
     row = state.apart.heads[agent, ROW] - 1
     cut = work.cut if is_list else state.apart.bits[row, : work.cut.shape[0]]
+    # Two agents that contain one point share it, which by lemma 1 proves that they are not separated. Sets of
+    # 64 points and 64 agents as words leave few pairs to test.
     count, other = list_unproved(shared, state.kinds, cut, agent, state.radius.shape[0], work.agents[0])
     fresh_count = 0
     if other >= 0:  # without samples, and so like all others without
@@ -716,6 +743,7 @@ def revise(state: CrowdState, agent: int, t: int) -> None:
             fresh_count = list_fresh(state.kinds.fresh, cut, work.agents[1])
         else:
             keep_candidate(shared, work.test.vectors[Z])
+    # Before any new cut: these go into the lists that the set was made from.
     if is_list:
         clear_cuts(state.apart, agent, work.cut)
     for k in range(fresh_count):
@@ -739,6 +767,7 @@ def list_unproved(
     """
     count, other = 0, -1
     for w in range(cut.shape[0]):
+        # One word rules out 64 agents at once, if all of them contain one of the agent's points.
         proved = cut[w] == FULL
         for g in range(GROUPS):
             proved = proved or shared.masks[g, agent] & shared.everyone[g, w] != 0
@@ -790,6 +819,7 @@ def settle_by_sixteen(state: CrowdState, agent: int, count: int, t: int) -> tupl
         if left == 0 or (number > 0 and left < FEW):
             break
         target, still = 1 - source, 0
+        # Undecided pairs move up into full sixteens after each step: no lane works on what is settled.
         repeat_last(work.agents[source], left)
         for start in range(0, left, WIDTH):
             here, lanes = min(WIDTH, left - start), work.sixteen

@@ -6,7 +6,6 @@ import numpy as np
 
 from shoal.fields import AGENTS, BLOCKS, DIM, PACKED, derived, kept, rows, scratch, setting
 from shoal.jit.compiled import compiled, inlined
-from shoal.jit.pinned import unpin
 from shoal.kernels.bits import FULL, WORD, has_bit, members, set_bit
 from shoal.kernels.graphs import distance
 from shoal.kernels.linalg import add_packed, dot, sum_packed, trace
@@ -28,6 +27,7 @@ from shoal.kernels.separation import (
 from shoal.kernels.separation import LANES as PAIRS
 from shoal.kernels.ucb import LANES
 from shoal.policies.bass.common import (
+    add_own,
     are_separated,
     choose_from_pool,
     factor_sums,
@@ -116,7 +116,7 @@ def problem(state: WitnessState) -> str:
     sums, largest = (np.add.reduceat(each, np.arange(0, n, WORD)) for each in (state.lent, abs(state.lent)))
     if (np.abs(state.blocks - sums) > 1e-9 * (largest + state.common.ridge)).any():
         return "blocks are not the sums of lent"
-    return packed_problem(state.lent, state.local, state.common.ridge)
+    return packed_problem(state.lent, state.local, state.common.ridge, state.common.lends)
 
 
 def edges(state: WitnessState) -> Booleans:
@@ -143,10 +143,20 @@ def withdraw(state: WitnessState, handle: Any, agent: int) -> None:
 def amend(state: WitnessState, handle: Any, agent: int, x: Vector, change: float, removes: bool) -> None:
     """Bring up to date what holds a sample of an agent, whose own statistics have been amended."""
     block = agent // WORD
-    amend_packed(state.lent[agent], x, change, removes, state.local.pulls[agent])
+    if state.common.lends[agent]:
+        amend_packed(state.lent[agent], x, change, removes, state.local.pulls[agent])
     state.blocks[block] = state.lent[block * WORD : (block + 1) * WORD].sum(axis=0)
     describe(handle, agent, agent + 1)
     measure(handle, agent)
+
+
+def relend(state: WitnessState, handle: Any, agent: int) -> None:
+    """Sum what an agent lends anew from its own statistics, nothing if it does not."""
+    block = agent // WORD
+    state.lent[agent] = 0.0
+    if state.common.lends[agent]:
+        add_own(state.local, agent, state.common.ridge, state.lent[agent])
+    state.blocks[block] = state.lent[block * WORD : (block + 1) * WORD].sum(axis=0)
 
 
 def separate_pair(state: WitnessState, agent: int, other: int, t: int) -> None:
@@ -157,8 +167,9 @@ def separate_pair(state: WitnessState, agent: int, other: int, t: int) -> None:
 def rejoin(state: WitnessState, agent: int, joined: Booleans) -> None:
     """Let an agent share again with those in `joined`, whose cuts are no longer in the log."""
     join_again(state.apart, agent, joined)
+    others = np.flatnonzero(joined)  # tables may have room for more agents than there are
     for known in (state.witness, state.excess):
-        known[agent, ..., joined] = known[joined, ..., agent] = np.nan
+        known[agent, ..., others] = known[others, ..., agent] = np.nan
 
 
 @step("select", WitnessState)
@@ -172,12 +183,20 @@ def observe(state: WitnessState, agent: int, x: Vector, reward: float, t: int) -
     local, work = state.local, state.scratch
     residual = reward - dot(x, local.theta_hat[agent])
     growth = add_sample(local, agent, x, reward)
-    add_packed(state.lent[agent], x, reward)
-    add_packed(state.blocks[agent // WORD], x, reward)
+    if state.common.lends[agent]:
+        add_packed(state.lent[agent], x, reward)
+        add_packed(state.blocks[agent // WORD], x, reward)
+        state.common.cost[0] += state.degree[agent]
+        if state.common.reserved[0] > 0:
+            for j in range(state.degree.shape[0]):
+                if state.common.active[j] and not state.common.borrows[j]:
+                    state.common.cost[0] -= not has_bit(state.apart[agent], j)
     state.radius[agent] = scaled_radius(state, agent)
-    state.common.cost[0] += state.degree[agent]
+    # A sample moves the agent's ellipsoid, not its witnesses, nor any other agent's distances. So O(N d)
+    # brings this row up to date, where testing all pairs anew would take O(N d³).
     points, excess = state.witness[agent], state.excess[agent, : state.radius.shape[0]]
     shrink = residual * residual / growth
+    # Increments lose digits where A is ill-conditioned or the sample changed θ̂ by far more than the radius.
     if is_steep(local, agent):
         excess_at(local.theta_hat[agent], local.A[agent], points, work.rows, excess)
         add_rounding(local.A[agent], work.rows, excess)
@@ -195,6 +214,7 @@ def revise(state: WitnessState, agent: int, t: int) -> None:
         limit *= 1.0 - SAFETY
     else:
         limit = safe_limit(limit, state.local.A[agent], state.common.ridge)
+    # Sixteen doubtful pairs are tested as a batch as soon as they are found; what is left over comes last.
     count, n = 0, state.radius.shape[0]
     for w in range(apart.shape[0]):
         if apart[w] != FULL:
@@ -212,6 +232,7 @@ def list_beyond(apart: int, first: int, agent: int, values: Vector, limit: float
     """List the agent's neighbours among `first`, … whose value is not at most `limit`, and count them."""
     count = 0
     for lane in range(values.shape[0]):
+        # Written always and kept only if counted: without a branch that nobody could predict.
         chosen[count] = first + lane
         joined = (apart >> lane) & 1 == 0
         count += joined & (not values[lane] <= limit) & (first + lane != agent)
@@ -222,6 +243,7 @@ def list_beyond(apart: int, first: int, agent: int, values: Vector, limit: float
 def settle(state: WitnessState, agent: int, others: Integers, t: int) -> None:
     """Cut the edges that the exact test says must go; keep a common point of the others."""
     local, test, batch = state.local, state.scratch.test, state.scratch.batch
+    # A batch costs the same however few lanes are in use.
     batched = others.shape[0] >= PAIRS // 2
     if batched:
         probe_many(agent, others, local.theta_hat, local.A, state.radius, state.threshold, batch)
@@ -233,6 +255,7 @@ def settle(state: WitnessState, agent: int, others: Integers, t: int) -> None:
         if separated:
             separate(state, agent, other, t)
         else:
+            # The exact test leaves its point in `test.vectors[Z]`; a batch, the offset from θ̂ of each lane.
             if verdict == TOGETHER:
                 for m in range(point.shape[0]):
                     point[m] = local.theta_hat[other, m] + batch.vectors[1, m, lane]
@@ -253,6 +276,7 @@ def keep_witness(state: WitnessState, agent: int, other: int, point: Vector) -> 
     for m in range(point.shape[0]):
         state.witness[agent, m, other] = point[m]
         state.witness[other, m, agent] = point[m]
+    # Both ends keep the point with their own distance to it: it is found stale by whichever moves away first.
     state.excess[agent, other] = excess_of(state, agent, point)
     state.excess[other, agent] = excess_of(state, other, point)
 
@@ -286,10 +310,13 @@ def factor_pool(state: WitnessState, agent: int) -> None:
     work = state.scratch
     apart = state.apart[agent, : state.blocks.shape[0]]
     sum_packed(state.lent, state.blocks, apart, work.chosen, work.total)
+    if not state.common.lends[agent]:
+        add_own(state.local, agent, state.common.ridge, work.total)
     if not factor_sums(state):
         count = 0
         for j in range(state.radius.shape[0]):
-            if not has_bit(state.apart[agent], j) and state.local.pulls[j] > 0:
+            is_used = state.common.lends[j] or j == agent
+            if is_used and state.local.pulls[j] > 0 and not has_bit(state.apart[agent], j):
                 work.members[count] = j
                 count += 1
         work.members[count] = -1
@@ -297,17 +324,15 @@ def factor_pool(state: WitnessState, agent: int) -> None:
 
 
 @compiled
-def describe(handle: Any, first: int, stop: int) -> None:
+def describe(state: Any, first: int, stop: int) -> None:
     """Compute the radius of the agents `first`, …, `stop` − 1."""
-    state = unpin(handle)
     for agent in range(first, stop):
         state.radius[agent] = scaled_radius(state, agent)
 
 
 @compiled
-def measure(handle: Any, agent: int) -> None:
+def measure(state: Any, agent: int) -> None:
     """Compute the distances of an agent's estimate from its witnesses."""
-    state = unpin(handle)
     local, work, excess = state.local, state.scratch, state.excess[agent, : state.radius.shape[0]]
     excess_at(local.theta_hat[agent], local.A[agent], state.witness[agent], work.rows, excess)
     if is_steep(local, agent):
