@@ -328,7 +328,7 @@ class Twin:
         if not self.borrows[agent]:
             return self.select_alone(agent, arms, t)
         pooled = self.pooled(agent)
-        ahead = self.pending(self.uses(agent)) if self.foresees else 0.0
+        ahead = self.pending([agent]) if self.foresees else 0.0
         return choose(pooled.theta_hat, pooled.A + ahead, arms, self.alpha, t)
 
     def select_alone(self, agent: int, arms: Floats, t: int) -> int:

@@ -64,10 +64,10 @@ def test_a_size_in_the_header_is_compared_before_anything_is_made(tmp_path: Path
     _, header, arrays = saved("bass")
     for key, value in (("dim", 15_000), ("n_agents", 10**9), ("dim", 10**30), ("n_agents", -1)):
         (tmp_path / "p").write_bytes(pack(header | {key: value}, arrays))
-        start = time.perf_counter()
+        start = time.thread_time()
         with pytest.raises(shoal.PolicyFileError, match=r"but array 'local.A' has shape \(11, 3, 3\)"):
             shoal.load_policy(tmp_path / "p")
-        assert time.perf_counter() - start < 1.0
+        assert time.thread_time() - start < 1.0
     _, header, arrays = saved("dynucb")
     parameters = header["parameters"] | {"n_clusters": 10**12}
     (tmp_path / "p").write_bytes(pack(header | {"parameters": parameters}, arrays))

@@ -30,13 +30,16 @@ from shoal.policies.locking import give_lock
 from shoal.policies.parameters import Parameters, check, described, signature
 from shoal.policies.steps import (
     BADLY_SCALED,
+    BEGIN,
     NOT_BEGUN,
+    PULL,
     REFUSED,
     SILENT,
     begin_checked,
     cancel_checked,
     choose_checked,
     predict_checked,
+    replay_checked,
     revise,
     score_checked,
     update_checked,
@@ -122,8 +125,8 @@ class Policy(ABC):
     """A state and what `pin` made of it."""
     _places: list[AnyArray] | None = None
     """Where lengths that grow stand in what is pinned."""
-    _warned: bool = False
-    """Whether a warning of badly scaled arms has been given."""
+    warns: bool = True
+    """Whether badly scaled arms will be warned of; they are once."""
     _changing: str = ""
     """What is being done to the state, in several steps, by the thread that holds the lock."""
     lock: threading.RLock
@@ -247,7 +250,7 @@ class Policy(ABC):
 
     def _reconsider(self, agent: int) -> None:
         """Decide from the present samples whom `agent` shares with."""
-        revise(self.state, agent, self.rounds)
+        revise(self._pinned_state(), agent, self.rounds)
 
     def reserve(self, pulls: int) -> None:
         """Make room in the state for what `pulls` more observations may add to its logs."""
@@ -404,6 +407,41 @@ class Policy(ABC):
             answer = cancel_checked(self._pinned_state(), agent, x)
         self._check_answer(answer, agent, x)
 
+    def replay(self, kinds: ArrayLike, agents: ArrayLike, xs: ArrayLike, rewards: ArrayLike) -> None:
+        """Play many pulls at once: as `begin`, `update` and `cancel` one by one, to the bit, but faster.
+
+        Parameters
+        ----------
+        kinds : array of int, shape (n,)
+            Of each pull 0 (`begin`), 1 (`update` of one that has begun), 2 (`cancel`) or 3 (`update`).
+        agents : array of int, shape (n,)
+        xs : array of shape (n, d)
+        rewards : array of shape (n,)
+            Those of kinds 1 and 3 count.
+
+        Raises
+        ------
+        ValueError
+            At the first pull that is refused; those before it have been played.
+        """
+        steps, who = (np.ascontiguousarray(array, dtype=np.int64) for array in (kinds, agents))
+        x = validation.matrix("xs", xs, columns=self._dim)
+        values = np.ascontiguousarray(rewards, dtype=np.float64)
+        if not len(steps) == len(who) == len(x) == len(values):
+            raise ValueError(
+                f"kinds, agents, xs and rewards must be of one length, got {len(steps)}, {len(who)}, "
+                f"{len(x)} and {len(values)}"
+            )
+        if ((steps < BEGIN) | (steps > PULL)).any():
+            raise ValueError("kinds must be 0, 1, 2 or 3")
+        with self._change("replay"):
+            for agent in np.unique(who).tolist():
+                self._check_agent(agent)
+            self.reserve(int(np.count_nonzero(steps & 1)))
+            first = int(replay_checked(self._pinned_state(), steps, who, x, values))
+        if first >= 0:
+            raise ValueError(f"pull {first} of agent {who[first]} was refused: {x[first]}, {values[first]}")
+
     @property
     def pending(self) -> Integers:
         """Pulls of each agent that have begun and whose rewards are still due, shape (N,); a copy."""
@@ -425,12 +463,12 @@ class Policy(ABC):
     def check_scale(self, name: str, arms: Vector) -> None:
         """Refuse arms, (…, d), far too long beside the ridge; warn once if longer than they should be."""
         warning = validation.scale(name, arms, self._parameters.ridge)
-        if warning and not self._warned:
-            self._warned = True
+        if warning and self.warns:
+            self.warns = False
             warnings.warn(warning, stacklevel=3)
 
     def _pinned_state(self) -> Any:
-        """The state as the compiled online calls take it; made anew when the state was replaced."""
+        """The state as compiled functions take it; made anew when the state was replaced."""
         if self._pinned[0] is not self.state:
             self._pin(self.state)
         return self._pinned[1]
@@ -625,12 +663,16 @@ class Policy(ABC):
         reward = validation.number("reward", reward, low=-validation.LARGEST, high=validation.LARGEST)
         self._amend("retract", agent, x, -reward, removes=True, reconsider=reconsider)
 
+    def holds(self, agent: int, x: ArrayLike, reward: float, learned: int) -> bool:
+        """Whether a sample that `agent` learned in round `learned` still counts; some policies drop some."""
+        return True
+
     def _amend(
         self, what: str, agent: int, x: Vector, change: float, *, removes: bool, reconsider: bool
     ) -> None:
         agent = self._check_id(agent)
         with self._change(what):
-            common, local = self.state.common, self.state.local
+            common, local = self.state.common, self._pinned_state().local
             if common.withdrawn[agent]:
                 raise ValueError(f"the samples of agent {agent} have been withdrawn")
             if lacks(local, agent, common.ridge, x):
@@ -781,7 +823,7 @@ class Policy(ABC):
             self._end_edges(agent)
         if withdraw:
             common.withdrawn[agent] = True
-            forget_row(self.state.local, agent, common.ridge)
+            forget_row(self._pinned_state().local, agent, common.ridge)
             self._withdraw(agent)
             common.lends[agent] = common.borrows[agent] = True
             common.reserved[0] = np.count_nonzero(~common.lends)
@@ -811,6 +853,10 @@ class Policy(ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the whole policy to a file. A crash while writing leaves the old file, or none."""
+        files.write_atomically(Path(path), self.to_bytes())
+
+    def to_bytes(self) -> bytes | memoryview:
+        """The bytes of the file that `save` writes."""
         with self.lock:
             self._refuse_if_changing()
             header = {
@@ -821,8 +867,7 @@ class Policy(ABC):
             }
             sizes, leaves = self._sizes(self.n_agents), fields.leaves(type(self.state))
             kept = [leaf for leaf in leaves if leaf.field.role is fields.Role.KEPT]
-            content = files.pack(header, {leaf.name: leaf.used(self.state, sizes) for leaf in kept})
-        files.write_atomically(Path(path), content)
+            return files.pack(header, {leaf.name: leaf.used(self.state, sizes) for leaf in kept})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

@@ -65,7 +65,11 @@ def read(path: Path) -> Contents:
     """Read a file whole, or say why it cannot be read."""
     if path.exists() and not stat.S_ISREG(path.stat().st_mode):  # reading a pipe or device may never end
         raise PolicyFileError(f"{path} is not a file")
-    content = path.read_bytes()
+    return parse(path, path.read_bytes())
+
+
+def parse(path: Path, content: bytes) -> Contents:
+    """What the bytes of a file hold; `path` is what errors call it."""
     try:
         header, arrays = _unpack(content)
         version = header["format"]

@@ -25,7 +25,7 @@ Kind = TypeVar("Kind", bound="Parameters")
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     """What every policy takes, as keyword arguments."""
 
-    alpha: Annotated[float, Meta(ge=0.0, le=LARGEST, description="Width of the confidence bonus.")]
+    alpha: Annotated[float, Meta(ge=0.0, le=LARGEST, description="Width of the confidence bonus.")] = 0.6
     ridge: Annotated[
         float, Meta(ge=SMALLEST, le=LARGEST, description="Regularisation λ of every design matrix.")
     ] = 1.0
@@ -42,7 +42,7 @@ def check(kind: type[Kind], owner: str, given: Mapping[str, Any]) -> Kind:
     known = {field.name: field for field in fields(kind)}
     for name in given:
         if name not in known:
-            raise TypeError(f"{owner} has no parameter {name!r}; known are {', '.join(known)}")
+            raise TypeError(f"{owner} has no parameter {name!r}; choose from {', '.join(known)}")
     missing = [repr(name) for name, field in known.items() if field.required and name not in given]
     if missing:
         raise TypeError(f"{owner} needs {', '.join(missing)}")
