@@ -199,9 +199,9 @@ class Controller:
             populations = list(self._populations.values())
         own = {one.lease.population: one for one in populations if not isinstance(one._lost, NotOwnerError)}
         try:
-            for lost in self.store.renew([one.lease for one in own.values()], self._lease):
-                one = own[lost.population]
-                one.lose(NotOwnerError(f"population {one.name!r} was taken over by another process"))
+            for number, owner in self.store.renew([one.lease for one in own.values()], self._lease).items():
+                one = own[number]
+                one.lose(NotOwnerError(f"population {one.name!r} was taken over by {owner}"))
         except UnavailableError:
             pass  # the next append, or the next beat, will tell
         for one in own.values():
