@@ -9,17 +9,11 @@ from tests import reference
 from tests.contracts.test_policies import CLASSES, D, N, make, play, refit, snapshot, world
 
 import shoal
-from shoal.policies.bass import policy as bass
 
 SHY = 3
 """The agent who does not lend."""
 kinds = pytest.mark.parametrize("kind", [*CLASSES, "crowd", "drift"])
-
-
-@pytest.fixture(autouse=True)
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.node.callspec.params.get("kind") == "crowd":
-        monkeypatch.setattr(bass, "WITNESS_BYTES", 0)
+"""Every policy, BASS for a crowd, and a mixture that learns all it can."""
 
 
 def build(kind: str, **more: Any) -> Any:

@@ -1,6 +1,7 @@
 """A controller: the populations of one store, and the thread that commits for them."""
 
 import os
+import re
 import secrets
 import socket
 import threading
@@ -209,22 +210,32 @@ class Controller:
 
     # People who were forgotten, remembered beside the store
 
-    def remember_forgotten(self, hashes: list[bytes]) -> None:
-        """Write hashes to the file beside the store, before the store forgets."""
+    def remember_forgotten(self, population: int, hashes: list[bytes]) -> None:
+        """Write hashes to the file beside the store."""
         if self._forgotten is None:
             return
         with self._forgotten.open("ab") as file:
-            file.write(b"".join(one.hex().encode() + b"\n" for one in hashes))
+            file.write(b"".join(b"%d %s\n" % (population, one.hex().encode()) for one in hashes))
             file.flush()
             os.fsync(file.fileno())
 
+    def _remembered(self, population: int) -> set[bytes]:
+        """The hashes in the file beside the store; a line that a crash cut short is passed over."""
+        if self._forgotten is None or not self._forgotten.exists():
+            return set()
+        whole = re.findall(rb"^(\d+) ([0-9a-f]{32})$", self._forgotten.read_bytes(), re.MULTILINE)
+        return {bytes.fromhex(one.decode()) for number, one in whole if int(number) == population}
+
     def _forget_again(self, population: Population) -> None:
         """Forget whoever a restored backup brought back."""
-        if self._forgotten is None or self.committer is None or not self._forgotten.exists():
+        if self._forgotten is None or self.committer is None:
             return
-        lines = self._forgotten.read_bytes().split()
-        hashes = {bytes.fromhex(line.decode()) for line in lines if len(line) == 32}
-        population.forget_again(hashes)
+        number = population.lease.population
+        remembered, known = self._remembered(number), set(self.store.gone(number))
+        if missing := sorted(known - remembered):  # a crash came between the store and the file
+            self.remember_forgotten(number, missing)
+        if remembered - known:
+            population.forget_again(remembered)
 
     def verify(self) -> dict[str, list[str]]:
         """Check each population's journal and state; what is wrong with each, nothing for most."""

@@ -4,6 +4,7 @@ Each command runs alone, in memory; its records are appended to the journal, and
 committed. Whatever it returned, then, survives; whatever raised has changed nothing.
 """
 
+import contextlib
 import hashlib
 import secrets
 import threading
@@ -53,6 +54,8 @@ from shoal.controller.records import (
     encode,
 )
 from shoal.controller.stores.base import Batch, Lease, Snapshot, Store
+from shoal.policies.base import Sharing
+from shoal.types import Booleans
 
 if TYPE_CHECKING:
     from shoal.controller.controller import Controller
@@ -99,6 +102,21 @@ class Score(msgspec.Struct, frozen=True):
     mean: float
     width: float
     index: float
+
+
+class Graph(msgspec.Struct, frozen=True):
+    """Who shares with whom."""
+
+    agents: list[str]
+    edges: Booleans
+    """Symmetric, shape (N, N) for N agents, in their order."""
+
+
+def graph_of(fold: Fold) -> Graph:
+    """The graph of a state, without agents that are no longer there."""
+    there = [agent for agent, name in enumerate(fold.called) if name is not None]
+    names = [name for name in fold.called if name is not None]
+    return Graph(names, fold.policy.graph[np.ix_(there, there)])
 
 
 class _Turn:
@@ -150,6 +168,18 @@ class Population:
     def __repr__(self) -> str:
         return f"<population {self.name!r} in {self._store.url}>"
 
+    # Who shares with whom
+
+    def graph(self, at: int | None = None) -> "Graph":
+        """Who shares with whom, now or after the record `at`; those forgotten since are not in it."""
+        if at is None:
+            return self._read(graph_of)
+        at = validation.natural("at", at)
+        last = self._store.last_seq(self._number)
+        if not 1 <= at <= last:
+            raise UnknownError(f"population {self.name!r} has records 1, …, {last}, got at = {at}")
+        return graph_of(snapshots.load(self._store, self._number, at))
+
     # Running commands
 
     def _run(self, n_rows: int, command: Callable[[_Turn], Result]) -> Result:
@@ -192,6 +222,8 @@ class Population:
 
     def _recover(self) -> None:
         """Build the state from the store."""
+        with contextlib.suppress(ControllerError):
+            self._ticket.wait()  # nothing of the old state is on its way any more
         fold = snapshots.load(self._store, self._number)
         self._fold, self._life, self._lost = fold, object(), None
         self.lease = self.lease._replace(last_seq=fold.seq)
@@ -246,7 +278,7 @@ class Population:
     def _begin(self, settings: Settings | None, given: Mapping[str, Any]) -> None:
         """Load the population, or make it, when it is opened."""
         with self._lock:
-            if self._store.last_seq(self._number) == 0:
+            if self._fold is None and self._store.last_seq(self._number) == 0:
                 if settings is None:
                     raise UnknownError(f"{self._store.url} has no population {self.name!r}")
                 self._fold = Fold()
@@ -280,7 +312,7 @@ class Population:
             raise UnknownError(f"population {self.name!r} has no agent {name!r}")
         return index
 
-    def _joining(self, turn: _Turn, name: str, sharing: str | None = None) -> int:
+    def _joining(self, turn: _Turn, name: str, sharing: Sharing | None = None) -> int:
         """The index of an agent, which joins if it is new."""
         index = turn.fold.names.get(name)
         if index is None:
@@ -290,7 +322,7 @@ class Population:
             turn.write(Shares(index, sharing), agent=index)
         return index
 
-    def add(self, agent: str, *, sharing: str = "both") -> None:
+    def add(self, agent: str, *, sharing: Sharing = "both") -> None:
         """Let an agent join before its first decision, or change how it shares.
 
         Parameters
@@ -303,7 +335,7 @@ class Population:
         validation.one_of("sharing", sharing, SHARING)
         self._run(1, lambda turn: self._joining(turn, agent, sharing))
 
-    def sharing(self, agent: str) -> str:
+    def sharing(self, agent: str) -> Sharing:
         """How an agent shares: "both", "borrow" or "none"."""
         return self._read(lambda fold: fold.sharing[self._agent(fold, agent)])
 
@@ -331,9 +363,9 @@ class Population:
             if first == second:
                 return
             turn.write(Merged(first, second), agent=first)
+            self._closed.clear()  # decisions of `other` are `agent`'s now
 
         self._run(1, command)
-        self._closed.clear()  # decisions of `other` are `agent`'s now
 
     # Arms
 
@@ -396,7 +428,7 @@ class Population:
         id: str | None = None,
         top: int = 1,
         scores: bool = False,
-        sharing: str | None = None,
+        sharing: Sharing | None = None,
     ) -> Decision:
         """Choose an arm for an agent, who joins if it is new.
 
@@ -430,14 +462,14 @@ class Population:
         decision: str | None,
         top: int,
         scores: bool,
-        sharing: str | None,
+        sharing: Sharing | None,
     ) -> Decision:
         fold = turn.fold
-        offer = self._offers.requested(fold, arms)
         if decision is None:
             decision = new_id()
         elif (known := self._find(fold, decision)) is not None:
-            return self._decided_before(fold, known, agent, offer, top)
+            return self._decided_before(fold, known, agent, arms, top)
+        offer = self._offers.requested(fold, arms)
         if top > len(offer):
             raise ValueError(f"top must be at most the number of arms, {len(offer)}, got {top}")
         if agent not in fold.names:
@@ -482,10 +514,12 @@ class Population:
             scores=scores,
         )
 
-    def _decided_before(self, fold: Fold, known: Standing, agent: str, offer: ArmSet, top: int) -> Decision:
+    def _decided_before(self, fold: Fold, known: Standing, agent: str, arms: Any, top: int) -> Decision:
         """The decision that was made for a request that comes again."""
         record = known.decided
-        if (fold.names.get(agent), offer.digest, top) != (record.agent, record.arms, len(record.shown)):
+        offer = self._offers.offered(fold, record.arms)
+        same_arms = offer.answers(arms)
+        if not same_arms or (fold.names.get(agent), top) != (record.agent, len(record.shown)):
             raise ConflictError(f"decision {record.id!r} was made for another agent or other arms", record.id)
         return self._decision(fold, record, known.seq, offer)
 
@@ -576,7 +610,7 @@ class Population:
                 x = standing.x(place).tobytes()
                 record = Rewarded(decision, place, reward, fold.policy.rounds + 1, (), decided.agent, x)
             turn.write(record, decided.agent, decision)
-            if late:
+            if late and decided.id not in fold.pending:
                 standing.note(record)
             elif not standing.is_pending:
                 self._close(standing)
@@ -603,7 +637,6 @@ class Population:
             standing.learned[place],
         )
         turn.write(correction, decided.agent, decision)
-        standing.missed.discard(place)  # what counts now was reported
         standing.note(correction)
 
     def _place(self, fold: Fold, decided: Decided, arm: str | int | None) -> int:
@@ -783,13 +816,13 @@ class Population:
             turn = _Turn(self, fold)
             turn.write(Forgotten(tuple(sorted(agents))))
             batch = Batch(self.lease, turn.rows, [])
-            self._controller.remember_forgotten(hashes)
             try:
                 self._store.forget(batch, tombstones, hashes, arms, self._committer.lease)
             except ControllerError as error:
                 self.lose(error)
                 raise
             self.lease = self.lease._replace(last_seq=fold.seq)
+            self._controller.remember_forgotten(self._number, hashes)
             for standing in [one for one in self._closed.values() if one.decided.agent in agents]:
                 del self._closed[standing.decided.id]
             self._observations.clear()

@@ -14,6 +14,7 @@ from shoal.controller.errors import JournalError
 from shoal.controller.fold import Fold, Standing
 from shoal.controller.records import Decided, Forgotten, Settings, decode
 from shoal.controller.stores.base import Store
+from shoal.policies.base import Sharing
 from shoal.policies.files import PolicyFileError
 from shoal.policies.registry import policy_from_bytes
 
@@ -42,7 +43,7 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
     names: dict[str, int]
     called: list[str | None]
     merged: dict[int, int]
-    sharing: list[str]
+    sharing: list[Sharing]
     taught: list[int]
     pending: list[_Waiting]
     catalogue: bytes | None

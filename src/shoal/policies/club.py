@@ -23,6 +23,7 @@ from shoal.policies.cuts import (
     problem_of_sets,
     rejoin,
 )
+from shoal.policies.explanations import PairExplanation
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, forget_row
@@ -73,6 +74,18 @@ class CLUB(CuttingPolicy, ClusteredPolicy):
 
     def _edges(self) -> Booleans:
         return ~members(self.state.apart, self.n_agents)
+
+    def _margins(self, agent: int, others: Integers) -> Vector:
+        theta, widths = self.state.local.theta_hat, self.state.widths
+        gaps = np.linalg.norm(theta[others] - theta[agent], axis=1)
+        with np.errstate(divide="ignore"):  # γ may be 0
+            return np.asarray(gaps / (self.state.gamma * (widths[others] + widths[agent])))
+
+    def _explain_pair(self, agent: int, other: int) -> PairExplanation:
+        found: PairExplanation = super()._explain_pair(agent, other)
+        allowed = self.state.gamma * (self.state.widths[agent] + self.state.widths[other])
+        when = self._round_of_cut(agent, other)
+        return found._replace(threshold=float(allowed), separation_time=when)
 
     def _withdraw(self, agent: int) -> None:
         isolate(self.state.apart, agent)

@@ -1,5 +1,6 @@
 """What policies that cut edges for good share, BASS and CLUB: who is apart from whom, and a log of it."""
 
+from abc import abstractmethod
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -9,7 +10,8 @@ from shoal.jit.compiled import inlined
 from shoal.kernels.bits import WORD, add_everywhere, are_mutual, as_set, count_absent
 from shoal.kernels.graphs import pairs_of, pairs_within, separation_times
 from shoal.policies.base import Policy
-from shoal.types import AnyArray, Booleans, Integers
+from shoal.policies.explanations import Stop
+from shoal.types import AnyArray, Booleans, Integers, Vector
 
 CUT_BYTES = 16
 """Memory of a cut in the log."""
@@ -55,6 +57,26 @@ class CuttingPolicy(Policy):
     def separation_time(self) -> Integers:
         """Round in which each pair separated, −1 if it never did, shape (N, N)."""
         return separation_times(self.cuts, self.n_agents)
+
+    def _stopped(self, agent: int) -> list[Stop]:
+        cuts = self.cuts[::-1]
+        mine = cuts[(cuts[:, :2] == agent).any(axis=1)]
+        others = mine[:, :2].sum(axis=1) - agent
+        margins = self._margins(agent, others)
+        return [
+            Stop(int(other), int(t), float(margin))
+            for other, t, margin in zip(others, mine[:, 2], margins, strict=True)
+        ]
+
+    @abstractmethod
+    def _margins(self, agent: int, others: Integers) -> Vector:
+        """The statistic of the test over its threshold, of an agent and each of some others."""
+
+    def _round_of_cut(self, agent: int, other: int) -> int:
+        """Round in which two agents separated, −1 if they did not."""
+        first, second = self.state.cuts.pairs[: self.state.cuts.used[0]].T
+        here = np.flatnonzero((first == min(agent, other)) & (second == max(agent, other)))
+        return int(self.state.cuts.rounds[here[0]]) if len(here) else -1
 
     def count_edges(self, labels: Integers | None = None) -> tuple[int, int]:
         """Number of edges, and of those that join agents with the same label (0, 1, …)."""

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from shoal.jit.compiled import compiled, inlined
+from shoal.jit.pinned import unpin
 from shoal.kernels.linalg import add_row, cholesky, solve_cholesky, unpack
 from shoal.kernels.separation import ILL_CONDITIONED, search, squared_width
 from shoal.kernels.twofold import add_scaled, add_to_diagonal, cholesky_twofold
@@ -45,6 +46,20 @@ def judge_all(state: Any, agent: int, separated: Booleans) -> None:
     for other in range(separated.shape[0]):
         if other != agent:
             separated[other] = are_separated(state, agent, other)
+
+
+@compiled
+def measure_pairs(handle: Any, agent: int, others: Integers, statistics: Vector) -> None:
+    """Compute the statistic of the test, max f, of an agent and each of some others."""
+    state = unpin(handle)
+    local = state.local
+    for k in range(others.shape[0]):
+        other = others[k]
+        statistics[k], _, _ = search(
+            local.theta_hat[agent], local.A[agent], local.tail[agent], state.radius[agent],
+            local.theta_hat[other], local.A[other], local.tail[other], state.radius[other],
+            state.threshold, False, True, state.scratch.test,
+        )  # fmt: skip
 
 
 @compiled
