@@ -65,7 +65,8 @@ class Place:
 
 def shop(controller: Controller, **settings: Any) -> Population:
     """A population to try things out on; it does not explore unless told to."""
-    settings = {"policy": "bass", "dim": 2, "explore": 0.0, "seed": 1, **settings}
+    if "shop" not in controller.populations():
+        settings = {"policy": "bass", "dim": 2, "explore": 0.0, "seed": 1, **settings}
     return controller.population("shop", **settings)
 
 

@@ -196,8 +196,7 @@ class Controller:
 
     def _beat(self) -> None:
         """Now and then: keep leases, and note which rewards are missing."""
-        with self._lock:
-            populations = list(self._populations.values())
+        populations = list(self._populations.values())  # no lock: its holder may be waiting for a commit
         own = {one.lease.population: one for one in populations if not isinstance(one._lost, NotOwnerError)}
         try:
             for number, owner in self.store.renew([one.lease for one in own.values()], self._lease).items():
