@@ -202,19 +202,16 @@ def test_recorded_probabilities_are_the_frequencies(controller: Controller) -> N
     one.observe("ada", [1.0, 0.0], 1.0)
     n = 4_000
     decisions = []
-    for _ in range(n):  # each starts from the same state
+    for _ in range(n):
         decisions.append(one.decide("ada", ARMS))
         one.cancel(decisions[-1].id)
+    for decision in decisions:
+        assert decision.probability == pytest.approx(0.1 + 0.7 * (decision.arm == decision.greedy))
     counts = Counter(decision.arm for decision in decisions)
     for arm in ARMS:
-        probabilities = {decision.probability for decision in decisions if decision.arm == arm}
-        greedy = {decision.greedy for decision in decisions}
-        assert len(greedy) == 1
-        (probability,) = probabilities
-        assert probability is not None
-        assert probability == pytest.approx(0.1 + 0.7 * (arm in greedy))
-        deviation = math.sqrt(n * probability * (1.0 - probability))
-        assert abs(counts[arm] - n * probability) < 4.0 * deviation
+        chances = np.array([0.1 + 0.7 * (decision.greedy == arm) for decision in decisions])
+        deviation = math.sqrt(np.sum(chances * (1.0 - chances)))
+        assert abs(counts[arm] - chances.sum()) < 4.0 * deviation
 
 
 def test_without_exploration_a_population_is_not_evaluable(controller: Controller) -> None:
@@ -243,7 +240,7 @@ BAD_ARMS = [
     [[math.nan, 1.0]],
     {"tea": [math.inf, 1.0]},
     {"tea": [1e200, 1.0]},
-    {"tea": [1e9, 1.0]},
+    {"tea": [1e12, 1.0]},
     {"": [1.0, 0.0]},
     {"t" * 257: [1.0, 0.0]},
     {7: [1.0, 0.0]},
