@@ -59,8 +59,8 @@ class Place:
 
     def close(self) -> None:
         """Close what is still open."""
-        for controller in self._open:
-            controller.close()
+        while self._open:
+            self._open.pop().close()
 
 
 def shop(controller: Controller, **settings: Any) -> Population:

@@ -113,7 +113,7 @@ def live(url: str, log: Path, policy: str, mutant: str) -> None:
     if mutant == "early":
         committer.Ticket.wait = lambda self: None  # type: ignore[method-assign]
     if mutant == "twice":
-        Population._reward = rewarding_twice  # type: ignore[method-assign]
+        Population._reward = rewarding_twice  # type: ignore[method-assign, assignment]
     reached: Counter[int] = Counter()
     for key in acknowledged(log):
         thread, n = map(int, key.split("-"))
