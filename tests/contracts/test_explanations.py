@@ -1,11 +1,11 @@
 """Who lends how much to whom, and who stopped, when and by how much: the same for every policy."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from tests.contracts.test_policies import N, play
 from tests.contracts.test_sharing import build, kinds, samples
+
+from shoal.policies.explanations import AgentExplanation, Lender, Stop
 
 
 def called(agent: int) -> str:
@@ -71,31 +71,20 @@ def test_who_stopped_when_and_by_how_much(kind: str) -> None:
 
 
 def test_in_words() -> None:
-    policy = build("bass", gamma=1.0)
-    for agent, x, reward in samples(300):
-        policy.update(agent, x, reward)
-    found: Any = policy.explain(3)
     names = {3: "Ada", 0: "Ben"}
 
     def name(agent: int) -> str:
         return names.get(agent, f"no. {agent}")
 
-    text = found.text(name)
-    assert text.startswith(f"Ada uses {found.samples} samples of its own and ")
-    assert "It stopped sharing with " in text
-    assert str(found).startswith("agent 3 uses ")
-    one = found._replace(
-        samples=1,
-        lenders=tuple(found.lenders[:1] * 7),
-        stopped=(found.stopped[0]._replace(agent=0, round=12, margin=1.25),),
-        sharing="borrow",
+    lenders = tuple(Lender(agent, 10.0 - agent) for agent in range(4, 11))
+    found = AgentExplanation(3, "borrow", 1, lenders, (Stop(0, 12, 1.25),), apart=1)
+    assert found.text(name) == (
+        "Ada uses 1 sample of its own and 21 of 7 others: no. 4 (6), no. 5 (5), no. 6 (4), no. 7 (3), no. 8 "
+        "(2) and 2 more. It stopped sharing with Ben (round 12, 1.25 times the threshold now). Nobody else "
+        "uses its samples, because it does not lend them."
     )
-    lender = one.lenders[0]
-    each = f"{name(lender.agent)} ({lender.samples:.3g})"
-    assert one.text(name) == (
-        f"Ada uses 1 sample of its own and {7 * lender.samples:.4g} of 7 others: {', '.join([each] * 5)} and "
-        "2 more. It stopped sharing with Ben (round 12, 1.25 times the threshold now). Nobody else uses its "
-        "samples, because it does not lend them."
+    assert str(found._replace(lenders=lenders[:1])).startswith(
+        "agent 3 uses 1 sample of its own and 6 of 1 other: agent 4 (6). It stopped sharing with agent 0 "
     )
     alone = found._replace(lenders=(), stopped=(), samples=4, sharing="none")
     assert alone.text(name) == "Ada uses 4 samples of its own. It neither lends nor borrows."

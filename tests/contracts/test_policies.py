@@ -258,7 +258,7 @@ def test_files_that_are_not_policies(name: str, tmp_path: Path) -> None:
     rewrite({key: value for key, value in header.items() if key != "dim"}, arrays)
     refused("lacks 'dim' in its header")
     rewrite(header | {"format": 99}, arrays)
-    refused("has format 99; this version reads formats 1 to 7")
+    refused("has format 99; this version reads formats 1 to 8")
     rewrite(header | {"policy": "unheard-of"}, arrays)
     with pytest.raises(ValueError, match="unknown policy 'unheard-of'"):
         shoal.load_policy(path)
@@ -391,7 +391,7 @@ def test_sizes(n_agents: Any, dim: Any) -> None:
 
 
 def test_unknown_policy() -> None:
-    with pytest.raises(ValueError, match="unknown policy 'bas'; known are independent, oracle"):
+    with pytest.raises(ValueError, match="unknown policy 'bas'; choose from independent, oracle"):
         shoal.make_policy("bas", 3, 3, alpha=1.0)
 
 

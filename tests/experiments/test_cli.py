@@ -6,6 +6,7 @@ import re
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import typer
 
 import shoal
+from shoal.cli import progress
 from shoal.cli.app import app
 from shoal.environments.registry import environment_names
 from shoal.experiments import results
@@ -57,7 +59,7 @@ def run(
     command = [sys.executable, "-c", "from shoal.cli import main; main()", *arguments]
     environment = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1"}
     done = subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, preexec_fn=limit, timeout=300
+        command, cwd=cwd, env=environment, capture_output=True, text=True, preexec_fn=limit, timeout=550
     )
     assert done.returncode == code, done
     if code == 2:
@@ -88,6 +90,19 @@ def test_run_continues_and_reports(tiny: Path) -> None:
     assert page.is_file()
 
 
+def test_a_report_that_takes_long_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with progress.drawing_display() as show:
+        for done in range(9):
+            show(done, 9, "a figure")
+            now += 3.0
+    said = [f"writing the report: figure {number} of 9" for number in (5, 9)]
+    assert capsys.readouterr().err.splitlines() == said
+
+
 def test_reproduce_takes_a_preset_a_seed_and_a_pattern(tmp_path: Path) -> None:
     done = run("reproduce", "--seed", "5", "--only", "w7/ind/a0.1", "--out", "here", cwd=tmp_path)
     assert "1 cells computed, 0 found finished, in here" in done.stdout
@@ -108,6 +123,22 @@ def test_simulate_shows_a_summary(tmp_path: Path) -> None:
     assert '"radius": "beta_squared"' in done.stdout
     assert "final regret" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "delay"),
+    [("40", 40), ("uniform:0:90", ("uniform", 0, 90)), ("geometric:30.5", ("geometric", 30.5))],
+)
+def test_simulate_with_late_rewards(tmp_path: Path, text: str, delay: Any) -> None:
+    done = run(
+        "simulate", "--policy", "independent", "--env", "gaussian", "--alpha", "0.6", "--horizon", "300",
+        "-e", "n_agents=6", "-e", "dim=3", "--delay", text,
+        cwd=tmp_path,
+    )  # fmt: skip
+    world = shoal.GaussianClusters(6, 3, 3, n_arms=15, noise_scale=0.5, seed=0)
+    policy = shoal.Independent(6, 3, alpha=0.6, seed=0)
+    trace = shoal.simulate(policy, world, horizon=300, seed=0, delay=delay)
+    assert re.search(rf"final regret +│ +{trace.final_regret:,.0f} ", done.stdout)
 
 
 def test_bounds_shows_what_theory_predicts(tmp_path: Path) -> None:
@@ -170,9 +201,9 @@ def test_help_does_not_load_what_it_does_not_need(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["reproduce", "quik"], "shoal: unknown preset 'quik'; known are quick, tables, paper, beyond"),
+        (["reproduce", "quik"], "shoal: unknown preset 'quik'; choose from quick, tables, paper, beyond"),
         (["run", "none.toml"], "shoal: none.toml: No such file or directory"),
-        (["run", "wrong.toml"], "shoal: wrong.toml: methods[1].policy: unknown policy 'bas'; known are"),
+        (["run", "wrong.toml"], "shoal: wrong.toml: methods[1].policy: unknown policy 'bas'; choose from"),
         (["run", "tiny.toml", "--only", "none"], "shoal: only: no cell matches 'none'"),
         (["run", "tiny.toml", "--executor", "slurm"], "shoal: executor must be 'threads' or 'dask:ADDRESS'"),
         (["run", "tiny.toml", "--jobs", "0"], "Invalid value for '--jobs'"),
@@ -180,6 +211,12 @@ def test_help_does_not_load_what_it_does_not_need(tmp_path: Path) -> None:
         (["simulate", "--policy", "bas"], "unknown policy 'bas'"),
         (["simulate", "--env", "mars"], "unknown environment 'mars'"),
         (["simulate", "--pulling", "now"], "pulling: must be one of asynchronous, synchronous, zipf, got"),
+        (["simulate", "--delay", "soon"], "--delay must look like 100, uniform:0:2000 or geometric:500, got"),
+        (["simulate", "--delay", "uniform:9:2"], "delay: delay's low must be at most its high"),
+        (
+            ["simulate", "--delay", "never:9"],
+            "delay: delay must be a number of rounds, ('uniform', low, high)",
+        ),
         (["bench", "--policy", "bas"], "policy must be one of 'independent', 'oracle'"),
         (["simulate", "-p", "delta"], "--parameter must look like name=value, got 'delta'"),
         (["simulate", "-p", "delta=2"], "delta must be a finite number in (0, 1), got 2"),

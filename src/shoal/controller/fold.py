@@ -382,8 +382,16 @@ class _Batch:
             found = fold.policy.state.cuts.pairs[before : fold.count_cuts()]
             gone = fold.policy.state.common.withdrawn  # their part in others' cuts went with them
             recorded = [(min(pair), max(pair)) for pair in self.cuts if not gone[list(pair)].any()]
-            if recorded != [tuple(pair) for pair in found.tolist()]:
+            if recorded != (computed := [tuple(pair) for pair in found.tolist()]):
                 fold.differences.append(
                     f"up to record {fold.seq}, {len(recorded)} cuts are recorded and {len(found)} computed"
                 )
+                self._follow(fold.policy, set(recorded), set(computed))
         self.clear()
+
+    def _follow(self, policy: CuttingPolicy, recorded: set[Any], computed: set[Any]) -> None:
+        """Cut what was cut when the journal was written, and nothing else: that is what agents lived with."""
+        for agent in sorted({agent for pair in recorded ^ computed for agent in pair}):
+            apart = {tuple(pair) for pair in policy.cuts[:, :2].tolist() if agent in pair}
+            apart = (apart - (computed - recorded)) | {pair for pair in recorded - computed if agent in pair}
+            policy.part_from(agent, sorted({other for pair in apart for other in pair} - {agent}))

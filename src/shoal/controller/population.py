@@ -30,6 +30,14 @@ from shoal.controller.errors import (
     UnavailableError,
     UnknownError,
 )
+from shoal.controller.explaining import (
+    Explanation,
+    Graph,
+    PairExplanation,
+    explain_agent,
+    explain_pair,
+    graph_of,
+)
 from shoal.controller.fold import Fold, Standing, current_stamp, standing_of
 from shoal.controller.forgetting import keyed_hash, merged_into, names_with, traces
 from shoal.controller.offers import Offers
@@ -55,7 +63,6 @@ from shoal.controller.records import (
 )
 from shoal.controller.stores.base import Batch, Lease, Snapshot, Store
 from shoal.policies.base import Sharing
-from shoal.types import Booleans
 
 if TYPE_CHECKING:
     from shoal.controller.controller import Controller
@@ -102,21 +109,6 @@ class Score(msgspec.Struct, frozen=True):
     mean: float
     width: float
     index: float
-
-
-class Graph(msgspec.Struct, frozen=True):
-    """Who shares with whom."""
-
-    agents: list[str]
-    edges: Booleans
-    """Symmetric, shape (N, N) for N agents, in their order."""
-
-
-def graph_of(fold: Fold) -> Graph:
-    """The graph of a state, without agents that are no longer there."""
-    there = [agent for agent, name in enumerate(fold.called) if name is not None]
-    names = [name for name in fold.called if name is not None]
-    return Graph(names, fold.policy.graph[np.ix_(there, there)])
 
 
 class _Turn:
@@ -170,7 +162,18 @@ class Population:
 
     # Who shares with whom
 
-    def graph(self, at: int | None = None) -> "Graph":
+    def explain(self, agent: str, other: str | None = None) -> Explanation | PairExplanation:
+        """Say whose samples an agent uses and with whom it stopped sharing, or the same of a pair."""
+
+        def question(fold: Fold) -> Explanation | PairExplanation:
+            index = self._agent(fold, agent)
+            if other is None:
+                return explain_agent(fold, index)
+            return explain_pair(fold, index, self._agent(fold, other))
+
+        return self._read(question)
+
+    def graph(self, at: int | None = None) -> Graph:
         """Who shares with whom, now or after the record `at`; those forgotten since are not in it."""
         if at is None:
             return self._read(graph_of)

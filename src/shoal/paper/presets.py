@@ -8,6 +8,7 @@ from typing import cast
 
 from shoal.environments.registry import find_environment
 from shoal.experiments.spec import (
+    Delay,
     EnvironmentSpec,
     ExperimentSpec,
     MethodSpec,
@@ -24,7 +25,7 @@ PRESETS = ("quick", "tables", "paper", "beyond")
 def load_preset(name: str, *, seed: int | None = None) -> ExperimentSpec:
     """Read one of the specs that come with the package; see `PRESETS`."""
     if name not in PRESETS:
-        raise SpecError(f"unknown preset {name!r}; known are {', '.join(PRESETS)}")
+        raise SpecError(f"unknown preset {name!r}; choose from {', '.join(PRESETS)}")
     text = (resources.files("shoal.paper") / "presets" / f"{name}.toml").read_bytes()
     return parse_spec(text, source=f"presets/{name}.toml", seed=seed)
 
@@ -46,6 +47,7 @@ def single(
     runs: int = 1,
     seed: int = 0,
     pulling: str = "asynchronous",
+    delay: Delay = 0,
     policy_parameters: Parameters | None = None,
     environment_parameters: Parameters | None = None,
 ) -> ExperimentSpec:
@@ -66,6 +68,7 @@ def single(
         runs=runs,
         seed=seed,
         pulling=cast(PullingWord, pulling),
+        delay=delay,
         alphas=(alpha,),
         environments=(
             EnvironmentSpec(

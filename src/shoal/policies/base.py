@@ -229,7 +229,8 @@ class Policy(ABC):
     def _lending_changed(self, agent: int) -> None:
         """Bring up to date what holds the samples of `agent`, who has just begun to lend them, or stopped.
 
-        From then on nothing that others use depends on them, or everything does as if it had always lent.
+        From then on nothing that others use depends on them, or everything does as if it had always lent. A
+        policy that does not define it has no agents who do not lend.
         """
         return
 
@@ -249,7 +250,7 @@ class Policy(ABC):
 
     def _reconsider(self, agent: int) -> None:
         """Decide from the present samples whom `agent` shares with."""
-        revise(self.state, agent, self.rounds)
+        revise(self._pinned_state(), agent, self.rounds)
 
     def reserve(self, pulls: int) -> None:
         """Make room in the state for what `pulls` more observations may add to its logs."""
@@ -467,7 +468,7 @@ class Policy(ABC):
             warnings.warn(warning, stacklevel=3)
 
     def _pinned_state(self) -> Any:
-        """The state as the compiled online calls take it; made anew when the state was replaced."""
+        """The state as compiled functions take it; made anew when the state was replaced."""
         if self._pinned[0] is not self.state:
             self._pin(self.state)
         return self._pinned[1]
@@ -671,7 +672,7 @@ class Policy(ABC):
     ) -> None:
         agent = self._check_id(agent)
         with self._change(what):
-            common, local = self.state.common, self.state.local
+            common, local = self.state.common, self._pinned_state().local
             if common.withdrawn[agent]:
                 raise ValueError(f"the samples of agent {agent} have been withdrawn")
             if lacks(local, agent, common.ridge, x):
@@ -704,9 +705,17 @@ class Policy(ABC):
         the agent always lent. What was decided meanwhile (cuts, clusters) stays. Costs no round.
         """
         agent = self._check_agent(agent)
-        _check_sharing(sharing)
+        self._check_sharing(sharing)
         with self._change("set_sharing"):
             self._set_sharing(agent, sharing)
+
+    def _check_sharing(self, sharing: Any) -> None:
+        validation.one_of("sharing", sharing, tuple(_MODES))
+        if sharing != "both" and type(self)._lending_changed is Policy._lending_changed:
+            raise TypeError(
+                f"{type(self).__name__} knows only agents that lend and borrow, got sharing={sharing!r}: "
+                "it must heed state.common.lends and define _lending_changed"
+            )
 
     def _set_sharing(self, agent: int, sharing: str) -> None:
         common = self.state.common
@@ -720,7 +729,7 @@ class Policy(ABC):
     def add_agents(self, n: int = 1, *, sharing: Sharing = "both") -> Integers:
         """Add `n` agents that have seen nothing and return their ids; they share as `set_sharing` says."""
         n = validation.positive_int("n", n)
-        _check_sharing(sharing)
+        self._check_sharing(sharing)
         with self._change("add_agents"):
             first = self.n_agents
             room = self._room
@@ -814,7 +823,7 @@ class Policy(ABC):
             self._end_edges(agent)
         if withdraw:
             common.withdrawn[agent] = True
-            forget_row(self.state.local, agent, common.ridge)
+            forget_row(self._pinned_state().local, agent, common.ridge)
             self._withdraw(agent)
             common.lends[agent] = common.borrows[agent] = True
             common.reserved[0] = np.count_nonzero(~common.lends)
@@ -931,13 +940,6 @@ class Policy(ABC):
         if not self.state.common.active[index]:
             raise ValueError(f"agent {agent} has been removed")
         return index
-
-
-def _check_sharing(sharing: Any) -> None:
-    if sharing not in _MODES:
-        raise ValueError(
-            f"sharing must be one of {', '.join(map(repr, _MODES))}, got {validation.show(sharing)}"
-        )
 
 
 def _physical_memory() -> float:

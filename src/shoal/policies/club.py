@@ -91,21 +91,25 @@ class CLUB(CuttingPolicy, ClusteredPolicy):
         isolate(self.state.apart, agent)
         self._forget_cuts_of(agent, np.ones(self.n_agents, dtype=np.bool_))
         self.state.widths[agent] = 1.0
-        relabel(self.state)
+        relabel(self._pinned_state())
 
     def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
         super()._amended(agent, x, change, removes)
         self.state.widths[agent] = confidence_width(self.state.local.pulls[agent])
 
     def _reconsider(self, agent: int) -> None:
-        state, theta = self.state, self.state.local.theta_hat
+        state, theta = self._pinned_state(), self.state.local.theta_hat
         allowed = state.gamma * (state.widths[agent] + state.widths)
         far = np.array([distance(theta[agent], other) for other in theta]) > allowed
+        self._part_from(agent, far)
+
+    def _part_from(self, agent: int, separated: Booleans) -> None:
+        state = self._pinned_state()
         was, known = members(state.apart[agent], self.n_agents), ~state.common.withdrawn
-        for other in np.flatnonzero(far & ~was & known).tolist():
+        for other in np.flatnonzero(separated & ~was & known).tolist():
             part(state, agent, other, self.rounds)
-        rejoin(state.apart, agent, was & ~far & known)
-        self._forget_cuts_of(agent, was & ~far & known)
+        rejoin(state.apart, agent, was & ~separated & known)
+        self._forget_cuts_of(agent, was & ~separated & known)
         relabel(state)
 
     def _join(self, state: CLUBState, first: int) -> None:
@@ -121,10 +125,10 @@ class CLUB(CuttingPolicy, ClusteredPolicy):
         if is_one and state.common.reserved[0] == 0:
             state.sizes[lowest] += len(state.labels) - first
         else:
-            relabel(state)
+            relabel(self._pin(state))
 
     def _lending_changed(self, agent: int) -> None:
-        state, before = self.state, int(self.state.labels[agent])
+        state, before = self._pinned_state(), int(self.state.labels[agent])
         relabel(state)
         for cluster in {before, int(state.labels[agent])} & set(state.labels.tolist()):
             pool_cluster(state, cluster)

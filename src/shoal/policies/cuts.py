@@ -4,6 +4,7 @@ from abc import abstractmethod
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from shoal.fields import AGENTS, COUNT, kept, log
 from shoal.jit.compiled import inlined
@@ -52,6 +53,24 @@ class CuttingPolicy(Policy):
             cuts = np.empty((count, 3), dtype=np.int64)
             cuts[:, :2], cuts[:, 2] = pairs[:count], rounds[:count]
             return cuts
+
+    @abstractmethod
+    def _part_from(self, agent: int, separated: Booleans) -> None:
+        """Have an agent be separated from these and from no others, as of the present round."""
+
+    def part_from(self, agent: int, others: ArrayLike) -> None:
+        """Have `agent` be separated from the `others` and from nobody else, whatever the test says.
+
+        For following a record of what was decided elsewhere: another machine may have rounded a statistic
+        that lies at its threshold to the other side.
+        """
+        agent = self._check_agent(agent)
+        separated = np.zeros(self.n_agents, dtype=np.bool_)
+        separated[[self._check_id(other) for other in np.asarray(others, dtype=np.int64).tolist()]] = True
+        separated[agent] = False
+        with self._change("part_from"):
+            self.reserve(1)
+            self._part_from(agent, separated)
 
     @property
     def separation_time(self) -> Integers:
