@@ -153,7 +153,7 @@ class Population:
         self._observations: OrderedDict[str, Observed] = OrderedDict()
         """The latest observations with an id."""
         self._offers = Offers(self._store, number, name)
-        self._clock_ahead = self._store.now() - time.time_ns() // 1000
+        self._clock_ahead = self._store.now() - _uptime()
         self._rebuilding: threading.Thread | None = None
         self._snapshot_seq = 0
 
@@ -232,6 +232,7 @@ class Population:
         self.lease = self.lease._replace(last_seq=fold.seq)
         self._ticket = Ticket(done=True)
         self._closed.clear()
+        self._observations.clear()
         self._offers.clear()
         if fold.differences:
             warnings.warn(
@@ -246,7 +247,8 @@ class Population:
         self._lost = error
 
     def _now(self) -> int:
-        return time.time_ns() // 1000 + self._clock_ahead
+        """The store's clock, as it was when the population was opened: setting the clock changes nothing."""
+        return _uptime() + self._clock_ahead
 
     def _read(self, question: Callable[[Fold], Result]) -> Result:
         """Ask something of the state."""
@@ -475,7 +477,7 @@ class Population:
         offer = self._offers.requested(fold, arms)
         if top > len(offer):
             raise ValueError(f"top must be at most the number of arms, {len(offer)}, got {top}")
-        if agent not in fold.names:
+        if agent not in fold.names or sharing is not None:  # nothing is written for a request that is refused
             fold.policy.check_scale("arms", offer.features)
         index = self._joining(turn, agent, sharing)
         choice = fold.policy.choose(index, offer.features)
@@ -593,6 +595,8 @@ class Population:
     ) -> None:
         fold = turn.fold
         reward = self._check_reward(fold, reward)
+        if replaces is not None:
+            replaces = validation.number("replaces", replaces)
         standing = self._known(fold, decision)
         decided = standing.decided
         place = self._place(fold, decided, arm)
@@ -626,7 +630,7 @@ class Population:
                 f"replaces={recorded!r}",
                 recorded,
             )
-        if replaces is not None and float(replaces) != recorded:
+        if replaces is not None and replaces != recorded:
             raise ConflictError(
                 f"decision {decision!r} has the reward {recorded!r}, not {replaces!r}", recorded
             )
@@ -698,7 +702,7 @@ class Population:
             return False
         if isinstance(record, Observed):
             same = fold.names.get(agent), x, reward
-            if same == (fold.merged.get(record.agent, record.agent), record.x, record.reward):
+            if same == (merged_into(fold, record.agent), record.x, record.reward):
                 return True
         raise ConflictError(f"another observation or decision is recorded under the id {key!r}", key)
 
@@ -795,6 +799,11 @@ class Population:
             return len(late)
         except UnavailableError:
             return 0  # the store is busy; there will be another time
+        except Exception as error:  # the state may be half changed; the committer's thread must go on
+            if self._committer is not None:
+                self._committer.give_back(len(late))
+            self.lose(UnavailableError(f"missing rewards could not be written: {error!r}"))
+            return 0
         finally:
             self._lock.release()
 
@@ -892,12 +901,12 @@ class Population:
         """Commit what is on its way, and let go of the population."""
         self.settle()
         with self._lock:
-            if not self._reads_only and self._lost is None and self._fold is not None:
+            lost, self._lost = self._lost, NotOwnerError(f"population {self.name!r} has been closed")
+            if not self._reads_only and lost is None and self._fold is not None:
                 try:
                     self._ticket.wait()
                 finally:
                     self._store.release(self.lease)
-            self._lost = NotOwnerError(f"population {self.name!r} has been closed")
 
 
 def explored(decision: str, settings: Settings, n_arms: int, greedy: int) -> tuple[int, float]:
@@ -912,6 +921,13 @@ def explored(decision: str, settings: Settings, n_arms: int, greedy: int) -> tup
 def new_id() -> str:
     """A new decision's id: 28 hexadecimal digits that begin with the time, so that they sort by it."""
     return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(8)}"
+
+
+def _uptime() -> int:
+    """Microseconds that pass as real time does, also while the machine sleeps, where it can tell."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+    return time.monotonic_ns() // 1000
 
 
 def _check_id(id: Any) -> str:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from shoal.controller.errors import NotOwnerError, UnknownError
+from shoal.controller.errors import NotOwnerError, UnavailableError, UnknownError
 from shoal.controller.records import Row
 from shoal.controller.stores.base import Batch, Lease, Snapshot, Store
 
@@ -14,6 +14,7 @@ class _Journal:
 
     def __init__(self) -> None:
         self.epoch = 0
+        self.owner = ""
         self.first = 1
         """Sequence number of the first row that is still there."""
         self.rows: list[tuple[Any, ...]] = []
@@ -52,11 +53,11 @@ class MemoryStore(Store):
         if not 0 <= population < len(self._journals):
             raise UnknownError(f"there is no population number {population}")
         journal = self._journals[population]
-        journal.epoch += 1
+        journal.epoch, journal.owner = journal.epoch + 1, owner
         return Lease(population, journal.epoch, journal.last_seq)
 
-    def renew(self, leases: Iterable[Lease], lease: float) -> list[Lease]:
-        return []
+    def renew(self, leases: Iterable[Lease], lease: float) -> dict[int, str]:
+        return {}
 
     def release(self, lease: Lease) -> None:
         return
@@ -67,8 +68,12 @@ class MemoryStore(Store):
     def _append(self, batch: Batch) -> Exception | None:
         (population, epoch, last_seq), rows, arms = batch
         journal = self._journals[population]
-        if (journal.epoch, journal.last_seq) != (epoch, last_seq):
-            return NotOwnerError("the population was taken over")
+        if journal.epoch != epoch:
+            return NotOwnerError(f"the population was taken over by {journal.owner}")
+        if journal.last_seq != last_seq:
+            if journal.last_seq == last_seq + len(rows):
+                return None  # it is there already
+            return UnavailableError(f"the journal is at record {journal.last_seq}, not {last_seq}")
         journal.rows.extend(map(tuple, rows))
         for row in rows:
             if row.decision is not None:
@@ -123,13 +128,17 @@ class MemoryStore(Store):
         journal = self._journals[lease.population]
         if upto < journal.first:
             return
-        for row in self.read(lease.population, 0, upto):
-            journal.about.pop(row.decision or "", None)
+        for decision in {row.decision for row in self.read(lease.population, 0, upto)}:
+            stay = [seq for seq in journal.about.pop(decision or "", ()) if seq > upto]
+            if stay:
+                journal.about[decision or ""] = stay
         del journal.rows[: upto + 1 - journal.first]
         journal.first = upto + 1
 
     def save_snapshot(self, population: int, snapshot: Snapshot) -> None:
-        self._journals[population].snapshots[snapshot.epoch, snapshot.seq] = snapshot.content
+        journal = self._journals[population]
+        if snapshot.epoch == journal.epoch:
+            journal.snapshots[snapshot.epoch, snapshot.seq] = snapshot.content
 
     def snapshots(self, population: int) -> list[tuple[int, int]]:
         return sorted(self._journals[population].snapshots, key=lambda one: (one[1], one[0]), reverse=True)
