@@ -114,11 +114,11 @@ def amend_packed(packed: Vector, x: Vector, change: float, removes: bool, left: 
         packed[:] = 0.0
 
 
-def packed_problem(lent: Matrix, stats: Statistics, ridge: float) -> str:
-    """What is wrong with packed sums of the same samples, as a phrase."""
+def packed_problem(lent: Matrix, stats: Statistics, ridge: float, lends: Booleans) -> str:
+    """What is wrong with packed sums of the samples of those who lend, as a phrase; others' are 0."""
     d = stats.b.shape[1]
     row, column = np.tril_indices(d)
-    wanted = np.hstack([stats.A[:, row, column] - ridge * (row == column), stats.b])
+    wanted = np.hstack([stats.A[:, row, column] - ridge * (row == column), stats.b]) * lends[:, None]
     size = ridge + np.abs(lent).max(axis=1, initial=0.0)
     return "lent is not what local holds" if (np.abs(lent - wanted) > 1e-9 * size[:, None]).any() else ""
 
@@ -217,14 +217,17 @@ def factor_steep(stats: Statistics, row: int) -> None:
 
 
 @compiled
-def best_arm_of_row(stats: Statistics, row: int, arms: Matrix, width: float) -> int:
-    """LinUCB on one row: the first arm with the largest score `θ̂·x + width √(xᵀ A⁻¹ x)`."""
+def best_arm_of_row(stats: Statistics, row: int, arms: Matrix, width: float, out: Matrix) -> int:
+    """LinUCB on one row: the first arm with the largest score `θ̂·x + width √(xᵀ A⁻¹ x)`.
+
+    The two parts of each score are left in `out` (see `shoal.kernels.ucb`).
+    """
     if not is_steep(stats, row):
-        return best_arm(stats.theta_hat[row], stats.A_inv[row], arms, width)
+        return best_arm(stats.theta_hat[row], stats.A_inv[row], arms, width, out)
     # A large arm in a direction that is well known: the rounding of the inverse would be all of its bonus.
     factor_steep(stats, row)
     d = stats.b.shape[1]
-    return best_arm_of_one(stats.scratch[:d], stats.theta_hat[row], arms, width, stats.scratch[3 * d])
+    return best_arm_of_one(stats.scratch[:d], stats.theta_hat[row], arms, width, stats.scratch[3 * d], out)
 
 
 @compiled

@@ -70,14 +70,19 @@ def test_best_arm(
     outer = p @ (means - p @ means) ** 2
     scores = p @ means + np.sqrt(p @ inner + between * outer)
     work = np.full((d + 7, LANES), np.nan)
-    choice = best_arm_of_mixture(L, y, shares, hidden, count, arms, within, between, work)
+    out = np.full((2, n_arms), np.nan)
+    choice = best_arm_of_mixture(L, y, shares, hidden, count, arms, within, between, work, out)
     assert scores[choice] == pytest.approx(scores.max(), rel=1e-9, abs=1e-9)
+    np.testing.assert_allclose(out[0], p @ means, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(out.sum(axis=0), scores, rtol=1e-9, atol=1e-9)
+    assert choice == np.argmax(out[0] + out[1])
 
 
 def test_the_first_of_equal_arms() -> None:
     arms = np.ones((20, 2))
     L, y = np.eye(2)[None], np.ones((1, 2))
-    assert best_arm_of_mixture(L, y, np.ones(1), np.ones(1), 1, arms, 1.0, 1.0, np.zeros((9, LANES))) == 0
+    work, out = np.zeros((9, LANES)), np.zeros((2, 0))
+    assert best_arm_of_mixture(L, y, np.ones(1), np.ones(1), 1, arms, 1.0, 1.0, work, out) == 0
 
 
 @given(

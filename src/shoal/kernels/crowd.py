@@ -285,7 +285,7 @@ def sum_kept(
     empty: Integers,
     out: Vector,
 ) -> None:
-    """Sum the beginnings of the cards that are in neither of two sets; those in `empty` are zero.
+    """Sum the beginnings of the cards that are in neither of two sets; `blocks` lack those in `empty`.
 
     Row w of `blocks` is the sum of the 64 cards that share integer w. Where few of them are left out, those
     are subtracted from it, provided that `sizes[w]` (no entry is larger) is at most `subtractable`.

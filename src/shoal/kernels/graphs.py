@@ -60,12 +60,19 @@ def confidence_width(pulls: int) -> float:
 
 
 @allocating
-def component_labels(apart: Integers, labels: Integers) -> None:
-    """Give every node the lowest node of its component; `apart` are the sets of nodes not joined to each."""
+def component_labels(apart: Integers, joins: Booleans, labels: Integers) -> None:
+    """Give every node the lowest node of its component; `apart` are the sets of nodes not joined to each.
+
+    Nodes that `joins` says False of are left out: each is a component of its own.
+    """
     n = labels.shape[0]
     labels[:] = -1
     stack = np.empty(n, dtype=np.int64)
     seen = np.zeros((n + WORD - 1) // WORD, dtype=np.int64)  # a set, too: most nodes find nobody new
+    for node in range(n):
+        if not joins[node]:
+            labels[node] = node
+            set_bit(seen, node)
     for start in range(n):
         if labels[start] < 0:
             labels[start] = start

@@ -125,12 +125,13 @@ def best_arm_of_mixture(
     within: float,
     between: float,
     work: Matrix,
+    out: Matrix,
 ) -> int:
     """First arm with the largest `m(x) + √(Σ_k p_k (w xᵀA_k⁻¹x + h_k ‖A_k⁻¹x‖²) + between Var_p(x·θ_k))`.
 
     w is `within`, `m(x) = Σ_k p_k x·θ_k`, over the first `count` models, factored by `factor_packed`; p is in
     proportion to `shares`, h is `hidden`. With `z = L⁻¹ x`: `xᵀ A⁻¹ x = z·z`, `x·θ = z·y` and
-    `‖A⁻¹x‖ = ‖L⁻ᵀz‖`. `work` is scratch of shape (d + 7, LANES).
+    `‖A⁻¹x‖ = ‖L⁻ᵀz‖`. `work` is scratch of shape (d + 7, LANES); `out` is as in `shoal.kernels.ucb`.
     """
     n_arms, d = arms.shape
     columns, means, variances, norms = work[:d], work[d], work[d + 1], work[d + 5]
@@ -187,7 +188,11 @@ def best_arm_of_mixture(
                 inner[k] += step * (variances[k] - inner[k])
                 outer[k] = (1.0 - step) * (outer[k] + step * offset * offset)
         for k in range(here):
-            score = mean[k] + math.sqrt(within * inner[k] + between * outer[k] + extra[k])
+            bonus = math.sqrt(within * inner[k] + between * outer[k] + extra[k])
+            if start + k < out.shape[1]:
+                out[0, start + k] = mean[k]
+                out[1, start + k] = bonus
+            score = mean[k] + bonus
             if score > best:
                 best = score
                 choice = start + k

@@ -1,4 +1,8 @@
-"""Upper-confidence scores of all arms (LinUCB)."""
+"""Upper-confidence scores of all arms (LinUCB).
+
+Each function leaves, in the two rows of `out`, the mean and the bonus of as many arms as `out` has columns;
+an arm's score is their sum.
+"""
 
 import math
 
@@ -11,7 +15,7 @@ LANES = 16
 
 
 @compiled
-def best_arm(theta_hat: Vector, A_inv: Matrix, arms: Matrix, width: float) -> int:
+def best_arm(theta_hat: Vector, A_inv: Matrix, arms: Matrix, width: float, out: Matrix) -> int:
     """First arm with the largest score `θ̂·x + width √(xᵀ A⁻¹ x)`; `width` is `α √ln(t+1)`."""
     n_arms, d = arms.shape
     best = -math.inf
@@ -27,7 +31,11 @@ def best_arm(theta_hat: Vector, A_inv: Matrix, arms: Matrix, width: float) -> in
             for column in range(row):
                 off_diagonal += A_inv[row, column] * arms[k, column]
             variance += x_row * (A_inv[row, row] * x_row + 2.0 * off_diagonal)
-        score = mean + width * math.sqrt(max(variance, 0.0))
+        bonus = width * math.sqrt(max(variance, 0.0))
+        if k < out.shape[1]:
+            out[0, k] = mean
+            out[1, k] = bonus
+        score = mean + bonus
         if score > best:
             best = score
             choice = k
@@ -35,13 +43,17 @@ def best_arm(theta_hat: Vector, A_inv: Matrix, arms: Matrix, width: float) -> in
 
 
 @compiled
-def best_arm_of_one(L: Matrix, theta_hat: Vector, arms: Matrix, width: float, z: Vector) -> int:
+def best_arm_of_one(L: Matrix, theta_hat: Vector, arms: Matrix, width: float, z: Vector, out: Matrix) -> int:
     """`best_arm` from the Cholesky factor `A = L Lᵀ`, one arm at a time; `z` (d,) is scratch."""
     best = -math.inf
     choice = 0
     for k in range(arms.shape[0]):
         solve_lower(L, arms[k], z)
-        score = dot(theta_hat, arms[k]) + width * math.sqrt(dot(z, z))
+        mean, bonus = dot(theta_hat, arms[k]), width * math.sqrt(dot(z, z))
+        if k < out.shape[1]:
+            out[0, k] = mean
+            out[1, k] = bonus
+        score = mean + bonus
         if score > best:
             best = score
             choice = k
@@ -49,7 +61,7 @@ def best_arm_of_one(L: Matrix, theta_hat: Vector, arms: Matrix, width: float, z:
 
 
 @compiled
-def best_arm_of_factor(L: Matrix, b: Vector, arms: Matrix, width: float, lanes: Matrix) -> int:
+def best_arm_of_factor(L: Matrix, b: Vector, arms: Matrix, width: float, lanes: Matrix, out: Matrix) -> int:
     """`best_arm` from the Cholesky factor `A = L Lᵀ` and `b`, without inverting A.
 
     With `z = L⁻¹ x` and `y = L⁻¹ b`: `xᵀ A⁻¹ x = z·z` and `θ̂·x = z·y`. `lanes` is
@@ -81,7 +93,11 @@ def best_arm_of_factor(L: Matrix, b: Vector, arms: Matrix, width: float, lanes: 
                 means[k] += y * z
                 variances[k] += z * z
         for k in range(count):
-            score = means[k] + width * math.sqrt(variances[k])
+            mean, bonus = means[k], width * math.sqrt(variances[k])
+            if start + k < out.shape[1]:
+                out[0, start + k] = mean
+                out[1, start + k] = bonus
+            score = mean + bonus
             if score > best:
                 best = score
                 choice = start + k
@@ -89,7 +105,9 @@ def best_arm_of_factor(L: Matrix, b: Vector, arms: Matrix, width: float, lanes: 
 
 
 @compiled
-def best_arm_of_width(theta_hat: Vector, L: Matrix, arms: Matrix, width: float, z: Vector) -> int:
+def best_arm_of_width(
+    theta_hat: Vector, L: Matrix, arms: Matrix, width: float, z: Vector, out: Matrix
+) -> int:
     """`best_arm` with estimates and widths of different samples: `θ̂·x + width ‖L⁻¹x‖`; `z` (d,) is scratch.
 
     For an agent that waits for rewards: what it waits for narrows the width, not the estimate.
@@ -106,7 +124,11 @@ def best_arm_of_width(theta_hat: Vector, L: Matrix, arms: Matrix, width: float, 
                 value -= L[row, m] * z[m]
             z[row] = value / L[row, row]
             variance += z[row] * z[row]
-        score = mean + width * math.sqrt(variance)
+        bonus = width * math.sqrt(variance)
+        if k < out.shape[1]:
+            out[0, k] = mean
+            out[1, k] = bonus
+        score = mean + bonus
         if score > best:
             best = score
             choice = k

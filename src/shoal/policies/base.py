@@ -9,9 +9,10 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Self, TypeGuard
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeGuard, overload
 
 import msgspec
 import numpy as np
@@ -23,22 +24,37 @@ from shoal.kernels.bits import WORD
 from shoal.kernels.graphs import count_edges
 from shoal.kernels.random import random_state
 from shoal.policies import files
+from shoal.policies.explanations import AgentExplanation, Lender, PairExplanation, Stop
 from shoal.policies.files import PolicyFileError
 from shoal.policies.locking import give_lock
 from shoal.policies.parameters import Parameters, check, described, signature
 from shoal.policies.steps import (
     BADLY_SCALED,
+    BEGIN,
     NOT_BEGUN,
+    PULL,
     REFUSED,
+    SILENT,
     begin_checked,
     cancel_checked,
     choose_checked,
+    predict_checked,
+    replay_checked,
     revise,
+    score_checked,
     update_checked,
 )
-from shoal.statistics import amend_row, forget_row, lacks, problem, start_rows
+from shoal.statistics import (
+    amend_row,
+    forget_row,
+    lacks,
+    make_statistics,
+    pool_rows,
+    problem,
+    start_rows,
+)
 from shoal.styles import LineStyle
-from shoal.types import AnyArray, Booleans, Integers, Vector
+from shoal.types import AnyArray, Booleans, Integers, Matrix, Vector
 
 FLOAT64 = np.dtype(np.float64)
 MANY = 256
@@ -47,8 +63,41 @@ SPARE = 32
 """Newcomers that tables have room for at least."""
 AMPLE = 2**15
 """Agents for whom there is room, in all other arrays, when a policy has grown once."""
+Sharing = Literal["both", "borrow", "none"]
+"""How an agent shares: it lends and borrows, only borrows, or does neither."""
+_MODES: dict[str, tuple[bool, bool]] = {"both": (True, True), "borrow": (False, True), "none": (False, False)}
+"""Whether it lends, and whether it borrows."""
 _OWN = ("lock", "_pinned", "_room")
 """Attributes that a copy of a policy makes anew."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What `select` compares, for each arm; arrays of shape (K,)."""
+
+    mean: Vector
+    """Predicted reward."""
+    width: Vector
+    """Bonus for what is not known yet."""
+    index: Vector
+    """Their sum. `select` takes the first arm with the largest."""
+
+
+class Prediction(NamedTuple):
+    """Two predictions of an arm's reward."""
+
+    own: float
+    """By ridge regression on the agent's own samples alone."""
+    pooled: float
+    """By the samples that the agent uses: the mean in `Scores`."""
+
+
+class Choice(NamedTuple):
+    """An arm chosen without exploration, and what was predicted of its reward."""
+
+    arm: int
+    own: float
+    pooled: float
 
 
 class Policy(ABC):
@@ -76,8 +125,8 @@ class Policy(ABC):
     """A state and what `pin` made of it."""
     _places: list[AnyArray] | None = None
     """Where lengths that grow stand in what is pinned."""
-    _warned: bool = False
-    """Whether a warning of badly scaled arms has been given."""
+    warns: bool = True
+    """Whether badly scaled arms will be warned of; they are once."""
     _changing: str = ""
     """What is being done to the state, in several steps, by the thread that holds the lock."""
     lock: threading.RLock
@@ -139,6 +188,12 @@ class Policy(ABC):
         common = state.common
         if (common.withdrawn & (common.active | (state.local.pulls > 0))).any():
             return "an agent is withdrawn, and active or with samples"
+        if (common.lends & ~common.borrows).any() or (common.withdrawn & ~common.lends).any():
+            return "an agent lends and does not borrow, or is withdrawn and does not lend"
+        if common.reserved[0] != np.count_nonzero(~common.lends):
+            return (
+                f"reserved is {common.reserved[0]}, and {np.count_nonzero(~common.lends)} agents do not lend"
+            )
         pending = common.pending
         if pending.counts[~common.active].any() or pending.total[0] != pending.counts.sum():
             return "pulls are pending that nobody waits for"
@@ -170,6 +225,21 @@ class Policy(ABC):
         pending.total[0] -= pending.counts[agent]
         pending.counts[agent] = 0
         pending.sums[agent] = 0.0
+
+    def _lending_changed(self, agent: int) -> None:
+        """Bring up to date what holds the samples of `agent`, who has just begun to lend them, or stopped.
+
+        From then on nothing that others use depends on them, or everything does as if it had always lent. A
+        policy that does not define it has no agents who do not lend.
+        """
+        return
+
+    def _absorb(self, agent: int, other: int) -> None:
+        """Let `agent` have what the policy keeps of `other`; its statistics and pending pulls are it already.
+
+        Afterwards `other` is withdrawn.
+        """
+        self._amended(agent, np.zeros(self._dim), 0.0, removes=False)
 
     def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
         """Bring up to date what holds a sample of `agent`, whose statistics have been amended already.
@@ -240,16 +310,64 @@ class Policy(ABC):
 
     def select(self, agent: int, arms: ArrayLike) -> int:
         """Choose an arm for `agent`: the index of a row of `arms`, (K, d), which may change between calls."""
-        agent = self._check_agent(agent)
-        if not (_is_plain(arms) and arms.ndim == 2 and arms.shape[1] == self._dim and arms.shape[0] > 0):
-            arms = validation.matrix("arms", arms, columns=self._dim).copy()
+        agent, arms = self._check_agent(agent), self._check_arms(arms)
         with self.lock:
             if self._changing:
                 self._refuse_if_changing()
             choice = choose_checked(self._pinned_state(), agent, arms)
         if choice < 0:
-            validation.matrix("arms", arms, columns=self._dim)
+            self._refuse_arms(choice, arms)
         return int(choice)
+
+    def choose(self, agent: int, arms: ArrayLike) -> Choice:
+        """Choose as `select` does with `epsilon=0`, and predict the reward of the arm chosen.
+
+        Nothing changes, not even the random state: any number of these calls, and of calls of `scores`,
+        `predict` and `explain`, leaves the policy, saved or continued, the same bit for bit. So does `select`
+        where `epsilon` is 0.
+        """
+        agent, arms = self._check_agent(agent), self._check_arms(arms)
+        with self.lock:
+            if self._changing:
+                self._refuse_if_changing()
+            choice, own, pooled = predict_checked(self._pinned_state(), agent, arms)
+        if choice < 0:
+            self._refuse_arms(choice, arms)
+        return Choice(choice, own, pooled)
+
+    def scores(self, agent: int, arms: ArrayLike) -> Scores:
+        """What `select` would compare if it chose for `agent` among the rows of `arms`, (K, d), now.
+
+        The index is, to the bit, what it compares; with `epsilon=0`, `select` returns `index.argmax()`.
+        """
+        agent, arms = self._check_agent(agent), self._check_arms(arms)
+        out = np.empty((2, len(arms)))
+        with self.lock:
+            if self._changing:
+                self._refuse_if_changing()
+            answer = score_checked(self._pinned_state(), agent, arms, out)
+        if answer < 0:
+            self._refuse_arms(answer, arms)
+        return Scores(out[0], out[1], out[0] + out[1])
+
+    def predict(self, agent: int, x: ArrayLike) -> Prediction:
+        """Predict the reward of arm `x`, shape (d,), for `agent`, by its own samples and by its pool's."""
+        x = validation.vector("x", x, self._dim)
+        _, own, pooled = self.choose(agent, np.ascontiguousarray(x)[None])
+        return Prediction(own, pooled)
+
+    def _check_arms(self, arms: ArrayLike) -> Matrix:
+        if _is_plain(arms) and arms.ndim == 2 and arms.shape[1] == self._dim and arms.shape[0] > 0:
+            return arms
+        return validation.matrix("arms", arms, columns=self._dim).copy()
+
+    def _refuse_arms(self, answer: int, arms: Matrix) -> None:
+        if answer == SILENT:
+            raise TypeError(
+                f"{type(self).__name__} does not tell its scores: its step select must leave mean and bonus "
+                "of each arm in state.common.scored"
+            )
+        validation.matrix("arms", arms, columns=self._dim)
 
     def update(self, agent: int, x: ArrayLike, reward: float, *, begun: bool = False) -> None:
         """Let `agent` learn that arm `x`, shape (d,), gave `reward`.
@@ -289,6 +407,41 @@ class Policy(ABC):
             answer = cancel_checked(self._pinned_state(), agent, x)
         self._check_answer(answer, agent, x)
 
+    def replay(self, kinds: ArrayLike, agents: ArrayLike, xs: ArrayLike, rewards: ArrayLike) -> None:
+        """Play many pulls at once: as `begin`, `update` and `cancel` one by one, to the bit, but faster.
+
+        Parameters
+        ----------
+        kinds : array of int, shape (n,)
+            Of each pull 0 (`begin`), 1 (`update` of one that has begun), 2 (`cancel`) or 3 (`update`).
+        agents : array of int, shape (n,)
+        xs : array of shape (n, d)
+        rewards : array of shape (n,)
+            Those of kinds 1 and 3 count.
+
+        Raises
+        ------
+        ValueError
+            At the first pull that is refused; those before it have been played.
+        """
+        steps, who = (np.ascontiguousarray(array, dtype=np.int64) for array in (kinds, agents))
+        x = validation.matrix("xs", xs, columns=self._dim)
+        values = np.ascontiguousarray(rewards, dtype=np.float64)
+        if not len(steps) == len(who) == len(x) == len(values):
+            raise ValueError(
+                f"kinds, agents, xs and rewards must be of one length, got {len(steps)}, {len(who)}, "
+                f"{len(x)} and {len(values)}"
+            )
+        if ((steps < BEGIN) | (steps > PULL)).any():
+            raise ValueError("kinds must be 0, 1, 2 or 3")
+        with self._change("replay"):
+            for agent in np.unique(who).tolist():
+                self._check_agent(agent)
+            self.reserve(int(np.count_nonzero(steps & 1)))
+            first = int(replay_checked(self._pinned_state(), steps, who, x, values))
+        if first >= 0:
+            raise ValueError(f"pull {first} of agent {who[first]} was refused: {x[first]}, {values[first]}")
+
     @property
     def pending(self) -> Integers:
         """Pulls of each agent that have begun and whose rewards are still due, shape (N,); a copy."""
@@ -310,8 +463,8 @@ class Policy(ABC):
     def check_scale(self, name: str, arms: Vector) -> None:
         """Refuse arms, (…, d), far too long beside the ridge; warn once if longer than they should be."""
         warning = validation.scale(name, arms, self._parameters.ridge)
-        if warning and not self._warned:
-            self._warned = True
+        if warning and self.warns:
+            self.warns = False
             warnings.warn(warning, stacklevel=3)
 
     def _pinned_state(self) -> Any:
@@ -369,7 +522,10 @@ class Policy(ABC):
 
     @property
     def graph(self) -> Booleans:
-        """Who shares with whom: (N, N), symmetric, False on the diagonal; a copy."""
+        """Who belongs together, as far as the policy knows: (N, N), symmetric, False on the diagonal; a copy.
+
+        Who of them lends and borrows is another matter: see `neighbors` and `set_sharing`.
+        """
         with self.lock:
             edges, gone = self._edges(), ~self.state.common.active
         if gone.any():
@@ -393,12 +549,21 @@ class Policy(ABC):
         """Ids of the agents whose samples `agent` uses, itself included (𝒩_i)."""
         agent = self._check_agent(agent)
         with self.lock:
-            return np.flatnonzero(self._pool(agent) & self.state.common.active)
+            return np.flatnonzero(self._used(agent) & self.state.common.active)
+
+    def _used(self, agent: int) -> Booleans:
+        """Whose samples `agent` uses, removed agents' included; a new array."""
+        common = self.state.common
+        used = self._pool(agent) & common.lends & common.borrows[agent]
+        used[agent] = True
+        return np.asarray(used)
 
     def estimate(self, agent: int) -> Vector:
-        """Pooled estimate θ̂ of `agent`, shape (d,); a copy."""
+        """Pooled estimate θ̂ of `agent`, or its own if it does not borrow, shape (d,); a copy."""
         agent = self._check_agent(agent)
         with self.lock:
+            if not self.state.common.borrows[agent]:
+                return self.local_estimate(agent)
             return self._pooled_estimate(agent).copy()
 
     def local_estimate(self, agent: int) -> Vector:
@@ -414,6 +579,60 @@ class Policy(ABC):
     def communication_cost(self) -> int:
         """Number of (observation, other agent it was shared with) pairs so far."""
         return int(self.state.common.cost[0])
+
+    @overload
+    def explain(self, agent: int) -> AgentExplanation: ...
+    @overload
+    def explain(self, agent: int, other: int) -> Any: ...
+    def explain(self, agent: int, other: int | None = None) -> Any:
+        """Say whose samples `agent` uses and with whom it stopped sharing; or the same of it and one `other`.
+
+        What is returned are named tuples whose `str()` is in words; their `text(name)` takes a function that
+        says what an agent is called.
+        """
+        with self.lock:
+            i = self._check_agent(agent)
+            if other is None:
+                return self._explain_agent(i)
+            j = self._check_agent(other)
+            if i == j:
+                raise ValueError(f"other must differ from agent, got {other!r} twice")
+            return self._explain_pair(i, j)
+
+    def _explain_agent(self, agent: int) -> AgentExplanation:
+        lent = self._lent(agent)
+        lenders = [Lender(int(who), float(lent[who])) for who in np.argsort(-lent, kind="stable")]
+        return AgentExplanation(
+            agent=agent,
+            sharing=self.sharing(agent),
+            samples=int(self.state.local.pulls[agent]),
+            lenders=tuple(lender for lender in lenders if lender.samples > 0.0),
+            stopped=tuple(self._stopped(agent)),
+            apart=int(np.count_nonzero(self.state.common.active & ~self._used(agent))),
+        )
+
+    def _explain_pair(self, agent: int, other: int) -> Any:
+        local = self.state.local
+        return PairExplanation(
+            agent=agent,
+            other=other,
+            together=bool(self._pool(agent)[other]),
+            distance=float(np.linalg.norm(local.theta_hat[agent] - local.theta_hat[other])),
+            threshold=math.nan,
+            separation_time=-1,
+            lent_by_agent=int(local.pulls[agent] * self._used(other)[agent]),
+            lent_by_other=int(local.pulls[other] * self._used(agent)[other]),
+        )
+
+    def _lent(self, agent: int) -> Vector:
+        """Samples that every other agent lends to `agent`, shape (N,)."""
+        lent = np.where(self._used(agent), self.state.local.pulls, 0.0)
+        lent[agent] = 0.0
+        return lent
+
+    def _stopped(self, agent: int) -> list[Stop]:
+        """With whom `agent` stopped sharing, the latest first, where the policy records it."""
+        return []
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{key}={value!r}" for key, value in self.parameters.items() if np.ndim(value) == 0)
@@ -444,6 +663,10 @@ class Policy(ABC):
         reward = validation.number("reward", reward, low=-validation.LARGEST, high=validation.LARGEST)
         self._amend("retract", agent, x, -reward, removes=True, reconsider=reconsider)
 
+    def holds(self, agent: int, x: ArrayLike, reward: float, learned: int) -> bool:
+        """Whether a sample that `agent` learned in round `learned` still counts; some policies drop some."""
+        return True
+
     def _amend(
         self, what: str, agent: int, x: Vector, change: float, *, removes: bool, reconsider: bool
     ) -> None:
@@ -467,9 +690,46 @@ class Policy(ABC):
 
     # Agents come and go
 
-    def add_agents(self, n: int = 1) -> Integers:
-        """Add `n` agents that have seen nothing and return their ids."""
+    def sharing(self, agent: int) -> Sharing:
+        """How `agent` shares; see `set_sharing`."""
+        common, agent = self.state.common, self._check_agent(agent)
+        return "both" if common.lends[agent] else "borrow" if common.borrows[agent] else "none"
+
+    def set_sharing(self, agent: int, sharing: Sharing) -> None:
+        """Say whether others may use the samples of `agent`, and whether it uses theirs.
+
+        "both": it lends and borrows, as agents do unless told otherwise. "borrow": nobody else uses its
+        samples; from then on nothing that others choose by depends on them. "none": besides, it uses
+        nobody's, and chooses as `Independent` does. The policy goes on judging who belongs together, so that
+        a change back takes effect at once: what its pool sums is then, up to rounding, what it would be had
+        the agent always lent. What was decided meanwhile (cuts, clusters) stays. Costs no round.
+        """
+        agent = self._check_agent(agent)
+        self._check_sharing(sharing)
+        with self._change("set_sharing"):
+            self._set_sharing(agent, sharing)
+
+    def _check_sharing(self, sharing: Any) -> None:
+        validation.one_of("sharing", sharing, tuple(_MODES))
+        if sharing != "both" and type(self)._lending_changed is Policy._lending_changed:
+            raise TypeError(
+                f"{type(self).__name__} knows only agents that lend and borrow, got sharing={sharing!r}: "
+                "it must heed state.common.lends and define _lending_changed"
+            )
+
+    def _set_sharing(self, agent: int, sharing: str) -> None:
+        common = self.state.common
+        lends, borrows = _MODES[sharing]
+        common.borrows[agent] = borrows
+        if common.lends[agent] != lends:
+            common.lends[agent] = lends
+            common.reserved[0] += -1 if lends else 1
+            self._lending_changed(agent)
+
+    def add_agents(self, n: int = 1, *, sharing: Sharing = "both") -> Integers:
+        """Add `n` agents that have seen nothing and return their ids; they share as `set_sharing` says."""
         n = validation.positive_int("n", n)
+        self._check_sharing(sharing)
         with self._change("add_agents"):
             first = self.n_agents
             room = self._room
@@ -481,6 +741,8 @@ class Policy(ABC):
                 raise
             self._pin(state)  # lets go of the old arrays
             self.state = state
+            for newcomer in range(first, first + n if sharing != "both" else first):
+                self._set_sharing(newcomer, sharing)
         return np.arange(first, first + n)
 
     def _stretch(self, first: int, n_agents: int) -> Any:
@@ -505,6 +767,40 @@ class Policy(ABC):
             self._pinned = state, pinned.stretched(state, self._places, room.lengths(sizes))
         return state
 
+    def merge(self, agent: int, other: int) -> None:
+        """Let two agents be one, who has the samples of both: `agent` stays, `other` is gone.
+
+        The statistics of `agent` are, up to rounding, those of having learned both sequences of samples;
+        `other` leaves no trace, as if withdrawn. Its pulls whose rewards are still due become those of
+        `agent`, who goes on sharing as it did. Whom it shares with is decided anew, from the samples of both.
+        What ClusterMixture keeps beside sums: the errors that tell of the noise add up; the last samples that
+        a change would be noticed by stay those of `agent`, and those of `other` count as from before. Costs
+        no round.
+        """
+        i, j = self._check_agent(agent), self._check_agent(other)
+        if i == j:
+            raise ValueError(f"other must differ from agent, got {other!r} twice")
+        with self._change("merge"):
+            common, local = self.state.common, self.state.local
+            both, sums = np.zeros(self.n_agents, np.bool_), make_statistics(1, self._dim, common.ridge)
+            both[[i, j]] = True
+            pool_rows(self._pinned_state().local, both, common.ridge, pin(sums), 0)
+            self._move_pending(i, j)
+            for leaf in fields.leaves(type(local)):
+                if leaf.field.role is fields.Role.KEPT:
+                    leaf.get(local)[i] = leaf.get(sums)[0]
+            self._absorb(i, j)
+            self._remove(j, withdraw=True)
+            self.reserve(1)
+            self._reconsider(i)
+
+    def _move_pending(self, agent: int, other: int) -> None:
+        """Let rewards that are due to `other` be due to `agent`."""
+        pending = self.state.common.pending
+        pending.counts[agent] += pending.counts[other]
+        pending.sums[agent] += pending.sums[other]
+        pending.counts[other], pending.sums[other] = 0, 0.0
+
     def remove_agent(self, agent: int, *, withdraw: bool = False) -> None:
         """End the edges of `agent`; its id is never used again.
 
@@ -517,17 +813,23 @@ class Policy(ABC):
             common = self.state.common
             if not common.active[agent] and (common.withdrawn[agent] or not withdraw):
                 raise ValueError(f"agent {agent} has been removed already")
-            if common.active[agent]:
-                self._end_pending(agent)
-                common.active[agent] = False
-                self._end_edges(agent)
-            if withdraw:
-                common.withdrawn[agent] = True
-                forget_row(self._pinned_state().local, agent, common.ridge)
-                self._withdraw(agent)
-                for leaf in fields.leaves(type(self.state)):
-                    if leaf.field.role is fields.Role.SCRATCH:  # where its samples may have passed through
-                        leaf.get(self.state)[...] = 0
+            self._remove(agent, withdraw=withdraw)
+
+    def _remove(self, agent: int, *, withdraw: bool) -> None:
+        common = self.state.common
+        if common.active[agent]:
+            self._end_pending(agent)
+            common.active[agent] = False
+            self._end_edges(agent)
+        if withdraw:
+            common.withdrawn[agent] = True
+            forget_row(self._pinned_state().local, agent, common.ridge)
+            self._withdraw(agent)
+            common.lends[agent] = common.borrows[agent] = True
+            common.reserved[0] = np.count_nonzero(~common.lends)
+            for leaf in fields.leaves(type(self.state)):
+                if leaf.field.role is fields.Role.SCRATCH:  # where its samples may have passed through
+                    leaf.get(self.state)[...] = 0
 
     @contextmanager
     def _change(self, what: str) -> Iterator[None]:
@@ -551,6 +853,10 @@ class Policy(ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the whole policy to a file. A crash while writing leaves the old file, or none."""
+        files.write_atomically(Path(path), self.to_bytes())
+
+    def to_bytes(self) -> bytes | memoryview:
+        """The bytes of the file that `save` writes."""
         with self.lock:
             self._refuse_if_changing()
             header = {
@@ -561,8 +867,7 @@ class Policy(ABC):
             }
             sizes, leaves = self._sizes(self.n_agents), fields.leaves(type(self.state))
             kept = [leaf for leaf in leaves if leaf.field.role is fields.Role.KEPT]
-            content = files.pack(header, {leaf.name: leaf.used(self.state, sizes) for leaf in kept})
-        files.write_atomically(Path(path), content)
+            return files.pack(header, {leaf.name: leaf.used(self.state, sizes) for leaf in kept})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

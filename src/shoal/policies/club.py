@@ -13,7 +13,7 @@ from shoal.fields import AGENTS, BLOCKS, derived, kept, rows, scratch, setting
 from shoal.jit.compiled import allocating, inlined
 from shoal.kernels.bits import has_bit, members, set_bit
 from shoal.kernels.graphs import component_labels, confidence_width, distance, share_a_neighbor
-from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
+from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from_cluster
 from shoal.policies.cuts import (
     Cuts,
     CuttingPolicy,
@@ -23,6 +23,7 @@ from shoal.policies.cuts import (
     problem_of_sets,
     rejoin,
 )
+from shoal.policies.explanations import PairExplanation
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, forget_row
@@ -74,6 +75,18 @@ class CLUB(CuttingPolicy, ClusteredPolicy):
     def _edges(self) -> Booleans:
         return ~members(self.state.apart, self.n_agents)
 
+    def _margins(self, agent: int, others: Integers) -> Vector:
+        theta, widths = self.state.local.theta_hat, self.state.widths
+        gaps = np.linalg.norm(theta[others] - theta[agent], axis=1)
+        with np.errstate(divide="ignore"):  # γ may be 0
+            return np.asarray(gaps / (self.state.gamma * (widths[others] + widths[agent])))
+
+    def _explain_pair(self, agent: int, other: int) -> PairExplanation:
+        found: PairExplanation = super()._explain_pair(agent, other)
+        allowed = self.state.gamma * (self.state.widths[agent] + self.state.widths[other])
+        when = self._round_of_cut(agent, other)
+        return found._replace(threshold=float(allowed), separation_time=when)
+
     def _withdraw(self, agent: int) -> None:
         isolate(self.state.apart, agent)
         self._forget_cuts_of(agent, np.ones(self.n_agents, dtype=np.bool_))
@@ -88,11 +101,15 @@ class CLUB(CuttingPolicy, ClusteredPolicy):
         state, theta = self._pinned_state(), self.state.local.theta_hat
         allowed = state.gamma * (state.widths[agent] + state.widths)
         far = np.array([distance(theta[agent], other) for other in theta]) > allowed
+        self._part_from(agent, far)
+
+    def _part_from(self, agent: int, separated: Booleans) -> None:
+        state = self._pinned_state()
         was, known = members(state.apart[agent], self.n_agents), ~state.common.withdrawn
-        for other in np.flatnonzero(far & ~was & known).tolist():
+        for other in np.flatnonzero(separated & ~was & known).tolist():
             part(state, agent, other, self.rounds)
-        rejoin(state.apart, agent, was & ~far & known)
-        self._forget_cuts_of(agent, was & ~far & known)
+        rejoin(state.apart, agent, was & ~separated & known)
+        self._forget_cuts_of(agent, was & ~separated & known)
         relabel(state)
 
     def _join(self, state: CLUBState, first: int) -> None:
@@ -104,25 +121,32 @@ class CLUB(CuttingPolicy, ClusteredPolicy):
         # Newcomers have edges to everyone with samples: all of these are one component, as they mostly were.
         lowest = int(np.argmin(state.common.withdrawn))
         state.labels[first:] = lowest
-        if np.array_equal(state.labels == lowest, ~state.common.withdrawn):
+        is_one = np.array_equal(state.labels == lowest, ~state.common.withdrawn)
+        if is_one and state.common.reserved[0] == 0:
             state.sizes[lowest] += len(state.labels) - first
         else:
             relabel(self._pin(state))
 
+    def _lending_changed(self, agent: int) -> None:
+        state, before = self._pinned_state(), int(self.state.labels[agent])
+        relabel(state)
+        for cluster in {before, int(state.labels[agent])} & set(state.labels.tolist()):
+            pool_cluster(state, cluster)
+
     def _derive(self, state: CLUBState) -> None:
-        component_labels(state.apart, state.labels)
+        find_clusters(self._pin(state))
         super()._derive(state)
         for agent, pulls in enumerate(state.local.pulls.tolist()):
             state.widths[agent] = confidence_width(pulls)
 
     def _problem(self, state: CLUBState) -> str:
-        component_labels(state.apart, state.labels)
+        find_clusters(self._pin(state))
         return super()._problem(state) or problem_of_sets(state.apart, state.cuts)
 
 
 @step("select", CLUBState)
 def select(state: CLUBState, agent: int, arms: Matrix, t: int) -> int:
-    return select_from(state.pool, state.labels[agent], arms, state.common.alpha, t)
+    return select_from_cluster(state, agent, arms, t)
 
 
 @step("observe", CLUBState)
@@ -135,12 +159,13 @@ def observe(state: CLUBState, agent: int, x: Vector, reward: float, t: int) -> N
 def revise(state: CLUBState, agent: int, t: int) -> None:
     theta, n = state.local.theta_hat, state.labels.shape[0]
     may_split = False
+    is_simple = state.common.reserved[0] == 0  # everyone who is joined to two joins the two
     for other in range(n):
         if other != agent and not has_bit(state.apart[agent], other):
             allowed = state.gamma * (state.widths[agent] + state.widths[other])
             if distance(theta[agent], theta[other]) > allowed:
                 part(state, agent, other, t)
-                may_split = may_split or not share_a_neighbor(state.apart, n, agent, other)
+                may_split = may_split or not (is_simple and share_a_neighbor(state.apart, n, agent, other))
     if may_split:
         relabel(state)
 
@@ -154,16 +179,29 @@ def part(state: CLUBState, agent: int, other: int, t: int) -> None:
 
 
 @allocating
+def find_clusters(state: CLUBState) -> None:
+    """Label the connected components of those who lend; others follow their lowest neighbour's."""
+    lends, n = state.common.lends, state.labels.shape[0]
+    component_labels(state.apart, lends, state.labels)
+    for i in range(n):
+        if not lends[i]:
+            for j in range(n):
+                if lends[j] and not state.common.withdrawn[j] and not has_bit(state.apart[i], j):
+                    state.labels[i] = state.labels[j]
+                    break
+
+
+@allocating
 def relabel(state: CLUBState) -> None:
     """Make the connected components the clusters, and sum the statistics of those that changed."""
     n = state.labels.shape[0]
     old = state.labels.copy()
-    component_labels(state.apart, state.labels)
+    find_clusters(state)
     sizes = np.zeros(n, dtype=np.int64)
     is_used = np.zeros(n, dtype=np.bool_)
     changed = np.zeros(n, dtype=np.bool_)
     for i in range(n):
-        sizes[state.labels[i]] += state.common.active[i]
+        sizes[state.labels[i]] += state.common.active[i] and state.common.lends[i]
         is_used[state.labels[i]] = True
         if old[i] != state.labels[i]:
             changed[old[i]] = True

@@ -10,6 +10,9 @@ import numpy as np
 
 from shoal.jit.compiled import compiled, inlined
 from shoal.kernels.graphs import pairs_within
+from shoal.kernels.linalg import solve_cholesky
+from shoal.kernels.twofold import add_scaled, add_to_diagonal, cholesky_twofold
+from shoal.kernels.ucb import best_arm_of_width
 from shoal.policies.base import Policy
 from shoal.statistics import Statistics, add_sample, best_arm_of_row, pool_rows, problem, start_rows
 from shoal.types import Booleans, Integers, Matrix, Vector
@@ -18,7 +21,8 @@ from shoal.types import Booleans, Integers, Matrix, Vector
 class ClusteredPolicy(Policy):
     """Base of policies whose state has `labels`, `pool`, `sizes` (active members) and `members` (scratch).
 
-    An agent whose label is −1 − agent is alone: its samples were withdrawn, or it has no cluster yet.
+    An agent whose label is −1 − agent is alone: its samples were withdrawn, or it has no cluster yet. One
+    that does not lend follows the cluster of its label: it uses the cluster's samples, and is not a member.
     """
 
     _clusters_everyone: ClassVar[bool] = True
@@ -45,10 +49,19 @@ class ClusteredPolicy(Policy):
         return np.asarray(self.state.labels == self.state.labels[agent])
 
     def _pooled_estimate(self, agent: int) -> Vector:
-        return np.asarray(self.state.pool.theta_hat[self.state.labels[agent]])
+        state, cluster = self._pinned_state(), self.state.labels[agent]
+        if not state.common.lends[agent]:
+            factor_with_own(state.local, agent, state.pool, cluster, state.common.ridge)
+            return np.asarray(state.local.scratch[self.dim])
+        return np.asarray(state.pool.theta_hat[cluster])
 
     def _end_edges(self, agent: int) -> None:
-        self.state.sizes[self.state.labels[agent]] -= 1
+        self.state.sizes[self.state.labels[agent]] -= self.state.common.lends[agent]
+
+    def _lending_changed(self, agent: int) -> None:
+        state, cluster = self._pinned_state(), self.state.labels[agent]
+        state.sizes[cluster] += 1 if state.common.lends[agent] else -1
+        pool_cluster(state, cluster)
 
     def _withdraw(self, agent: int) -> None:
         cluster = self.state.labels[agent]
@@ -68,7 +81,7 @@ class ClusteredPolicy(Policy):
     @staticmethod
     def _counted(state: Any) -> Booleans:
         """Which agents count among the members of their cluster."""
-        return np.asarray(state.common.active & (state.labels >= 0))
+        return np.asarray(state.common.active & state.common.lends & (state.labels >= 0))
 
     def _problem(self, state: Any) -> str:
         if self._clusters_everyone and (state.labels[state.common.active] < 0).any():
@@ -81,7 +94,7 @@ class ClusteredPolicy(Policy):
     def _pool_problem(state: Any) -> str:
         """What is wrong with the clusters' statistics, as a phrase: each is the sum of its members'."""
         local, pool, labels = state.local, state.pool, state.labels
-        with_label = labels >= 0
+        with_label = (labels >= 0) & state.common.lends
         if not (len(labels) and len(pool.b)):
             return ""
         for name, start in (("A", state.common.ridge * np.eye(local.b.shape[1])), ("b", 0.0), ("pulls", 0)):
@@ -99,21 +112,55 @@ class ClusteredPolicy(Policy):
 
 @inlined
 def pool_cluster(state: Any, cluster: int) -> None:
-    """Sum a cluster's statistics anew from its members."""
+    """Sum a cluster's statistics anew from what its members lend."""
     for j in range(state.labels.shape[0]):
-        state.members[j] = state.labels[j] == cluster
+        state.members[j] = state.labels[j] == cluster and state.common.lends[j]
     pool_rows(state.local, state.members, state.common.ridge, state.pool, cluster)
 
 
+@inlined
+def select_from_cluster(state: Any, agent: int, arms: Matrix, t: int) -> int:
+    """LinUCB on the statistics of the agent's cluster, and on its own samples if these are not in them."""
+    width = state.common.alpha * math.sqrt(math.log(t + 1.0))
+    cluster, scored, d = state.labels[agent], state.common.scored, arms.shape[1]
+    if state.common.lends[agent]:
+        choice = best_arm_of_row(state.pool, cluster, arms, width, scored)
+    else:
+        local, work = state.local, state.local.scratch
+        factor_with_own(local, agent, state.pool, cluster, state.common.ridge)
+        choice = best_arm_of_width(work[d], work[:d], arms, width, work[3 * d], scored)
+    return choice
+
+
 @compiled
-def select_from(stats: Statistics, row: int, arms: Matrix, alpha: float, t: int) -> int:
-    """LinUCB on one row of statistics."""
-    return best_arm_of_row(stats, row, arms, alpha * math.sqrt(math.log(t + 1.0)))
+def factor_with_own(local: Statistics, agent: int, pool: Statistics, cluster: int, ridge: float) -> None:
+    """Pool a cluster with an agent who does not lend: leave factor and estimate in `local.scratch`.
+
+    They are its first d rows and the one after; sums and factor are computed with twice the digits.
+    """
+    d = local.b.shape[1]
+    L, theta, tail = local.scratch[:d], local.scratch[d], local.scratch[2 * d : 3 * d]
+    L[:] = 0.0
+    tail[:] = 0.0
+    add_scaled(1.0, pool.A[cluster], pool.tail[cluster], L, tail)
+    add_scaled(1.0, local.A[agent], local.tail[agent], L, tail)
+    add_to_diagonal(-ridge, L, tail)
+    cholesky_twofold(L, tail)
+    for m in range(d):
+        theta[m] = pool.b[cluster, m] + local.b[agent, m]
+    solve_cholesky(L, theta, theta)
 
 
 @inlined
 def observe_in_cluster(state: Any, agent: int, x: Vector, reward: float) -> None:
-    """Add a sample to the agent and to its cluster, shared with the other active members."""
+    """Add a sample to the agent and, if it lends, to its cluster, shared with the other active members."""
+    common, cluster = state.common, state.labels[agent]
     add_sample(state.local, agent, x, reward)
-    add_sample(state.pool, state.labels[agent], x, reward)
-    state.common.cost[0] += state.sizes[state.labels[agent]] - 1
+    if common.lends[agent]:
+        add_sample(state.pool, cluster, x, reward)
+        if common.reserved[0] == 0:
+            common.cost[0] += state.sizes[cluster] - 1
+        else:
+            for j in range(state.labels.shape[0]):
+                is_used = state.labels[j] == cluster and common.active[j] and common.borrows[j]
+                common.cost[0] += is_used and j != agent

@@ -12,7 +12,7 @@ from msgspec import Meta
 from shoal.fields import AGENTS, derived, kept, rows, scratch, setting
 from shoal.jit.compiled import allocating, inlined
 from shoal.kernels.graphs import distance
-from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
+from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from_cluster
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics
@@ -73,7 +73,7 @@ class CMLB(ClusteredPolicy):
     def _reconsider(self, agent: int) -> None:
         """Join the cluster of the nearest agent, if that is closer than γ; else be alone."""
         state, old = self.state, int(self.state.labels[agent])
-        others = state.common.active & (np.arange(self.n_agents) != agent)
+        others = state.common.active & state.common.lends & (np.arange(self.n_agents) != agent)
         if not (state.formed[0] and state.common.active[agent] and others.any()):
             return
         theta = state.local.theta_hat
@@ -95,7 +95,7 @@ class CMLB(ClusteredPolicy):
 
 @step("select", CMLBState)
 def select(state: CMLBState, agent: int, arms: Matrix, t: int) -> int:
-    return select_from(state.pool, state.labels[agent], arms, state.common.alpha, t)
+    return select_from_cluster(state, agent, arms, t)
 
 
 @step("observe", CMLBState)
@@ -113,7 +113,8 @@ def revise(state: CMLBState, agent: int, t: int) -> None:
 @allocating
 def form_clusters(state: CMLBState) -> None:
     """The one clustering: components of the closeness graph, the small ones merged."""
-    n, theta, active = state.labels.shape[0], state.local.theta_hat, state.common.active
+    n, theta = state.labels.shape[0], state.local.theta_hat
+    active = state.common.active & state.common.lends  # those who do not lend follow, at the end
     labels = np.full(n, -1, dtype=np.int64)
     stack = np.empty(n, dtype=np.int64)
     any_close = False
@@ -147,8 +148,23 @@ def form_clusters(state: CMLBState) -> None:
         if state.members[i]:
             state.labels[i] = home
     _count(state)
+    for i in range(n):
+        if state.common.active[i] and not state.common.lends[i]:
+            follow_nearest(state, i)
     for c in range(n):  # those without members too: they hold what an agent who is elsewhere now had learned
         pool_cluster(state, c)
+
+
+@inlined
+def follow_nearest(state: CMLBState, agent: int) -> None:
+    """Let an agent who does not lend follow the cluster of the nearest one who does, if closer than γ."""
+    theta, nearest = state.local.theta_hat, state.gamma
+    for j in range(theta.shape[0]):
+        if state.common.active[j] and state.common.lends[j]:
+            away = distance(theta[agent], theta[j])
+            if away < nearest:
+                nearest = away
+                state.labels[agent] = state.labels[j]
 
 
 @inlined
@@ -156,5 +172,5 @@ def _count(state: CMLBState) -> None:
     """Count the active members of every cluster."""
     state.sizes[:] = 0
     for i in range(state.labels.shape[0]):
-        if state.common.active[i]:
+        if state.common.active[i] and state.common.lends[i]:
             state.sizes[state.labels[i]] += 1

@@ -130,12 +130,16 @@ def split_gain(pool: Pool, drift: Drift, agent: int, recent: int) -> float:
 
 
 @compiled
-def find_change(pool: Pool, drift: Drift, agent: int, pulls: int) -> int:
-    """Number of an agent's last samples that a change came before; −1 if none is believed."""
+def find_change(pool: Pool, drift: Drift, agent: int, pulls: int, counts: bool) -> int:
+    """Number of an agent's last samples that a change came before; −1 if none is believed.
+
+    Only if it `counts` does the test tell of how often agents change.
+    """
     kept, tests = drift.held[agent], MEMORY * drift.held.shape[0]
-    fading = 1.0 - 1.0 / tests
-    drift.rate[0] = fading * drift.rate[0] + 1.0
-    drift.rate[1] *= fading
+    if counts:
+        fading = 1.0 - 1.0 / tests
+        drift.rate[0] = fading * drift.rate[0] + 1.0
+        drift.rate[1] *= fading
     # the more often agents change, the sooner one believes that another has
     rate = (math.exp(-SURE) * tests + drift.rate[1]) / (tests + drift.rate[0])
     threshold = min(SURE, -math.log(rate))
@@ -154,7 +158,8 @@ def find_change(pool: Pool, drift: Drift, agent: int, pulls: int) -> int:
                 found = s
     if not best > threshold:
         return -1
-    drift.rate[1] += 1.0
+    if counts:
+        drift.rate[1] += 1.0
     # date it: between the next longer and the next shorter split that was tried
     longest = min(kept, pulls - LEAST_BEFORE) if found == 0 else min(kept, SPLITS[found - 1] - 1)
     shortest = LEAST_AFTER if found == len(SPLITS) - 1 else SPLITS[found + 1] + 1
@@ -181,13 +186,19 @@ def forget(pool: Pool, drift: Drift, pending: Pending, local: Statistics, agent:
     add_last(drift, agent, recent, drift.held[agent], before)
     lend(pool, ghost)
     join(members, clusters, pending, ghost, own)
+    drop_past(pool, drift, local, agent, recent)
+    add_lent(members, clusters, agent, 1.0)
+    repair(pool, own)
+
+
+@compiled
+def drop_past(pool: Pool, drift: Drift, local: Statistics, agent: int, recent: int) -> None:
+    """Let an agent keep only its last samples, and compute what it lends from them."""
     drift.past[agent] = 0.0
     drift.held[agent] = recent
     local.pulls[agent] = recent
     rebuild(pool, drift, local, agent)
     lend(pool, agent)
-    add_lent(members, clusters, agent, 1.0)
-    repair(pool, own)
 
 
 @compiled

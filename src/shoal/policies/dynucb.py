@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from shoal.fields import AGENTS, CLUSTERS, derived, kept, rows, scratch
 from shoal.jit.compiled import compiled
-from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
+from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from_cluster
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, start_rows
@@ -75,7 +75,7 @@ class DynUCB(ClusteredPolicy):
 
 @step("select", DynUCBState)
 def select(state: DynUCBState, agent: int, arms: Matrix, t: int) -> int:
-    return select_from(state.pool, state.labels[agent], arms, state.common.alpha, t)
+    return select_from_cluster(state, agent, arms, t)
 
 
 @step("observe", DynUCBState)
@@ -87,8 +87,10 @@ def observe(state: DynUCBState, agent: int, x: Vector, reward: float, t: int) ->
 def revise(state: DynUCBState, agent: int, t: int) -> None:
     old = state.labels[agent]
     new = nearest(state.local.theta_hat[agent], state.pool.theta_hat)
-    if new != old:
-        state.labels[agent] = new
+    if new == old:
+        return
+    state.labels[agent] = new
+    if state.common.lends[agent]:
         state.sizes[old] -= 1
         state.sizes[new] += 1
         pool_cluster(state, old)

@@ -23,7 +23,7 @@ from shoal.kernels.bits import WORD, as_set
 from shoal.statistics import Statistics, make_statistics
 from shoal.types import AnyArray
 
-FORMAT = 7
+FORMAT = 8
 """Version of the files that are written."""
 MOST_ARRAYS = 1000
 HEADER = "header"
@@ -65,7 +65,11 @@ def read(path: Path) -> Contents:
     """Read a file whole, or say why it cannot be read."""
     if path.exists() and not stat.S_ISREG(path.stat().st_mode):  # reading a pipe or device may never end
         raise PolicyFileError(f"{path} is not a file")
-    content = path.read_bytes()
+    return parse(path, path.read_bytes())
+
+
+def parse(path: Path, content: bytes) -> Contents:
+    """What the bytes of a file hold; `path` is what errors call it."""
     try:
         header, arrays = _unpack(content)
         version = header["format"]
@@ -252,6 +256,13 @@ def _order_by_agent(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None
         arrays["apart"] = np.array([as_set(row) for row in ~connected & ~itself]).reshape(-1, blocks)
 
 
+def _add_sharing(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
+    """Formats before 8 knew only agents that lend and borrow."""
+    arrays["common.lends"] = np.ones(header["n_agents"], np.bool_)
+    arrays["common.borrows"] = np.ones(header["n_agents"], np.bool_)
+    arrays["common.reserved"] = np.zeros(1, np.int64)
+
+
 MIGRATIONS: dict[int, Callable[[dict[str, Any], dict[str, AnyArray]], None]] = {
     1: _add_param_norm,
     2: _add_tails,
@@ -259,6 +270,7 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any], dict[str, AnyArray]], None]] = {
     4: _add_pool,
     5: _add_total,
     6: _order_by_agent,
+    7: _add_sharing,
 }
 """From each format to the next, in place. What is no longer saved is left out without further ado."""
 

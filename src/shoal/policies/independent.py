@@ -3,18 +3,14 @@
 Every agent keeps its own ridge regression and plays the arm with the largest upper confidence bound.
 """
 
-import math
 from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from shoal.fields import AGENTS, rows
-from shoal.jit.compiled import inlined
-from shoal.kernels.linalg import add_triangle, cholesky
-from shoal.kernels.ucb import best_arm_of_width
 from shoal.policies.base import Policy
-from shoal.policies.steps import Common, step
-from shoal.statistics import Statistics, add_sample, best_arm_of_row
+from shoal.policies.steps import Common, select_alone, step
+from shoal.statistics import Statistics, add_sample
 from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Matrix, Vector
 
@@ -57,29 +53,16 @@ class Independent(Policy):
     def _pool(self, agent: int) -> Booleans:
         return np.asarray(np.arange(self.n_agents) == agent)
 
+    def _lending_changed(self, agent: int) -> None:
+        """Nobody has ever used its samples."""
+
     def _pooled_estimate(self, agent: int) -> Vector:
         return np.asarray(self.state.local.theta_hat[agent])
 
 
 @step("select", IndependentState)
 def select(state: IndependentState, agent: int, arms: Matrix, t: int) -> int:
-    width = state.common.alpha * math.sqrt(math.log(t + 1.0))
-    if state.common.pending.counts[agent] > 0:
-        return select_pending(state, agent, arms, width)
-    return best_arm_of_row(state.local, agent, arms, width)
-
-
-@inlined
-def select_pending(state: IndependentState, agent: int, arms: Matrix, width: float) -> int:
-    """The choice of an agent that waits for rewards: what it waits for narrows the width."""
-    local, d = state.local, arms.shape[1]
-    L = local.scratch[:d]
-    for row in range(d):
-        for column in range(row + 1):
-            L[row, column] = local.A[agent, row, column]
-    add_triangle(state.common.pending.sums[agent], L)
-    cholesky(L, L)
-    return best_arm_of_width(local.theta_hat[agent], L, arms, width, local.scratch[3 * d])
+    return select_alone(state.common, state.local, agent, arms, t)
 
 
 @step("observe", IndependentState)

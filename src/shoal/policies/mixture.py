@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from msgspec import Meta
+from numpy.typing import ArrayLike
 
 from shoal.fields import AGENTS, COUNT, Size, kept, rows, setting
 from shoal.jit.compiled import compiled, inlined
@@ -30,6 +31,7 @@ from shoal.policies.clusters import (
     dissolve,
     evaluate,
     is_in_fresh,
+    leave,
     lend,
     log_evidence,
     move,
@@ -49,6 +51,7 @@ from shoal.policies.drift import (
     RESIDUALS,
     Drift,
     add_last,
+    drop_past,
     find_change,
     forget,
     improbability,
@@ -57,11 +60,12 @@ from shoal.policies.drift import (
     remember,
     tend,
 )
+from shoal.policies.explanations import Name, numbered, pair_text
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, Pending, expect_alone, step
 from shoal.statistics import Statistics, add_sample, amend_packed, packed_problem
 from shoal.styles import LineStyle
-from shoal.types import Integers, Matrix, Vector
+from shoal.types import AnyArray, Booleans, Integers, Matrix, Vector
 from shoal.validation import LARGEST, SMALLEST
 
 PRIOR_SAMPLES = 10.0
@@ -168,6 +172,31 @@ class MembershipExplanation(NamedTuple):
     forgot_agent: int
     forgot_other: int
     """Round in which each was last found to have changed, −1 if never."""
+    agent: int
+    other: int
+
+    @property
+    def together(self) -> bool:
+        """Whether both are in one cluster now."""
+        return self.same_cluster
+
+    @property
+    def separation_time(self) -> int:
+        """Not recorded."""
+        return -1
+
+    def text(self, name: Name = numbered) -> str:
+        """The same in words."""
+        reason = f"{name(self.agent)} belongs to that cluster with probability {self.probability:.3g}"
+        changed = [
+            f" {name(who)} was found to have changed in round {when}."
+            for who, when in ((self.agent, self.forgot_agent), (self.other, self.forgot_other))
+            if when >= 0
+        ]
+        return pair_text(self, name, reason) + "".join(changed)
+
+    def __str__(self) -> str:
+        return self.text()
 
 
 class ClusterMixture(ClusteredPolicy):
@@ -248,10 +277,13 @@ class ClusterMixture(ClusteredPolicy):
         return SCATTERS if self._parameters.scatter is None else (self._parameters.scatter,)
 
     def _forget_noise(self, state: MixtureState) -> None:
-        """Estimate the noise from the agents' errors, or set it to what was given."""
-        noise = state.pool.model.noise
+        """Estimate the noise from the errors of agents who lend, or set it to what was given."""
+        noise, lends = state.pool.model.noise, state.common.lends
         if state.learns_noise:
-            noise[:] = PRIOR_SAMPLES + state.errors.sum(), PRIOR_SAMPLES + state.residuals.sum()
+            noise[:] = (
+                PRIOR_SAMPLES + (state.errors * lends).sum(),
+                PRIOR_SAMPLES + (state.residuals * lends).sum(),
+            )
         else:
             noise[:] = self._parameters.noise_scale**2, 1.0
 
@@ -292,11 +324,14 @@ class ClusterMixture(ClusteredPolicy):
         if (np.abs(clusters.sums - summed) > 1e-6 * (size + clusters.peak[:, None])).any():
             return "clusters.sums is not the sum over the members of each cluster"
         waiting = np.zeros_like(clusters.waiting)
-        np.add.at(waiting, 1 + np.maximum(labels[:, AGENT], -1), pending.counts)
+        np.add.at(waiting, 1 + np.maximum(labels[:, AGENT], -1), pending.counts * state.common.lends)
+        if (labels[~state.common.lends] >= 0).any():
+            return "an agent who does not lend is in a cluster"
         if not np.array_equal(waiting, clusters.waiting):
             return "pool.clusters.waiting does not count the pending pulls of each cluster's agents"
         own = members.raw[:, AGENT] if model.softens else members.lent[:, AGENT]
-        if trouble := packed_problem(own, state.local, state.common.ridge):
+        everyone = np.ones(len(labels), dtype=np.bool_)
+        if trouble := packed_problem(own, state.local, state.common.ridge, everyone):
             return trouble
         self._forget_noise(state)
         if not np.allclose(noise, model.noise, rtol=1e-6, atol=0.0):
@@ -331,15 +366,28 @@ class ClusterMixture(ClusteredPolicy):
             chances = pool.scratch.chances[: count + 1].tolist()
         return {k: chance for k, chance in zip(clusters, chances, strict=True) if chance > 0.0}
 
-    def explain(self, agent: int, other: int) -> MembershipExplanation:
-        """Say whether two agents belong together, as far as is known, and what they lend each other."""
-        with self.lock:
-            i, j = self._check_agent(agent), self._check_agent(other)
-            if i == j:
-                raise ValueError(f"other must differ from agent, got {other!r} twice")
-            (label_i, label_j), pulls = self.labels[[i, j]].tolist(), self.pulls
-            forgot_agent, forgot_other = self.forgot[[i, j]].tolist()
-            ours, theirs = self.posterior(i), self.posterior(j)
+    def _pool(self, agent: int) -> Booleans:
+        """Who is in its cluster; of one who does not lend, and so has none, in the most probable one."""
+        if self.state.common.lends[agent]:
+            return super()._pool(agent)
+        chances = self.posterior(agent)
+        likeliest = max(chances, key=lambda cluster: chances[cluster])
+        found = (self.state.labels == likeliest) & (likeliest >= 0)
+        found[agent] = True
+        return np.asarray(found)
+
+    def _lent(self, agent: int) -> Vector:
+        labels, chances = self.state.labels, self.posterior(agent)
+        shares = np.array([chances.get(label, 0.0) if label >= 0 else 0.0 for label in labels.tolist()])
+        lent = np.where(shares >= LEAST_SHARE, shares * self.state.local.pulls, 0.0)
+        lent[agent] = 0.0
+        return np.asarray(lent * self.state.common.borrows[agent])
+
+    def _explain_pair(self, agent: int, other: int) -> MembershipExplanation:
+        i, j, common = agent, other, self.state.common
+        (label_i, label_j), pulls = self.labels[[i, j]].tolist(), self.pulls
+        forgot_agent, forgot_other = self.forgot[[i, j]].tolist()
+        ours, theirs = self.posterior(i), self.posterior(j)
         probability = 0.0 if label_j < 0 else ours.get(label_j, 0.0)
         back = 0.0 if label_i < 0 else theirs.get(label_i, 0.0)
         return MembershipExplanation(
@@ -348,11 +396,13 @@ class ClusterMixture(ClusteredPolicy):
             alone=ours.get(-1, 0.0),
             pulls_agent=int(pulls[i]),
             pulls_other=int(pulls[j]),
-            lent_by_agent=back * int(pulls[i]),
-            lent_by_other=probability * int(pulls[j]),
+            lent_by_agent=back * int(pulls[i]) * bool(common.borrows[j]),
+            lent_by_other=probability * int(pulls[j]) * bool(common.borrows[i]),
             scatter=self.scatter,
             forgot_agent=forgot_agent,
             forgot_other=forgot_other,
+            agent=i,
+            other=j,
         )
 
     def _pooled_estimate(self, agent: int) -> Vector:
@@ -365,8 +415,69 @@ class ClusterMixture(ClusteredPolicy):
 
     def _end_pending(self, agent: int) -> None:
         state = self._pinned_state()
-        wait_in(state.pool.clusters, state.common.pending, agent, state.labels[agent], -1)
+        if state.common.lends[agent]:
+            wait_in(state.pool.clusters, state.common.pending, agent, state.labels[agent], -1)
         super()._end_pending(agent)
+
+    def _lending_changed(self, agent: int) -> None:
+        """Let an agent who does not lend be in no cluster, and one who does again be drawn one."""
+        state = self._pinned_state()
+        pending, (_, members, clusters, _) = state.common.pending, state.pool
+        if state.common.lends[agent]:
+            wait_in(clusters, pending, agent, -1, 1)
+            self._forget_noise(state)
+            lend(state.pool, agent)
+            if state.local.pulls[agent] > 0:
+                redraw(state.pool, pending, state.common.rng, agent)
+        else:
+            if self._parameters.drift and members.labels[agent, GHOST] >= 0:
+                lay(state.pool, pending, agent)
+            cluster = int(members.labels[agent, AGENT])
+            if cluster >= 0:
+                leave(members, clusters, pending, agent)
+                if count_members(clusters, cluster) == 0:
+                    dissolve(members, clusters, cluster)
+                else:
+                    sum_anew(state.pool, cluster)
+            wait_in(clusters, pending, agent, -1, -1)
+            if len(state.votes):
+                state.votes[agent] = 0.0
+                state.tally[:] = state.votes.sum(axis=0)
+            self._forget_noise(state)
+        if self._parameters.drift:
+            self._restart_latest()
+        self._measure_all()
+
+    def _move_pending(self, agent: int, other: int) -> None:
+        state = self._pinned_state()
+        for who, sign in ((agent, -1), (other, -1), (agent, 1)):
+            if sign > 0:
+                super()._move_pending(agent, other)
+            if state.common.lends[who]:
+                wait_in(state.pool.clusters, state.common.pending, who, state.labels[who], sign)
+
+    def _absorb(self, agent: int, other: int) -> None:
+        state = self._pinned_state()
+        model, members, _, _ = state.pool
+        own = members.raw if model.softens else members.lent
+        own[agent, AGENT] += own[other, AGENT]
+        if self._parameters.drift:
+            drift = state.drift
+            drift.past[agent] += drift.past[other]
+            add_last(drift, other, 0, int(drift.held[other]), drift.past[agent])
+        lend(state.pool, agent)
+        state.errors[agent] += state.errors[other]
+        state.residuals[agent] += state.residuals[other]
+        if len(state.votes):  # it votes anew when its turn comes
+            state.votes[agent] = 0.0
+            state.tally[:] = state.votes.sum(axis=0)
+        if state.labels[agent] >= 0:
+            sum_anew(state.pool, state.labels[agent])
+
+    def _measure_all(self) -> None:
+        """Compute how large the estimates of all clusters are."""
+        for turn in range(int(self.state.pool.clusters.n_used[0])):
+            self.state.scale[0] = measure(self._pinned_state().pool, turn)
 
     def _end_edges(self, agent: int) -> None:
         _, members, clusters, _ = self._pinned_state().pool
@@ -376,6 +487,16 @@ class ClusterMixture(ClusteredPolicy):
             clusters.removed[cluster] += 1
             if clusters.sizes[cluster].sum() == 0:
                 dissolve(members, clusters, cluster)
+
+    def holds(self, agent: int, x: ArrayLike, reward: float, learned: int) -> bool:
+        """Whether a sample still counts: an agent found to have changed keeps its latest ones only."""
+        agent = self._check_id(agent)
+        with self.lock:
+            if not self._parameters.drift or self.state.drift.forgot[agent] < learned:
+                return True
+            order = (self.state.drift.newest[agent] - np.arange(self.state.drift.held[agent])) % RECENT
+            kept = self.state.drift.ring[agent, order, : self.dim + 1]
+            return bool((kept == [*np.asarray(x, dtype=np.float64), reward]).all(axis=1).any())
 
     def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
         state, left = self._pinned_state(), int(self.state.local.pulls[agent])
@@ -431,8 +552,7 @@ class ClusterMixture(ClusteredPolicy):
             sum_anew(state.pool, cluster)
         if self._parameters.drift:
             self._restart_latest()
-        for turn in range(int(clusters.n_used[0])):
-            state.scale[0] = measure(state.pool, turn)
+        self._measure_all()
         if len(state.votes):
             state.votes[agent] = 0.0
             state.tally[:] = state.votes.sum(axis=0)
@@ -453,8 +573,9 @@ def select(state: MixtureState, agent: int, arms: Matrix, t: int) -> int:
     within, work = state.common.alpha**2 * math.log(t + 1.0), state.pool.scratch
     count = factor_components(state, agent, within)
     return best_arm_of_mixture(
-        work.L, work.y, work.shares, work.hidden, count, arms, within, state.spread**2, work.lanes
-    )
+        work.L, work.y, work.shares, work.hidden, count, arms, within, state.spread**2, work.lanes,
+        state.common.scored,
+    )  # fmt: skip
 
 
 @step("observe", MixtureState)
@@ -481,8 +602,13 @@ def observe(state: MixtureState, agent: int, x: Vector, reward: float, t: int) -
     if state.learns_noise and local.pulls[agent] > x.shape[0]:
         state.errors[agent] += error * error / growth
         state.residuals[agent] += 1
-        noise[0] += error * error / growth
-        noise[1] += 1.0
+        if state.common.lends[agent]:
+            noise[0] += error * error / growth
+            noise[1] += 1.0
+    if not state.common.lends[agent] and state.drift.held.shape[0] > 0 and is_noise_known(state):
+        # It has no cluster to predict by: how improbable the sample was, by its own samples.
+        improbable = 0.5 * noise[1] / noise[0] * error * error / growth + 0.5 * math.log(growth)
+        state.drift.ring[agent, state.drift.newest[agent], x.shape[0] + 1] = improbable
     position = pool.model.position[0]
     if pool.model.softens:
         add_packed(members.raw[agent, AGENT], x, reward)
@@ -513,11 +639,18 @@ def revise(state: MixtureState, agent: int, t: int) -> None:
     pool, drift, pending, local = state.pool, state.drift, state.common.pending, state.local
     labels, rng, can_change = pool.members.labels, state.common.rng, drift.held.shape[0] > 0
     n, pulls = labels.shape[0], local.pulls[agent]
+    if not state.common.lends[agent]:  # nobody is to notice that it has learned anything
+        if can_change and pulls % EVERY == 0 and is_noise_known(state):
+            recent = find_change(pool, drift, agent, pulls, False)
+            if recent >= 0:
+                drop_past(pool, drift, local, agent, recent)
+                drift.forgot[agent] = t
+        return
     if labels[agent, AGENT] >= 0:
         if state.votes.shape[0] > 0 and pulls % (VOTE_EVERY if pulls <= LATER else LATER_VOTES) == 0:
             vote(state, agent)
         if can_change and pulls % EVERY == 0 and is_noise_known(state):
-            recent = find_change(pool, drift, agent, pulls)
+            recent = find_change(pool, drift, agent, pulls, True)
             if recent >= 0:
                 forget(pool, drift, pending, local, agent, recent)
                 drift.forgot[agent] = t
@@ -541,20 +674,28 @@ def revise(state: MixtureState, agent: int, t: int) -> None:
             tend(pool, drift, pending, local, member)
             if is_ghost and labels[who, GHOST] < 0:
                 continue  # its cluster has moved, and it is no more
-        # All but the member's own cluster, of which `weigh` computes what is left without it.
-        refresh(pool, labels[who, member // n])
-        count = weigh(pool, member, n)
-        # Invert the distribution function; falling off the end by rounding draws the new cluster.
-        drawn, left = 0, uniform(rng)
-        while drawn < count and not left < pool.scratch.chances[drawn]:
-            left -= pool.scratch.chances[drawn]
-            drawn += 1
-        move(pool, pending, member, drawn)
+        redraw(pool, pending, rng, member)
+
+
+@compiled
+def redraw(pool: Pool, pending: Pending, rng: AnyArray, member: int) -> None:
+    """Draw the cluster of a member, who has samples, from its posterior."""
+    labels, n = pool.members.labels, pool.members.labels.shape[0]
+    # All but the member's own cluster, of which `weigh` computes what is left without it.
+    refresh(pool, labels[member % n, member // n])
+    count = weigh(pool, member, 1)
+    # Invert the distribution function; falling off the end by rounding draws the new cluster.
+    drawn, left = 0, uniform(rng)
+    while drawn < count and not left < pool.scratch.chances[drawn]:
+        left -= pool.scratch.chances[drawn]
+        drawn += 1
+    move(pool, pending, member, drawn)
 
 
 @step("expect", MixtureState)
 def expect(state: MixtureState, agent: int, x: Vector, sign: int) -> None:
-    wait_for(state.pool, agent, x, sign)
+    if state.common.lends[agent]:
+        wait_for(state.pool, agent, x, sign)
     expect_alone(state, agent, x, sign)
 
 
@@ -667,7 +808,7 @@ def factor_components(state: MixtureState, agent: int, within: float) -> int:
                 add_row(1.0, clusters.sums[k], work.total)
             factor_packed(work.total, ridge, L, y)
         if pending.total[0] > 0:
-            widen(pool, pending, agent, k, L, y)
+            widen(pool, pending, state.common.lends[agent], agent, k, L, y)
         work.shares[found] = work.chances[n]
         work.hidden[found] = 0.0
         if state.ridge_bonus > 0.0 and n < count:
@@ -690,7 +831,7 @@ def others_of(pool: Pool, own: int, k: int) -> None:
 
 
 @compiled
-def widen(pool: Pool, pending: Pending, agent: int, k: int, L: Matrix, y: Vector) -> None:
+def widen(pool: Pool, pending: Pending, lends: bool, agent: int, k: int, L: Matrix, y: Vector) -> None:
     """Let what a model waits for narrow its width: its factor takes in pending pulls, its estimate stays.
 
     Pulls of those who have no cluster count by the probability of being together with them.
@@ -706,7 +847,7 @@ def widen(pool: Pool, pending: Pending, agent: int, k: int, L: Matrix, y: Vector
     others_of(pool, own, k)
     for m in range(pending.sums.shape[1]):
         lone, theirs, mine = clusters.pending[0, m], 0.0, pending.sums[agent, m]
-        if own < 0:
+        if own < 0 and lends:
             lone -= mine
         if k >= 0:
             theirs = clusters.pending[1 + k, m] - (mine if k == own else 0.0)

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from shoal import validation
 from shoal.fields import AGENTS, CLUSTERS, derived, rows, scratch
-from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, select_from
+from shoal.policies.base import Sharing
+from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, select_from_cluster
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, start_rows
@@ -85,7 +86,9 @@ class Oracle(ClusteredPolicy):
         clusters = -(-len(self._clusters) * n_agents // max(present, 1))
         return {**super()._sizes(n_agents), "clusters": clusters}
 
-    def add_agents(self, n: int = 1, *, labels: Sequence[int] | Integers | None = None) -> Integers:
+    def add_agents(
+        self, n: int = 1, *, sharing: Sharing = "both", labels: Sequence[int] | Integers | None = None
+    ) -> Integers:
         """Add `n` agents with the given true labels and return their ids."""
         if labels is None:
             raise ValueError("labels must be given for the agents added to Oracle")
@@ -95,7 +98,7 @@ class Oracle(ClusteredPolicy):
             self._parameters = replace(before[0], labels=np.concatenate([before[0].labels, checked]))
             self._number(checked)
             try:
-                return super().add_agents(n)
+                return super().add_agents(n, sharing=sharing)
             except BaseException:
                 self._parameters, self._clusters = before
                 raise
@@ -125,7 +128,7 @@ def _check_labels(labels: Any, n_agents: int) -> Integers:
 
 @step("select", OracleState)
 def select(state: OracleState, agent: int, arms: Matrix, t: int) -> int:
-    return select_from(state.pool, state.labels[agent], arms, state.common.alpha, t)
+    return select_from_cluster(state, agent, arms, t)
 
 
 @step("observe", OracleState)

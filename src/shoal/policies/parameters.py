@@ -25,7 +25,7 @@ Kind = TypeVar("Kind", bound="Parameters")
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     """What every policy takes, as keyword arguments."""
 
-    alpha: Annotated[float, Meta(ge=0.0, le=LARGEST, description="Width of the confidence bonus.")]
+    alpha: Annotated[float, Meta(ge=0.0, le=LARGEST, description="Width of the confidence bonus.")] = 0.6
     ridge: Annotated[
         float, Meta(ge=SMALLEST, le=LARGEST, description="Regularisation λ of every design matrix.")
     ] = 1.0

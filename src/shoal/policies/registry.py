@@ -64,7 +64,15 @@ def make_policy(name: str, n_agents: int, dim: int, **parameters: Any) -> Any:
 
 def load_policy(path: str | os.PathLike[str]) -> Policy:
     """Read back whatever policy a file holds."""
-    contents = files.read(Path(path))
+    return _from_contents(path, files.read(Path(path)))
+
+
+def policy_from_bytes(content: bytes, source: str) -> Policy:
+    """The policy in the bytes of a file; `source` is what errors call it."""
+    return _from_contents(source, files.parse(Path(source), content))
+
+
+def _from_contents(path: str | os.PathLike[str], contents: files.Contents) -> Policy:
     try:
         kind = policy_class(contents.policy)
     except ValueError as error:

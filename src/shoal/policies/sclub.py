@@ -13,7 +13,7 @@ from msgspec import Meta
 from shoal.fields import AGENTS, COUNT, DIM, derived, kept, rows, scratch, setting
 from shoal.jit.compiled import compiled, inlined
 from shoal.kernels.graphs import confidence_width, distance
-from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from
+from shoal.policies.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from_cluster
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics
@@ -67,7 +67,7 @@ class SCLUB(ClusteredPolicy):
 
     def _end_edges(self, agent: int) -> None:
         super()._end_edges(agent)
-        if not self.state.checked[agent]:
+        if self.state.common.lends[agent] and not self.state.checked[agent]:
             self.state.waiting[self.state.labels[agent]] -= 1
 
     def _withdraw(self, agent: int) -> None:
@@ -76,6 +76,15 @@ class SCLUB(ClusteredPolicy):
         state.checked[agent] = False
         renew(state, cluster)
         for other in range(self.n_agents):  # it may have been in any of them when the stage began
+            remember(state, other)
+
+    def _lending_changed(self, agent: int) -> None:
+        state, cluster = self._pinned_state(), self.state.labels[agent]
+        change = 1 if state.common.lends[agent] else -1
+        state.sizes[cluster] += change
+        state.waiting[cluster] += change * (not state.checked[agent])
+        renew(state, cluster)
+        for other in range(self.n_agents):  # its samples may be in what is remembered of any of them
             remember(state, other)
 
     def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
@@ -105,7 +114,7 @@ class SCLUB(ClusteredPolicy):
 
 @step("select", SCLUBState)
 def select(state: SCLUBState, agent: int, arms: Matrix, t: int) -> int:
-    return select_from(state.pool, state.labels[agent], arms, state.common.alpha, t)
+    return select_from_cluster(state, agent, arms, t)
 
 
 @step("observe", SCLUBState)
@@ -121,6 +130,9 @@ def observe(state: SCLUBState, agent: int, x: Vector, reward: float, t: int) -> 
 def revise(state: SCLUBState, agent: int, t: int) -> None:
     home = state.labels[agent]
     theta = state.local.theta_hat[agent]
+    if not state.common.lends[agent]:
+        follow(state, agent)
+        return
     allowed = state.gamma * (
         confidence_width(state.local.pulls[agent]) + confidence_width(state.stage_pulls[home])
     )
@@ -131,6 +143,29 @@ def revise(state: SCLUBState, agent: int, t: int) -> None:
     if state.sizes[home] > 1 and distance(theta, state.stage_theta[home]) > allowed:
         now = split(state, agent)
     merge(state, home, now)
+
+
+@inlined
+def follow(state: SCLUBState, agent: int) -> None:
+    """Let an agent who does not lend leave the cluster that it follows, or follow one if it is alone.
+
+    It leaves as a member would, and follows the lowest one that it would merge with if it were a cluster.
+    """
+    home, theta = state.labels[agent], state.local.theta_hat[agent]
+    width = confidence_width(state.local.pulls[agent])
+    if state.pool.pulls[home] > 0 or state.sizes[home] > 0:
+        allowed = state.gamma * (width + confidence_width(state.stage_pulls[home]))
+        if distance(theta, state.stage_theta[home]) > allowed:
+            new = 0
+            while in_use(state, new):
+                new += 1
+            state.labels[agent] = new
+    else:
+        for cluster in range(state.sizes.shape[0]):
+            allowed = 0.5 * state.gamma * (width + state.widths[cluster])
+            if state.sizes[cluster] > 0 and distance(theta, state.pool.theta_hat[cluster]) < allowed:
+                state.labels[agent] = cluster
+                break
 
 
 @inlined
@@ -227,10 +262,10 @@ def remember(state: SCLUBState, cluster: int) -> None:
 
 @inlined
 def in_use(state: SCLUBState, cluster: int) -> bool:
-    """Whether any agent, even one that left, bears this cluster's label."""
+    """Whether any agent, even one that left or only follows, bears this cluster's label."""
     if state.sizes[cluster] > 0:
         return True
     for j in range(state.labels.shape[0]):
-        if state.labels[j] == cluster and not state.common.active[j]:
+        if state.labels[j] == cluster and not (state.common.active[j] and state.common.lends[j]):
             return True
     return False

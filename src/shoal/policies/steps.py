@@ -6,22 +6,31 @@ time inside compiled code. The simulation loop therefore has a stable signature 
 found again on disk by the next process.
 """
 
+import math
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numba.extending import overload
 
-from shoal.fields import AGENTS, COUNT, TRIANGLE, kept, leaves, setting
+from shoal.fields import AGENTS, COUNT, TRIANGLE, kept, leaves, scratch, setting
 from shoal.jit.compiled import OPTIONS, compiled, inlined
 from shoal.jit.pinned import unpin
-from shoal.kernels.linalg import add_square, dot
+from shoal.kernels.linalg import add_square, add_triangle, cholesky, dot
 from shoal.kernels.random import integer_below, uniform
+from shoal.kernels.ucb import best_arm_of_width
+from shoal.statistics import Statistics, best_arm_of_row
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Vector
 from shoal.validation import BAD_SCALE, LARGEST, LARGEST_SCALE
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 REFUSED, ACCEPTED, BADLY_SCALED, NOT_BEGUN = range(4)
+BEGIN, FINISH, CANCEL, PULL = range(4)
+"""Kinds of pulls to replay: its reward is due; came; will never come; and both at once."""
+SCORED = 128
+"""Arms whose scores a choice leaves behind; those of more are computed so many at a time."""
+BAD_ARMS, SILENT = -1, -2
+"""Answers in place of an arm: an entry is not a number of fair size; `select` leaves no scores."""
 _STEPS: dict[tuple[str, type], Callable[..., Any]] = {}
 
 
@@ -44,7 +53,11 @@ class Common(NamedTuple):
     cost: Annotated[Integers, kept(1, **COUNT)]  # communication cost so far
     active: Annotated[Booleans, kept(AGENTS, fill=True)]  # False once an agent was removed
     withdrawn: Annotated[Booleans, kept(AGENTS)]  # True once its samples were taken back
+    lends: Annotated[Booleans, kept(AGENTS, fill=True)]  # whether others may use its samples
+    borrows: Annotated[Booleans, kept(AGENTS, fill=True)]  # whether it uses those of others
+    reserved: Annotated[Integers, kept(1, **COUNT)]  # agents that do not do both
     pending: Pending
+    scored: Annotated[Matrix, scratch(2, SCORED)]  # mean and bonus of the arms that `select` last compared
 
 
 def step(name: str, state_class: type) -> Callable[[Function], Function]:
@@ -69,7 +82,11 @@ def step(name: str, state_class: type) -> Callable[[Function], Function]:
 
 
 def select(state: Any, agent: int, arms: Matrix, t: int) -> int:
-    """Choose an arm for `agent` in round `t` from its pool, without exploration."""
+    """Choose an arm for `agent` in round `t` from its pool, without exploration.
+
+    Changes nothing but scratch: what is learned never depends on how often somebody chose. It takes the first
+    arm with the largest sum of mean and bonus, and leaves both in `common.scored`, for the arms that fit.
+    """
     return int(_STEPS["select", type(unpin(state))](state, agent, arms, t))
 
 
@@ -133,17 +150,88 @@ def choose(state: Any, agent: int, arms: Matrix, t: int) -> int:
     """`select`, except that with probability epsilon a uniformly drawn arm is played."""
     if state.common.epsilon > 0.0 and uniform(state.common.rng) < state.common.epsilon:
         return integer_below(state.common.rng, arms.shape[0])
+    return select_as_set(state, agent, arms, t)
+
+
+@inlined
+def select_as_set(state: Any, agent: int, arms: Matrix, t: int) -> int:
+    """`select`, or `select_alone` for an agent that does not borrow."""
+    if not state.common.borrows[agent]:
+        return select_alone(state.common, state.local, agent, arms, t)
     return select(state, agent, arms, t)
 
 
 @compiled
-def choose_checked(state: Any, agent: int, arms: Matrix) -> int:
-    """`choose` in the round after the last, or −1 if an entry of `arms` is not a number of fair size."""
+def select_alone(common: Common, local: Statistics, agent: int, arms: Matrix, t: int) -> int:
+    """LinUCB on the agent's own samples; what it waits for narrows the width."""
+    width = common.alpha * math.sqrt(math.log(t + 1.0))
+    if common.pending.counts[agent] == 0:
+        return best_arm_of_row(local, agent, arms, width, common.scored)
+    d = arms.shape[1]
+    L = local.scratch[:d]
+    for row in range(d):
+        for column in range(row + 1):
+            L[row, column] = local.A[agent, row, column]
+    add_triangle(common.pending.sums[agent], L)
+    cholesky(L, L)
+    return best_arm_of_width(local.theta_hat[agent], L, arms, width, local.scratch[3 * d], common.scored)
+
+
+@inlined
+def are_fair(arms: Matrix) -> bool:
+    """Whether all entries are numbers of fair size."""
+    fair = True
     for k in range(arms.shape[0]):
         for m in range(arms.shape[1]):
-            if not abs(arms[k, m]) <= LARGEST:
-                return -1
+            fair = fair and abs(arms[k, m]) <= LARGEST
+    return fair
+
+
+@compiled
+def choose_checked(state: Any, agent: int, arms: Matrix) -> int:
+    """`choose` in the round after the last; BAD_ARMS if an entry of `arms` is not a number of fair size."""
+    if not are_fair(arms):
+        return BAD_ARMS
     return choose(state, agent, arms, state.common.clock[0] + 1)
+
+
+@compiled
+def predict_checked(state: Any, agent: int, arms: Matrix) -> tuple[int, float, float]:
+    """`select_as_set` in the round after the last, and of that arm the own and the pooled prediction.
+
+    The latter is that of `select`: for an agent that does not borrow, what it would be if it did.
+    """
+    if not are_fair(arms):
+        return BAD_ARMS, 0.0, 0.0
+    t, scored = state.common.clock[0] + 1, state.common.scored
+    scored[0] = math.nan
+    choice = select_as_set(state, agent, arms, t)
+    place = choice
+    if place >= scored.shape[1] or not state.common.borrows[agent]:
+        scored[0] = math.nan
+        select(state, agent, arms[choice : choice + 1], t)
+        place = 0
+    if math.isnan(scored[0, place]):
+        return SILENT, 0.0, 0.0
+    return choice, dot(state.local.theta_hat[agent], arms[choice]), scored[0, place]
+
+
+@compiled
+def score_checked(state: Any, agent: int, arms: Matrix, out: Matrix) -> int:
+    """Write mean and bonus of every arm, in the round after the last, into the rows of `out`, (2, K)."""
+    if not are_fair(arms):
+        return BAD_ARMS
+    t, scored = state.common.clock[0] + 1, state.common.scored
+    for start in range(0, arms.shape[0], scored.shape[1]):
+        here = min(scored.shape[1], arms.shape[0] - start)
+        scored[0] = math.nan
+        select_as_set(state, agent, arms[start : start + here], t)
+        for k in range(here):
+            if math.isnan(scored[0, k]):
+                return SILENT
+            out[0, start + k] = scored[0, k]
+            out[1, start + k] = scored[1, k]
+    return 0
 
 
 @compiled
@@ -195,3 +283,18 @@ def update_checked(state: Any, agent: int, x: Vector, reward: float, begun: bool
     revise(state, agent, t)
     state.common.clock[0] = t
     return BADLY_SCALED if size > BAD_SCALE * state.common.ridge else ACCEPTED
+
+
+@compiled
+def replay_checked(state: Any, kinds: Integers, agents: Integers, xs: Matrix, rewards: Vector) -> int:
+    """Play many pulls; the position of the first that was refused, before which all were played, or −1."""
+    for i in range(kinds.shape[0]):
+        if kinds[i] == BEGIN:
+            answer = begin_checked(state, agents[i], xs[i])
+        elif kinds[i] == CANCEL:
+            answer = cancel_checked(state, agents[i], xs[i])
+        else:
+            answer = update_checked(state, agents[i], xs[i], rewards[i], kinds[i] == FINISH)
+        if answer in (REFUSED, NOT_BEGUN):
+            return i
+    return -1

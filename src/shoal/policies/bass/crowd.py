@@ -54,7 +54,6 @@ from shoal.policies.bass.common import (
     SUBTRACTABLE,
     are_separated,
     choose_from_pool,
-    choose_while_waiting,
     factor_sums,
     factor_twofold,
     log_cut,
@@ -163,6 +162,7 @@ class Kinds(NamedTuple):
 
     fresh: Annotated[Integers, derived(BLOCKS)]  # without samples
     gone: Annotated[Integers, derived(BLOCKS)]  # whose samples were withdrawn
+    silent: Annotated[Integers, derived(BLOCKS)]  # without samples, or who do not lend them
 
 
 class CrowdState(NamedTuple):
@@ -238,6 +238,7 @@ def problem(state: CrowdState) -> str:
     local, n, d = state.local, len(state.degree), state.local.b.shape[1]
     row, column = np.tril_indices(d)
     lent = np.hstack([local.A[:, row, column] - state.common.ridge * (row == column), local.b])
+    lent *= state.common.lends[:, None]
     starts = np.arange(0, n, WORD)
     sums, largest = (np.add.reduceat(each, starts) for each in (lent, np.abs(lent))) if n else (lent, lent)
     if (np.abs(state.blocks - sums) > 1e-9 * (largest + state.common.ridge)).any():
@@ -278,15 +279,20 @@ def withdraw(state: CrowdState, handle: Any, agent: int) -> None:
     list_cuts(handle.cuts, handle.apart)  # its own are no longer in the log
     forget_points(state)
     describe(handle, 0, len(state.degree))
-    sum_block(state.cards, agent // WORD, state.blocks[agent // WORD])
+    sum_block(state.cards, state.kinds.silent, agent // WORD, state.blocks[agent // WORD])
     sum_total(state.blocks, state.total)
 
 
 def amend(state: CrowdState, handle: Any, agent: int, x: Vector, change: float, removes: bool) -> None:
     """Bring up to date what holds a sample of an agent, whose own statistics have been amended."""
+    relend(state, handle, agent)
+
+
+def relend(state: CrowdState, handle: Any, agent: int) -> None:
+    """Sum what an agent lends anew from its own statistics, nothing if it does not."""
     w = agent // WORD
     describe(handle, agent, agent + 1)
-    sum_block(state.cards, w, state.blocks[w])
+    sum_block(state.cards, state.kinds.silent, w, state.blocks[w])
     sum_total(state.blocks, state.total)
 
 
@@ -328,6 +334,9 @@ def describe(state: Any, first: int, stop: int) -> None:
         write_card(local, agent, state.common.ridge, state.radius[agent], state.cards[agent])
         kinds.fresh[w] &= ~bit
         kinds.gone[w] &= ~bit
+        kinds.silent[w] &= ~bit
+        if local.pulls[agent] == 0 or not state.common.lends[agent]:
+            kinds.silent[w] |= bit
         if state.common.withdrawn[agent]:
             kinds.gone[w] |= bit
         elif local.pulls[agent] == 0:
@@ -368,15 +377,15 @@ def largest_of(card: Vector, packed: int) -> float:
 
 
 @compiled
-def sum_block(cards: Matrix, w: int, block: Vector) -> None:
-    """Sum 64 agents anew, so that no rounding piles up."""
+def sum_block(cards: Matrix, silent: Integers, w: int, block: Vector) -> None:
+    """Sum what 64 agents lend anew, so that no rounding piles up."""
     n = cards.shape[0]
     for m in range(block.shape[0]):
         block[m] = 0.0
     every = np.int64(FULL)
     if n - w * WORD < WORD:
         every = (np.int64(1) << np.int64(n - w * WORD)) - np.int64(1)
-    add_rows(1.0, cards, w * WORD, int(every), block)
+    add_rows(1.0, cards, w * WORD, int(every & ~silent[w]), block)
 
 
 @compiled
@@ -462,16 +471,7 @@ def separate(
 @step("select", CrowdState)
 def select(state: CrowdState, agent: int, arms: Matrix, t: int) -> int:
     factor_pool(state, agent)
-    pending, waiting = state.common.pending, state.scratch.agents[0]
-    if pending.total[0] == 0:
-        return choose_from_pool(state, arms, t)
-    count = 0
-    for j in range(pending.counts.shape[0]):
-        if pending.counts[j] > 0 and not is_cut(state.apart, agent, j):
-            waiting[count] = j
-            count += 1
-    waiting[count] = -1
-    return choose_while_waiting(state, waiting, arms, t)
+    return choose_from_pool(state, agent, arms, t)
 
 
 @inlined
@@ -479,13 +479,16 @@ def factor_pool(state: CrowdState, agent: int) -> None:
     """Leave the factor of the agent's pooled A in `scratch.L`, and b at the end of `scratch.total`."""
     work = state.scratch
     sum_pool(
-        state.total, state.blocks, state.cards, state.sizes, state.apart, state.kinds.fresh,
+        state.total, state.blocks, state.cards, state.sizes, state.apart, state.kinds.silent,
         state.shared.moves[0], state.common.ridge, agent, work.cut, work.total,
     )  # fmt: skip
+    if not state.common.lends[agent]:
+        add_rows(1.0, state.cards, agent, 1, work.total)
     if not factor_sums(state):
         count = 0
         for j in range(state.radius.shape[0]):
-            if state.local.pulls[j] > 0 and not is_cut(state.apart, agent, j):
+            is_used = state.common.lends[j] or j == agent
+            if is_used and state.local.pulls[j] > 0 and not is_cut(state.apart, agent, j):
                 work.agents[0, count] = j
                 count += 1
         work.agents[0, count] = -1
@@ -499,7 +502,7 @@ def sum_pool(
     cards: Matrix,
     sizes: Vector,
     sets: Sets,
-    fresh: Integers,
+    silent: Integers,
     moves: int,
     ridge: float,
     agent: int,
@@ -516,17 +519,18 @@ def sum_pool(
     subtractable = (head[NUMBER] + 1) * 0.5 * EPS * largest <= 1e-8 * ridge
     if subtractable and head[ROW] == 0:
         for k in range(head[LENGTH]):
-            add_rows(-1.0, cards, head[LIST + k], 1, total)
+            if not has_bit(silent, head[LIST + k]):  # their sums are not in the total
+                add_rows(-1.0, cards, head[LIST + k], 1, total)
         return
     is_list = with_cuts(sets, agent, scratch_cut)
     cut = scratch_cut if is_list else sets.bits[head[ROW] - 1, : scratch_cut.shape[0]]
     # No more agents have samples than there were moves: less than half of those are cut.
     if subtractable and 2 * head[NUMBER] < min(moves, cards.shape[0]):
         for w in range(cut.shape[0]):
-            if cut[w] & ~fresh[w] != 0:
-                add_rows(-1.0, cards, w * WORD, cut[w] & ~fresh[w], total)
+            if cut[w] & ~silent[w] != 0:
+                add_rows(-1.0, cards, w * WORD, cut[w] & ~silent[w], total)
     else:
-        sum_kept(cards, blocks, sizes, SUBTRACTABLE * ridge, cut, fresh, total)
+        sum_kept(cards, blocks, sizes, SUBTRACTABLE * ridge, cut, silent, total)
     if is_list:
         clear_cuts(sets, agent, scratch_cut)
 
@@ -537,16 +541,22 @@ def observe(state: CrowdState, agent: int, x: Vector, reward: float, t: int) -> 
     # Everything that others read of this agent is brought up to date here, in O(d²), with no work per pair.
     add_sample(local, agent, x, reward)
     state.radius[agent] = scaled_radius(state, agent)
-    state.common.cost[0] += state.degree[agent]
     write_card(local, agent, state.common.ridge, state.radius[agent], card)
     state.sizes[w] = max(state.sizes[w], largest_of(card, state.total.shape[1]))
-    if local.pulls[agent] % REFRESH_EVERY == 0:
-        sum_block(state.cards, w, state.blocks[w])
-    else:
-        add_packed(state.blocks[w], x, reward)
-    add_to_total(state.total, x, reward)
     # It has a sample now, and is no longer like all the others without one.
     state.kinds.fresh[w] &= ~(np.int64(1) << np.int64(agent % WORD))
+    if state.common.lends[agent]:
+        state.kinds.silent[w] &= ~(np.int64(1) << np.int64(agent % WORD))
+        if local.pulls[agent] % REFRESH_EVERY == 0:
+            sum_block(state.cards, state.kinds.silent, w, state.blocks[w])
+        else:
+            add_packed(state.blocks[w], x, reward)
+        add_to_total(state.total, x, reward)
+        state.common.cost[0] += state.degree[agent]
+        if state.common.reserved[0] > 0:
+            for j in range(state.degree.shape[0]):
+                if state.common.active[j] and not state.common.borrows[j]:
+                    state.common.cost[0] -= not is_cut(state.apart, agent, j)
     shared.recent[shared.moves[0] % SAMPLE] = agent
     shared.moves[0] += 1
     mark_agent(

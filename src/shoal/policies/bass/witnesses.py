@@ -27,9 +27,9 @@ from shoal.kernels.separation import (
 from shoal.kernels.separation import LANES as PAIRS
 from shoal.kernels.ucb import LANES
 from shoal.policies.bass.common import (
+    add_own,
     are_separated,
     choose_from_pool,
-    choose_while_waiting,
     factor_sums,
     factor_twofold,
     log_cut,
@@ -116,7 +116,7 @@ def problem(state: WitnessState) -> str:
     sums, largest = (np.add.reduceat(each, np.arange(0, n, WORD)) for each in (state.lent, abs(state.lent)))
     if (np.abs(state.blocks - sums) > 1e-9 * (largest + state.common.ridge)).any():
         return "blocks are not the sums of lent"
-    return packed_problem(state.lent, state.local, state.common.ridge)
+    return packed_problem(state.lent, state.local, state.common.ridge, state.common.lends)
 
 
 def edges(state: WitnessState) -> Booleans:
@@ -143,10 +143,20 @@ def withdraw(state: WitnessState, handle: Any, agent: int) -> None:
 def amend(state: WitnessState, handle: Any, agent: int, x: Vector, change: float, removes: bool) -> None:
     """Bring up to date what holds a sample of an agent, whose own statistics have been amended."""
     block = agent // WORD
-    amend_packed(state.lent[agent], x, change, removes, state.local.pulls[agent])
+    if state.common.lends[agent]:
+        amend_packed(state.lent[agent], x, change, removes, state.local.pulls[agent])
     state.blocks[block] = state.lent[block * WORD : (block + 1) * WORD].sum(axis=0)
     describe(handle, agent, agent + 1)
     measure(handle, agent)
+
+
+def relend(state: WitnessState, handle: Any, agent: int) -> None:
+    """Sum what an agent lends anew from its own statistics, nothing if it does not."""
+    block = agent // WORD
+    state.lent[agent] = 0.0
+    if state.common.lends[agent]:
+        add_own(state.local, agent, state.common.ridge, state.lent[agent])
+    state.blocks[block] = state.lent[block * WORD : (block + 1) * WORD].sum(axis=0)
 
 
 def separate_pair(state: WitnessState, agent: int, other: int, t: int) -> None:
@@ -157,23 +167,15 @@ def separate_pair(state: WitnessState, agent: int, other: int, t: int) -> None:
 def rejoin(state: WitnessState, agent: int, joined: Booleans) -> None:
     """Let an agent share again with those in `joined`, whose cuts are no longer in the log."""
     join_again(state.apart, agent, joined)
+    others = np.flatnonzero(joined)  # tables may have room for more agents than there are
     for known in (state.witness, state.excess):
-        known[agent, ..., joined] = known[joined, ..., agent] = np.nan
+        known[agent, ..., others] = known[others, ..., agent] = np.nan
 
 
 @step("select", WitnessState)
 def select(state: WitnessState, agent: int, arms: Matrix, t: int) -> int:
     factor_pool(state, agent)
-    pending, waiting = state.common.pending, state.scratch.members
-    if pending.total[0] == 0:
-        return choose_from_pool(state, arms, t)
-    count = 0
-    for j in range(pending.counts.shape[0]):
-        if pending.counts[j] > 0 and not has_bit(state.apart[agent], j):
-            waiting[count] = j
-            count += 1
-    waiting[count] = -1
-    return choose_while_waiting(state, waiting, arms, t)
+    return choose_from_pool(state, agent, arms, t)
 
 
 @step("observe", WitnessState)
@@ -181,10 +183,15 @@ def observe(state: WitnessState, agent: int, x: Vector, reward: float, t: int) -
     local, work = state.local, state.scratch
     residual = reward - dot(x, local.theta_hat[agent])
     growth = add_sample(local, agent, x, reward)
-    add_packed(state.lent[agent], x, reward)
-    add_packed(state.blocks[agent // WORD], x, reward)
+    if state.common.lends[agent]:
+        add_packed(state.lent[agent], x, reward)
+        add_packed(state.blocks[agent // WORD], x, reward)
+        state.common.cost[0] += state.degree[agent]
+        if state.common.reserved[0] > 0:
+            for j in range(state.degree.shape[0]):
+                if state.common.active[j] and not state.common.borrows[j]:
+                    state.common.cost[0] -= not has_bit(state.apart[agent], j)
     state.radius[agent] = scaled_radius(state, agent)
-    state.common.cost[0] += state.degree[agent]
     # A sample moves the agent's ellipsoid, not its witnesses, nor any other agent's distances. So O(N d)
     # brings this row up to date, where testing all pairs anew would take O(N d³).
     points, excess = state.witness[agent], state.excess[agent, : state.radius.shape[0]]
@@ -303,10 +310,13 @@ def factor_pool(state: WitnessState, agent: int) -> None:
     work = state.scratch
     apart = state.apart[agent, : state.blocks.shape[0]]
     sum_packed(state.lent, state.blocks, apart, work.chosen, work.total)
+    if not state.common.lends[agent]:
+        add_own(state.local, agent, state.common.ridge, work.total)
     if not factor_sums(state):
         count = 0
         for j in range(state.radius.shape[0]):
-            if not has_bit(state.apart[agent], j) and state.local.pulls[j] > 0:
+            is_used = state.common.lends[j] or j == agent
+            if is_used and state.local.pulls[j] > 0 and not has_bit(state.apart[agent], j):
                 work.members[count] = j
                 count += 1
         work.members[count] = -1

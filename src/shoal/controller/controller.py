@@ -1,0 +1,296 @@
+"""A controller: the populations of one store, and the thread that commits for them."""
+
+import os
+import re
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from shoal import validation
+from shoal.controller.arms import checked_name
+from shoal.controller.committer import Committer
+from shoal.controller.errors import NotOwnerError, UnavailableError, UnknownError
+from shoal.controller.fold import current_stamp
+from shoal.controller.population import Population
+from shoal.controller.records import Settings
+from shoal.controller.stores.base import Store
+from shoal.controller.stores.memory import MemoryStore
+from shoal.controller.stores.sqlite import SQLiteStore
+from shoal.policies.base import Policy
+from shoal.policies.registry import find_policy
+
+LEASE = 3.0
+"""Seconds after which a population whose owner is silent may be taken over."""
+
+
+def open(
+    url: str | os.PathLike[str],
+    *,
+    sync: str = "full",
+    read_only: bool = False,
+    lease: float = LEASE,
+    forgotten: str | os.PathLike[str] | None = None,
+) -> "Controller":
+    """Open the populations in a store.
+
+    Parameters
+    ----------
+    url : str or path
+        Of an SQLite file, which is made if need be; `postgresql://…` for a server (extra `postgres`);
+        `:memory:` to keep nothing.
+    sync : {"full", "normal"}
+        What an acknowledged change survives: "full" a power failure, "normal" only a crash of the process.
+    read_only : bool
+        Look on while another process writes.
+    lease : float
+        Seconds after which another process may take over from one that is silent (PostgreSQL).
+    forgotten : path, optional
+        File that remembers, as hashes, who was forgotten, so that restoring a backup forgets them again.
+        Beside an SQLite file unless given; none for PostgreSQL unless given.
+
+    Examples
+    --------
+    >>> controller = open(":memory:")
+    >>> shop = controller.population("shop", policy="bass", dim=2, seed=1)
+    >>> decision = shop.decide("ada", arms={"tea": [1.0, 0.0], "coffee": [0.0, 1.0]}, id="first")
+    >>> shop.reward("first", 1.0)
+    >>> shop.agents
+    ['ada']
+    """
+    validation.one_of("sync", sync, ("full", "normal"))
+    validation.number("lease", lease, low=0.1, high=3600.0)
+    text = os.fspath(url)
+    store: Store
+    if text == ":memory:":
+        store = MemoryStore()
+    elif "://" in text:
+        from shoal.controller.stores.postgres import PostgresStore
+
+        store = PostgresStore(text, sync=sync, read_only=read_only)
+    else:
+        store = SQLiteStore(text, sync=sync, read_only=read_only)
+        if forgotten is None:
+            forgotten = f"{text}.forgotten"
+    return Controller(store, read_only=read_only, lease=lease, forgotten=forgotten)
+
+
+class Controller:
+    """The populations of one store. Use it as a context manager, or call `close`."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        read_only: bool = False,
+        lease: float = LEASE,
+        forgotten: str | os.PathLike[str] | None = None,
+        owner: str | None = None,
+    ) -> None:
+        self.store = store
+        self._lease = lease
+        self._owner = owner or f"process {os.getpid()} on {socket.gethostname()}"
+        self._populations: dict[str, Population] = {}
+        self._lock = threading.RLock()
+        self._forgotten = None if forgotten is None else Path(forgotten)
+        self.committer = None if read_only else Committer(store, lease, self._beat)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def populations(self) -> list[str]:
+        """Names of the populations."""
+        return list(self.store.populations())
+
+    def population(
+        self,
+        name: str,
+        policy: str | None = None,
+        dim: int | None = None,
+        *,
+        explore: float | None = None,
+        reward_range: tuple[float, float] | None = None,
+        reward_window: float | None = None,
+        default_reward: float | None = None,
+        lend_after: int | None = None,
+        **parameters: Any,
+    ) -> Population:
+        """A population, made at first use. What is given later must agree with what is recorded.
+
+        Parameters
+        ----------
+        name : str
+        policy : str
+            Name of a policy, or `module:Class`.
+        dim : int
+            Dimension of the arms.
+        explore : float, default 0.02
+            Share of decisions that are drawn uniformly, so that other policies can be evaluated from the
+            journal. With 0, they cannot.
+        reward_range : pair of floats, optional
+            Rewards outside of it are refused.
+        reward_window : float, optional
+            Seconds after which a reward counts as missing.
+        default_reward : float, optional
+            What a missing reward is taken to be. Without one, nothing is learned of the decision.
+        lend_after : int, default 0
+            Rewards that a new agent must have before others use its samples.
+        **parameters
+            Of the policy.
+        """
+        checked_name("name", name)
+        with self._lock:
+            given = _given(
+                policy=policy,
+                dim=dim,
+                explore=explore,
+                reward_low=None if reward_range is None else reward_range[0],
+                reward_high=None if reward_range is None else reward_range[1],
+                reward_window=reward_window,
+                default_reward=default_reward,
+                lend_after=lend_after,
+                **parameters,
+            )
+            known = self._populations.get(name)
+            if known is not None and not isinstance(known._lost, NotOwnerError):
+                known._begin(None, given)
+                return known
+            is_new = name not in self.store.populations()
+            if is_new and (policy is None or dim is None):
+                raise UnknownError(
+                    f"{self.store.url} has no population {name!r}; give policy and dim to make it"
+                )
+            settings = make_settings(given) if is_new or (policy and dim) else None
+            if self.committer is None:
+                if is_new:
+                    raise UnknownError(f"{self.store.url} has no population {name!r}")
+                population = Population(self, name, self.store.populations()[name], lease=None)
+            else:
+                number = self.store.create(name)
+                lease = self._take(number)
+                population = Population(self, name, number, lease=lease)
+            population._begin(settings, given)
+            self._forget_again(population)
+            self._populations[name] = population
+            return population
+
+    def _take(self, number: int) -> Any:
+        """Own a population; wait, for one lease, for a previous owner that may have died."""
+        deadline = time.monotonic() + 1.5 * self._lease
+        while True:
+            try:
+                return self.store.take(number, self._owner, self._lease)
+            except NotOwnerError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(min(0.1, self._lease / 10))
+
+    def _beat(self) -> None:
+        """Now and then: keep leases, and note which rewards are missing."""
+        with self._lock:
+            populations = list(self._populations.values())
+        own = {one.lease.population: one for one in populations if not isinstance(one._lost, NotOwnerError)}
+        try:
+            for lost in self.store.renew([one.lease for one in own.values()], self._lease):
+                one = own[lost.population]
+                one.lose(NotOwnerError(f"population {one.name!r} was taken over by another process"))
+        except UnavailableError:
+            pass  # the next append, or the next beat, will tell
+        for one in own.values():
+            one.miss_rewards()
+
+    # People who were forgotten, remembered beside the store
+
+    def remember_forgotten(self, population: int, hashes: list[bytes]) -> None:
+        """Write hashes to the file beside the store."""
+        if self._forgotten is None:
+            return
+        with self._forgotten.open("ab") as file:
+            file.write(b"".join(b"%d %s\n" % (population, one.hex().encode()) for one in hashes))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _remembered(self, population: int) -> set[bytes]:
+        """The hashes in the file beside the store; a line that a crash cut short is passed over."""
+        if self._forgotten is None or not self._forgotten.exists():
+            return set()
+        whole = re.findall(rb"^(\d+) ([0-9a-f]{32})$", self._forgotten.read_bytes(), re.MULTILINE)
+        return {bytes.fromhex(one.decode()) for number, one in whole if int(number) == population}
+
+    def _forget_again(self, population: Population) -> None:
+        """Forget whoever a restored backup brought back."""
+        if self._forgotten is None or self.committer is None:
+            return
+        number = population.lease.population
+        remembered, known = self._remembered(number), set(self.store.gone(number))
+        if missing := sorted(known - remembered):  # a crash came between the store and the file
+            self.remember_forgotten(number, missing)
+        if remembered - known:
+            population.forget_again(remembered)
+
+    def verify(self) -> dict[str, list[str]]:
+        """Check each population's journal and state; what is wrong with each, nothing for most."""
+        from shoal.controller.verification import verify
+
+        return {name: verify(self.population(name)) for name in self.populations()}
+
+    def close(self) -> None:
+        """Commit what is on its way and release everything."""
+        with self._lock:
+            populations = list(self._populations.values())
+        for one in populations:
+            one.close()
+        if self.committer is not None:
+            self.committer.close()
+        self.store.close()
+
+
+def make_settings(given: Mapping[str, Any]) -> Settings:
+    """Settings from what was given, checked, or an error that names what is wrong."""
+    own = dict(given)
+    kind = find_policy(own.pop("policy"))
+    if not issubclass(kind, Policy):
+        raise ValueError(f"policy must be one that can be saved in a file, got {given['policy']!r}")
+    dim = validation.positive_int("dim", own.pop("dim"))
+    explore = validation.number("explore", own.pop("explore", 0.02), low=0.0, high=1.0)
+    low, high = own.pop("reward_low", None), own.pop("reward_high", None)
+    if low is not None and not validation.number("reward_range", low) < validation.number(
+        "reward_range", high
+    ):
+        raise ValueError(f"reward_range must be a pair of increasing numbers, got {(low, high)}")
+    window = own.pop("reward_window", None)
+    if window is not None:
+        window = validation.number("reward_window", window, low=0.0, high=1e9, open_low=True)
+    default = own.pop("default_reward", None)
+    if default is not None:
+        inside = {} if low is None else {"low": low, "high": high}
+        default = validation.number("default_reward", default, **inside)
+        if window is None:
+            raise ValueError("default_reward needs a reward_window: when is a reward missing?")
+    lend_after = validation.natural("lend_after", own.pop("lend_after", 0))
+    own["seed"] = validation.seed_or_none("seed", own.get("seed"))
+    if own["seed"] is None:
+        own["seed"] = secrets.randbits(32)
+    parameters = dict(kind(0, dim, **own).parameters)
+    if parameters.get("epsilon"):
+        raise ValueError(
+            f"epsilon must be 0, got {parameters['epsilon']!r}: a population explores by `explore`, "
+            "which records its probabilities"
+        )
+    return Settings(
+        given["policy"], dim, parameters, explore, low, high, window, default, lend_after,
+        secrets.token_bytes(32), current_stamp(),
+    )  # fmt: skip
+
+
+def _given(**settings: Any) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if value is not None}

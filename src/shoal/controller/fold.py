@@ -1,0 +1,397 @@
+"""The state of a population, as the fold of its journal: the one place where a record changes anything.
+
+The owner applies each record when it makes it, recovery applies them again in the same order, and both reach
+the same state, bit for bit. When many are applied, what only the policy learns from is collected and handed
+to compiled code together.
+"""
+
+import platform
+from array import array
+from bisect import bisect_left
+from typing import Any
+
+import llvmlite.binding
+import msgspec
+import numba
+import numpy as np
+
+import shoal
+from shoal.controller.errors import JournalError
+from shoal.controller.records import (
+    AnyRecord,
+    Cancelled,
+    Catalogue,
+    Corrected,
+    Decided,
+    Forgotten,
+    Joined,
+    Merged,
+    Missed,
+    Observed,
+    Opened,
+    Renamed,
+    Rewarded,
+    Row,
+    Settings,
+    Shares,
+    Tombstone,
+    decode,
+    vector,
+)
+from shoal.policies.base import Policy, Sharing
+from shoal.policies.cuts import CuttingPolicy
+from shoal.policies.registry import find_policy
+from shoal.policies.steps import BEGIN, CANCEL, FINISH, PULL
+from shoal.types import Vector
+
+CUTS_AT_ONCE = 4_000_000
+"""Pairs that a batch of samples may cut at most: the log of cuts needs room for them."""
+
+
+def current_stamp() -> str:
+    """Versions and machine that the last digits of all numbers depend on."""
+    versions = f"shoal {shoal.__version__}, numba {numba.__version__}, numpy {np.__version__}"
+    return f"{versions}, {platform.machine()} {llvmlite.binding.get_host_cpu_name()}"
+
+
+class Standing:
+    """What is recorded of one decision."""
+
+    __slots__ = ("at", "cancelled", "decided", "learned", "missed", "rewards", "seq")
+
+    def __init__(self, seq: int, at: int, decided: Decided) -> None:
+        self.seq, self.at, self.decided = seq, at, decided
+        self.rewards: dict[int, float] = {}
+        """The reward in force of each place of the ranking that has one."""
+        self.learned: dict[int, int] = {}
+        """The policy's round in which it was learned."""
+        self.missed: set[int] = set()
+        """Places whose reward did not come in time; those with a default also have a reward."""
+        self.cancelled = False
+
+    def is_open(self, place: int) -> bool:
+        """Whether a reward is still due for this place."""
+        return not (self.cancelled or place in self.rewards or place in self.missed)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether any reward is still due."""
+        return any(map(self.is_open, range(len(self.decided.shown))))
+
+    def x(self, place: int) -> Vector:
+        """Features of the arm at a place."""
+        size = len(self.decided.x) // len(self.decided.shown)
+        return vector(self.decided.x[place * size : (place + 1) * size])
+
+    def note(self, record: AnyRecord) -> None:
+        """Take in a record about this decision."""
+        match record:
+            case Rewarded():
+                self.rewards[record.place] = record.reward
+                self.learned[record.place] = record.round
+                self.missed.discard(record.place)  # what counts now was reported
+            case Missed():
+                self.missed.add(record.place)
+                if record.reward is not None:
+                    self.rewards[record.place] = record.reward
+                    self.learned[record.place] = record.round
+            case Corrected():
+                self.rewards[record.place] = record.new
+                self.missed.discard(record.place)
+            case Cancelled():
+                self.cancelled = True
+
+
+def standing_of(rows: list[Row]) -> Standing:
+    """What the rows of one decision say, in order."""
+    decided = decode(rows[0].body)
+    if not isinstance(decided, Decided):
+        raise JournalError(f"record {rows[0].seq} is about a decision that is not recorded")
+    standing = Standing(rows[0].seq, rows[0].at, decided)
+    for row in rows[1:]:
+        standing.note(decode(row.body))
+    return standing
+
+
+class Fold:
+    """A population's state after the records up to `seq`."""
+
+    policy: Policy
+    settings: Settings
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.at = 0
+        self.stamp = ""
+        self.names: dict[str, int] = {}
+        """Agents by name; those that were merged have several."""
+        self.called: list[str | None] = []
+        """The name of each agent, None once forgotten or merged into another."""
+        self.merged: dict[int, int] = {}
+        """Agents that turned out to be another one, with that one."""
+        self.sharing: list[Sharing] = []
+        self.taught: list[int] = []
+        """Rewards that each agent has had."""
+        self.pending: dict[str, Standing] = {}
+        """Decisions that await rewards, the oldest first."""
+        self.catalogue: bytes | None = None
+        self.forgotten_at = 0
+        """Sequence number of the last record that forgot somebody."""
+        self.cut_log = array("q")
+        """For each record that separated agents: the policy's round, its sequence number and its time."""
+        self.differences: list[str] = []
+        """Where recorded cuts differ from those computed again; under one stamp there are none."""
+        self._batch: _Batch | None = None
+
+    # Applying records
+
+    def apply_all(self, rows: Any) -> None:
+        """Apply rows in order, many at a time."""
+        for row in rows:
+            if row.seq != self.seq + 1:
+                raise JournalError(f"the journal goes on with record {row.seq} after {self.seq}")
+            if self._batch is None and self.seq:
+                self._batch = _Batch(self)
+            self.apply(row.seq, row.at, decode(row.body))
+        self._flush()
+        self._batch = None
+
+    def apply(self, seq: int, at: int, record: AnyRecord) -> tuple[int, ...]:
+        """Apply one record; if it is refused with a ValueError, nothing has changed.
+
+        Returns
+        -------
+        The agents that this one was separated from by it.
+        """
+        cuts: tuple[int, ...] = ()
+        match record:
+            case Decided():
+                standing = Standing(seq, at, record)
+                for place in range(len(record.shown)):
+                    self._pull(BEGIN, record.agent, standing.x(place))
+                self.pending[record.id] = standing
+            case Rewarded() if record.agent >= 0:
+                cuts = self._pull(PULL, record.agent, vector(record.x), record.reward, record.cuts)
+                self._count(record.agent)
+                if record.id in self.pending:  # a ranking of which other rewards are due
+                    self.pending[record.id].note(record)
+            case Rewarded() | Missed():
+                cuts = self._settle(self._pending(record.id, seq), record)
+            case Observed():
+                cuts = self._pull(PULL, record.agent, vector(record.x), record.reward, record.cuts)
+                self._count(record.agent)
+            case Cancelled():
+                standing = self._pending(record.id, seq)
+                for place in range(len(standing.decided.shown)):
+                    self._pull(CANCEL, standing.decided.agent, standing.x(place))
+                standing.note(record)
+                del self.pending[record.id]
+            case _:
+                self._flush()
+                self._change(record)
+        if cuts:
+            self.cut_log.extend((record.round, seq, at))  # type: ignore[union-attr]
+        self.seq, self.at = seq, max(at, self.at)
+        return cuts
+
+    def when_cut(self, round_: int) -> tuple[int, int] | None:
+        """Sequence number and time of the first record that cut edges in a round of the policy."""
+        first = bisect_left(self.cut_log[::3], round_)
+        if 3 * first == len(self.cut_log) or self.cut_log[3 * first] != round_:
+            return None
+        return self.cut_log[3 * first + 1], self.cut_log[3 * first + 2]
+
+    def _pending(self, decision: str, seq: int) -> Standing:
+        if decision not in self.pending:
+            raise JournalError(f"record {seq} is about a decision that awaits no reward")
+        return self.pending[decision]
+
+    def _settle(self, standing: Standing, record: Rewarded | Missed) -> tuple[int, ...]:
+        """A reward, or the end of the wait for one."""
+        agent, x, cuts = standing.decided.agent, standing.x(record.place), record.cuts
+        if record.reward is None:
+            self._pull(CANCEL, agent, x)
+        else:
+            cuts = self._pull(FINISH, agent, x, record.reward, cuts)
+            self._count(agent)
+        standing.note(record)
+        if not standing.is_pending:
+            del self.pending[standing.decided.id]
+        return cuts
+
+    def _count(self, agent: int) -> None:
+        self.taught[agent] += 1
+        if self.taught[agent] == self.settings.lend_after and self.sharing[agent] == "both":
+            self._flush()
+            self.policy.set_sharing(agent, "both")
+
+    def _change(self, record: AnyRecord) -> None:
+        """Whatever changes more than one agent's sums."""
+        match record:
+            case Settings():
+                self._set(record)
+            case Joined():
+                self._join(record)
+            case Corrected():
+                self._correct(record)
+            case Shares():
+                self.sharing[record.agent] = record.sharing
+                self.policy.set_sharing(record.agent, self._mode(record.agent))
+            case Renamed():
+                old = self.called[record.agent]
+                if old is not None:
+                    del self.names[old]
+                self.names[record.name], self.called[record.agent] = record.agent, record.name
+            case Merged():
+                self._merge(record)
+            case Forgotten():
+                self._forget(record)
+            case Tombstone():
+                if record.agent >= 0:  # its index stays taken
+                    self._add_agent(None, "both")
+                    self.policy.remove_agent(record.agent, withdraw=True)
+            case Catalogue():
+                self.catalogue = record.arms
+            case Opened():
+                self.stamp = record.stamp
+
+    def _set(self, record: Settings) -> None:
+        kind = find_policy(record.policy)
+        if not issubclass(kind, Policy):
+            raise ValueError(f"policy must be one that can be saved in a file, got {record.policy!r}")
+        policy = kind(0, record.dim, **record.parameters)
+        policy.warns = False  # the population warns, before anything is changed
+        self.policy, self.settings, self.stamp = policy, record, record.stamp
+
+    def _join(self, record: Joined) -> None:
+        if record.agent != len(self.called) or record.name in self.names:
+            raise JournalError(f"an agent {record.agent} joins, where {len(self.called)} would be next")
+        self._add_agent(record.name, record.sharing)
+        self.names[record.name] = record.agent
+
+    def _add_agent(self, name: str | None, sharing: Sharing) -> None:
+        self.called.append(name)
+        self.sharing.append(sharing)
+        self.taught.append(0)
+        agent = len(self.called) - 1
+        self.policy.add_agents(1)
+        if (mode := self._mode(agent)) != "both":
+            self.policy.set_sharing(agent, mode)
+
+    def _mode(self, agent: int) -> Sharing:
+        """How an agent shares now: newcomers may have to prove themselves first."""
+        waits = self.taught[agent] < self.settings.lend_after
+        return "borrow" if self.sharing[agent] == "both" and waits else self.sharing[agent]
+
+    def _merge(self, record: Merged) -> None:
+        agent, other = record.agent, record.other
+        self.policy.merge(agent, other)
+        for name, index in self.names.items():
+            if index == other:
+                self.names[name] = agent
+        self.called[other], self.merged[other] = None, agent
+        self.taught[agent] += self.taught[other]
+        self.policy.set_sharing(agent, self._mode(agent))
+        for standing in self.pending.values():
+            if standing.decided.agent == other:
+                standing.decided = msgspec.structs.replace(standing.decided, agent=agent)
+
+    def _forget(self, record: Forgotten) -> None:
+        for agent in record.agents:
+            self.called[agent] = None
+            if not self.policy.state.common.withdrawn[agent]:
+                self.policy.remove_agent(agent, withdraw=True)
+        gone = set(record.agents)
+        self.names = {name: agent for name, agent in self.names.items() if agent not in gone}
+        self.pending = {key: one for key, one in self.pending.items() if one.decided.agent not in gone}
+        self.forgotten_at = self.seq + 1
+
+    def _correct(self, record: Corrected) -> None:
+        """Exact, as samples enter as sums; nothing if the policy has dropped the sample since."""
+        x = vector(record.x)
+        if self.policy.holds(record.agent, x, record.old, record.round):
+            self.policy.correct(record.agent, x, record.old, record.new)
+        if record.id in self.pending:
+            self.pending[record.id].note(record)
+
+    # Learning, one by one or together
+
+    def _pull(
+        self, kind: int, agent: int, x: Vector, reward: float = 0.0, cuts: tuple[int, ...] = ()
+    ) -> tuple[int, ...]:
+        if self._batch is not None:
+            self._batch.add(kind, agent, x, reward, cuts)
+            return cuts
+        before = self.count_cuts()
+        if kind == BEGIN:
+            self.policy.begin(agent, x)
+        elif kind == CANCEL:
+            self.policy.cancel(agent, x)
+        else:
+            self.policy.update(agent, x, reward, begun=kind == FINISH)
+        return self.cuts_since(before, agent)
+
+    def count_cuts(self) -> int:
+        """How many pairs the policy has separated, if it is one that does so for good."""
+        policy: Any = self.policy
+        return int(policy.state.cuts.used[0]) if isinstance(policy, CuttingPolicy) else 0
+
+    def cuts_since(self, before: int, agent: int) -> tuple[int, ...]:
+        """Agents that `agent` was separated from since there were `before` cuts."""
+        policy: Any = self.policy
+        if (now := self.count_cuts()) == before:
+            return ()
+        pairs = policy.state.cuts.pairs[before:now]
+        return tuple((pairs.sum(axis=1, dtype=np.int64) - agent).tolist())
+
+    def _flush(self) -> None:
+        if self._batch is not None:
+            self._batch.play()
+
+
+class _Batch:
+    """Pulls that the policy has yet to play."""
+
+    def __init__(self, fold: Fold) -> None:
+        self.fold = fold
+        self.clear()
+
+    def clear(self) -> None:
+        self.kinds: list[int] = []
+        self.agents: list[int] = []
+        self.xs: list[Vector] = []
+        self.rewards: list[float] = []
+        self.cuts: list[tuple[int, int]] = []
+
+    def add(self, kind: int, agent: int, x: Vector, reward: float, cuts: tuple[int, ...]) -> None:
+        self.kinds.append(kind)
+        self.agents.append(agent)
+        self.xs.append(x)
+        self.rewards.append(reward)
+        self.cuts.extend((agent, other) for other in cuts)
+        if len(self.kinds) >= max(1, min(4096, CUTS_AT_ONCE // max(1, len(self.fold.called)))):
+            self.play()
+
+    def play(self) -> None:
+        if not self.kinds:
+            return
+        fold = self.fold
+        before = fold.count_cuts()
+        fold.policy.replay(self.kinds, self.agents, np.array(self.xs), self.rewards)
+        if isinstance(fold.policy, CuttingPolicy):
+            found = fold.policy.state.cuts.pairs[before : fold.count_cuts()]
+            gone = fold.policy.state.common.withdrawn  # their part in others' cuts went with them
+            recorded = [(min(pair), max(pair)) for pair in self.cuts if not gone[list(pair)].any()]
+            if recorded != (computed := [tuple(pair) for pair in found.tolist()]):
+                fold.differences.append(
+                    f"up to record {fold.seq}, {len(recorded)} cuts are recorded and {len(found)} computed"
+                )
+                self._follow(fold.policy, set(recorded), set(computed))
+        self.clear()
+
+    def _follow(self, policy: CuttingPolicy, recorded: set[Any], computed: set[Any]) -> None:
+        """Cut what was cut when the journal was written, and nothing else: that is what agents lived with."""
+        for agent in sorted({agent for pair in recorded ^ computed for agent in pair}):
+            apart = {tuple(pair) for pair in policy.cuts[:, :2].tolist() if agent in pair}
+            apart = (apart - (computed - recorded)) | {pair for pair in recorded - computed if agent in pair}
+            policy.part_from(agent, sorted({other for pair in apart for other in pair} - {agent}))

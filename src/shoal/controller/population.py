@@ -1,0 +1,943 @@
+"""A population: named agents that may share, under one policy. What products call.
+
+Each command runs alone, in memory; its records are appended to the journal, and it returns when they are
+committed. Whatever it returned, then, survives; whatever raised has changed nothing.
+"""
+
+import contextlib
+import hashlib
+import secrets
+import threading
+import time
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike
+
+from shoal import validation
+from shoal.controller import snapshots
+from shoal.controller.arms import ArmSet, checked_name
+from shoal.controller.committer import Committer, Ticket
+from shoal.controller.errors import (
+    ConflictError,
+    ControllerError,
+    GoneError,
+    NotOwnerError,
+    UnavailableError,
+    UnknownError,
+)
+from shoal.controller.explaining import (
+    Explanation,
+    Graph,
+    PairExplanation,
+    explain_agent,
+    explain_pair,
+    graph_of,
+)
+from shoal.controller.fold import Fold, Standing, current_stamp, standing_of
+from shoal.controller.forgetting import keyed_hash, merged_into, names_with, traces
+from shoal.controller.offers import Offers
+from shoal.controller.records import (
+    AnyRecord,
+    Cancelled,
+    Catalogue,
+    Corrected,
+    Decided,
+    Forgotten,
+    Joined,
+    Merged,
+    Missed,
+    Observed,
+    Opened,
+    Renamed,
+    Rewarded,
+    Row,
+    Settings,
+    Shares,
+    decode,
+    encode,
+)
+from shoal.controller.stores.base import Batch, Lease, Snapshot, Store
+from shoal.policies.base import Sharing
+
+if TYPE_CHECKING:
+    from shoal.controller.controller import Controller
+
+Result = TypeVar("Result")
+SHARING = ("both", "borrow", "none")
+PATIENCE = 10.0
+"""Seconds that a command waits for a place in the queue."""
+CLOSED_KEPT = 20_000
+"""Decisions remembered after their rewards have come: more than rows are ever in flight."""
+MOST_AT_ONCE = 1_000
+"""Requests that are taken together."""
+MISSES_AT_ONCE = 256
+"""Missing rewards that are written down together."""
+LONGEST_ID = 128
+MICRO = 1_000_000
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What was decided for an agent."""
+
+    id: str
+    agent: str
+    arm: str | int
+    """The chosen arm, by its name, or by its position if arms have no names."""
+    ranking: tuple[str | int, ...]
+    """All chosen arms, the best first; more than one if `top` was asked for."""
+    probability: float | None
+    """The exact probability with which this arm was chosen; None for rankings."""
+    greedy: str | int
+    """The arm that the policy prefers."""
+    own: float
+    """Reward of the chosen arm that the agent's own samples predict."""
+    pooled: float
+    """Reward of the chosen arm that the policy predicts."""
+    sequence: int
+    """Its number in the journal."""
+    scores: "dict[str | int, Score] | None" = None
+
+
+class Score(msgspec.Struct, frozen=True):
+    """How the policy sees an arm: it prefers the largest index, mean plus width."""
+
+    mean: float
+    width: float
+    index: float
+
+
+class _Turn:
+    """A command under way: applies records, and collects their rows."""
+
+    def __init__(self, population: "Population", fold: Fold) -> None:
+        self.fold = fold
+        self.rows: list[Row] = []
+        self.arms: list[tuple[bytes, bytes]] = []
+        self._now = population._now
+
+    def write(self, record: AnyRecord, agent: int | None = None, decision: str | None = None) -> int:
+        """Apply a record and append it; its sequence number."""
+        fold = self.fold
+        seq, at = fold.seq + 1, max(fold.at, self._now())
+        cuts = fold.apply(seq, at, record)
+        if cuts:
+            record = msgspec.structs.replace(record, cuts=cuts)
+        self.rows.append(Row(seq, at, agent, decision, encode(record)))
+        return seq
+
+
+class Population:
+    """Named agents that may share. Made by `Controller.population`; any number of threads may use it."""
+
+    def __init__(self, controller: "Controller", name: str, number: int, *, lease: Lease | None) -> None:
+        self.name = name
+        self._controller = controller
+        self._number = number
+        self._store: Store = controller.store
+        self._committer: Committer | None = controller.committer
+        self.lease = lease or Lease(number, 0, 0)
+        """The right to append, with what is committed so far."""
+        self._reads_only = lease is None
+        self._lock = threading.RLock()
+        self._fold: Fold | None = None
+        self._life = object()
+        self._lost: ControllerError | None = None
+        self._ticket = Ticket(done=True)
+        self._closed: OrderedDict[str, Standing] = OrderedDict()
+        """Decisions whose rewards have come, or will not."""
+        self._observations: OrderedDict[str, Observed] = OrderedDict()
+        """The latest observations with an id."""
+        self._offers = Offers(self._store, number, name)
+        self._clock_ahead = self._store.now() - time.time_ns() // 1000
+        self._rebuilding: threading.Thread | None = None
+        self._snapshot_seq = 0
+
+    def __repr__(self) -> str:
+        return f"<population {self.name!r} in {self._store.url}>"
+
+    # Who shares with whom
+
+    def explain(self, agent: str, other: str | None = None) -> Explanation | PairExplanation:
+        """Say whose samples an agent uses and with whom it stopped sharing, or the same of a pair."""
+
+        def question(fold: Fold) -> Explanation | PairExplanation:
+            index = self._agent(fold, agent)
+            if other is None:
+                return explain_agent(fold, index)
+            return explain_pair(fold, index, self._agent(fold, other))
+
+        return self._read(question)
+
+    def graph(self, at: int | None = None) -> Graph:
+        """Who shares with whom, now or after the record `at`; those forgotten since are not in it."""
+        if at is None:
+            return self._read(graph_of)
+        at = validation.natural("at", at)
+        last = self._store.last_seq(self._number)
+        if not 1 <= at <= last:
+            raise UnknownError(f"population {self.name!r} has records 1, …, {last}, got at = {at}")
+        return graph_of(snapshots.load(self._store, self._number, at))
+
+    # Running commands
+
+    def _run(self, n_rows: int, command: Callable[[_Turn], Result]) -> Result:
+        """Run a command that appends up to so many rows, and wait until they are committed."""
+        if self._committer is None or self._reads_only:
+            raise NotOwnerError(f"population {self.name!r} is open for reading only")
+        self._committer.reserve(n_rows, PATIENCE)
+        turn = None
+        ticket = self._ticket
+        try:
+            with self._lock:
+                turn = _Turn(self, self._state())
+                try:
+                    result = command(turn)
+                except (ValueError, ControllerError):
+                    raise  # nothing was changed, or a first part, which is complete and recorded
+                except BaseException as error:  # the state may be half changed
+                    turn.rows.clear()
+                    self.lose(UnavailableError(f"the command failed: {error!r}"))
+                    raise
+                finally:
+                    if turn.rows:
+                        ticket = self._committer.submit(self, self._life, turn.rows, turn.arms)
+                        self._ticket = ticket
+                    else:
+                        ticket = self._ticket  # what the answer rests on may still be on its way
+        finally:
+            self._committer.give_back(n_rows - (len(turn.rows) if turn else 0))
+        ticket.wait()
+        return result
+
+    def _state(self) -> Fold:
+        """The state in memory; rebuilt if the last one was dropped. Call it with the lock held."""
+        if isinstance(self._lost, NotOwnerError):
+            raise NotOwnerError(*self._lost.args)
+        if self._fold is None or self._lost is not None:
+            self._recover()
+        assert self._fold is not None
+        return self._fold
+
+    def _recover(self) -> None:
+        """Build the state from the store."""
+        with contextlib.suppress(ControllerError):
+            self._ticket.wait()  # nothing of the old state is on its way any more
+        fold = snapshots.load(self._store, self._number)
+        self._fold, self._life, self._lost = fold, object(), None
+        self.lease = self.lease._replace(last_seq=fold.seq)
+        self._ticket = Ticket(done=True)
+        self._closed.clear()
+        self._offers.clear()
+        if fold.differences:
+            warnings.warn(
+                f"population {self.name!r}: {'; '.join(fold.differences[:3])}, as the journal was written by "
+                f"{fold.stamp} and read by {current_stamp()}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    def lose(self, error: ControllerError) -> None:
+        """Drop the state in memory; the next command rebuilds it. Takes no lock: the committer calls it."""
+        self._lost = error
+
+    def _now(self) -> int:
+        return time.time_ns() // 1000 + self._clock_ahead
+
+    def _read(self, question: Callable[[Fold], Result]) -> Result:
+        """Ask something of the state."""
+        with self._lock:
+            if self._reads_only:
+                self._follow()
+            return question(self._state())
+
+    def _follow(self) -> None:
+        """Take in what the owner has committed since."""
+        last = self._store.last_seq(self._number)
+        if self._fold is None or not snapshots.catch_up(self._fold, self._store, self._number, last):
+            self._fold = snapshots.load(self._store, self._number)
+
+    # Settings
+
+    @property
+    def settings(self) -> Settings:
+        """What the population is."""
+        return self._read(lambda fold: fold.settings)
+
+    @property
+    def sequence(self) -> int:
+        """Number of the last record."""
+        return self._read(lambda fold: fold.seq)
+
+    @property
+    def is_evaluable(self) -> bool:
+        """Whether decisions are explored, so that other policies can be evaluated from the journal."""
+        return self.settings.explore > 0.0
+
+    def _begin(self, settings: Settings | None, given: Mapping[str, Any]) -> None:
+        """Load the population, or make it, when it is opened."""
+        with self._lock:
+            if self._fold is None and self._store.last_seq(self._number) == 0:
+                if settings is None:
+                    raise UnknownError(f"{self._store.url} has no population {self.name!r}")
+                self._fold = Fold()
+                self._run(1, lambda turn: turn.write(settings))
+                return
+            fold = self._state()
+            for key, value in given.items():
+                recorded = _recorded(fold.settings, key)
+                if recorded != value:
+                    raise ConflictError(
+                        f"population {self.name!r} has {key} = {recorded!r}, not {value!r}; settings are "
+                        "fixed when a population is made",
+                        recorded,
+                    )
+            if not self._reads_only and fold.stamp != (stamp := current_stamp()):
+                self._run(1, lambda turn: turn.write(Opened(stamp)))
+
+    # Agents
+
+    @property
+    def agents(self) -> list[str]:
+        """Names of the agents, in the order in which they joined."""
+        return self._read(lambda fold: [name for name in fold.called if name is not None])
+
+    def _agent(self, fold: Fold, name: str) -> int:
+        """The index of an agent that is there."""
+        index = fold.names.get(checked_name("agent", name))
+        if index is None:
+            if self._store.has_gone(self._number, [keyed_hash(fold, "agent", name)]):
+                raise GoneError(f"agent {name!r} of population {self.name!r} has been forgotten")
+            raise UnknownError(f"population {self.name!r} has no agent {name!r}")
+        return index
+
+    def _joining(self, turn: _Turn, name: str, sharing: Sharing | None = None) -> int:
+        """The index of an agent, which joins if it is new."""
+        index = turn.fold.names.get(name)
+        if index is None:
+            index = len(turn.fold.called)
+            turn.write(Joined(index, name, sharing or "both"), agent=index)
+        elif sharing is not None and sharing != turn.fold.sharing[index]:
+            turn.write(Shares(index, sharing), agent=index)
+        return index
+
+    def add(self, agent: str, *, sharing: Sharing = "both") -> None:
+        """Let an agent join before its first decision, or change how it shares.
+
+        Parameters
+        ----------
+        agent : str
+        sharing : {"both", "borrow", "none"}
+            "borrow": nobody else uses its samples; "none": it uses nobody else's either.
+        """
+        checked_name("agent", agent)
+        validation.one_of("sharing", sharing, SHARING)
+        self._run(1, lambda turn: self._joining(turn, agent, sharing))
+
+    def sharing(self, agent: str) -> Sharing:
+        """How an agent shares: "both", "borrow" or "none"."""
+        return self._read(lambda fold: fold.sharing[self._agent(fold, agent)])
+
+    def rename(self, agent: str, name: str) -> None:
+        """Give an agent another name."""
+        checked_name("name", name)
+
+        def command(turn: _Turn) -> None:
+            index = self._agent(turn.fold, agent)
+            if (holder := turn.fold.names.get(name)) == index and turn.fold.called[index] == name:
+                return
+            if holder is not None:
+                raise ConflictError(
+                    f"population {self.name!r} has an agent {name!r} already; merge them?", name
+                )
+            turn.write(Renamed(index, name), agent=index)
+
+        self._run(1, command)
+
+    def merge(self, agent: str, other: str) -> None:
+        """Two agents are one person: the samples of both are `agent`'s, and `other` is another name of it."""
+
+        def command(turn: _Turn) -> None:
+            first, second = self._agent(turn.fold, agent), self._agent(turn.fold, other)
+            if first == second:
+                return
+            turn.write(Merged(first, second), agent=first)
+            self._closed.clear()  # decisions of `other` are `agent`'s now
+
+        self._run(1, command)
+
+    # Arms
+
+    @property
+    def catalogue(self) -> dict[str, list[float]]:
+        """The arms that the population keeps, with their features."""
+
+        def question(fold: Fold) -> dict[str, list[float]]:
+            arms = self._offers.catalogue(fold)
+            if arms is None or arms.names is None:
+                return {}
+            return dict(zip(arms.names, arms.features.tolist(), strict=True))
+
+        return self._read(question)
+
+    def set_arms(self, arms: Mapping[str, ArrayLike]) -> None:
+        """Add arms to the catalogue, or change their features."""
+        given = ArmSet.of(dict(arms), self.settings.dim)
+
+        def command(turn: _Turn) -> None:
+            present = self._offers.catalogue(turn.fold)
+            features = (
+                {} if present is None else dict(zip(present.names or (), present.features, strict=True))
+            )
+            features.update(zip(given.names or (), given.features, strict=True))
+            self._set_catalogue(turn, ArmSet(np.array(list(features.values())), list(features)))
+
+        self._run(1, command)
+
+    def retire(self, *names: str) -> None:
+        """Take arms out of the catalogue; decisions about them stay."""
+
+        def command(turn: _Turn) -> None:
+            present = self._offers.catalogue(turn.fold)
+            known = () if present is None or present.names is None else present.names
+            for name in names:
+                if name not in known:
+                    raise UnknownError(f"population {self.name!r} has no arm {name!r} in its catalogue")
+            stay = [name for name in known if name not in names]
+            if not stay:
+                raise ValueError("a catalogue must keep at least one arm")
+            assert present is not None
+            rows = [present.position(name) for name in stay]
+            self._set_catalogue(turn, ArmSet(np.ascontiguousarray(present.features[rows]), stay))
+
+        self._run(1, command)
+
+    def _set_catalogue(self, turn: _Turn, arms: ArmSet) -> None:
+        turn.fold.policy.check_scale("arms", arms.features)
+        turn.arms += self._offers.news(turn.fold, arms)
+        turn.write(Catalogue(arms.digest))
+
+    # Decisions
+
+    def decide(
+        self,
+        agent: str,
+        arms: Any = None,
+        *,
+        id: str | None = None,
+        top: int = 1,
+        scores: bool = False,
+        sharing: Sharing | None = None,
+    ) -> Decision:
+        """Choose an arm for an agent, who joins if it is new.
+
+        Parameters
+        ----------
+        agent : str
+        arms : mapping of names to features, array of shape (K, d), names of arms in the catalogue, or None
+            None stands for the whole catalogue.
+        id : str, optional
+            The decision's id, if the caller has one. The same request again returns the same decision.
+        top : int
+            How many arms to choose, as a ranking. A ranking is not explored, and cannot be evaluated.
+        scores : bool
+            Also return mean, width and index of every arm.
+        sharing : {"both", "borrow", "none"}, optional
+            How the agent shares, if it should be different from before.
+        """
+        checked_name("agent", agent)
+        top = validation.positive_int("top", top)
+        if id is not None:
+            _check_id(id)
+        if sharing is not None:
+            validation.one_of("sharing", sharing, SHARING)
+        return self._run(3, lambda turn: self._decide(turn, agent, arms, id, top, scores, sharing))
+
+    def _decide(
+        self,
+        turn: _Turn,
+        agent: str,
+        arms: Any,
+        decision: str | None,
+        top: int,
+        scores: bool,
+        sharing: Sharing | None,
+    ) -> Decision:
+        fold = turn.fold
+        if decision is None:
+            decision = new_id()
+        elif (known := self._find(fold, decision)) is not None:
+            return self._decided_before(fold, known, agent, arms, top)
+        offer = self._offers.requested(fold, arms)
+        if top > len(offer):
+            raise ValueError(f"top must be at most the number of arms, {len(offer)}, got {top}")
+        if agent not in fold.names:
+            fold.policy.check_scale("arms", offer.features)
+        index = self._joining(turn, agent, sharing)
+        choice = fold.policy.choose(index, offer.features)
+        table = fold.policy.scores(index, offer.features) if scores or top > 1 else None
+        greedy = int(choice.arm)
+        shown, probability = (greedy,), None
+        if top > 1:
+            assert table is not None
+            shown = tuple(np.argsort(-table.index, kind="stable")[:top].tolist())
+        else:
+            position, probability = explored(decision, fold.settings, len(offer), greedy)
+            shown = (position,)
+        own, pooled = choice.own, choice.pooled
+        if shown[0] != greedy:
+            own, pooled = fold.policy.predict(index, offer.features[shown[0]])
+        x = offer.features[list(shown)].tobytes() if len(shown) > 1 else offer.features[shown[0]].tobytes()
+        record = Decided(
+            decision, index, offer.digest, shown, greedy, probability, float(own), float(pooled), x
+        )
+        turn.arms += self._offers.news(fold, offer)
+        seq = turn.write(record, index, decision)
+        return self._decision(fold, record, seq, offer, table if scores else None)
+
+    def _decision(self, fold: Fold, record: Decided, seq: int, offer: ArmSet, table: Any = None) -> Decision:
+        scores = None
+        if table is not None:
+            rows = zip(table.mean.tolist(), table.width.tolist(), table.index.tolist(), strict=True)
+            scores = {offer.name(position): Score(*row) for position, row in enumerate(rows)}
+        return Decision(
+            id=record.id,
+            agent=fold.called[record.agent] or "",
+            arm=offer.name(record.shown[0]),
+            ranking=tuple(map(offer.name, record.shown)),
+            probability=record.probability,
+            greedy=offer.name(record.greedy),
+            own=record.own,
+            pooled=record.pooled,
+            sequence=seq,
+            scores=scores,
+        )
+
+    def _decided_before(self, fold: Fold, known: Standing, agent: str, arms: Any, top: int) -> Decision:
+        """The decision that was made for a request that comes again."""
+        record = known.decided
+        offer = self._offers.offered(fold, record.arms)
+        same_arms = offer.answers(arms)
+        if not same_arms or (fold.names.get(agent), top) != (record.agent, len(record.shown)):
+            raise ConflictError(f"decision {record.id!r} was made for another agent or other arms", record.id)
+        return self._decision(fold, record, known.seq, offer)
+
+    def _find(self, fold: Fold, decision: str) -> Standing | None:
+        """What is recorded of a decision, in memory or in the store."""
+        if (standing := fold.pending.get(decision)) is not None:
+            return standing
+        if (standing := self._closed.get(decision)) is not None:
+            return standing
+        if rows := self._store.find(self._number, decision):
+            if isinstance(decode(rows[0].body), Observed):
+                raise ConflictError(f"{decision!r} is the id of an observation, not of a decision", decision)
+            standing = standing_of(rows)
+            owner = merged_into(fold, standing.decided.agent)
+            standing.decided = msgspec.structs.replace(standing.decided, agent=owner)
+            self._close(standing)
+            return standing
+        if self._store.has_gone(self._number, [keyed_hash(fold, "decision", decision)]):
+            raise GoneError(f"decision {decision!r} was made for an agent that has been forgotten")
+        return None
+
+    def _known(self, fold: Fold, decision: str) -> Standing:
+        standing = self._find(fold, _check_id(decision))
+        if standing is None:
+            raise UnknownError(f"population {self.name!r} has made no decision {decision!r}")
+        return standing
+
+    def _close(self, standing: Standing) -> None:
+        self._closed[standing.decided.id] = standing
+        if len(self._closed) > CLOSED_KEPT:
+            self._closed.popitem(last=False)
+
+    def cancel(self, id: str) -> None:
+        """Take back a decision that was never shown; no reward can come for it."""
+        self._run(1, lambda turn: self._cancel(turn, id))
+
+    def _cancel(self, turn: _Turn, decision: str) -> None:
+        standing = self._known(turn.fold, decision)
+        if standing.cancelled:
+            return
+        if standing.rewards or standing.missed:
+            recorded = next(iter(standing.rewards.values()), None)
+            raise ConflictError(f"decision {decision!r} has a reward, {recorded}: it was shown", recorded)
+        turn.write(Cancelled(decision), standing.decided.agent, decision)
+        self._close(standing)
+
+    # Rewards
+
+    def reward(
+        self, id: str, reward: float, *, replaces: float | None = None, arm: str | int | None = None
+    ) -> None:
+        """Report the reward of a decision: now, hours later, twice, from another thread; it counts once.
+
+        Parameters
+        ----------
+        id : str
+            The decision's.
+        reward : float
+        replaces : float, optional
+            The reward that is recorded, if this one corrects it.
+        arm : str or int, optional
+            Of a ranking, which arm the reward is for.
+        """
+        self._run(1, lambda turn: self._reward(turn, id, reward, replaces, arm))
+
+    def _reward(
+        self, turn: _Turn, decision: str, reward: float, replaces: float | None, arm: str | int | None
+    ) -> None:
+        fold = turn.fold
+        reward = self._check_reward(fold, reward)
+        standing = self._known(fold, decision)
+        decided = standing.decided
+        place = self._place(fold, decided, arm)
+        if standing.cancelled:
+            raise ConflictError(
+                f"decision {decision!r} was cancelled; a reward cannot come for it", "cancelled"
+            )
+        recorded = standing.rewards.get(place)
+        if recorded is None:
+            if replaces is not None:
+                raise ConflictError(
+                    f"decision {decision!r} has no reward yet that {replaces!r} could be", None
+                )
+            late = decided.id not in fold.pending
+            late = late or place in standing.missed
+            record = Rewarded(decision, place, reward, fold.policy.rounds)
+            if late:  # it was given up waiting for
+                x = standing.x(place).tobytes()
+                record = Rewarded(decision, place, reward, fold.policy.rounds + 1, (), decided.agent, x)
+            turn.write(record, decided.agent, decision)
+            if late and decided.id not in fold.pending:
+                standing.note(record)
+            elif not standing.is_pending:
+                self._close(standing)
+            return
+        if reward == recorded:
+            return
+        if place not in standing.missed and replaces is None:
+            raise ConflictError(
+                f"decision {decision!r} has the reward {recorded!r}; to correct it to {reward!r}, say "
+                f"replaces={recorded!r}",
+                recorded,
+            )
+        if replaces is not None and float(replaces) != recorded:
+            raise ConflictError(
+                f"decision {decision!r} has the reward {recorded!r}, not {replaces!r}", recorded
+            )
+        correction = Corrected(
+            decision,
+            place,
+            recorded,
+            reward,
+            decided.agent,
+            standing.x(place).tobytes(),
+            standing.learned[place],
+        )
+        turn.write(correction, decided.agent, decision)
+        standing.note(correction)
+
+    def _place(self, fold: Fold, decided: Decided, arm: str | int | None) -> int:
+        """Which place of a ranking a reward is for."""
+        if arm is None:
+            if len(decided.shown) > 1:
+                raise ValueError(f"arm must say which of the arms of decision {decided.id!r} was rewarded")
+            return 0
+        position = self._offers.offered(fold, decided.arms).position(arm)
+        if position not in decided.shown:
+            raise UnknownError(f"decision {decided.id!r} did not show the arm {arm!r}")
+        return decided.shown.index(position)
+
+    def _check_reward(self, fold: Fold, reward: float) -> float:
+        low, high = fold.settings.reward_low, fold.settings.reward_high
+        return validation.number(
+            "reward",
+            reward,
+            low=-validation.LARGEST if low is None else low,
+            high=validation.LARGEST if high is None else high,
+        )
+
+    def observe(self, agent: str, x: ArrayLike, reward: float, *, id: str | None = None) -> None:
+        """Let an agent learn from an arm `x`, shape (d,), that was not decided here.
+
+        With an `id`, the same call again is counted once.
+        """
+        checked_name("agent", agent)
+        if id is not None:
+            _check_id(id)
+        self._run(2, lambda turn: self._observe(turn, agent, x, reward, id))
+
+    def _observe(self, turn: _Turn, agent: str, x: ArrayLike, reward: float, key: str | None) -> None:
+        fold = turn.fold
+        features = validation.vector("x", x, fold.settings.dim)
+        reward = self._check_reward(fold, reward)
+        fold.policy.check_scale("x", features)
+        if key is not None and self._observed_before(fold, key, agent, features.tobytes(), reward):
+            return
+        index = self._joining(turn, agent)
+        record = Observed(index, features.tobytes(), reward, fold.policy.rounds + 1, key)
+        turn.write(record, index, key)
+        if key is not None:
+            self._observations[key] = record
+            if len(self._observations) > CLOSED_KEPT:
+                self._observations.popitem(last=False)
+
+    def _observed_before(self, fold: Fold, key: str, agent: str, x: bytes, reward: float) -> bool:
+        """Whether an observation is recorded already; `ConflictError` if another one is under its id."""
+        record: AnyRecord | None = self._observations.get(key)
+        if record is None and (rows := self._store.find(self._number, key)):
+            record = decode(rows[0].body)
+        if record is None and self._store.has_gone(self._number, [keyed_hash(fold, "decision", key)]):
+            raise GoneError(f"observation {key!r} was made of an agent that has been forgotten")
+        if record is None and key not in fold.pending and key not in self._closed:
+            return False
+        if isinstance(record, Observed):
+            same = fold.names.get(agent), x, reward
+            if same == (fold.merged.get(record.agent, record.agent), record.x, record.reward):
+                return True
+        raise ConflictError(f"another observation or decision is recorded under the id {key!r}", key)
+
+    # Many at once
+
+    def decide_many(self, requests: Iterable[Mapping[str, Any]]) -> list[Decision | Exception]:
+        """`decide` for many requests, each a mapping of its arguments, in one commit.
+
+        A request that is refused has its error in the result's place; the others are decided.
+        """
+        return self._many(requests, 3, self._decide_one)
+
+    def _decide_one(self, turn: _Turn, request: Mapping[str, Any]) -> Decision:
+        known = {"agent", "arms", "id", "top", "scores", "sharing"}
+        _check_keys(request, known, {"agent"})
+        agent, decision, sharing = request["agent"], request.get("id"), request.get("sharing")
+        checked_name("agent", agent)
+        if decision is not None:
+            _check_id(decision)
+        if sharing is not None:
+            validation.one_of("sharing", sharing, SHARING)
+        top = validation.positive_int("top", request.get("top", 1))
+        scores = bool(request.get("scores"))
+        return self._decide(turn, agent, request.get("arms"), decision, top, scores, sharing)
+
+    def reward_many(self, rewards: Iterable[Mapping[str, Any]]) -> list[Exception | None]:
+        """`reward` for many decisions, each a mapping of its arguments, in one commit; of each, its error."""
+        return self._many(rewards, 1, self._reward_one)
+
+    def _reward_one(self, turn: _Turn, request: Mapping[str, Any]) -> None:
+        _check_keys(request, {"id", "reward", "replaces", "arm"}, {"id", "reward"})
+        self._reward(turn, request["id"], request["reward"], request.get("replaces"), request.get("arm"))
+
+    def observe_many(self, samples: Iterable[Mapping[str, Any]]) -> list[Exception | None]:
+        """`observe` for many samples, each a mapping of its arguments, in one commit; of each, its error."""
+        return self._many(samples, 2, self._observe_one)
+
+    def _observe_one(self, turn: _Turn, request: Mapping[str, Any]) -> None:
+        _check_keys(request, {"agent", "x", "reward", "id"}, {"agent", "x", "reward"})
+        checked_name("agent", request["agent"])
+        key = request.get("id")
+        if key is not None:
+            _check_id(key)
+        self._observe(turn, request["agent"], request["x"], request["reward"], key)
+
+    def _many(self, requests: Iterable[Any], n_rows: int, one: Callable[[_Turn, Any], Any]) -> list[Any]:
+        items = list(requests)
+        if len(items) > MOST_AT_ONCE:
+            raise ValueError(f"requests must be at most {MOST_AT_ONCE:,} at once, got {len(items):,}")
+
+        def command(turn: _Turn) -> list[Any]:
+            results: list[Any] = []
+            for item in items:
+                try:
+                    results.append(one(turn, item))
+                except (ValueError, ControllerError) as error:
+                    results.append(error)
+            return results
+
+        return self._run(n_rows * len(items), command) if items else []
+
+    # Rewards that do not come
+
+    def miss_rewards(self) -> int:
+        """Write down which rewards did not come within the window, oldest decisions first; how many.
+
+        The controller calls this now and then; a bounded number are taken at a time.
+        """
+        if not self._lock.acquire(blocking=False):  # the committer's thread must not wait for a command
+            return 0
+        try:
+            fold = self._fold
+            window = None if fold is None or self._lost else fold.settings.reward_window
+            if fold is None or window is None or self._committer is None:
+                return 0
+            due = max(fold.at, self._now()) - int(window * MICRO)
+            late: list[tuple[Standing, int]] = []
+            for standing in fold.pending.values():
+                if standing.at > due or len(late) >= MISSES_AT_ONCE:
+                    break
+                late += [(standing, place) for place in range(len(standing.decided.shown))]
+            late = [(standing, place) for standing, place in late if standing.is_open(place)]
+            if not late:
+                return 0
+            self._committer.reserve(len(late), 0.0)
+            turn = _Turn(self, fold)
+            for standing, place in late:
+                decided = standing.decided
+                record = Missed(decided.id, place, fold.settings.default_reward, fold.policy.rounds)
+                turn.write(record, decided.agent, decided.id)
+                if not standing.is_pending:
+                    self._close(standing)
+            self._ticket = self._committer.submit(self, self._life, turn.rows, turn.arms)
+            return len(late)
+        except UnavailableError:
+            return 0  # the store is busy; there will be another time
+        finally:
+            self._lock.release()
+
+    # Forgetting
+
+    def forget(self, agent: str) -> None:
+        """Forget a person: no number, name or row of theirs stays.
+
+        Their samples leave the live state at once, their rows in the journal become tombstones, snapshots
+        that hold them are deleted, and the state is rebuilt, in the background, as if they had never been
+        there. Rewards that come later are answered with `GoneError`. A new agent may have the same name.
+        """
+        if self._committer is None or self._reads_only:
+            raise NotOwnerError(f"population {self.name!r} is open for reading only")
+        with self._lock:
+            fold = self._state()
+            index = self._agent(fold, agent)
+            self._ticket.wait()  # all rows are in the store
+            agents = {index, *(other for other in fold.merged if merged_into(fold, other) == index)}
+            tombstones, hashes, arms = traces(self._store, self._number, fold, agents)
+            hashes += [keyed_hash(fold, "agent", name) for name, i in fold.names.items() if i in agents]
+            turn = _Turn(self, fold)
+            turn.write(Forgotten(tuple(sorted(agents))))
+            batch = Batch(self.lease, turn.rows, [])
+            try:
+                self._store.forget(batch, tombstones, hashes, arms, self._committer.lease)
+            except ControllerError as error:
+                self.lose(error)
+                raise
+            self.lease = self.lease._replace(last_seq=fold.seq)
+            self._controller.remember_forgotten(self._number, hashes)
+            for standing in [one for one in self._closed.values() if one.decided.agent in agents]:
+                del self._closed[standing.decided.id]
+            self._observations.clear()
+            self._offers.clear()
+            for epoch, seq in self._store.snapshots(self._number):
+                self._store.delete_snapshot(self._number, epoch, seq)
+            self._snapshot_seq = 0
+        self._store.scrub()
+        self._rebuild_soon()
+
+    def _rebuild_soon(self) -> None:
+        """Fold the journal again in a thread, now that rows in it have become tombstones."""
+        thread = threading.Thread(target=self._rebuild, name=f"shoal-rebuild-{self.name}", daemon=True)
+        self._rebuilding = thread
+        thread.start()
+
+    def _rebuild(self) -> None:
+        try:
+            fold = snapshots.load(self._store, self._number)
+            with self._lock:
+                if threading.current_thread() is not self._rebuilding or self._lost is not None:
+                    return  # somebody else was forgotten meanwhile, or the state will be rebuilt anyway
+                self._ticket.wait()
+                if snapshots.catch_up(fold, self._store, self._number, self._state().seq):
+                    self._fold = fold
+                    self._closed.clear()
+        except ControllerError as error:
+            self.lose(error if isinstance(error, NotOwnerError) else UnavailableError(str(error)))
+
+    def forget_again(self, hashes: set[bytes]) -> None:
+        """Forget whoever is back, by a restored backup, although they were forgotten."""
+        with self._lock:
+            names = names_with(self._store, self._number, self._state(), hashes)
+        for name in names:
+            self.forget(name)
+
+    def settle(self) -> None:
+        """Wait until what goes on in the background, such as rebuilding after `forget`, is done."""
+        thread = self._rebuilding
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    # Snapshots
+
+    def packed(self) -> tuple[bytes, int]:
+        """The present state, all of it committed, as the bytes of a snapshot, and its sequence number."""
+        with self._lock:
+            if self._reads_only:
+                self._follow()
+            fold = self._state()
+            self._ticket.wait()
+            return snapshots.pack(fold), fold.seq
+
+    def snapshot(self) -> int:
+        """Keep the present state, so that opening is faster; its sequence number."""
+        self.settle()
+        content, seq = self.packed()
+        self._store.save_snapshot(self._number, Snapshot(self.lease.epoch, seq, content))
+        snapshots.prune(self._store, self._number)
+        self._snapshot_seq = seq
+        return seq
+
+    def close(self) -> None:
+        """Commit what is on its way, and let go of the population."""
+        self.settle()
+        with self._lock:
+            if not self._reads_only and self._lost is None and self._fold is not None:
+                try:
+                    self._ticket.wait()
+                finally:
+                    self._store.release(self.lease)
+            self._lost = NotOwnerError(f"population {self.name!r} has been closed")
+
+
+def explored(decision: str, settings: Settings, n_arms: int, greedy: int) -> tuple[int, float]:
+    """The position to show, and its probability; drawn from a hash of the id, so a retry draws the same."""
+    draw = hashlib.blake2b(decision.encode(), key=settings.key, digest_size=16).digest()
+    explore, position = settings.explore, greedy
+    if int.from_bytes(draw[:8]) < explore * 2.0**64:
+        position = int.from_bytes(draw[8:]) % n_arms
+    return position, explore / n_arms + (1.0 - explore) * (position == greedy)
+
+
+def new_id() -> str:
+    """A new decision's id: 28 hexadecimal digits that begin with the time, so that they sort by it."""
+    return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(8)}"
+
+
+def _check_id(id: Any) -> str:
+    if not isinstance(id, str) or not 0 < len(id) <= LONGEST_ID or "\0" in id or not id.isprintable():
+        raise ValueError(
+            f"id must be a printable text of 1 to {LONGEST_ID} characters, got {validation.show(id)}"
+        )
+    return id
+
+
+def _check_keys(request: Any, known: set[str], needed: set[str]) -> None:
+    if not isinstance(request, Mapping):
+        raise ValueError(f"each request must be a mapping, got {validation.show(request)}")
+    for key in request:
+        if key not in known:
+            raise ValueError(
+                f"a request has no {validation.show(key)}; it may have {', '.join(sorted(known))}"
+            )
+    for key in needed:
+        if key not in request:
+            raise ValueError(f"each request must have {key!r}, got {validation.show(dict(request))}")
+
+
+def _recorded(settings: Settings, key: str) -> Any:
+    """A setting as it was given, the policy's parameters among them."""
+    return settings.parameters.get(key) if key not in _OWN_SETTINGS else getattr(settings, key)
+
+
+_OWN_SETTINGS = {field.name for field in msgspec.structs.fields(Settings)}

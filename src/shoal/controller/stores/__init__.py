@@ -1,0 +1,1 @@
+"""Where journals are kept. One small contract, three stores: memory, an SQLite file, a PostgreSQL server."""

@@ -1,0 +1,146 @@
+"""What a store does. It keeps rows and hands them back; it knows nothing of what they mean.
+
+Of each population it keeps `epoch`, `owner`, `lease_until` and `last_seq`. Every append names the epoch and
+the sequence number that it goes on from, and fails if either has moved on (a fence): what a process appends
+after another one has taken the population over is refused, however long it was frozen in between.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from shoal.controller.records import Row
+
+SCHEMA = 1
+"""Version of the tables."""
+
+
+class Lease(NamedTuple):
+    """The right to append to a population's journal."""
+
+    population: int
+    epoch: int
+    last_seq: int
+
+
+class Batch(NamedTuple):
+    """Rows of one population to append, from one sequence number on, with the arms that they refer to."""
+
+    lease: Lease
+    """`last_seq` is what the rows go on from."""
+    rows: Sequence[Row]
+    arms: Sequence[tuple[bytes, bytes]]
+
+
+class Snapshot(NamedTuple):
+    """A kept state: bytes that stand for the fold up to `seq`."""
+
+    epoch: int
+    seq: int
+    content: bytes
+
+
+class Store(ABC):
+    """Journals of populations. Reading methods may be called from any thread."""
+
+    url: str
+    is_immediate = False
+    """Whether appending takes so little time that callers do it themselves, without a thread for it."""
+
+    @abstractmethod
+    def populations(self) -> dict[str, int]:
+        """The populations by name, with their numbers."""
+
+    @abstractmethod
+    def create(self, name: str) -> int:
+        """Make a population, or find it; its number."""
+
+    @abstractmethod
+    def take(self, population: int, owner: str, lease: float) -> Lease:
+        """Own a population for `lease` seconds, from now or the last append; or say who does."""
+
+    @abstractmethod
+    def renew(self, leases: Iterable[Lease], lease: float) -> list[Lease]:
+        """Keep owning populations that nothing is appended to; those that are lost."""
+
+    @abstractmethod
+    def release(self, lease: Lease) -> None:
+        """No longer own a population, so that another process need not wait."""
+
+    @abstractmethod
+    def append(self, batches: Sequence[Batch], lease: float) -> list[Exception | None]:
+        """Commit batches, each completely or not at all; of each, why not.
+
+        Appending the same batch again after its outcome was unknown is safe: it is found to be there.
+        """
+
+    @abstractmethod
+    def last_seq(self, population: int) -> int:
+        """The last sequence number that is committed."""
+
+    @abstractmethod
+    def read(self, population: int, after: int, upto: int | None = None) -> Iterator[Row]:
+        """Committed rows with sequence numbers above `after`, in order, all as of one moment."""
+
+    @abstractmethod
+    def find(self, population: int, decision: str) -> list[Row]:
+        """Committed rows about a decision, in order."""
+
+    @abstractmethod
+    def arms(self, population: int, digest: bytes) -> bytes | None:
+        """The bytes of a set of arms."""
+
+    @abstractmethod
+    def has_gone(self, population: int, hashes: Sequence[bytes]) -> bool:
+        """Whether something with one of these hashes has been forgotten."""
+
+    @abstractmethod
+    def gone(self, population: int) -> list[bytes]:
+        """All hashes of what has been forgotten."""
+
+    @abstractmethod
+    def forget(
+        self,
+        batch: Batch,
+        tombstones: Sequence[Row],
+        hashes: Sequence[bytes],
+        arms: Sequence[bytes],
+        lease: float,
+    ) -> None:
+        """Append a batch, replace rows by tombstones, keep hashes and delete sets of arms: all or nothing."""
+
+    @abstractmethod
+    def scrub(self) -> None:
+        """Leave no bytes of what was forgotten, as far as this store can."""
+
+    @abstractmethod
+    def drop(self, lease: Lease, upto: int) -> None:
+        """Delete the rows up to a sequence number, which have been archived, and arms that no row needs."""
+
+    @abstractmethod
+    def save_snapshot(self, population: int, snapshot: Snapshot) -> None:
+        """Keep a snapshot, unless the population has another epoch by now."""
+
+    @abstractmethod
+    def snapshots(self, population: int) -> list[tuple[int, int]]:
+        """Epochs and sequence numbers of the snapshots, the latest first."""
+
+    @abstractmethod
+    def load_snapshot(self, population: int, epoch: int, seq: int) -> bytes | None:
+        """The bytes of a snapshot."""
+
+    @abstractmethod
+    def delete_snapshot(self, population: int, epoch: int, seq: int) -> None:
+        """Delete a snapshot, if it is there."""
+
+    @abstractmethod
+    def now(self) -> int:
+        """Microseconds since 1970 on the store's clock."""
+
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes on disk."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything."""

@@ -1,0 +1,150 @@
+"""Journals in memory: for trying things out, for tests, and as the shortest store to read."""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from shoal.controller.errors import NotOwnerError, UnknownError
+from shoal.controller.records import Row
+from shoal.controller.stores.base import Batch, Lease, Snapshot, Store
+
+
+class _Journal:
+    """What is kept of one population."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.first = 1
+        """Sequence number of the first row that is still there."""
+        self.rows: list[tuple[Any, ...]] = []
+        """Rows as plain tuples: the garbage collector soon stops looking at those."""
+        self.about: dict[str, list[int]] = {}
+        """Sequence numbers of the rows about each decision."""
+        self.arms: dict[bytes, bytes] = {}
+        self.gone: set[bytes] = set()
+        self.snapshots: dict[tuple[int, int], bytes] = {}
+
+    @property
+    def last_seq(self) -> int:
+        return self.first + len(self.rows) - 1
+
+
+class MemoryStore(Store):
+    """See the module. Everything is gone when the process ends."""
+
+    is_immediate = True
+
+    def __init__(self) -> None:
+        self.url = ":memory:"
+        self._numbers: dict[str, int] = {}
+        self._journals: list[_Journal] = []
+
+    def populations(self) -> dict[str, int]:
+        return dict(sorted(self._numbers.items()))
+
+    def create(self, name: str) -> int:
+        if name not in self._numbers:
+            self._numbers[name] = len(self._journals)
+            self._journals.append(_Journal())
+        return self._numbers[name]
+
+    def take(self, population: int, owner: str, lease: float) -> Lease:
+        if not 0 <= population < len(self._journals):
+            raise UnknownError(f"there is no population number {population}")
+        journal = self._journals[population]
+        journal.epoch += 1
+        return Lease(population, journal.epoch, journal.last_seq)
+
+    def renew(self, leases: Iterable[Lease], lease: float) -> list[Lease]:
+        return []
+
+    def release(self, lease: Lease) -> None:
+        return
+
+    def append(self, batches: Sequence[Batch], lease: float) -> list[Exception | None]:
+        return [self._append(batch) for batch in batches]
+
+    def _append(self, batch: Batch) -> Exception | None:
+        (population, epoch, last_seq), rows, arms = batch
+        journal = self._journals[population]
+        if (journal.epoch, journal.last_seq) != (epoch, last_seq):
+            return NotOwnerError("the population was taken over")
+        journal.rows.extend(map(tuple, rows))
+        for row in rows:
+            if row.decision is not None:
+                journal.about.setdefault(row.decision, []).append(row.seq)
+        journal.arms.update(arms)
+        return None
+
+    def last_seq(self, population: int) -> int:
+        return self._journals[population].last_seq
+
+    def read(self, population: int, after: int, upto: int | None = None) -> Iterator[Row]:
+        journal = self._journals[population]
+        last = journal.last_seq if upto is None else upto
+        first, end = (max(seq + 1 - journal.first, 0) for seq in (after, last))
+        return map(Row._make, journal.rows[first:end])
+
+    def find(self, population: int, decision: str) -> list[Row]:
+        journal = self._journals[population]
+        return [Row._make(journal.rows[seq - journal.first]) for seq in journal.about.get(decision, ())]
+
+    def arms(self, population: int, digest: bytes) -> bytes | None:
+        return self._journals[population].arms.get(digest)
+
+    def has_gone(self, population: int, hashes: Sequence[bytes]) -> bool:
+        return not self._journals[population].gone.isdisjoint(hashes)
+
+    def gone(self, population: int) -> list[bytes]:
+        return sorted(self._journals[population].gone)
+
+    def forget(
+        self,
+        batch: Batch,
+        tombstones: Sequence[Row],
+        hashes: Sequence[bytes],
+        arms: Sequence[bytes],
+        lease: float,
+    ) -> None:
+        if refused := self._append(batch):
+            raise refused
+        journal = self._journals[batch.lease.population]
+        for row in tombstones:
+            journal.about.pop(Row._make(journal.rows[row.seq - journal.first]).decision or "", None)
+            journal.rows[row.seq - journal.first] = tuple(row)
+        journal.gone.update(hashes)
+        for digest in arms:
+            journal.arms.pop(digest, None)
+
+    def scrub(self) -> None:
+        return
+
+    def drop(self, lease: Lease, upto: int) -> None:
+        journal = self._journals[lease.population]
+        if upto < journal.first:
+            return
+        for row in self.read(lease.population, 0, upto):
+            journal.about.pop(row.decision or "", None)
+        del journal.rows[: upto + 1 - journal.first]
+        journal.first = upto + 1
+
+    def save_snapshot(self, population: int, snapshot: Snapshot) -> None:
+        self._journals[population].snapshots[snapshot.epoch, snapshot.seq] = snapshot.content
+
+    def snapshots(self, population: int) -> list[tuple[int, int]]:
+        return sorted(self._journals[population].snapshots, key=lambda one: (one[1], one[0]), reverse=True)
+
+    def load_snapshot(self, population: int, epoch: int, seq: int) -> bytes | None:
+        return self._journals[population].snapshots.get((epoch, seq))
+
+    def delete_snapshot(self, population: int, epoch: int, seq: int) -> None:
+        self._journals[population].snapshots.pop((epoch, seq), None)
+
+    def now(self) -> int:
+        return time.time_ns() // 1000
+
+    def nbytes(self) -> int:
+        return sum(len(row[-1]) for journal in self._journals for row in journal.rows)
+
+    def close(self) -> None:
+        return

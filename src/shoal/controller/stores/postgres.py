@@ -1,0 +1,405 @@
+"""Journals on a PostgreSQL server, which several machines may share (psycopg 3).
+
+Who owns a population is decided by its row: `epoch` counts owners, and a lease ends when nothing is appended
+or renewed for a while. An append is one statement that moves `last_seq` on if epoch and sequence number are
+still those of the appender, and inserts the rows only then. So a process that was frozen for an hour finds,
+when it wakes, that it can append nothing.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from shoal.controller.errors import JournalError, NotOwnerError, UnavailableError, UnknownError
+from shoal.controller.records import Row
+from shoal.controller.stores.base import SCHEMA, Batch, Lease, Snapshot, Store
+
+try:
+    import psycopg
+except ImportError as error:  # pragma: no cover
+    raise ImportError("PostgreSQL needs psycopg: pip install 'shoal[postgres]'") from error
+
+MUTEX = 0x73686F61
+"""Held while tables are made, so that two first starts do not disturb each other."""
+SYNC = {"full": "on", "normal": "off"}
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS shoal_schema (version integer NOT NULL);
+CREATE TABLE IF NOT EXISTS shoal_population (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text NOT NULL UNIQUE,
+    epoch bigint NOT NULL DEFAULT 0,
+    owner text NOT NULL DEFAULT '',
+    lease_until timestamptz NOT NULL DEFAULT '-infinity',
+    last_seq bigint NOT NULL DEFAULT 0
+);
+CREATE TABLE IF NOT EXISTS shoal_journal (
+    population bigint NOT NULL,
+    seq bigint NOT NULL,
+    at bigint NOT NULL,
+    agent bigint,
+    decision text,
+    body bytea NOT NULL,
+    PRIMARY KEY (population, seq)
+);
+CREATE INDEX IF NOT EXISTS shoal_journal_decision ON shoal_journal (population, decision)
+    WHERE decision IS NOT NULL;
+CREATE TABLE IF NOT EXISTS shoal_arms (
+    population bigint NOT NULL,
+    digest bytea NOT NULL,
+    body bytea NOT NULL,
+    PRIMARY KEY (population, digest)
+);
+CREATE TABLE IF NOT EXISTS shoal_gone (
+    population bigint NOT NULL,
+    hash bytea NOT NULL,
+    PRIMARY KEY (population, hash)
+);
+CREATE TABLE IF NOT EXISTS shoal_snapshot (
+    population bigint NOT NULL,
+    epoch bigint NOT NULL,
+    seq bigint NOT NULL,
+    body bytea NOT NULL,
+    PRIMARY KEY (population, epoch, seq)
+);
+"""
+
+APPEND = """
+WITH fence AS (
+    UPDATE shoal_population
+    SET last_seq = last_seq + %(n)s, lease_until = now() + %(lease)s * interval '1 second'
+    WHERE id = %(population)s AND epoch = %(epoch)s AND last_seq = %(last_seq)s
+    RETURNING id
+), offered AS (
+    INSERT INTO shoal_arms
+    SELECT fence.id, one.* FROM fence, unnest(%(digests)s::bytea[], %(arms)s::bytea[]) AS one
+    ON CONFLICT DO NOTHING
+)
+INSERT INTO shoal_journal
+SELECT fence.id, one.* FROM fence, unnest(
+    %(seq)s::bigint[], %(at)s::bigint[], %(agent)s::bigint[], %(decision)s::text[], %(body)s::bytea[]
+) AS one
+"""
+
+
+class PostgresStore(Store):
+    """See the module.
+
+    Parameters
+    ----------
+    url : str
+        `postgresql://user@host/database`, as PostgreSQL's own tools take it.
+    sync : {"full", "normal"}
+        "full" survives a crash of the server; with "normal" that may undo the last commits.
+    read_only : bool
+    """
+
+    def __init__(self, url: str, *, sync: str = "full", read_only: bool = False) -> None:
+        self._conninfo = url
+        self.url = _without_password(url)
+        self._options = SYNC[sync]
+        self.read_only = read_only
+        self._writing, self._reading = threading.RLock(), threading.RLock()
+        self._connections: dict[str, Any] = {}
+        self._prepare()
+
+    # Connections, made again when they break
+
+    def _connect(self) -> Any:
+        try:
+            connection = psycopg.connect(
+                self._conninfo,
+                autocommit=True,
+                connect_timeout=10,
+                options=f"-c synchronous_commit={self._options}",
+                application_name="shoal",
+            )
+        except psycopg.Error as error:
+            raise UnavailableError(f"{self.url} cannot be reached: {_line(error)}") from error
+        if self.read_only:
+            connection.read_only = True
+        return connection
+
+    @contextmanager
+    def _on(self, which: str) -> Iterator[Any]:
+        """The connection for writing or reading, for one use."""
+        with self._writing if which == "write" else self._reading:
+            connection = self._connections.get(which)
+            if connection is None or connection.closed:
+                connection = self._connections[which] = self._connect()
+            try:
+                yield connection
+            except psycopg.Error as error:
+                if connection.closed or isinstance(error, psycopg.OperationalError):
+                    connection.close()
+                raise UnavailableError(f"{self.url} failed: {_line(error)}") from error
+
+    def _query(self, sql: str, *values: Any) -> list[Any]:
+        for attempt in range(2):  # a connection that broke while it was idle is found out by using it
+            try:
+                with self._on("read") as db:
+                    return list(db.execute(sql, values).fetchall())
+            except UnavailableError:
+                if attempt:
+                    raise
+        raise AssertionError("not reached")
+
+    def _prepare(self) -> None:
+        with self._on("write") as db:
+            if not self.read_only:
+                with db.transaction():
+                    db.execute("SELECT pg_advisory_xact_lock(%s)", (MUTEX,))
+                    found = db.execute("SELECT to_regclass('shoal_schema')").fetchone()
+                    if found[0] is None:
+                        db.execute(TABLES)
+                        db.execute("INSERT INTO shoal_schema VALUES (%s)", (SCHEMA,))
+            found = db.execute("SELECT to_regclass('shoal_schema')").fetchone()
+            if found[0] is None:
+                raise JournalError(f"{self.url} holds no tables of shoal")
+            (version,) = db.execute("SELECT max(version) FROM shoal_schema").fetchone()
+        if version != SCHEMA:
+            raise JournalError(f"{self.url} has schema {version}; this version of shoal reads {SCHEMA}")
+
+    def close(self) -> None:
+        with self._writing, self._reading:
+            for connection in self._connections.values():
+                connection.close()
+            self._connections.clear()
+
+    # Populations and leases
+
+    def populations(self) -> dict[str, int]:
+        return dict(self._query("SELECT name, id FROM shoal_population ORDER BY name"))
+
+    def create(self, name: str) -> int:
+        with self._on("write") as db:
+            db.execute("INSERT INTO shoal_population (name) VALUES (%s) ON CONFLICT DO NOTHING", (name,))
+            (number,) = db.execute("SELECT id FROM shoal_population WHERE name = %s", (name,)).fetchone()
+        return int(number)
+
+    def take(self, population: int, owner: str, lease: float) -> Lease:
+        with self._on("write") as db:
+            found = db.execute(
+                "UPDATE shoal_population SET epoch = epoch + 1, owner = %s, "
+                "lease_until = now() + %s * interval '1 second' "
+                "WHERE id = %s AND lease_until < now() RETURNING epoch, last_seq",
+                (owner, lease, population),
+            ).fetchone()
+            if found is not None:
+                return Lease(population, *found)
+            known = db.execute(
+                "SELECT name, owner, extract(epoch FROM lease_until - now()) "
+                "FROM shoal_population WHERE id = %s",
+                (population,),
+            ).fetchone()
+        if known is None:
+            raise UnknownError(f"{self.url} has no population number {population}")
+        name, who, rest = known
+        raise NotOwnerError(
+            f"population {name!r} in {self.url} is owned by {who}, whose lease has {max(rest, 0):.1f} s to go"
+        )
+
+    def renew(self, leases: Iterable[Lease], lease: float) -> list[Lease]:
+        lost = []
+        with self._on("write") as db:
+            for one in leases:
+                found = db.execute(
+                    "UPDATE shoal_population SET lease_until = now() + %s * interval '1 second' "
+                    "WHERE id = %s AND epoch = %s",
+                    (lease, one.population, one.epoch),
+                )
+                if not found.rowcount:
+                    lost.append(one)
+        return lost
+
+    def release(self, lease: Lease) -> None:
+        with self._on("write") as db:
+            db.execute(
+                "UPDATE shoal_population SET lease_until = '-infinity', owner = '' "
+                "WHERE id = %s AND epoch = %s",
+                (lease.population, lease.epoch),
+            )
+
+    # The journal
+
+    def append(self, batches: Sequence[Batch], lease: float) -> list[Exception | None]:
+        with self._on("write") as db:
+            return [self._append(db, batch, lease) for batch in batches]
+
+    def _append(self, db: Any, batch: Batch, lease: float) -> Exception | None:
+        (population, epoch, last_seq), rows, arms = batch
+        seq, at, agent, decision, body = map(list, zip(*rows, strict=True))
+        values = {
+            "n": len(rows), "lease": lease, "population": population, "epoch": epoch, "last_seq": last_seq,
+            "digests": [digest for digest, _ in arms], "arms": [content for _, content in arms],
+            "seq": seq, "at": at, "agent": agent, "decision": decision, "body": body,
+        }  # fmt: skip
+        if db.execute(APPEND, values).rowcount == len(rows):
+            return None
+        return self._moved_on(db, batch)
+
+    def _moved_on(self, db: Any, batch: Batch) -> Exception | None:
+        """Why the fence refused a batch: it is there already, or somebody took over, or we are behind."""
+        (population, epoch, last_seq), rows, _ = batch
+        found = db.execute(
+            "SELECT epoch, last_seq, owner, name FROM shoal_population WHERE id = %s", (population,)
+        ).fetchone()
+        if found is None:
+            return NotOwnerError(f"{self.url} no longer has population number {population}")
+        now, seq, owner, name = found
+        if now != epoch:
+            return NotOwnerError(
+                f"population {name!r} in {self.url} was taken over by {owner or 'another process'} "
+                f"(epoch {now})"
+            )
+        if seq == last_seq + len(rows):
+            return None
+        return UnavailableError(f"the journal of population {name!r} is at record {seq}, not {last_seq}")
+
+    def last_seq(self, population: int) -> int:
+        rows = self._query("SELECT last_seq FROM shoal_population WHERE id = %s", population)
+        return int(rows[0][0]) if rows else 0
+
+    def read(self, population: int, after: int, upto: int | None = None) -> Iterator[Row]:
+        last = self.last_seq(population) if upto is None else upto
+        if after >= last:
+            return
+        connection = self._connect()
+        try:
+            with connection.transaction():
+                connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+                with connection.cursor(name="journal") as cursor:
+                    cursor.itersize = 5_000
+                    cursor.execute(
+                        "SELECT seq, at, agent, decision, body FROM shoal_journal "
+                        "WHERE population = %s AND seq > %s AND seq <= %s ORDER BY seq",
+                        (population, after, last),
+                        binary=True,
+                    )
+                    for row in cursor:
+                        yield Row._make(row)
+        except psycopg.Error as error:
+            raise UnavailableError(f"{self.url} failed: {_line(error)}") from error
+        finally:
+            connection.close()
+
+    def find(self, population: int, decision: str) -> list[Row]:
+        found = self._query(
+            "SELECT seq, at, agent, decision, body FROM shoal_journal "
+            "WHERE population = %s AND decision = %s ORDER BY seq",
+            population,
+            decision,
+        )
+        return list(map(Row._make, found))
+
+    def arms(self, population: int, digest: bytes) -> bytes | None:
+        found = self._query(
+            "SELECT body FROM shoal_arms WHERE population = %s AND digest = %s", population, digest
+        )
+        return bytes(found[0][0]) if found else None
+
+    # Forgetting and retention
+
+    def has_gone(self, population: int, hashes: Sequence[bytes]) -> bool:
+        sql = "SELECT 1 FROM shoal_gone WHERE population = %s AND hash = ANY(%s) LIMIT 1"
+        return bool(self._query(sql, population, list(hashes)))
+
+    def gone(self, population: int) -> list[bytes]:
+        rows = self._query("SELECT hash FROM shoal_gone WHERE population = %s", population)
+        return [bytes(one) for (one,) in rows]
+
+    def forget(
+        self,
+        batch: Batch,
+        tombstones: Sequence[Row],
+        hashes: Sequence[bytes],
+        arms: Sequence[bytes],
+        lease: float,
+    ) -> None:
+        population = batch.lease.population
+        with self._on("write") as db, db.transaction():
+            if refused := self._append(db, batch, lease):
+                raise refused
+            db.execute(
+                "UPDATE shoal_journal SET agent = NULL, decision = NULL, body = one.body "
+                "FROM unnest(%s::bigint[], %s::bytea[]) AS one (seq, body) "
+                "WHERE population = %s AND shoal_journal.seq = one.seq",
+                ([row.seq for row in tombstones], [row.body for row in tombstones], population),
+            )
+            db.execute(
+                "INSERT INTO shoal_gone SELECT %s, one FROM unnest(%s::bytea[]) AS one "
+                "ON CONFLICT DO NOTHING",
+                (population, list(hashes)),
+            )
+            db.execute(
+                "DELETE FROM shoal_arms WHERE population = %s AND digest = ANY(%s)", (population, list(arms))
+            )
+
+    def scrub(self) -> None:
+        """Remove dead rows; write-ahead files and backups are for the server's operator to let expire."""
+        with self._on("write") as db:
+            db.execute("VACUUM shoal_journal, shoal_arms, shoal_snapshot")
+
+    def drop(self, lease: Lease, upto: int) -> None:
+        with self._on("write") as db:
+            db.execute(
+                "DELETE FROM shoal_journal WHERE population = %s AND seq <= %s AND EXISTS "
+                "(SELECT 1 FROM shoal_population WHERE id = %s AND epoch = %s)",
+                (lease.population, upto, lease.population, lease.epoch),
+            )
+
+    # Snapshots
+
+    def save_snapshot(self, population: int, snapshot: Snapshot) -> None:
+        with self._on("write") as db:
+            db.execute(
+                "INSERT INTO shoal_snapshot SELECT id, epoch, %s, %s FROM shoal_population "
+                "WHERE id = %s AND epoch = %s ON CONFLICT DO NOTHING",
+                (snapshot.seq, snapshot.content, population, snapshot.epoch),
+            )
+
+    def snapshots(self, population: int) -> list[tuple[int, int]]:
+        return self._query(
+            "SELECT epoch, seq FROM shoal_snapshot WHERE population = %s ORDER BY seq DESC, epoch DESC",
+            population,
+        )
+
+    def load_snapshot(self, population: int, epoch: int, seq: int) -> bytes | None:
+        found = self._query(
+            "SELECT body FROM shoal_snapshot WHERE population = %s AND epoch = %s AND seq = %s",
+            population,
+            epoch,
+            seq,
+        )
+        return bytes(found[0][0]) if found else None
+
+    def delete_snapshot(self, population: int, epoch: int, seq: int) -> None:
+        with self._on("write") as db:
+            db.execute(
+                "DELETE FROM shoal_snapshot WHERE population = %s AND epoch = %s AND seq = %s",
+                (population, epoch, seq),
+            )
+
+    def now(self) -> int:
+        return int(self._query("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")[0][0])
+
+    def nbytes(self) -> int:
+        sizes = self._query(
+            "SELECT sum(pg_total_relation_size(oid)) FROM pg_class "
+            "WHERE starts_with(relname, 'shoal_') AND relkind = 'r'"
+        )
+        return int(sizes[0][0] or 0)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _without_password(url: str) -> str:
+    """A URL as it may be shown."""
+    head, at, tail = url.rpartition("@")
+    if not at or "://" not in head:
+        return url
+    scheme, _, user = head.partition("://")
+    return f"{scheme}://{user.partition(':')[0]}@{tail}"

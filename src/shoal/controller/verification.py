@@ -1,0 +1,57 @@
+"""Checks of a population: its journal is whole, and its state is the fold of it, bit for bit."""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from shoal.controller import snapshots
+from shoal.controller.fold import Fold, current_stamp
+from shoal.controller.records import Cancelled, Decided, Missed, Rewarded, decode
+
+if TYPE_CHECKING:
+    from shoal.controller.population import Population
+
+
+def verify(population: "Population") -> list[str]:
+    """What is wrong with a population, as sentences; nothing if all is well.
+
+    Reads the whole journal. Sequence numbers must be gapless, every decision settled at most once, and the
+    state in memory the one that the journal gives when it is applied again from the start.
+    """
+    population.settle()
+    content, seq = population.packed()
+    problems = _problems_of_journal(population, seq)
+    fold = Fold()
+    fold.apply_all(population._store.read(population._number, 0, seq))
+    if fold.differences:
+        problems += fold.differences
+    if fold.stamp == current_stamp() and not fold.differences and snapshots.pack(fold) != content:
+        problems.append(f"the state in memory is not what the journal gives up to record {seq}")
+    return problems
+
+
+def _problems_of_journal(population: "Population", last: int) -> list[str]:
+    problems: list[str] = []
+    expected = 1
+    settled: Counter[tuple[str, int]] = Counter()
+    open_decisions: set[str] = set()
+    for row in population._store.read(population._number, 0, last):
+        if row.seq != expected:
+            problems.append(f"record {expected} is missing")
+        expected = row.seq + 1
+        record = decode(row.body)
+        if isinstance(record, Decided):
+            if record.id in open_decisions:
+                problems.append(f"record {row.seq} is a second decision {record.id!r}")
+            open_decisions.add(record.id)
+        elif (isinstance(record, Rewarded) and record.agent < 0) or isinstance(record, Missed):
+            settled[record.id, record.place] += 1
+        elif isinstance(record, Cancelled):
+            settled[record.id, 0] += 1
+    problems += [
+        f"decision {decision!r} was settled {count} times"
+        for (decision, _), count in settled.items()
+        if count > 1
+    ]
+    if expected != last + 1:
+        problems.append(f"the journal ends at record {expected - 1}, not {last}")
+    return problems
