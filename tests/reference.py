@@ -260,10 +260,14 @@ class Twin:
         self.communication_cost = 0
         self.active = [True] * n_agents
         self.waiting: list[list[Floats]] = [[] for _ in range(n_agents)]
+        self.lends = [True] * n_agents
+        self.borrows = [True] * n_agents
 
     def join(self, n: int) -> None:
         """Let `n` agents without samples join."""
         self.n_agents += n
+        self.lends += [True] * n
+        self.borrows += [True] * n
         self.waiting += [[] for _ in range(n)]
         self.samples += [[] for _ in range(n)]
         self.gram += [np.zeros((self.dim, self.dim)) for _ in range(n)]
@@ -280,8 +284,14 @@ class Twin:
             self.b[agent] = np.zeros(self.dim)
 
     def pool(self, agent: int) -> list[int]:
-        """Agents whose samples `agent` uses, itself included, sorted."""
+        """Agents who belong together with `agent`, itself included, sorted."""
         raise NotImplementedError
+
+    def uses(self, agent: int) -> list[int]:
+        """Agents whose samples `agent` uses, itself included, sorted."""
+        if not self.borrows[agent]:
+            return [agent]
+        return [other for other in self.pool(agent) if self.lends[other] or other == agent]
 
     def graph(self) -> Bools:
         """(N, N), False on the diagonal: here, who pools whom."""
@@ -311,13 +321,20 @@ class Twin:
 
     def pooled(self, agent: int) -> Statistics:
         """Statistics that `agent` chooses from: here, those of its pool."""
-        return self.statistics(self.pool(agent))
+        return self.statistics(self.uses(agent))
 
     def select(self, agent: int, arms: Floats, t: int) -> int:
         """Arm that `agent` plays in round t."""
+        if not self.borrows[agent]:
+            return self.select_alone(agent, arms, t)
         pooled = self.pooled(agent)
-        ahead = self.pending(self.pool(agent)) if self.foresees else 0.0
+        ahead = self.pending([agent]) if self.foresees else 0.0
         return choose(pooled.theta_hat, pooled.A + ahead, arms, self.alpha, t)
+
+    def select_alone(self, agent: int, arms: Floats, t: int) -> int:
+        """Arm that `agent` plays if it does not borrow, whatever the policy."""
+        own = self.statistics([agent])
+        return choose(own.theta_hat, own.A + self.pending([agent]), arms, self.alpha, t)
 
     def expect(self, agent: int, x: Floats, sign: int) -> None:
         """Let a reward be due (1), or no longer (−1)."""
@@ -338,7 +355,11 @@ class Twin:
         self.samples[agent].append((x, float(reward)))
         self.gram[agent] = self.gram[agent] + np.outer(x, x)
         self.b[agent] = self.b[agent] + reward * x
-        self.communication_cost += sum(self.active[other] for other in self.pool(agent)) - 1
+        if all(self.lends):
+            self.communication_cost += sum(self.active[other] for other in self.pool(agent)) - 1
+        elif self.lends[agent]:
+            users = [other for other in range(self.n_agents) if agent in self.uses(other)]
+            self.communication_cost += sum(self.active[other] for other in users) - 1
 
     def revise(self, agent: int, t: int) -> None:
         """Reconsider whom `agent` shares with."""
@@ -371,11 +392,11 @@ class LabelledTwin(Twin):
         return [0] * n
 
     def members(self, label: int) -> list[int]:
-        """Agents of a cluster, sorted."""
-        return [agent for agent in range(self.n_agents) if self.labels[agent] == label]
+        """Agents of a cluster, sorted; who does not lend follows it, and is not a member."""
+        return [a for a in range(self.n_agents) if self.labels[a] == label and self.lends[a]]
 
     def pool(self, agent: int) -> list[int]:
-        return self.members(self.labels[agent])
+        return sorted({agent, *self.members(self.labels[agent])})
 
 
 class Oracle(LabelledTwin):
@@ -632,11 +653,15 @@ class ClusterMixture(Twin):
         """Noise variance, known or estimated."""
         if self.noise_scale is not None:
             return self.noise_scale**2
-        errors = [error for one in self.errors for error in one]
+        errors = self.lent_errors()
         return (10 + sum(errors)) / (10 + len(errors))
 
     def is_noise_known(self) -> bool:
-        return self.noise_scale is not None or sum(map(len, self.errors)) >= 100
+        return self.noise_scale is not None or len(self.lent_errors()) >= 100
+
+    def lent_errors(self) -> list[float]:
+        """Errors of all who lend."""
+        return [error for one, lends in zip(self.errors, self.lends, strict=True) if lends for error in one]
 
     def evidence(self, sums: Sums) -> float:
         """Log marginal likelihood of samples under one parameter, up to what cancels."""
@@ -680,6 +705,7 @@ class ClusterMixture(Twin):
             members = sum(self.count(k) for k in self.used())
             company, others = (1, members + 1) if label < 0 else (self.count(label), members)
             lone = [a for a in range(self.n_agents) if self.labels[a] is None and a != agent]
+            lone = [a for a in lone if self.lends[a]]
             theirs = [a for a in (self.members(label) if label >= 0 else []) if a != agent]
             ahead = company / (others + self.concentration) * self.pending(lone) + self.pending(theirs)
             wide = self.model((S + ahead, b), agent).A + self.pending([agent])
@@ -692,6 +718,8 @@ class ClusterMixture(Twin):
         return mixture[0][2]._replace(theta_hat=theta_hat)
 
     def select(self, agent: int, arms: Floats, t: int) -> int:
+        if not self.borrows[agent]:
+            return self.select_alone(agent, arms, t)
         mixture = self.components(agent)
         p = np.array([chance for chance, _, _, _ in mixture])
         means = np.array([arms @ one.theta_hat for _, _, one, _ in mixture])
@@ -723,6 +751,9 @@ class ClusterMixture(Twin):
         if len(self.samples[agent]) > self.dim:
             error = reward - x @ before.theta_hat
             self.errors[agent].append(float(error**2 / (1 + x @ np.linalg.inv(before.A) @ x)))
+        if not self.lends[agent] and self.drift and self.is_noise_known():
+            last = self.recent[agent][-1]
+            self.recent[agent][-1] = (*last[:2], self.improbability(before.A, before.b, x, reward))
         self.lend((0, agent))
         assert label == self.labels[agent]
 
@@ -759,6 +790,10 @@ class ClusterMixture(Twin):
 
     def revise(self, agent: int, t: int) -> None:
         pulls = len(self.samples[agent])
+        if not self.lends[agent]:
+            if self.drift and pulls % 2 == 0 and self.is_noise_known():
+                self.look_for_change(agent, t)
+            return
         if self.labels[agent] is not None:
             if self.learns_scatter and pulls % (8 if pulls <= 64 else 32) == 0:
                 raw = (self.gram[agent], self.b[agent])
@@ -892,7 +927,8 @@ class ClusterMixture(Twin):
     def look_for_change(self, agent: int, t: int) -> None:
         """Test whether an agent has changed; if so, let it forget what was before."""
         memory = 1.5 * self.n_agents
-        self.rate = [(1 - 1 / memory) * self.rate[0] + 1, (1 - 1 / memory) * self.rate[1]]
+        if self.lends[agent]:
+            self.rate = [(1 - 1 / memory) * self.rate[0] + 1, (1 - 1 / memory) * self.rate[1]]
         threshold = min(9.0, -log((exp(-9) * memory + self.rate[1]) / (memory + self.rate[0])))
         excess = np.cumsum([improbable - 0.5 for _, _, improbable in reversed(self.recent[agent])])
         if not np.any(excess[4:] > threshold - 3):
@@ -902,7 +938,7 @@ class ClusterMixture(Twin):
         gains = [self.gain(agent, n) for n in tried]
         if not tried or max(gains) <= threshold:
             return
-        self.rate[1] += 1
+        self.rate[1] += self.lends[agent]
         best = tried[int(np.argmax(gains))]
         longer = {24: pulls - 4, 17: 24, 12: 17, 8: 12, 5: 8}[best] - 1
         shorter = {24: 17, 17: 12, 12: 8, 8: 5, 5: 2}[best] + 1
@@ -912,13 +948,13 @@ class ClusterMixture(Twin):
     def forget(self, agent: int, n: int, t: int) -> None:
         """Let an agent keep only its last n samples; what was before becomes its ghost."""
         label = self.labels[agent]
-        assert label is not None
         self.ghosts.pop(agent, None)
-        self.raw[1, agent], _ = self.split(agent, n)
-        self.lend((1, agent))
-        self.ghosts[agent] = label
-        self.dissolve()
-        self.heeded[1, agent] = self.alarms.get(label, 0)
+        if label is not None:  # who does not lend has no cluster, and leaves no ghost
+            self.raw[1, agent], _ = self.split(agent, n)
+            self.lend((1, agent))
+            self.ghosts[agent] = label
+            self.dissolve()
+            self.heeded[1, agent] = self.alarms.get(label, 0)
         self.past[agent], self.recent[agent] = [], self.recent[agent][-n:]
         self.rebuild(agent, 0)
         self.lend((0, agent))
@@ -933,7 +969,13 @@ class CLUB(EdgeTwin):
         self.gamma = gamma
 
     def pool(self, agent: int) -> list[int]:
-        return next(component for component in connected_components(self.edges) if agent in component)
+        lends = np.array(self.lends)
+        components = connected_components(self.edges & lends & lends[:, None])
+        reached = agent
+        if not lends[agent]:  # it follows its lowest neighbour who lends
+            reached = next(iter(np.flatnonzero(self.edges[agent] & lends).tolist()), agent)
+        found = next(component for component in components if reached in component)
+        return sorted({agent, *found})
 
     def differ(self, agent: int, other: int) -> bool:
         width = F(self.pulls([agent])) + F(self.pulls([other]))
@@ -974,7 +1016,25 @@ class SCLUB(LabelledTwin):
         members = self.members(cluster)
         self.remembered[cluster] = (self.theta_hat(members), self.pulls(members))
 
+    def follow(self, agent: int) -> None:
+        """Let an agent who does not lend leave the cluster that it follows, or, if alone, follow one."""
+        home, own = self.labels[agent], self.theta_hat([agent])
+        if self.members(home):
+            theta_then, pulls_then = self.remembered[home]
+            if distance(own, theta_then) > self.gamma * (F(self.pulls([agent])) + F(pulls_then)):
+                self.labels[agent] = min(set(range(self.n_agents)) - set(self.labels))
+            return
+        for cluster in sorted(set(self.labels)):
+            members = self.members(cluster)
+            width = F(self.pulls([agent])) + F(self.pulls(members))
+            if members and distance(own, self.theta_hat(members)) < self.gamma / 2 * width:
+                self.labels[agent] = cluster
+                return
+
     def revise(self, agent: int, t: int) -> None:
+        if not self.lends[agent]:
+            self.follow(agent)
+            return
         touched = {self.labels[agent]}
         if self.splits(agent):
             self.labels[agent] = min(set(range(self.n_agents)) - set(self.labels))
@@ -983,8 +1043,7 @@ class SCLUB(LabelledTwin):
         self.checked[agent] = True
         while (pair := self.first_to_merge(touched)) is not None:
             kept, freed = pair
-            for member in self.members(freed):
-                self.labels[member] = kept
+            self.labels = [kept if label == freed else label for label in self.labels]
             self.remember(kept)
             del self.remembered[freed]
             touched.add(kept)
@@ -1048,17 +1107,27 @@ class CMLB(LabelledTwin):
         close = np.zeros((self.n_agents, self.n_agents), dtype=np.bool_)
         for i in range(self.n_agents):
             for j in range(self.n_agents):
-                both = self.active[i] and self.active[j] and i != j
+                both = self.counts(i) and self.counts(j) and i != j
                 close[i, j] = both and distance(estimates[i], estimates[j]) < self.gamma
         if not close.any():
             return
-        components = [c for c in connected_components(close) if self.active[c[0]]]
-        least = self.min_cluster_fraction * sum(self.active)
+        components = [c for c in connected_components(close) if self.counts(c[0])]
+        least = self.min_cluster_fraction * sum(map(self.counts, range(self.n_agents)))
         clusters = [component for component in components if len(component) >= least]
         clusters.append([agent for component in components if len(component) < least for agent in component])
         for members in clusters:
             for agent in members:
                 self.labels[agent] = members[0]
+        for agent in range(self.n_agents):
+            if self.active[agent] and not self.lends[agent]:
+                lenders = [other for other in range(self.n_agents) if self.counts(other)]
+                away = [distance(estimates[agent], estimates[other]) for other in lenders]
+                if away and min(away) < self.gamma:
+                    self.labels[agent] = self.labels[lenders[away.index(min(away))]]
+
+    def counts(self, agent: int) -> bool:
+        """Whether an agent is clustered: it is there, and lends."""
+        return self.active[agent] and self.lends[agent]
 
     def labels_of_newcomers(self, n: int) -> list[int]:
         return list(range(self.n_agents - n, self.n_agents))

@@ -282,3 +282,44 @@ def test_a_mixture_whose_clusters_move() -> None:
         assert policy.pulls.tolist() == [len(one) for one in twin.samples]
     same_posteriors(policy, twin)
     assert max(twin.alarms.values(), default=0) > 0 or max(twin.forgot) > 0
+
+
+@pytest.mark.parametrize("name", [*NAMES, "drift"])
+def test_same_run_with_agents_who_do_not_lend(name: str) -> None:
+    """Choices, estimates and pools of everyone, with some who only borrow and one who does neither."""
+    own: dict[str, Any] = {"scatter": 0.0, "drift": False, "ridge_bonus": 0.0}
+    if name != "cluster_mixture":
+        own = {}
+    name = name.replace("drift", "cluster_mixture")
+    environment = shoal.SyntheticClusters(10, 3, 3, 1.3, seed=4)
+    gamma = {"club": 0.45, "sclub": 0.7, "cmlb": 0.9}.get(name, 1.0)
+    own = own_parameters(name, environment, gamma) | own
+    policy, twin = both(name, environment, 0.4, 0, **own)
+    for agent, mode in ((0, "borrow"), (4, "borrow"), (7, "none")):
+        policy.set_sharing(agent, mode)
+        twin.lends[agent], twin.borrows[agent] = False, mode == "borrow"
+    if name == "sclub":
+        twin.remembered = {0: (np.zeros(3), 0)}
+    rng = np.random.default_rng(1)
+    for t in range(1, 301):
+        agent, arms = int(rng.integers(10)), environment.arms
+        k = policy.select(agent, arms)
+        assert k == twin.select(agent, arms, t), (t, agent)
+        turned = -1.0 if agent == 4 and t > 180 else 1.0  # an agent who only borrows changes
+        reward = float(turned * environment.mean_rewards[agent, k] + 0.5 * rng.standard_normal())
+        policy.update(agent, arms[k], reward)
+        twin.observe(agent, arms[k], reward, t)
+        twin.revise(agent, t)
+        if t % 25 == 0:
+            for each in range(10):
+                if name != "cluster_mixture":
+                    assert list(policy.neighbors(each)) == twin.uses(each)
+                elif twin.borrows[each]:
+                    assert policy.posterior(each).keys() == twin.posterior(each).keys()
+                wanted = twin.pooled(each).theta_hat if twin.borrows[each] else twin.theta_hat([each])
+                np.testing.assert_allclose(policy.estimate(each), wanted, atol=1e-8)
+    if name != "cluster_mixture":
+        assert policy.communication_cost == twin.communication_cost
+    else:
+        same_posteriors(policy, twin)
+        assert not policy.parameters["drift"] or policy.forgot[4] > 180

@@ -30,10 +30,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bass, "WITNESS_BYTES", 0)
 
 
-def play(n: int, world: str, horizon: int, seed: int, **own: Any) -> tuple[shoal.BASS, shoal.Trace]:
+def play(
+    n: int, world: str, horizon: int, seed: int, *, alpha: float = 0.3, delay: Any = 0, **own: Any
+) -> tuple[shoal.BASS, shoal.Trace]:
     environment = WORLDS[world](n, seed)
-    policy = shoal.BASS(n, 5, alpha=0.3, delta=0.1, **own)
-    return policy, shoal.simulate(policy, environment, horizon=horizon, seed=seed, points=5)
+    policy = shoal.BASS(n, 5, alpha=alpha, delta=0.1, **own)
+    return policy, shoal.simulate(policy, environment, horizon=horizon, seed=seed, points=5, delay=delay)
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -57,6 +59,51 @@ def test_same_choices_and_cuts_as_with_witnesses(
         assert np.array_equal(found.communication, expected.communication)
         assert np.array_equal(found.edges, expected.edges)
         assert world == "near" or len(found.cuts) > 100
+
+
+@pytest.mark.parametrize("delay", [250, ("geometric", 80)])
+def test_late_rewards_as_with_witnesses(delay: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, expected = play(130, "far", 2500, 1, delay=delay)
+    assert isinstance(policy.state, witnesses.State)
+    monkeypatch.setattr(bass, "WITNESS_BYTES", 0)
+    policy, found = play(130, "far", 2500, 1, delay=delay)
+    assert isinstance(policy.state, crowd.State)
+    assert np.array_equal(found.choices, expected.choices)
+    assert expected.cuts is not None
+    assert found.cuts is not None
+    assert sorted(found.cuts.tolist()) == sorted(expected.cuts.tolist())
+    assert not policy.pending.any()  # what was still due at the end never comes
+
+
+@pytest.mark.usefixtures("small")
+def test_an_agent_s_own_pending_pulls_narrow_its_width(tmp_path: Path) -> None:
+    """Against the formula, and those of others do not; with one that leaves while it waits, and a file."""
+    policy, _ = play(130, "gaussian", 4000, 2, alpha=5.0)
+    world = WORLDS["gaussian"](130, 2)
+    rng, arms, local = np.random.default_rng(0), world.arms, policy.state.local
+    begun = [(int(agent), int(rng.integers(len(arms)))) for agent in rng.integers(130, size=400)]
+    for agent, k in begun:
+        policy.begin(agent, arms[k])
+    leaver = begun[0][0]
+    policy.remove_agent(leaver)
+    policy.save(tmp_path / "policy")
+    for asked in (policy, shoal.BASS.load(tmp_path / "policy")):
+        narrowed = 0
+        for agent in policy.agents[::3].tolist():
+            used = policy._pool(agent)
+            assert not used.all()
+            A = np.eye(5) + (local.A[used] - np.eye(5)).sum(axis=0)
+            waits = [arms[k] for other, k in begun if other == agent]
+            wide = A + sum((np.outer(x, x) for x in waits), np.zeros((5, 5)))
+            mean = arms @ np.linalg.solve(A, local.b[used].sum(axis=0))
+            width = 5.0 * math.sqrt(math.log(asked.rounds + 2.0))
+            scores = [
+                mean + width * np.sqrt(np.einsum("kd,de,ke->k", arms, np.linalg.inv(B), arms))
+                for B in (wide, A)
+            ]
+            assert asked.select(agent, arms) == np.argmax(scores[0])
+            narrowed += int(np.argmax(scores[0]) != np.argmax(scores[1]))
+        assert narrowed > 0  # or the test would not tell
 
 
 def check_invariants(policy: shoal.BASS) -> None:
@@ -131,9 +178,10 @@ def test_agents_that_come_go_and_are_forgotten(tmp_path: Path) -> None:
             policy.remove_agent(int(rng.choice(policy.agents)), withdraw=True)
             check_invariants(policy)
     assert len(policy.cuts) > 500
-    why = policy.explain(*policy.agents[:2])
+    one, two = policy.agents[:2].tolist()
+    why = policy.explain(one, two)
     assert why.separated == (why.separation_time >= 0)
-    assert why.separated == (not policy.graph[policy.agents[0], policy.agents[1]])
+    assert why.separated == (not policy.graph[one, two])
     policy.save(tmp_path / "policy")
     twin = shoal.BASS.load(tmp_path / "policy")
     check_invariants(twin)

@@ -45,6 +45,7 @@ def test_arms_scatter_around_the_parameters() -> None:
     [
         lambda seed: shoal.SyntheticClusters(9, 4, 3, 0.7, seed=seed),
         lambda seed: shoal.GaussianClusters(9, 4, 3, seed=seed),
+        lambda seed: shoal.UnitClusters(9, 4, 3, seed=seed),
         lambda seed: shoal.ChangingArms(9, 4, 3, seed=seed),
         lambda seed: shoal.ChangingAgents(9, 4, 3, 0.7, change_after=7, seed=seed),
         lambda seed: shoal.JumpingAgents(9, 4, 3, 0.7, last_jump=7, seed=seed),
@@ -109,6 +110,20 @@ def test_changing_agents_deal_out_their_parameters_anew_after_the_change() -> No
     means = environment.rewards_in(environment.arms_in(19, 21), rounds, agents, first=19)
     expected = [before[0], before[3], before[29], after[29]]
     np.testing.assert_allclose(means, np.array(expected) @ environment.arms.T, atol=1e-12)
+
+
+@pytest.mark.parametrize("positive", [False, True])
+def test_unit_vectors(positive: bool) -> None:
+    world = shoal.UnitClusters(30, 5, 3, n_arms=40, positive=positive, seed=1)
+    assert world.theta_star is not None
+    assert world.labels is not None
+    assert np.array_equal(np.unique(world.labels), [0, 1, 2])
+    assert len(np.unique(world.theta_star, axis=0)) == 3
+    for vectors in (world.theta_star, world.arms):
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-12)
+        assert (float(vectors.min()) >= 0.0) is positive
+    # In one dimension every product is 1 up to rounding, and still a probability.
+    shoal.UnitClusters(3, 1, 3, n_arms=40, positive=True, noise="bernoulli", seed=1)
 
 
 def test_agents_that_jump() -> None:

@@ -15,6 +15,7 @@ from tests import reference
 import shoal
 from shoal import benchmark
 from shoal.jit.compiled import config
+from shoal.types import Vector
 
 pytestmark = pytest.mark.skipif(bool(config.DISABLE_JIT), reason="says nothing without compilation")
 
@@ -71,3 +72,34 @@ def test_online_calls_cost_little_more_than_the_rounds_themselves() -> None:
     world = world_of(100)
     calls = min(benchmark.online_microseconds(benchmark.build("bass", world), world) for _ in range(3))
     assert calls / (seconds_a_round("bass", world, 5_000) * 1e6) < 3
+
+
+@pytest.mark.parametrize("n_agents", [100, 100_000])
+def test_no_update_of_the_mixture_takes_much_longer_than_others(n_agents: int) -> None:
+    """While the scatter is changed, a cluster is summed anew, and one is found to have moved."""
+    world, rounds = shoal.SyntheticClusters(n_agents, 4, 3, 7 * math.pi / 16, seed=0), 900
+
+    def play() -> Vector:
+        policy, rng = shoal.ClusterMixture(n_agents, 4, seed=0), np.random.default_rng(0)
+        shoal.simulate(policy, world, horizon=4_000, seed=0, points=1)  # so that its memory is in use
+        pool, upkeep = policy.state.pool, policy.state.upkeep
+        largest = int(np.argmax(np.bincount(policy.labels[policy.labels >= 0])))
+        times = np.zeros(rounds)
+        for t, agent in enumerate(rng.integers(n_agents, size=rounds).tolist()):
+            if t == 200:
+                pool.model.position[0] += 1
+                upkeep[1] = pool.members.labels.size
+            elif t == 400:
+                pool.clusters.changes[largest] = 10**9
+            elif t == 600:
+                pool.clusters.cusum[largest] = 1e3
+            k = policy.select(agent, world.arms)
+            reward = float(world.mean_rewards[agent, k] + rng.standard_normal())
+            start = time.thread_time_ns()
+            policy.update(agent, world.arms[k], reward)
+            times[t] = time.thread_time_ns() - start
+        return times
+
+    # The same run each time: what only one of them waits for is the machine's.
+    times = np.min([play() for _ in range(4)], axis=0)[20:]
+    assert times.max() < 20 * np.median(times)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         JumpingAgents,
         RotatingClusters,
         SyntheticClusters,
+        UnitClusters,
     )
     from shoal.plots import plot_ellipsoids, plot_graph, plot_regret
     from shoal.policies.base import Policy
@@ -61,6 +62,7 @@ __all__ = [
     "RotatingClusters",
     "SyntheticClusters",
     "Trace",
+    "UnitClusters",
     "beta",
     "environment_names",
     "load_policy",
@@ -94,6 +96,7 @@ _HOMES = {
         "JumpingAgents",
         "RotatingClusters",
         "SyntheticClusters",
+        "UnitClusters",
     ),
     "shoal.policies.base": ("Policy",),
     "shoal.policies.bass": ("BASS",),

@@ -34,8 +34,11 @@ def _exercise(policy: Any, world: GaussianClusters) -> None:
     """Make each kind of online call once."""
     for agent in range(3):
         policy.update(agent, world.arms[policy.select(agent, world.arms)], 1.0)
-    for name in ("neighbors", "estimate", "remove_agent"):
+    for name in ("choose", "scores"):
         if hasattr(policy, name):  # user-defined policies need not have them
+            getattr(policy, name)(0, world.arms)
+    for name in ("neighbors", "estimate", "remove_agent"):
+        if hasattr(policy, name):
             getattr(policy, name)(0)
     if hasattr(policy, "explain"):
         policy.explain(1, 2)

@@ -16,6 +16,7 @@ N, D = 6, 4
 OWN: dict[str, dict[str, Any]] = {
     "synthetic": {"n_clusters": 2, "angle": 1.0},
     "gaussian": {"n_clusters": 2},
+    "unit": {"n_clusters": 2},
     "changing-arms": {"n_clusters": 2},
     "changing-agents": {"n_clusters": 2, "angle": 1.0, "change_after": 30},
     "jumping-agents": {"n_clusters": 2, "angle": 1.2, "last_jump": 80, "share": 0.5},
@@ -27,6 +28,7 @@ OWN: dict[str, dict[str, Any]] = {
 }
 BERNOULLI: dict[str, dict[str, Any]] = {
     "synthetic": {"arm_spread": 0.0},
+    "unit": {"positive": True},
     "changing-agents": {"arm_spread": 0.0},
     "logged": {},
 }

@@ -6,12 +6,12 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pytest
 from tests import reference
-from tests.contracts.test_policies import CLASSES, D, N, every_policy, make, play, refit, snapshot, world
+from tests.contracts.test_policies import D, N, every_policy, make, play, refit, snapshot, world
+from tests.contracts.test_sharing import build, kinds
 
 import shoal
 from shoal.fields import AGENTS, rows
 from shoal.policies import plain
-from shoal.policies.bass import policy as bass
 from shoal.policies.steps import SCORED, Common, step
 from shoal.statistics import Statistics
 
@@ -26,6 +26,8 @@ def read(policy: Any, rng: np.random.Generator) -> None:
         policy.predict(agent, arms[0])
         policy.estimate(agent)
         policy.neighbors(agent)
+        policy.explain(agent)
+        policy.explain(agent, int(policy.agents[policy.agents != agent][0]))
         assert policy.graph.shape == (policy.n_agents, policy.n_agents)
 
 
@@ -65,13 +67,12 @@ def test_the_first_of_equal_arms_is_chosen(name: str) -> None:
         assert (index == index[0]).all()
 
 
-@pytest.mark.parametrize("name", [*CLASSES, "crowd"])
-def test_looking_changes_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    is_crowd = name == "crowd"
-    if is_crowd:
-        name = "bass"
-        monkeypatch.setattr(bass, "WITNESS_BYTES", 0)
-    watched, alone, rng = make(name), make(name), np.random.default_rng(0)
+@kinds
+def test_looking_changes_nothing(kind: str, tmp_path: Path) -> None:
+    watched, alone, rng = build(kind), build(kind), np.random.default_rng(0)
+    for policy in (watched, alone):
+        policy.set_sharing(2, "borrow")
+        policy.set_sharing(4, "none")
     for n in range(120):
         agent, x, reward = int(rng.choice(alone.agents)), rng.standard_normal(D), float(rng.standard_normal())
         read(watched, rng)
@@ -86,7 +87,7 @@ def test_looking_changes_nothing(name: str, tmp_path: Path, monkeypatch: pytest.
             for policy, path in ((watched, "watched"), (alone, "alone")):
                 policy.save(tmp_path / path)
             assert (tmp_path / "watched").read_bytes() == (tmp_path / "alone").read_bytes()
-    if not is_crowd:  # a crowd's lists of cuts are put in order when they are looked at
+    if kind != "crowd":  # a crowd's lists of cuts are put in order when they are looked at
         assert snapshot(watched) == snapshot(alone)
 
 

@@ -9,17 +9,12 @@ from tests import reference
 from tests.contracts.test_policies import CLASSES, D, N, make, play, refit, snapshot, world
 
 import shoal
-from shoal.policies.bass import policy as bass
+from shoal.policies.base import Policy
 
 SHY = 3
 """The agent who does not lend."""
 kinds = pytest.mark.parametrize("kind", [*CLASSES, "crowd", "drift"])
-
-
-@pytest.fixture(autouse=True)
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.node.callspec.params.get("kind") == "crowd":
-        monkeypatch.setattr(bass, "WITNESS_BYTES", 0)
+"""Every policy, BASS for a crowd, and a mixture that learns all it can."""
 
 
 def build(kind: str, **more: Any) -> Any:
@@ -224,3 +219,16 @@ def test_wrong_modes_are_named(kind: str) -> None:
     with pytest.raises(ValueError, match="agent must be in 0"):
         policy.sharing(N)
     assert snapshot(policy) == before
+
+
+def test_a_policy_that_knows_no_modes() -> None:
+    class Ignorant(shoal.Independent):
+        name = "ignorant"
+        _lending_changed = Policy._lending_changed
+
+    policy = Ignorant(2, D, alpha=0.5)
+    policy.set_sharing(0, "both")
+    for sharing in ("borrow", "none"):
+        with pytest.raises(TypeError, match="Ignorant knows only agents that lend and borrow, got sharing="):
+            policy.set_sharing(0, sharing)
+    assert policy.sharing(0) == "both"

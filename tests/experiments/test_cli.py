@@ -110,6 +110,22 @@ def test_simulate_shows_a_summary(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "delay"),
+    [("40", 40), ("uniform:0:90", ("uniform", 0, 90)), ("geometric:30.5", ("geometric", 30.5))],
+)
+def test_simulate_with_late_rewards(tmp_path: Path, text: str, delay: Any) -> None:
+    done = run(
+        "simulate", "--policy", "independent", "--env", "gaussian", "--alpha", "0.6", "--horizon", "300",
+        "-e", "n_agents=6", "-e", "dim=3", "--delay", text,
+        cwd=tmp_path,
+    )  # fmt: skip
+    world = shoal.GaussianClusters(6, 3, 3, n_arms=15, noise_scale=0.5, seed=0)
+    policy = shoal.Independent(6, 3, alpha=0.6, seed=0)
+    trace = shoal.simulate(policy, world, horizon=300, seed=0, delay=delay)
+    assert re.search(rf"final regret +│ +{trace.final_regret:,.0f} ", done.stdout)
+
+
 def test_bounds_shows_what_theory_predicts(tmp_path: Path) -> None:
     done = run(
         "bounds", "--dim", "10", "--gap", "0.2", "--delta", "0.1", "--agents", "100", "--clusters", "3",
@@ -180,6 +196,12 @@ def test_help_does_not_load_what_it_does_not_need(tmp_path: Path) -> None:
         (["simulate", "--policy", "bas"], "unknown policy 'bas'"),
         (["simulate", "--env", "mars"], "unknown environment 'mars'"),
         (["simulate", "--pulling", "now"], "pulling: must be one of asynchronous, synchronous, zipf, got"),
+        (["simulate", "--delay", "soon"], "--delay must look like 100, uniform:0:2000 or geometric:500, got"),
+        (["simulate", "--delay", "uniform:9:2"], "delay: delay's low must be at most its high"),
+        (
+            ["simulate", "--delay", "never:9"],
+            "delay: delay must be a number of rounds, ('uniform', low, high)",
+        ),
         (["bench", "--policy", "bas"], "policy must be one of 'independent', 'oracle'"),
         (["simulate", "-p", "delta"], "--parameter must look like name=value, got 'delta'"),
         (["simulate", "-p", "delta=2"], "delta must be a finite number in (0, 1), got 2"),

@@ -105,6 +105,8 @@ def test_beyond_has_every_scenario_on_seeds_that_nothing_was_chosen_on() -> None
         "rotation": ("rotating-clusters", None, None),
         "changing-arms": ("changing-arms", None, None),
         "noise-per-agent": ("gaussian", None, None),
+        "bernoulli": ("unit", None, None),
+        "unit": ("unit", None, None),
         "delay-100": ("synthetic", None, 100),
         "delay-2000": ("synthetic", None, 2000),
         "delay-g500": ("synthetic", None, ("geometric", 500)),
@@ -112,9 +114,12 @@ def test_beyond_has_every_scenario_on_seeds_that_nothing_was_chosen_on() -> None
         "change-late": ("changing-agents", None, ("uniform", 0, 2000)),
     }
     sizes = [
-        (ours[name].parameters["n_agents"], ours[name].parameters["dim"]) for name in ("n20", "n1000", "d30")
+        (ours[name].parameters["n_agents"], ours[name].parameters["dim"])
+        for name in ("n20", "n1000", "d30", "unit")
     ]
-    assert sizes == [(20, 10), (1000, 10), (100, 30)]
+    assert sizes == [(20, 10), (1000, 10), (100, 30), (1000, 16)]
+    assert ours["unit"].parameters["n_arms"] == 200
+    assert ours["bernoulli"].parameters["noise"] == "bernoulli"
     assert ours["continuum"].parameters["spread"] == 0.8
     assert ours["change"].parameters["change_after"] == spec.horizon // 2
     assert ours["jump"].parameters["last_jump"] == ours["rotation"].parameters["quarter_turn"] == spec.horizon

@@ -28,12 +28,14 @@ OWN: dict[str, dict[str, Any]] = {
 
 
 def build(name: str) -> Any:
-    """A policy that has played, with agents that came and went."""
+    """A policy that has played, with agents that came and went, and some who do not lend."""
     policy = shoal.make_policy(name, N, D, **{"alpha": 0.5, "seed": 0, "epsilon": 0.1} | OWN[name])
     go_on(policy, 120, seed=1)
     policy.remove_agent(1)
     policy.remove_agent(2, withdraw=True)
     policy.add_agents(2, **({"labels": [0, 1]} if name == "oracle" else {}))
+    policy.set_sharing(3, "borrow")
+    policy.set_sharing(10, "none")
     go_on(policy, 60, seed=2)
     return policy
 

@@ -8,6 +8,7 @@ import typer
 
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
     from shoal.benchmark import Cost
+    from shoal.experiments.spec import Delay
     from shoal.theory import Prediction
 
 app = typer.Typer()
@@ -24,6 +25,12 @@ def simulate(
     pulling: Annotated[
         str, typer.Option(help="Who pulls in a round: asynchronous, synchronous or zipf.")
     ] = "asynchronous",
+    delay: Annotated[
+        str,
+        typer.Option(
+            help="Rounds until a reward is learned: 100, uniform:0:2000, or geometric:500 (its mean)."
+        ),
+    ] = "0",
     parameter: Annotated[
         list[str] | None,
         typer.Option("--parameter", "-p", help="Of the policy, e.g. delta=0.9. Can be repeated."),
@@ -44,6 +51,7 @@ def simulate(
         runs=runs,
         seed=seed,
         pulling=pulling,
+        delay=_delay(delay),
         policy_parameters=dict(_assignment("--parameter", text) for text in parameter or []),
         environment_parameters=dict(_assignment("--env-parameter", text) for text in env_parameter or []),
     )
@@ -216,6 +224,19 @@ def _significant(value: float) -> str:
     if 0.0 < abs(value) < 0.001:
         return "< 0.001"
     return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000.0 else f"{value:.3g}"
+
+
+def _delay(text: str) -> "Delay":
+    """`100` as 100, `geometric:500` as ("geometric", 500)."""
+    kind, *numbers = text.split(":")
+    try:
+        if not numbers:
+            return int(kind)
+        return (kind, *(float(number) if "." in number else int(number) for number in numbers))
+    except ValueError:
+        raise ValueError(
+            f"--delay must look like 100, uniform:0:2000 or geometric:500, got {text!r}"
+        ) from None
 
 
 def _assignment(option: str, text: str) -> tuple[str, Any]:

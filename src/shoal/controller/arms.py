@@ -95,6 +95,14 @@ class ArmSet:
         part.whole, part._part = self.digest, positions.tobytes()
         return part
 
+    def answers(self, arms: Any) -> bool:
+        """Whether a request for `arms` may have been answered with these."""
+        if arms is None:  # the catalogue, which may have changed since
+            return True
+        if are_names(arms):
+            return set(arms) == set(self.names or ())
+        return ArmSet.of(arms, self.features.shape[1]).digest == self.digest
+
     def stored(self) -> bytes:
         """The bytes to keep."""
         if self.whole is not None:
@@ -110,6 +118,11 @@ def restored(data: bytes, dim: int, find: Any) -> ArmSet:
         positions = np.frombuffer(stored.positions, dtype=np.int32)
         return whole.subset([whole.name(int(position)) for position in positions])  # type: ignore[misc]
     return ArmSet(np.frombuffer(stored.features, dtype=np.float64).reshape(-1, dim), stored.names)
+
+
+def are_names(arms: Any) -> bool:
+    """Whether arms are given by names from the catalogue, not with features."""
+    return isinstance(arms, list | tuple | set | frozenset) and all(isinstance(one, str) for one in arms)
 
 
 def checked_name(what: str, name: Any) -> str:

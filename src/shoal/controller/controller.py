@@ -1,6 +1,7 @@
 """A controller: the populations of one store, and the thread that commits for them."""
 
 import os
+import re
 import secrets
 import socket
 import threading
@@ -177,9 +178,13 @@ class Controller:
                 number = self.store.create(name)
                 lease = self._take(number)
                 population = Population(self, name, number, lease=lease)
-            population._begin(settings, given)
-            self._forget_again(population)
-            self._populations[name] = population
+            self._populations[name] = population  # its lease is kept from here on, however long loading takes
+            try:
+                population._begin(settings, given)
+                self._forget_again(population)
+            except BaseException:
+                del self._populations[name]
+                raise
             return population
 
     def _take(self, number: int) -> Any:
@@ -194,9 +199,11 @@ class Controller:
                 time.sleep(min(0.1, self._lease / 10))
 
     def _beat(self) -> None:
-        """Now and then: keep leases, and note which rewards are missing."""
-        with self._lock:
-            populations = list(self._populations.values())
+        """Now and then: keep leases, and note which rewards are missing.
+
+        The committer's thread must not wait for `_lock`: whoever holds it may be waiting for a commit.
+        """
+        populations = list(self._populations.copy().values())
         own = {one.lease.population: one for one in populations if not isinstance(one._lost, NotOwnerError)}
         try:
             for lost in self.store.renew([one.lease for one in own.values()], self._lease):
@@ -209,22 +216,32 @@ class Controller:
 
     # People who were forgotten, remembered beside the store
 
-    def remember_forgotten(self, hashes: list[bytes]) -> None:
-        """Write hashes to the file beside the store, before the store forgets."""
+    def remember_forgotten(self, population: int, hashes: list[bytes]) -> None:
+        """Write hashes to the file beside the store."""
         if self._forgotten is None:
             return
         with self._forgotten.open("ab") as file:
-            file.write(b"".join(one.hex().encode() + b"\n" for one in hashes))
+            file.write(b"".join(b"%d %s\n" % (population, one.hex().encode()) for one in hashes))
             file.flush()
             os.fsync(file.fileno())
 
+    def _remembered(self, population: int) -> set[bytes]:
+        """The hashes in the file beside the store; a line that a crash cut short is passed over."""
+        if self._forgotten is None or not self._forgotten.exists():
+            return set()
+        whole = re.findall(rb"^(\d+) ([0-9a-f]{32})$", self._forgotten.read_bytes(), re.MULTILINE)
+        return {bytes.fromhex(one.decode()) for number, one in whole if int(number) == population}
+
     def _forget_again(self, population: Population) -> None:
         """Forget whoever a restored backup brought back."""
-        if self._forgotten is None or self.committer is None or not self._forgotten.exists():
+        if self._forgotten is None or self.committer is None:
             return
-        lines = self._forgotten.read_bytes().split()
-        hashes = {bytes.fromhex(line.decode()) for line in lines if len(line) == 32}
-        population.forget_again(hashes)
+        number = population.lease.population
+        remembered, known = self._remembered(number), set(self.store.gone(number))
+        if missing := sorted(known - remembered):  # a crash came between the store and the file
+            self.remember_forgotten(number, missing)
+        if remembered - known:
+            population.forget_again(remembered)
 
     def verify(self) -> dict[str, list[str]]:
         """Check each population's journal and state; what is wrong with each, nothing for most."""

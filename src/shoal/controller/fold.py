@@ -38,7 +38,7 @@ from shoal.controller.records import (
     decode,
     vector,
 )
-from shoal.policies.base import Policy
+from shoal.policies.base import Policy, Sharing
 from shoal.policies.cuts import CuttingPolicy
 from shoal.policies.registry import find_policy
 from shoal.policies.steps import BEGIN, CANCEL, FINISH, PULL
@@ -89,6 +89,7 @@ class Standing:
             case Rewarded():
                 self.rewards[record.place] = record.reward
                 self.learned[record.place] = record.round
+                self.missed.discard(record.place)  # what counts now was reported
             case Missed():
                 self.missed.add(record.place)
                 if record.reward is not None:
@@ -96,6 +97,7 @@ class Standing:
                     self.learned[record.place] = record.round
             case Corrected():
                 self.rewards[record.place] = record.new
+                self.missed.discard(record.place)
             case Cancelled():
                 self.cancelled = True
 
@@ -127,7 +129,7 @@ class Fold:
         """The name of each agent, None once forgotten or merged into another."""
         self.merged: dict[int, int] = {}
         """Agents that turned out to be another one, with that one."""
-        self.sharing: list[str] = []
+        self.sharing: list[Sharing] = []
         self.taught: list[int] = []
         """Rewards that each agent has had."""
         self.pending: dict[str, Standing] = {}
@@ -171,6 +173,8 @@ class Fold:
             case Rewarded() if record.agent >= 0:
                 cuts = self._pull(PULL, record.agent, vector(record.x), record.reward, record.cuts)
                 self._count(record.agent)
+                if record.id in self.pending:  # a ranking of which other rewards are due
+                    self.pending[record.id].note(record)
             case Rewarded() | Missed():
                 cuts = self._settle(self._pending(record.id, seq), record)
             case Observed():
@@ -205,14 +209,13 @@ class Fold:
     def _settle(self, standing: Standing, record: Rewarded | Missed) -> tuple[int, ...]:
         """A reward, or the end of the wait for one."""
         agent, x, cuts = standing.decided.agent, standing.x(record.place), record.cuts
-        was_missed = record.place in standing.missed
         if record.reward is None:
             self._pull(CANCEL, agent, x)
         else:
-            cuts = self._pull(PULL if was_missed else FINISH, agent, x, record.reward, cuts)
+            cuts = self._pull(FINISH, agent, x, record.reward, cuts)
             self._count(agent)
         standing.note(record)
-        if not standing.is_pending and standing.decided.id in self.pending:
+        if not standing.is_pending:
             del self.pending[standing.decided.id]
         return cuts
 
@@ -266,7 +269,7 @@ class Fold:
         self._add_agent(record.name, record.sharing)
         self.names[record.name] = record.agent
 
-    def _add_agent(self, name: str | None, sharing: str) -> None:
+    def _add_agent(self, name: str | None, sharing: Sharing) -> None:
         self.called.append(name)
         self.sharing.append(sharing)
         self.taught.append(0)
@@ -275,7 +278,7 @@ class Fold:
         if (mode := self._mode(agent)) != "both":
             self.policy.set_sharing(agent, mode)
 
-    def _mode(self, agent: int) -> str:
+    def _mode(self, agent: int) -> Sharing:
         """How an agent shares now: newcomers may have to prove themselves first."""
         waits = self.taught[agent] < self.settings.lend_after
         return "borrow" if self.sharing[agent] == "both" and waits else self.sharing[agent]
@@ -379,8 +382,16 @@ class _Batch:
             found = fold.policy.state.cuts.pairs[before : fold.count_cuts()]
             gone = fold.policy.state.common.withdrawn  # their part in others' cuts went with them
             recorded = [(min(pair), max(pair)) for pair in self.cuts if not gone[list(pair)].any()]
-            if recorded != [tuple(pair) for pair in found.tolist()]:
+            if recorded != (computed := [tuple(pair) for pair in found.tolist()]):
                 fold.differences.append(
                     f"up to record {fold.seq}, {len(recorded)} cuts are recorded and {len(found)} computed"
                 )
+                self._follow(fold.policy, set(recorded), set(computed))
         self.clear()
+
+    def _follow(self, policy: CuttingPolicy, recorded: set[Any], computed: set[Any]) -> None:
+        """Cut what was cut when the journal was written, and nothing else: that is what agents lived with."""
+        for agent in sorted({agent for pair in recorded ^ computed for agent in pair}):
+            apart = {tuple(pair) for pair in policy.cuts[:, :2].tolist() if agent in pair}
+            apart = (apart - (computed - recorded)) | {pair for pair in recorded - computed if agent in pair}
+            policy.part_from(agent, sorted({other for pair in apart for other in pair} - {agent}))

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from typing import Any
 
-from shoal.controller.arms import ArmSet, restored
+from shoal.controller.arms import ArmSet, are_names, restored
 from shoal.controller.errors import JournalError
 from shoal.controller.fold import Fold
 from shoal.controller.stores.base import Store
@@ -42,7 +42,7 @@ class Offers:
 
     def requested(self, fold: Fold, arms: Any) -> ArmSet:
         """The arms of a request: with features, by name from the catalogue, or the whole catalogue."""
-        by_name = arms is not None and _are_names(arms)
+        by_name = arms is not None and are_names(arms)
         if arms is not None and not by_name:
             return ArmSet.of(arms, fold.settings.dim)
         catalogue = self.catalogue(fold)
@@ -74,8 +74,3 @@ class Offers:
             return data
 
         return restored(find(digest), fold.settings.dim, find)
-
-
-def _are_names(arms: Any) -> bool:
-    """Whether arms are given by names from the catalogue, not with features."""
-    return isinstance(arms, list | tuple | set | frozenset) and all(isinstance(one, str) for one in arms)

@@ -4,6 +4,7 @@ Each command runs alone, in memory; its records are appended to the journal, and
 committed. Whatever it returned, then, survives; whatever raised has changed nothing.
 """
 
+import contextlib
 import hashlib
 import os
 import secrets
@@ -32,6 +33,14 @@ from shoal.controller.errors import (
     UnavailableError,
     UnknownError,
 )
+from shoal.controller.explaining import (
+    Explanation,
+    Graph,
+    PairExplanation,
+    explain_agent,
+    explain_pair,
+    graph_of,
+)
 from shoal.controller.fold import Fold, Standing, current_stamp, standing_of
 from shoal.controller.forgetting import keyed_hash, merged_into, names_with, traces
 from shoal.controller.offers import Offers
@@ -56,6 +65,7 @@ from shoal.controller.records import (
     encode,
 )
 from shoal.controller.stores.base import Batch, Lease, Snapshot, Store
+from shoal.policies.base import Sharing
 from shoal.types import Vector
 
 if TYPE_CHECKING:
@@ -158,6 +168,29 @@ class Population:
     def __repr__(self) -> str:
         return f"<population {self.name!r} in {self._store.url}>"
 
+    # Who shares with whom
+
+    def explain(self, agent: str, other: str | None = None) -> Explanation | PairExplanation:
+        """Say whose samples an agent uses and with whom it stopped sharing, or the same of a pair."""
+
+        def question(fold: Fold) -> Explanation | PairExplanation:
+            index = self._agent(fold, agent)
+            if other is None:
+                return explain_agent(fold, index)
+            return explain_pair(fold, index, self._agent(fold, other))
+
+        return self._read(question)
+
+    def graph(self, at: int | None = None) -> Graph:
+        """Who shares with whom, now or after the record `at`; those forgotten since are not in it."""
+        if at is None:
+            return self._read(graph_of)
+        at = validation.natural("at", at)
+        last = self._store.last_seq(self._number)
+        if not 1 <= at <= last:
+            raise UnknownError(f"population {self.name!r} has records 1, …, {last}, got at = {at}")
+        return graph_of(snapshots.load(self._store, self._number, at))
+
     # Running commands
 
     def _run(self, n_rows: int, command: Callable[[_Turn], Result]) -> Result:
@@ -200,6 +233,8 @@ class Population:
 
     def _recover(self) -> None:
         """Build the state from the store."""
+        with contextlib.suppress(ControllerError):
+            self._ticket.wait()  # nothing of the old state is on its way any more
         fold = snapshots.load(self._store, self._number)
         self._fold, self._life, self._lost = fold, object(), None
         self._base = base_of(self._store, self._number)
@@ -255,7 +290,7 @@ class Population:
     def _begin(self, settings: Settings | None, given: Mapping[str, Any]) -> None:
         """Load the population, or make it, when it is opened."""
         with self._lock:
-            if self._store.last_seq(self._number) == 0:
+            if self._fold is None and self._store.last_seq(self._number) == 0:
                 if settings is None:
                     raise UnknownError(f"{self._store.url} has no population {self.name!r}")
                 self._fold = Fold()
@@ -291,7 +326,7 @@ class Population:
             raise UnknownError(f"population {self.name!r} has no agent {name!r}")
         return index
 
-    def _joining(self, turn: _Turn, name: str, sharing: str | None = None) -> int:
+    def _joining(self, turn: _Turn, name: str, sharing: Sharing | None = None) -> int:
         """The index of an agent, which joins if it is new."""
         index = turn.fold.names.get(name)
         if index is None:
@@ -301,7 +336,7 @@ class Population:
             turn.write(Shares(index, sharing), agent=index)
         return index
 
-    def add(self, agent: str, *, sharing: str = "both") -> None:
+    def add(self, agent: str, *, sharing: Sharing = "both") -> None:
         """Let an agent join before its first decision, or change how it shares.
 
         Parameters
@@ -314,7 +349,7 @@ class Population:
         validation.one_of("sharing", sharing, SHARING)
         self._run(1, lambda turn: self._joining(turn, agent, sharing))
 
-    def sharing(self, agent: str) -> str:
+    def sharing(self, agent: str) -> Sharing:
         """How an agent shares: "both", "borrow" or "none"."""
         return self._read(lambda fold: fold.sharing[self._agent(fold, agent)])
 
@@ -342,9 +377,9 @@ class Population:
             if first == second:
                 return
             turn.write(Merged(first, second), agent=first)
+            self._closed.clear()  # decisions of `other` are `agent`'s now
 
         self._run(1, command)
-        self._closed.clear()  # decisions of `other` are `agent`'s now
 
     # Arms
 
@@ -407,7 +442,7 @@ class Population:
         id: str | None = None,
         top: int = 1,
         scores: bool = False,
-        sharing: str | None = None,
+        sharing: Sharing | None = None,
     ) -> Decision:
         """Choose an arm for an agent, who joins if it is new.
 
@@ -441,14 +476,14 @@ class Population:
         decision: str | None,
         top: int,
         scores: bool,
-        sharing: str | None,
+        sharing: Sharing | None,
     ) -> Decision:
         fold = turn.fold
-        offer = self._offers.requested(fold, arms)
         if decision is None:
             decision = new_id()
         elif (known := self._find(fold, decision)) is not None:
-            return self._decided_before(fold, known, agent, offer, top)
+            return self._decided_before(fold, known, agent, arms, top)
+        offer = self._offers.requested(fold, arms)
         if top > len(offer):
             raise ValueError(f"top must be at most the number of arms, {len(offer)}, got {top}")
         if agent not in fold.names:
@@ -493,10 +528,12 @@ class Population:
             scores=scores,
         )
 
-    def _decided_before(self, fold: Fold, known: Standing, agent: str, offer: ArmSet, top: int) -> Decision:
+    def _decided_before(self, fold: Fold, known: Standing, agent: str, arms: Any, top: int) -> Decision:
         """The decision that was made for a request that comes again."""
         record = known.decided
-        if (fold.names.get(agent), offer.digest, top) != (record.agent, record.arms, len(record.shown)):
+        offer = self._offers.offered(fold, record.arms)
+        same_arms = offer.answers(arms)
+        if not same_arms or (fold.names.get(agent), top) != (record.agent, len(record.shown)):
             raise ConflictError(f"decision {record.id!r} was made for another agent or other arms", record.id)
         return self._decision(fold, record, known.seq, offer)
 
@@ -595,7 +632,7 @@ class Population:
                 x = standing.x(place).tobytes()
                 record = Rewarded(decision, place, reward, fold.policy.rounds + 1, (), decided.agent, x)
             turn.write(record, decided.agent, decision)
-            if late:
+            if late and decided.id not in fold.pending:
                 standing.note(record)
             elif not standing.is_pending:
                 self._close(standing)
@@ -622,7 +659,6 @@ class Population:
             standing.learned[place],
         )
         turn.write(correction, decided.agent, decision)
-        standing.missed.discard(place)  # what counts now was reported
         standing.note(correction)
 
     def _place(self, fold: Fold, decided: Decided, arm: str | int | None) -> int:
@@ -881,7 +917,6 @@ class Population:
             turn = _Turn(self, fold)
             turn.write(Forgotten(tuple(sorted(agents))))
             batch = Batch(self.lease, turn.rows, [])
-            self._controller.remember_forgotten(hashes)
             try:
                 base = retention.base_without(self, agents)
                 self._store.forget(batch, tombstones, hashes, arms, self._committer.lease, base)
@@ -889,6 +924,7 @@ class Population:
                 self.lose(error)
                 raise
             self.lease = self.lease._replace(last_seq=fold.seq)
+            self._controller.remember_forgotten(self._number, hashes)
             for standing in [one for one in self._closed.values() if one.decided.agent in agents]:
                 del self._closed[standing.decided.id]
             self._observations.clear()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from shoal.policies.base import Sharing
 from shoal.types import Vector
 
 
@@ -42,7 +43,7 @@ class Joined(Record, frozen=True, array_like=True, gc=False, tag=1):
 
     agent: int
     name: str
-    sharing: str
+    sharing: Sharing
 
 
 class Decided(Record, frozen=True, array_like=True, gc=False, tag=2):
@@ -123,7 +124,7 @@ class Shares(Record, frozen=True, array_like=True, gc=False, tag=8):
     """Another sharing mode for an agent."""
 
     agent: int
-    sharing: str
+    sharing: Sharing
 
 
 class Renamed(Record, frozen=True, array_like=True, gc=False, tag=9):

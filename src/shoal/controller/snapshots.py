@@ -15,6 +15,7 @@ from shoal.controller.errors import JournalError
 from shoal.controller.fold import Fold, Standing
 from shoal.controller.records import Decided, Forgotten, Row, Settings, decode
 from shoal.controller.stores.base import Store
+from shoal.policies.base import Sharing
 from shoal.policies.files import PolicyFileError
 from shoal.policies.registry import policy_from_bytes
 
@@ -45,7 +46,7 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
     names: dict[str, int]
     called: list[str | None]
     merged: dict[int, int]
-    sharing: list[str]
+    sharing: list[Sharing]
     taught: list[int]
     pending: list[_Waiting]
     catalogue: bytes | None

@@ -12,6 +12,7 @@ GROUP = "shoal.environments"
 _registered: dict[str, Any] = {
     "synthetic": "shoal.environments.synthetic:SyntheticClusters",
     "gaussian": "shoal.environments.synthetic:GaussianClusters",
+    "unit": "shoal.environments.synthetic:UnitClusters",
     "changing-arms": "shoal.environments.synthetic:ChangingArms",
     "changing-agents": "shoal.environments.synthetic:ChangingAgents",
     "jumping-agents": "shoal.environments.synthetic:JumpingAgents",

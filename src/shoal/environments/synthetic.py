@@ -1,4 +1,4 @@
-"""Synthetic environments: the paper's two benchmarks, and cases that its assumptions exclude.
+"""Synthetic environments: the paper's two benchmarks, unit vectors, and cases that its assumptions exclude.
 
 These are arms that change every round, agents on a line without clusters, and agents and clusters that
 change.
@@ -311,6 +311,51 @@ class GaussianClusters(Environment):
         arms = rng.standard_normal((validation.positive_int("n_arms", n_arms), dim))
         super().__init__(
             arms, theta_star=centers[labels], labels=labels, noise=noise, noise_scale=noise_scale
+        )
+
+
+class UnitClusters(Environment):
+    """Cluster parameters and arms drawn uniformly from the unit sphere, or from its non-negative part.
+
+    Parameters
+    ----------
+    n_agents, dim, n_clusters, n_arms : int
+    positive : bool
+        Whether no entry is negative. Mean rewards are then in [0, 1], as `noise="bernoulli"` needs.
+    noise, noise_scale
+        As for `Environment`.
+    seed : int or None
+        Seed of parameters and arms.
+    """
+
+    def __init__(
+        self,
+        n_agents: int,
+        dim: int,
+        n_clusters: int = 3,
+        *,
+        n_arms: int = 15,
+        positive: bool = False,
+        noise: Noise = "gaussian",
+        noise_scale: NoiseScale = 1.0,
+        seed: int | None = None,
+    ) -> None:
+        labels = equal_clusters(n_agents, n_clusters)
+        dim = validation.positive_int("dim", dim)
+        n_arms = validation.positive_int("n_arms", n_arms)
+        drawn = np.random.default_rng(validation.seed_or_none("seed", seed)).standard_normal(
+            (n_clusters + n_arms, dim)
+        )
+        vectors = _on_sphere(np.abs(drawn) if positive else drawn)
+        # Rounding may leave the product of two unit vectors just above 1, which is no probability.
+        means = np.clip(vectors[:n_clusters] @ vectors[n_clusters:].T, -1.0, 1.0)
+        super().__init__(
+            vectors[n_clusters:],
+            theta_star=vectors[labels],
+            mean_rewards=means[labels],
+            labels=labels,
+            noise=noise,
+            noise_scale=noise_scale,
         )
 
 

@@ -8,6 +8,7 @@ from typing import cast
 
 from shoal.environments.registry import find_environment
 from shoal.experiments.spec import (
+    Delay,
     EnvironmentSpec,
     ExperimentSpec,
     MethodSpec,
@@ -46,6 +47,7 @@ def single(
     runs: int = 1,
     seed: int = 0,
     pulling: str = "asynchronous",
+    delay: Delay = 0,
     policy_parameters: Parameters | None = None,
     environment_parameters: Parameters | None = None,
 ) -> ExperimentSpec:
@@ -66,6 +68,7 @@ def single(
         runs=runs,
         seed=seed,
         pulling=cast(PullingWord, pulling),
+        delay=delay,
         alphas=(alpha,),
         environments=(
             EnvironmentSpec(

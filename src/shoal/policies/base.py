@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeGuard
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeGuard, overload
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from shoal.kernels.bits import WORD
 from shoal.kernels.graphs import count_edges
 from shoal.kernels.random import random_state
 from shoal.policies import files
+from shoal.policies.explanations import AgentExplanation, Lender, PairExplanation, Stop
 from shoal.policies.files import PolicyFileError
 from shoal.policies.locking import give_lock
 from shoal.policies.parameters import Parameters, check, described, signature
@@ -43,7 +44,15 @@ from shoal.policies.steps import (
     score_checked,
     update_checked,
 )
-from shoal.statistics import amend_row, forget_row, lacks, problem, start_rows
+from shoal.statistics import (
+    amend_row,
+    forget_row,
+    lacks,
+    make_statistics,
+    pool_rows,
+    problem,
+    start_rows,
+)
 from shoal.styles import LineStyle
 from shoal.types import AnyArray, Booleans, Integers, Matrix, Vector
 
@@ -220,9 +229,17 @@ class Policy(ABC):
     def _lending_changed(self, agent: int) -> None:
         """Bring up to date what holds the samples of `agent`, who has just begun to lend them, or stopped.
 
-        From then on nothing that others use depends on them, or everything does as if it had always lent.
+        From then on nothing that others use depends on them, or everything does as if it had always lent. A
+        policy that does not define it has no agents who do not lend.
         """
         return
+
+    def _absorb(self, agent: int, other: int) -> None:
+        """Let `agent` have what the policy keeps of `other`; its statistics and pending pulls are it already.
+
+        Afterwards `other` is withdrawn.
+        """
+        self._amended(agent, np.zeros(self._dim), 0.0, removes=False)
 
     def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
         """Bring up to date what holds a sample of `agent`, whose statistics have been amended already.
@@ -563,6 +580,60 @@ class Policy(ABC):
         """Number of (observation, other agent it was shared with) pairs so far."""
         return int(self.state.common.cost[0])
 
+    @overload
+    def explain(self, agent: int) -> AgentExplanation: ...
+    @overload
+    def explain(self, agent: int, other: int) -> Any: ...
+    def explain(self, agent: int, other: int | None = None) -> Any:
+        """Say whose samples `agent` uses and with whom it stopped sharing; or the same of it and one `other`.
+
+        What is returned are named tuples whose `str()` is in words; their `text(name)` takes a function that
+        says what an agent is called.
+        """
+        with self.lock:
+            i = self._check_agent(agent)
+            if other is None:
+                return self._explain_agent(i)
+            j = self._check_agent(other)
+            if i == j:
+                raise ValueError(f"other must differ from agent, got {other!r} twice")
+            return self._explain_pair(i, j)
+
+    def _explain_agent(self, agent: int) -> AgentExplanation:
+        lent = self._lent(agent)
+        lenders = [Lender(int(who), float(lent[who])) for who in np.argsort(-lent, kind="stable")]
+        return AgentExplanation(
+            agent=agent,
+            sharing=self.sharing(agent),
+            samples=int(self.state.local.pulls[agent]),
+            lenders=tuple(lender for lender in lenders if lender.samples > 0.0),
+            stopped=tuple(self._stopped(agent)),
+            apart=int(np.count_nonzero(self.state.common.active & ~self._used(agent))),
+        )
+
+    def _explain_pair(self, agent: int, other: int) -> Any:
+        local = self.state.local
+        return PairExplanation(
+            agent=agent,
+            other=other,
+            together=bool(self._pool(agent)[other]),
+            distance=float(np.linalg.norm(local.theta_hat[agent] - local.theta_hat[other])),
+            threshold=math.nan,
+            separation_time=-1,
+            lent_by_agent=int(local.pulls[agent] * self._used(other)[agent]),
+            lent_by_other=int(local.pulls[other] * self._used(agent)[other]),
+        )
+
+    def _lent(self, agent: int) -> Vector:
+        """Samples that every other agent lends to `agent`, shape (N,)."""
+        lent = np.where(self._used(agent), self.state.local.pulls, 0.0)
+        lent[agent] = 0.0
+        return lent
+
+    def _stopped(self, agent: int) -> list[Stop]:
+        """With whom `agent` stopped sharing, the latest first, where the policy records it."""
+        return []
+
     def __repr__(self) -> str:
         shown = ", ".join(f"{key}={value!r}" for key, value in self.parameters.items() if np.ndim(value) == 0)
         return f"{type(self).__name__}(n_agents={self.n_agents}, dim={self.dim}, {shown})"
@@ -634,22 +705,31 @@ class Policy(ABC):
         the agent always lent. What was decided meanwhile (cuts, clusters) stays. Costs no round.
         """
         agent = self._check_agent(agent)
-        _check_sharing(sharing)
+        self._check_sharing(sharing)
         with self._change("set_sharing"):
             self._set_sharing(agent, sharing)
 
+    def _check_sharing(self, sharing: Any) -> None:
+        validation.one_of("sharing", sharing, tuple(_MODES))
+        if sharing != "both" and type(self)._lending_changed is Policy._lending_changed:
+            raise TypeError(
+                f"{type(self).__name__} knows only agents that lend and borrow, got sharing={sharing!r}: "
+                "it must heed state.common.lends and define _lending_changed"
+            )
+
     def _set_sharing(self, agent: int, sharing: str) -> None:
         common = self.state.common
-        before = bool(common.lends[agent])
-        common.lends[agent], common.borrows[agent] = _MODES[sharing]
-        common.reserved[0] = np.count_nonzero(~common.lends)
-        if common.lends[agent] != before:
+        lends, borrows = _MODES[sharing]
+        common.borrows[agent] = borrows
+        if common.lends[agent] != lends:
+            common.lends[agent] = lends
+            common.reserved[0] += -1 if lends else 1
             self._lending_changed(agent)
 
     def add_agents(self, n: int = 1, *, sharing: Sharing = "both") -> Integers:
         """Add `n` agents that have seen nothing and return their ids; they share as `set_sharing` says."""
         n = validation.positive_int("n", n)
-        _check_sharing(sharing)
+        self._check_sharing(sharing)
         with self._change("add_agents"):
             first = self.n_agents
             room = self._room
@@ -661,7 +741,7 @@ class Policy(ABC):
                 raise
             self._pin(state)  # lets go of the old arrays
             self.state = state
-            for newcomer in range(first, first + n):
+            for newcomer in range(first, first + n if sharing != "both" else first):
                 self._set_sharing(newcomer, sharing)
         return np.arange(first, first + n)
 
@@ -687,6 +767,40 @@ class Policy(ABC):
             self._pinned = state, pinned.stretched(state, self._places, room.lengths(sizes))
         return state
 
+    def merge(self, agent: int, other: int) -> None:
+        """Let two agents be one, who has the samples of both: `agent` stays, `other` is gone.
+
+        The statistics of `agent` are, up to rounding, those of having learned both sequences of samples;
+        `other` leaves no trace, as if withdrawn. Its pulls whose rewards are still due become those of
+        `agent`, who goes on sharing as it did. Whom it shares with is decided anew, from the samples of both.
+        What ClusterMixture keeps beside sums: the errors that tell of the noise add up; the last samples that
+        a change would be noticed by stay those of `agent`, and those of `other` count as from before. Costs
+        no round.
+        """
+        i, j = self._check_agent(agent), self._check_agent(other)
+        if i == j:
+            raise ValueError(f"other must differ from agent, got {other!r} twice")
+        with self._change("merge"):
+            common, local = self.state.common, self.state.local
+            both, sums = np.zeros(self.n_agents, np.bool_), make_statistics(1, self._dim, common.ridge)
+            both[[i, j]] = True
+            pool_rows(local, both, common.ridge, sums, 0)
+            self._move_pending(i, j)
+            for leaf in fields.leaves(type(local)):
+                if leaf.field.role is fields.Role.KEPT:
+                    leaf.get(local)[i] = leaf.get(sums)[0]
+            self._absorb(i, j)
+            self._remove(j, withdraw=True)
+            self.reserve(1)
+            self._reconsider(i)
+
+    def _move_pending(self, agent: int, other: int) -> None:
+        """Let rewards that are due to `other` be due to `agent`."""
+        pending = self.state.common.pending
+        pending.counts[agent] += pending.counts[other]
+        pending.sums[agent] += pending.sums[other]
+        pending.counts[other], pending.sums[other] = 0, 0.0
+
     def remove_agent(self, agent: int, *, withdraw: bool = False) -> None:
         """End the edges of `agent`; its id is never used again.
 
@@ -699,19 +813,23 @@ class Policy(ABC):
             common = self.state.common
             if not common.active[agent] and (common.withdrawn[agent] or not withdraw):
                 raise ValueError(f"agent {agent} has been removed already")
-            if common.active[agent]:
-                self._end_pending(agent)
-                common.active[agent] = False
-                self._end_edges(agent)
-            if withdraw:
-                common.withdrawn[agent] = True
-                forget_row(self.state.local, agent, common.ridge)
-                self._withdraw(agent)
-                common.lends[agent] = common.borrows[agent] = True
-                common.reserved[0] = np.count_nonzero(~common.lends)
-                for leaf in fields.leaves(type(self.state)):
-                    if leaf.field.role is fields.Role.SCRATCH:  # where its samples may have passed through
-                        leaf.get(self.state)[...] = 0
+            self._remove(agent, withdraw=withdraw)
+
+    def _remove(self, agent: int, *, withdraw: bool) -> None:
+        common = self.state.common
+        if common.active[agent]:
+            self._end_pending(agent)
+            common.active[agent] = False
+            self._end_edges(agent)
+        if withdraw:
+            common.withdrawn[agent] = True
+            forget_row(self.state.local, agent, common.ridge)
+            self._withdraw(agent)
+            common.lends[agent] = common.borrows[agent] = True
+            common.reserved[0] = np.count_nonzero(~common.lends)
+            for leaf in fields.leaves(type(self.state)):
+                if leaf.field.role is fields.Role.SCRATCH:  # where its samples may have passed through
+                    leaf.get(self.state)[...] = 0
 
     @contextmanager
     def _change(self, what: str) -> Iterator[None]:
@@ -822,13 +940,6 @@ class Policy(ABC):
         if not self.state.common.active[index]:
             raise ValueError(f"agent {agent} has been removed")
         return index
-
-
-def _check_sharing(sharing: Any) -> None:
-    if sharing not in _MODES:
-        raise ValueError(
-            f"sharing must be one of {', '.join(map(repr, _MODES))}, got {validation.show(sharing)}"
-        )
 
 
 def _physical_memory() -> float:

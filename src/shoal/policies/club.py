@@ -23,6 +23,7 @@ from shoal.policies.cuts import (
     problem_of_sets,
     rejoin,
 )
+from shoal.policies.explanations import PairExplanation
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, step
 from shoal.statistics import Statistics, forget_row
@@ -74,6 +75,18 @@ class CLUB(CuttingPolicy, ClusteredPolicy):
     def _edges(self) -> Booleans:
         return ~members(self.state.apart, self.n_agents)
 
+    def _margins(self, agent: int, others: Integers) -> Vector:
+        theta, widths = self.state.local.theta_hat, self.state.widths
+        gaps = np.linalg.norm(theta[others] - theta[agent], axis=1)
+        with np.errstate(divide="ignore"):  # γ may be 0
+            return np.asarray(gaps / (self.state.gamma * (widths[others] + widths[agent])))
+
+    def _explain_pair(self, agent: int, other: int) -> PairExplanation:
+        found: PairExplanation = super()._explain_pair(agent, other)
+        allowed = self.state.gamma * (self.state.widths[agent] + self.state.widths[other])
+        when = self._round_of_cut(agent, other)
+        return found._replace(threshold=float(allowed), separation_time=when)
+
     def _withdraw(self, agent: int) -> None:
         isolate(self.state.apart, agent)
         self._forget_cuts_of(agent, np.ones(self.n_agents, dtype=np.bool_))
@@ -88,11 +101,15 @@ class CLUB(CuttingPolicy, ClusteredPolicy):
         state, theta = self.state, self.state.local.theta_hat
         allowed = state.gamma * (state.widths[agent] + state.widths)
         far = np.array([distance(theta[agent], other) for other in theta]) > allowed
+        self._part_from(agent, far)
+
+    def _part_from(self, agent: int, separated: Booleans) -> None:
+        state = self.state
         was, known = members(state.apart[agent], self.n_agents), ~state.common.withdrawn
-        for other in np.flatnonzero(far & ~was & known).tolist():
+        for other in np.flatnonzero(separated & ~was & known).tolist():
             part(state, agent, other, self.rounds)
-        rejoin(state.apart, agent, was & ~far & known)
-        self._forget_cuts_of(agent, was & ~far & known)
+        rejoin(state.apart, agent, was & ~separated & known)
+        self._forget_cuts_of(agent, was & ~separated & known)
         relabel(state)
 
     def _join(self, state: CLUBState, first: int) -> None:

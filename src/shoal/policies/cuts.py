@@ -1,15 +1,18 @@
 """What policies that cut edges for good share, BASS and CLUB: who is apart from whom, and a log of it."""
 
+from abc import abstractmethod
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from shoal.fields import AGENTS, COUNT, kept, log
 from shoal.jit.compiled import inlined
 from shoal.kernels.bits import WORD, add_everywhere, are_mutual, as_set, count_absent
 from shoal.kernels.graphs import pairs_of, pairs_within, separation_times
 from shoal.policies.base import Policy
-from shoal.types import AnyArray, Booleans, Integers
+from shoal.policies.explanations import Stop
+from shoal.types import AnyArray, Booleans, Integers, Vector
 
 CUT_BYTES = 16
 """Memory of a cut in the log."""
@@ -51,10 +54,48 @@ class CuttingPolicy(Policy):
             cuts[:, :2], cuts[:, 2] = pairs[:count], rounds[:count]
             return cuts
 
+    @abstractmethod
+    def _part_from(self, agent: int, separated: Booleans) -> None:
+        """Have an agent be separated from these and from no others, as of the present round."""
+
+    def part_from(self, agent: int, others: ArrayLike) -> None:
+        """Have `agent` be separated from the `others` and from nobody else, whatever the test says.
+
+        For following a record of what was decided elsewhere: another machine may have rounded a statistic
+        that lies at its threshold to the other side.
+        """
+        agent = self._check_agent(agent)
+        separated = np.zeros(self.n_agents, dtype=np.bool_)
+        separated[[self._check_id(other) for other in np.asarray(others, dtype=np.int64).tolist()]] = True
+        separated[agent] = False
+        with self._change("part_from"):
+            self.reserve(1)
+            self._part_from(agent, separated)
+
     @property
     def separation_time(self) -> Integers:
         """Round in which each pair separated, −1 if it never did, shape (N, N)."""
         return separation_times(self.cuts, self.n_agents)
+
+    def _stopped(self, agent: int) -> list[Stop]:
+        cuts = self.cuts[::-1]
+        mine = cuts[(cuts[:, :2] == agent).any(axis=1)]
+        others = mine[:, :2].sum(axis=1) - agent
+        margins = self._margins(agent, others)
+        return [
+            Stop(int(other), int(t), float(margin))
+            for other, t, margin in zip(others, mine[:, 2], margins, strict=True)
+        ]
+
+    @abstractmethod
+    def _margins(self, agent: int, others: Integers) -> Vector:
+        """The statistic of the test over its threshold, of an agent and each of some others."""
+
+    def _round_of_cut(self, agent: int, other: int) -> int:
+        """Round in which two agents separated, −1 if they did not."""
+        first, second = self.state.cuts.pairs[: self.state.cuts.used[0]].T
+        here = np.flatnonzero((first == min(agent, other)) & (second == max(agent, other)))
+        return int(self.state.cuts.rounds[here[0]]) if len(here) else -1
 
     def count_edges(self, labels: Integers | None = None) -> tuple[int, int]:
         """Number of edges, and of those that join agents with the same label (0, 1, …)."""

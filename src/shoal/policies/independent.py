@@ -53,6 +53,9 @@ class Independent(Policy):
     def _pool(self, agent: int) -> Booleans:
         return np.asarray(np.arange(self.n_agents) == agent)
 
+    def _lending_changed(self, agent: int) -> None:
+        """Nobody has ever used its samples."""
+
     def _pooled_estimate(self, agent: int) -> Vector:
         return np.asarray(self.state.local.theta_hat[agent])
 

@@ -60,11 +60,12 @@ from shoal.policies.drift import (
     remember,
     tend,
 )
+from shoal.policies.explanations import Name, numbered, pair_text
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, Pending, expect_alone, step
 from shoal.statistics import Statistics, add_sample, amend_packed, packed_problem
 from shoal.styles import LineStyle
-from shoal.types import AnyArray, Integers, Matrix, Vector
+from shoal.types import AnyArray, Booleans, Integers, Matrix, Vector
 from shoal.validation import LARGEST, SMALLEST
 
 PRIOR_SAMPLES = 10.0
@@ -171,6 +172,31 @@ class MembershipExplanation(NamedTuple):
     forgot_agent: int
     forgot_other: int
     """Round in which each was last found to have changed, −1 if never."""
+    agent: int
+    other: int
+
+    @property
+    def together(self) -> bool:
+        """Whether both are in one cluster now."""
+        return self.same_cluster
+
+    @property
+    def separation_time(self) -> int:
+        """Not recorded."""
+        return -1
+
+    def text(self, name: Name = numbered) -> str:
+        """The same in words."""
+        reason = f"{name(self.agent)} belongs to that cluster with probability {self.probability:.3g}"
+        changed = [
+            f" {name(who)} was found to have changed in round {when}."
+            for who, when in ((self.agent, self.forgot_agent), (self.other, self.forgot_other))
+            if when >= 0
+        ]
+        return pair_text(self, name, reason) + "".join(changed)
+
+    def __str__(self) -> str:
+        return self.text()
 
 
 class ClusterMixture(ClusteredPolicy):
@@ -340,15 +366,28 @@ class ClusterMixture(ClusteredPolicy):
             chances = pool.scratch.chances[: count + 1].tolist()
         return {k: chance for k, chance in zip(clusters, chances, strict=True) if chance > 0.0}
 
-    def explain(self, agent: int, other: int) -> MembershipExplanation:
-        """Say whether two agents belong together, as far as is known, and what they lend each other."""
-        with self.lock:
-            i, j = self._check_agent(agent), self._check_agent(other)
-            if i == j:
-                raise ValueError(f"other must differ from agent, got {other!r} twice")
-            (label_i, label_j), pulls = self.labels[[i, j]].tolist(), self.pulls
-            forgot_agent, forgot_other = self.forgot[[i, j]].tolist()
-            ours, theirs = self.posterior(i), self.posterior(j)
+    def _pool(self, agent: int) -> Booleans:
+        """Who is in its cluster; of one who does not lend, and so has none, in the most probable one."""
+        if self.state.common.lends[agent]:
+            return super()._pool(agent)
+        chances = self.posterior(agent)
+        likeliest = max(chances, key=lambda cluster: chances[cluster])
+        found = (self.state.labels == likeliest) & (likeliest >= 0)
+        found[agent] = True
+        return np.asarray(found)
+
+    def _lent(self, agent: int) -> Vector:
+        labels, chances = self.state.labels, self.posterior(agent)
+        shares = np.array([chances.get(label, 0.0) if label >= 0 else 0.0 for label in labels.tolist()])
+        lent = np.where(shares >= LEAST_SHARE, shares * self.state.local.pulls, 0.0)
+        lent[agent] = 0.0
+        return np.asarray(lent * self.state.common.borrows[agent])
+
+    def _explain_pair(self, agent: int, other: int) -> MembershipExplanation:
+        i, j, common = agent, other, self.state.common
+        (label_i, label_j), pulls = self.labels[[i, j]].tolist(), self.pulls
+        forgot_agent, forgot_other = self.forgot[[i, j]].tolist()
+        ours, theirs = self.posterior(i), self.posterior(j)
         probability = 0.0 if label_j < 0 else ours.get(label_j, 0.0)
         back = 0.0 if label_i < 0 else theirs.get(label_i, 0.0)
         return MembershipExplanation(
@@ -357,11 +396,13 @@ class ClusterMixture(ClusteredPolicy):
             alone=ours.get(-1, 0.0),
             pulls_agent=int(pulls[i]),
             pulls_other=int(pulls[j]),
-            lent_by_agent=back * int(pulls[i]),
-            lent_by_other=probability * int(pulls[j]),
+            lent_by_agent=back * int(pulls[i]) * bool(common.borrows[j]),
+            lent_by_other=probability * int(pulls[j]) * bool(common.borrows[i]),
             scatter=self.scatter,
             forgot_agent=forgot_agent,
             forgot_other=forgot_other,
+            agent=i,
+            other=j,
         )
 
     def _pooled_estimate(self, agent: int) -> Vector:
@@ -404,6 +445,31 @@ class ClusterMixture(ClusteredPolicy):
         if self._parameters.drift:
             self._restart_latest()
         self._measure_all()
+
+    def _move_pending(self, agent: int, other: int) -> None:
+        state, clusters = self.state, self.state.pool.clusters
+        for who, sign in ((agent, -1), (other, -1), (agent, 1)):
+            if sign > 0:
+                super()._move_pending(agent, other)
+            if state.common.lends[who]:
+                wait_in(clusters, state.common.pending, who, state.labels[who], sign)
+
+    def _absorb(self, agent: int, other: int) -> None:
+        state, (model, members, _, _) = self.state, self.state.pool
+        own = members.raw if model.softens else members.lent
+        own[agent, AGENT] += own[other, AGENT]
+        if self._parameters.drift:
+            drift = state.drift
+            drift.past[agent] += drift.past[other]
+            add_last(drift, other, 0, int(drift.held[other]), drift.past[agent])
+        lend(state.pool, agent)
+        state.errors[agent] += state.errors[other]
+        state.residuals[agent] += state.residuals[other]
+        if len(state.votes):  # it votes anew when its turn comes
+            state.votes[agent] = 0.0
+            state.tally[:] = state.votes.sum(axis=0)
+        if state.labels[agent] >= 0:
+            sum_anew(state.pool, state.labels[agent])
 
     def _measure_all(self) -> None:
         """Compute how large the estimates of all clusters are."""
@@ -532,6 +598,10 @@ def observe(state: MixtureState, agent: int, x: Vector, reward: float, t: int) -
         if state.common.lends[agent]:
             noise[0] += error * error / growth
             noise[1] += 1.0
+    if not state.common.lends[agent] and state.drift.held.shape[0] > 0 and is_noise_known(state):
+        # It has no cluster to predict by: how improbable the sample was, by its own samples.
+        improbable = 0.5 * noise[1] / noise[0] * error * error / growth + 0.5 * math.log(growth)
+        state.drift.ring[agent, state.drift.newest[agent], x.shape[0] + 1] = improbable
     position = pool.model.position[0]
     if pool.model.softens:
         add_packed(members.raw[agent, AGENT], x, reward)

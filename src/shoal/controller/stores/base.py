@@ -95,6 +95,10 @@ class Store(ABC):
         """Whether something with one of these hashes has been forgotten."""
 
     @abstractmethod
+    def gone(self, population: int) -> list[bytes]:
+        """All hashes of what has been forgotten."""
+
+    @abstractmethod
     def forget(
         self,
         batch: Batch,

@@ -109,6 +109,9 @@ class MemoryStore(Store):
     def has_gone(self, population: int, hashes: Sequence[bytes]) -> bool:
         return not self._journals[population].gone.isdisjoint(hashes)
 
+    def gone(self, population: int) -> list[bytes]:
+        return sorted(self._journals[population].gone)
+
     def forget(
         self,
         batch: Batch,

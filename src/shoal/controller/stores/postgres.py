@@ -310,6 +310,10 @@ class PostgresStore(Store):
         sql = "SELECT 1 FROM shoal_gone WHERE population = %s AND hash = ANY(%s) LIMIT 1"
         return bool(self._query(sql, population, list(hashes)))
 
+    def gone(self, population: int) -> list[bytes]:
+        rows = self._query("SELECT hash FROM shoal_gone WHERE population = %s", population)
+        return [bytes(one) for (one,) in rows]
+
     def forget(
         self,
         batch: Batch,

@@ -304,6 +304,9 @@ class SQLiteStore(Store):
         sql = f"SELECT 1 FROM gone WHERE population = ? AND hash IN ({', '.join('?' * len(hashes))}) LIMIT 1"
         return bool(self._query(sql, population, *hashes))
 
+    def gone(self, population: int) -> list[bytes]:
+        return [one for (one,) in self._query("SELECT hash FROM gone WHERE population = ?", population)]
+
     def forget(
         self,
         batch: Batch,

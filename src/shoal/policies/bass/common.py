@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from shoal.jit.compiled import compiled, inlined
+from shoal.jit.pinned import unpin
 from shoal.kernels.linalg import add_row, cholesky, solve_cholesky, unpack
 from shoal.kernels.separation import ILL_CONDITIONED, search, squared_width
 from shoal.kernels.twofold import add_scaled, add_to_diagonal, cholesky_twofold
@@ -45,6 +46,20 @@ def judge_all(state: Any, agent: int, separated: Booleans) -> None:
     for other in range(separated.shape[0]):
         if other != agent:
             separated[other] = are_separated(state, agent, other)
+
+
+@compiled
+def measure_pairs(handle: Any, agent: int, others: Integers, statistics: Vector) -> None:
+    """Compute the statistic of the test, max f, of an agent and each of some others."""
+    state = unpin(handle)
+    local = state.local
+    for k in range(others.shape[0]):
+        other = others[k]
+        statistics[k], _, _ = search(
+            local.theta_hat[agent], local.A[agent], local.tail[agent], state.radius[agent],
+            local.theta_hat[other], local.A[other], local.tail[other], state.radius[other],
+            state.threshold, False, True, state.scratch.test,
+        )  # fmt: skip
 
 
 @compiled
@@ -93,26 +108,19 @@ def factor_twofold(local: Any, members: Integers, ridge: float, L: Matrix, tail:
 
 
 @inlined
-def choose_from_pool(state: Any, arms: Matrix, t: int) -> int:
-    """LinUCB on the pool whose factor and sums are in the scratch."""
-    width, work = state.common.alpha * math.sqrt(math.log(t + 1.0)), state.scratch
-    b = work.total[-arms.shape[1] :]
-    return best_arm_of_factor(work.L, b, arms, width, work.lanes, state.common.scored)
+def choose_from_pool(state: Any, agent: int, arms: Matrix, t: int) -> int:
+    """LinUCB on the pool whose factor and sums are in the scratch.
 
-
-@inlined
-def choose_while_waiting(state: Any, waiting: Integers, arms: Matrix, t: int) -> int:
-    """`choose_from_pool` while rewards are due to some of the pool, −1 beyond the last.
-
-    What they wait for narrows the width, and leaves the estimate as it is.
+    What the agent itself waits for narrows the width, and leaves the estimate as it is.
     """
     width, work = state.common.alpha * math.sqrt(math.log(t + 1.0)), state.scratch
-    theta_hat, sums = work.test.vectors[0], state.common.pending.sums
+    pending = state.common.pending
+    if pending.counts[agent] == 0:
+        b = work.total[-arms.shape[1] :]
+        return best_arm_of_factor(work.L, b, arms, width, work.lanes, state.common.scored)
+    theta_hat = work.test.vectors[0]
     solve_cholesky(work.L, work.total[-arms.shape[1] :], theta_hat)
-    for k in range(waiting.shape[0]):
-        if waiting[k] < 0:
-            break
-        add_row(1.0, sums[waiting[k]], work.total[: sums.shape[1]])
+    add_row(1.0, pending.sums[agent], work.total[: pending.sums.shape[1]])
     unpack(work.total, state.common.ridge, work.L)
     cholesky(work.L, work.L)
     return best_arm_of_width(theta_hat, work.L, arms, width, work.test.vectors[1], state.common.scored)

@@ -55,7 +55,6 @@ from shoal.policies.bass.common import (
     SUBTRACTABLE,
     are_separated,
     choose_from_pool,
-    choose_while_waiting,
     factor_sums,
     factor_twofold,
     log_cut,
@@ -474,17 +473,7 @@ def separate(
 @step("select", CrowdState)
 def select(state: CrowdState, agent: int, arms: Matrix, t: int) -> int:
     factor_pool(state, agent)
-    pending, waiting = state.common.pending, state.scratch.agents[0]
-    if pending.total[0] == 0:
-        return choose_from_pool(state, arms, t)
-    count = 0
-    for j in range(pending.counts.shape[0]):
-        is_used = state.common.lends[j] or j == agent
-        if pending.counts[j] > 0 and is_used and not is_cut(state.apart, agent, j):
-            waiting[count] = j
-            count += 1
-    waiting[count] = -1
-    return choose_while_waiting(state, waiting, arms, t)
+    return choose_from_pool(state, agent, arms, t)
 
 
 @inlined

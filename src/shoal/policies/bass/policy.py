@@ -19,11 +19,12 @@ from shoal.kernels.linalg import solve_cholesky
 from shoal.kernels.separation import search
 from shoal.policies.base import MANY
 from shoal.policies.bass import crowd, witnesses
-from shoal.policies.bass.common import judge_all
+from shoal.policies.bass.common import judge_all, measure_pairs
 from shoal.policies.cuts import CuttingPolicy
+from shoal.policies.explanations import Name, numbered, pair_text
 from shoal.policies.parameters import Parameters
 from shoal.styles import LineStyle
-from shoal.types import Booleans, Vector
+from shoal.types import Booleans, Integers, Vector
 from shoal.validation import LARGEST, SMALLEST
 
 WITNESS_BYTES = 2**25
@@ -74,6 +75,21 @@ class Explanation(NamedTuple):
     lent_by_agent: int
     lent_by_other: int
     """Samples each contributes to the other's pool now."""
+    agent: int
+    other: int
+
+    @property
+    def together(self) -> bool:
+        """Whether they have not separated."""
+        return not self.separated
+
+    def text(self, name: Name = numbered) -> str:
+        """The same in words."""
+        share = self.statistic / self.threshold
+        return pair_text(self, name, f"the test's statistic is now {share:.3g} times its threshold")
+
+    def __str__(self) -> str:
+        return self.text()
 
 
 class BASS(CuttingPolicy):
@@ -165,25 +181,19 @@ class BASS(CuttingPolicy):
         n = len(state.degree)
         return str(self._engine(n).problem(state))
 
-    def explain(self, agent: int, other: int) -> Explanation:
-        """Say how far two agents are from separating, or when they did, and what they lend each other."""
-        with self.lock:
-            i, j, state = self._check_agent(agent), self._check_agent(other), self.state
-            if i == j:
-                raise ValueError(f"other must differ from agent, got {other!r} twice")
-            return self._explain(state, i, j)
+    def _margins(self, agent: int, others: Integers) -> Vector:
+        statistics = np.zeros(len(others))
+        measure_pairs(self._pin(self.state), agent, others, statistics)
+        return np.asarray(statistics / self.state.threshold)
 
-    def _explain(self, state: Any, i: int, j: int) -> Explanation:
-        local = state.local
+    def _explain_pair(self, agent: int, other: int) -> Explanation:
+        i, j, state, local = agent, other, self.state, self.state.local
         statistic, s, _ = search(
             local.theta_hat[i], local.A[i], local.tail[i], state.radius[i],
             local.theta_hat[j], local.A[j], local.tail[j], state.radius[j],
             state.threshold, False, True, state.scratch.test,
         )  # fmt: skip
-        shared = bool(self._pool(i)[j])
-        first, second = state.cuts.pairs[: state.cuts.used[0]].T
-        here = np.flatnonzero((first == min(i, j)) & (second == max(i, j)))
-        when = int(state.cuts.rounds[here[0]]) if len(here) else -1
+        when = self._round_of_cut(i, j)
         beta = np.sqrt(state.radius) if state.squared else state.radius
         return Explanation(
             statistic=statistic,
@@ -193,8 +203,10 @@ class BASS(CuttingPolicy):
             radius_other=float(beta[j]),
             separated=when >= 0,
             separation_time=when,
-            lent_by_agent=int(local.pulls[i]) if shared else 0,
-            lent_by_other=int(local.pulls[j]) if shared else 0,
+            lent_by_agent=int(local.pulls[i] * self._used(j)[i]),
+            lent_by_other=int(local.pulls[j] * self._used(i)[j]),
+            agent=i,
+            other=j,
         )
 
     def _edges(self) -> Booleans:
@@ -219,6 +231,10 @@ class BASS(CuttingPolicy):
         self.state.degree[agent] = 0
         self._own.withdraw(self.state, self._pin(self.state), agent)
 
+    def _absorb(self, agent: int, other: int) -> None:
+        super()._absorb(agent, other)
+        self._lending_changed(agent)
+
     def _lending_changed(self, agent: int) -> None:
         self._own.relend(self.state, self._pin(self.state), agent)
 
@@ -226,9 +242,12 @@ class BASS(CuttingPolicy):
         self._own.amend(self.state, self._pin(self.state), agent, x, change, removes)
 
     def _reconsider(self, agent: int) -> None:
-        state, n = self.state, self.n_agents
-        separated = np.zeros(n, dtype=np.bool_)
-        judge_all(state, agent, separated)
+        separated = np.zeros(self.n_agents, dtype=np.bool_)
+        judge_all(self.state, agent, separated)
+        self._part_from(agent, separated)
+
+    def _part_from(self, agent: int, separated: Booleans) -> None:
+        state = self.state
         known = ~state.common.withdrawn
         was = ~self._pool(agent) & known
         for other in np.flatnonzero(separated & ~was & known).tolist():

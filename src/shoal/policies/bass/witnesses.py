@@ -31,7 +31,6 @@ from shoal.policies.bass.common import (
     add_own,
     are_separated,
     choose_from_pool,
-    choose_while_waiting,
     factor_sums,
     factor_twofold,
     log_cut,
@@ -169,24 +168,15 @@ def separate_pair(state: WitnessState, agent: int, other: int, t: int) -> None:
 def rejoin(state: WitnessState, agent: int, joined: Booleans) -> None:
     """Let an agent share again with those in `joined`, whose cuts are no longer in the log."""
     join_again(state.apart, agent, joined)
+    others = np.flatnonzero(joined)  # tables may have room for more agents than there are
     for known in (state.witness, state.excess):
-        known[agent, ..., joined] = known[joined, ..., agent] = np.nan
+        known[agent, ..., others] = known[others, ..., agent] = np.nan
 
 
 @step("select", WitnessState)
 def select(state: WitnessState, agent: int, arms: Matrix, t: int) -> int:
     factor_pool(state, agent)
-    pending, waiting = state.common.pending, state.scratch.members
-    if pending.total[0] == 0:
-        return choose_from_pool(state, arms, t)
-    count = 0
-    for j in range(pending.counts.shape[0]):
-        is_used = state.common.lends[j] or j == agent
-        if pending.counts[j] > 0 and is_used and not has_bit(state.apart[agent], j):
-            waiting[count] = j
-            count += 1
-    waiting[count] = -1
-    return choose_while_waiting(state, waiting, arms, t)
+    return choose_from_pool(state, agent, arms, t)
 
 
 @step("observe", WitnessState)

@@ -1,0 +1,128 @@
+"""Who lends to whom in a population and why: what the policy says, with names and times."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from shoal.controller.fold import Fold
+from shoal.types import Booleans
+
+
+class Graph(msgspec.Struct, frozen=True):
+    """Who shares with whom."""
+
+    agents: list[str]
+    edges: Booleans
+    """Symmetric, shape (N, N) for N agents, in their order."""
+
+
+class Lender(msgspec.Struct, frozen=True):
+    """Someone whose samples an agent uses."""
+
+    agent: str
+    samples: float
+    """How many; where the policy is not sure that they belong together, times the probability of that."""
+
+
+class Stopped(msgspec.Struct, frozen=True):
+    """Someone with whom an agent stopped sharing for good."""
+
+    agent: str
+    sequence: int | None
+    """Number of the record that separated them."""
+    at: float | None
+    """Its time, in seconds since 1970."""
+    margin: float
+    """The test's statistic over its threshold, from their present samples: above 1 they separate."""
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Whose samples an agent uses, and with whom it stopped sharing. `str()` says it in words."""
+
+    agent: str
+    sharing: str
+    samples: int
+    """Its own."""
+    borrowed: float
+    """Others' that it uses."""
+    lenders: list[Lender]
+    """The most helpful first."""
+    stopped: list[Stopped]
+    """The latest first."""
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class PairExplanation(msgspec.Struct, frozen=True):
+    """Whether two agents share, and why. `str()` says it in words."""
+
+    agent: str
+    other: str
+    together: bool
+    lent_by_agent: float
+    lent_by_other: float
+    sequence: int | None
+    """Number of the record that separated them."""
+    at: float | None
+    """Its time, in seconds since 1970."""
+    test: dict[str, Any]
+    """Whatever else the policy says of the two: statistic, threshold, radii, probabilities."""
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def graph_of(fold: Fold) -> Graph:
+    """The graph of a state, without agents that are no longer there."""
+    there = [agent for agent, name in enumerate(fold.called) if name is not None]
+    names = [name for name in fold.called if name is not None]
+    return Graph(names, fold.policy.graph[np.ix_(there, there)])
+
+
+def explain_agent(fold: Fold, agent: int) -> Explanation:
+    """Whose samples an agent uses, and with whom it stopped sharing."""
+    found = fold.policy.explain(agent)
+    stopped = [Stopped(_name(fold, one.agent), *_when(fold, one.round), one.margin) for one in found.stopped]
+    return Explanation(
+        agent=_name(fold, agent),
+        sharing=fold.sharing[agent],
+        samples=found.samples,
+        borrowed=float(sum(one.samples for one in found.lenders)),
+        lenders=[Lender(_name(fold, one.agent), one.samples) for one in found.lenders],
+        stopped=stopped,
+        text=found.text(lambda index: _name(fold, index)),
+    )
+
+
+def explain_pair(fold: Fold, agent: int, other: int) -> PairExplanation:
+    """Whether two agents share, and why."""
+    found = fold.policy.explain(agent, other)
+    said = found._asdict()
+    for name in ("agent", "other", "together", "lent_by_agent", "lent_by_other"):
+        said.pop(name, None)
+    sequence, at = _when(fold, said.pop("separation_time", -1))
+    return PairExplanation(
+        agent=_name(fold, agent),
+        other=_name(fold, other),
+        together=bool(found.together),
+        lent_by_agent=float(found.lent_by_agent),
+        lent_by_other=float(found.lent_by_other),
+        sequence=sequence,
+        at=at,
+        test=said,
+        text=found.text(lambda index: _name(fold, index)),
+    )
+
+
+def _name(fold: Fold, agent: int) -> str:
+    return fold.called[agent] or "someone who left"
+
+
+def _when(fold: Fold, round_: int) -> tuple[int | None, float | None]:
+    """Sequence number and time of a separation in a round of the policy."""
+    found = fold.when_cut(round_) if round_ >= 0 else None
+    return (None, None) if found is None else (found[0], found[1] / 1e6)
