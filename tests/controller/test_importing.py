@@ -74,7 +74,7 @@ def test_all_forms_of_a_log_say_the_same(kind: str, suffix: str, tmp_path: Path)
         options = {"arm": "arm"}
     path = write(tmp_path / f"log{suffix}", columns)
     if kind == "arms in a file":
-        given = {"arm": list(ARMS), "features": list(ARMS.values())}
+        given: dict[str, list[Any]] = {"arm": list(ARMS), "features": list(ARMS.values())}
         options["arms"] = write(tmp_path / f"arms{suffix}", given)
     elif kind == "arms given":
         options["arms"] = ARMS

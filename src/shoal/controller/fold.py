@@ -201,6 +201,13 @@ class Fold:
             return None
         return self.cut_log[3 * first + 1], self.cut_log[3 * first + 2]
 
+    def predict(self, record: Decided) -> tuple[float, float]:
+        """What the agent's own samples, and the policy, predict now for the first arm of a decision."""
+        self._flush()
+        x = vector(record.x[: len(record.x) // len(record.shown)])
+        own, pooled = self.policy.predict(record.agent, x)
+        return float(own), float(pooled)
+
     def _pending(self, decision: str, seq: int) -> Standing:
         if decision not in self.pending:
             raise JournalError(f"record {seq} is about a decision that awaits no reward")

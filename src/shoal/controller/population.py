@@ -64,6 +64,7 @@ from shoal.controller.records import (
     decode,
     encode,
 )
+from shoal.controller.snapshotter import Process, log
 from shoal.controller.stores.base import Batch, Lease, Snapshot, Store
 from shoal.policies.base import Sharing
 from shoal.types import Vector
@@ -160,6 +161,7 @@ class Population:
         self._clock_ahead = self._store.now() - time.time_ns() // 1000
         self._rebuilding: threading.Thread | None = None
         self._snapshot_seq = 0
+        self.snapshotter: Process | None = None
         self._base = Base()
         """What is known of the part of the journal that was archived."""
         self._retaining = threading.Lock()
@@ -913,6 +915,7 @@ class Population:
             self._ticket.wait()  # all rows are in the store
             agents = {index, *(other for other in fold.merged if merged_into(fold, other) == index)}
             tombstones, hashes, arms = traces(self._store, self._number, fold, agents)
+            hashes += [hashed for hashed, agent_ in self._base.joined if agent_ in agents]
             hashes += [keyed_hash(fold, "agent", name) for name, i in fold.names.items() if i in agents]
             turn = _Turn(self, fold)
             turn.write(Forgotten(tuple(sorted(agents))))
@@ -929,6 +932,8 @@ class Population:
                 del self._closed[standing.decided.id]
             self._observations.clear()
             self._offers.clear()
+            if self.snapshotter is not None:
+                self.snapshotter.stop()
             for epoch, seq in self._store.snapshots(self._number):
                 self._store.delete_snapshot(self._number, epoch, seq)
             self._snapshot_seq = 0
@@ -961,6 +966,11 @@ class Population:
             names = names_with(self._store, self._number, self._state(), hashes)
         for name in names:
             self.forget(name)
+
+    @property
+    def is_rebuilding(self) -> bool:
+        """Whether the state is being rebuilt since somebody was forgotten."""
+        return self._rebuilding is not None and self._rebuilding.is_alive()
 
     def settle(self) -> None:
         """Wait until what goes on in the background, such as rebuilding after `forget`, is done."""
@@ -1011,6 +1021,13 @@ class Population:
     def close(self) -> None:
         """Commit what is on its way, and let go of the population."""
         self.settle()
+        if self.snapshotter is not None:
+            self.snapshotter.stop()
+            if self._lost is None and self._fold is not None and self.snapshotter.due_at_close(self):
+                try:
+                    self.snapshot()
+                except (ControllerError, OSError) as error:  # it would only have saved time
+                    log.warning("population %r: no snapshot was written: %s", self.name, error)
         with self._lock:
             if not self._reads_only and self._lost is None and self._fold is not None:
                 try:

@@ -6,6 +6,7 @@ over: the one before it is used, or the whole journal.
 
 import hashlib
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -26,6 +27,9 @@ KEPT = 2
 """Snapshots kept of each population: the last, and one to fall back on."""
 TRIES = 3
 """Times that loading begins again because the journal was archived meanwhile."""
+
+
+Watch = Callable[[Fold, Row], None]
 
 
 class _Waiting(msgspec.Struct, frozen=True, array_like=True):
@@ -118,22 +122,23 @@ def unpack(data: bytes, source: str) -> Fold:
     return fold
 
 
-def load(store: Store, population: int, upto: int | None = None) -> Fold:
+def load(store: Store, population: int, upto: int | None = None, watch: Watch | None = None) -> Fold:
     """The fold of a population's journal up to a sequence number.
 
     It starts from the latest snapshot that is good, or else from the base, if a part of the journal has been
-    archived. What lies before the base is read from the archives.
+    archived. What lies before the base is read from the archives. `watch` is called with fold and row before
+    each row in the store is applied.
     """
     for _ in range(TRIES):
         last = store.last_seq(population) if upto is None else upto
         base = base_of(store, population)
         if last < base.seq:
             return from_archives(base.archives, last)
-        found = _from_snapshot(store, population, base.seq, last)
+        found = _from_snapshot(store, population, base.seq, last, watch)
         if found is not None:
             return found
         fold = from_base(store, population, base)
-        if catch_up(fold, store, population, last, is_base=True):
+        if catch_up(fold, store, population, last, is_base=True, watch=watch):
             break  # otherwise more was archived meanwhile
     if fold.seq < last:
         raise JournalError(
@@ -142,7 +147,7 @@ def load(store: Store, population: int, upto: int | None = None) -> Fold:
     return fold
 
 
-def _from_snapshot(store: Store, population: int, first: int, last: int) -> Fold | None:
+def _from_snapshot(store: Store, population: int, first: int, last: int, watch: Watch | None) -> Fold | None:
     for epoch, seq in store.snapshots(population):
         if not first <= seq <= last:
             continue
@@ -155,7 +160,7 @@ def _from_snapshot(store: Store, population: int, first: int, last: int) -> Fold
         except SnapshotError as error:
             warnings.warn(f"{error}; it is passed over", RuntimeWarning, stacklevel=2)
             continue
-        if fold.seq == seq and catch_up(fold, store, population, last):
+        if fold.seq == seq and catch_up(fold, store, population, last, watch=watch):
             return fold
     return None
 
@@ -189,7 +194,15 @@ def from_archives(archives: tuple[Archive, ...], upto: int) -> Fold:
     return fold
 
 
-def catch_up(fold: Fold, store: Store, population: int, upto: int, *, is_base: bool = False) -> bool:
+def catch_up(
+    fold: Fold,
+    store: Store,
+    population: int,
+    upto: int,
+    *,
+    is_base: bool = False,
+    watch: Watch | None = None,
+) -> bool:
     """Apply what a fold lacks.
 
     False, with nothing of use done, if someone in it has been forgotten since (a base never holds such a
@@ -204,6 +217,8 @@ def catch_up(fold: Fold, store: Store, population: int, upto: int, *, is_base: b
             if not is_next or (start and not is_base and isinstance(decode(row.body), Forgotten)):
                 stale = True
                 return
+            if watch is not None:
+                watch(fold, row)
             yield row
 
     fold.apply_all(rows())

@@ -92,6 +92,8 @@ class SQLiteStore(Store):
             self._writer = self._connect(sync)
             self._prepare()
             self._reader = self._connect(sync)
+            if not read_only:
+                self._sweep()
         except BaseException:
             self._unlock()
             raise
@@ -335,6 +337,7 @@ class SQLiteStore(Store):
 
     def scrub(self) -> None:
         """Free pages are zeroed as they are freed; what is left are frames of the write-ahead file."""
+        self._sweep()
         deadline = time.monotonic() + 10.0
         while True:
             with self._writing:
@@ -405,6 +408,11 @@ class SQLiteStore(Store):
 
     def _directory(self) -> Path:
         return self.path.with_name(f"{self.path.name}-snapshots")
+
+    def _sweep(self) -> None:
+        """Delete what a process that was killed while it wrote a snapshot has left."""
+        for path in self._directory().glob(".*.tmp"):
+            path.unlink(missing_ok=True)
 
     def save_snapshot(self, population: int, snapshot: Snapshot) -> None:
         if snapshot.epoch != self.epoch(population):
