@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from shoal.controller import snapshots, snapshotter
@@ -101,7 +102,7 @@ def test_a_wrong_prediction_is_reported(path: Path, monkeypatch: pytest.MonkeyPa
         place = max(i for i, row in enumerate(journal.rows) if isinstance(decode(row[-1]), Decided))
         row, record = journal.rows[place], decode(journal.rows[place][-1])
         assert isinstance(record, Decided)
-        changed = Decided(*(getattr(record, name) for name in record.__struct_fields__[:7]), 0.123, record.x)
+        changed = msgspec.structs.replace(record, pooled=0.123)
         journal.rows[place] = (*row[:-1], encode(changed))
         report = snapshotter.write_snapshot(controller.store, "shop")
         assert report.seq == 0

@@ -14,7 +14,7 @@ from typing import Any, Self
 from shoal import validation
 from shoal.controller.arms import checked_name
 from shoal.controller.committer import Committer
-from shoal.controller.errors import NotOwnerError, UnavailableError, UnknownError
+from shoal.controller.errors import JournalError, NotOwnerError, UnavailableError, UnknownError
 from shoal.controller.fold import current_stamp
 from shoal.controller.population import Population
 from shoal.controller.records import Settings
@@ -257,11 +257,17 @@ class Controller:
         if remembered - known:
             population.forget_again(remembered)
 
-    def verify(self) -> dict[str, list[str]]:
-        """Check each population's journal and state; what is wrong with each, nothing for most."""
+    def verify(self, *names: str) -> dict[str, list[str]]:
+        """Check journal and state of all populations, or some; what is wrong with each, usually nothing."""
         from shoal.controller.verification import verify
 
-        return {name: verify(self.population(name)) for name in self.populations()}
+        problems = {}
+        for name in names or self.populations():
+            try:
+                problems[name] = verify(self.population(name))
+            except JournalError as error:
+                problems[name] = [str(error)]
+        return problems
 
     def close(self) -> None:
         """Commit what is on its way and release everything."""
