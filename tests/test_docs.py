@@ -21,7 +21,14 @@ def python_blocks(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/adding-a-policy.md", "docs/adding-an-environment.md", "docs/theory.md"]
+    "page",
+    [
+        "README.md",
+        "docs/adding-a-policy.md",
+        "docs/adding-an-environment.md",
+        "docs/theory.md",
+        "docs/live.md",
+    ],
 )
 def test_examples_run(page: str, tmp_path: Path) -> None:
     blocks = python_blocks(page)

@@ -55,7 +55,7 @@ def test_beside_an_owner_who_goes_on(path: Path) -> None:
         live(population)
         seq = population.sequence
         done = run(str(path))
-        assert (done.returncode, done.stderr) == (0, "")
+        assert done.returncode == 0, done.stderr
         assert done.stdout.startswith(f"snapshot {seq}, ")
         assert files(path) == [f"1-1-{seq}.snapshot"]
         state = population.packed()[0]
@@ -81,7 +81,7 @@ def test_who_asks_for_nothing_is_told(path: Path) -> None:
 def test_predictions_of_all_kinds_are_reproduced(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`choose` among many arms, `predict` of an explored one, rankings: all as recorded, to the bit."""
     monkeypatch.setattr(snapshotter.Sample.__init__, "__defaults__", (1,))
-    for policy in ("bass", "mixture"):
+    for policy in ("bass", "cluster_mixture"):
         with open_controller(":memory:") as controller:
             population = controller.population(policy, policy=policy, dim=2, seed=1, explore=0.5)
             live(population, 60)

@@ -1022,7 +1022,7 @@ class Population:
         """Commit what is on its way, and let go of the population."""
         self.settle()
         if self.snapshotter is not None:
-            self.snapshotter.stop()
+            self.snapshotter.close()
             if self._lost is None and self._fold is not None and self.snapshotter.due_at_close(self):
                 try:
                     self.snapshot()

@@ -143,6 +143,7 @@ class Process:
         self._running: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
         self._lock = threading.Lock()
+        self._closed = False
         self._last = -1
         """Sequence number at which the last one was started."""
 
@@ -152,7 +153,7 @@ class Process:
             with self._lock:
                 if self._running is not None and self._running.poll() is not None:
                     self._finish(population.name)
-                if self._running is None and self._rows(population) >= self._every:
+                if self._running is None and not self._closed and self._rows(population) >= self._every:
                     self._start(population)
         except Exception as error:
             log.warning("population %r: no snapshot could be started: %s", population.name, error)
@@ -165,6 +166,12 @@ class Process:
     def stop(self) -> None:
         """Kill it, if it runs."""
         with self._lock:
+            self._stop()
+
+    def close(self) -> None:
+        """Kill it, and start none any more."""
+        with self._lock:
+            self._closed = True
             self._stop()
 
     def _stop(self) -> None:
@@ -187,6 +194,7 @@ class Process:
         if population.is_rebuilding:
             return
         self._last = population.lease.last_seq
+        said = f"{self._url}\n".encode()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._running = subprocess.Popen(
             [sys.executable, "-m", __name__, "-", population.name],
@@ -197,7 +205,7 @@ class Process:
         )
         assert self._running.stdin is not None
         with self._running.stdin as given:
-            given.write(f"{self._url}\n".encode())
+            given.write(said)
 
     def _finish(self, name: str) -> None:
         assert self._running is not None
@@ -205,9 +213,9 @@ class Process:
         if self._running.returncode:
             self._errors.seek(0)
             lines = self._errors.read().decode(errors="replace").splitlines()
-            said = "; ".join(line.removeprefix("shoal: ") for line in lines[-3:])
+            why = "; ".join(line.removeprefix("shoal: ") for line in lines[-3:])
             log.warning(
-                "population %r: writing a snapshot ended with %d: %s", name, self._running.returncode, said
+                "population %r: writing a snapshot ended with %d: %s", name, self._running.returncode, why
             )
         self._stop()
 
