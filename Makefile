@@ -34,7 +34,7 @@ test: lint  ## Lint, run all tests, those of kernels and steps again without com
 	$(BIN)/coverage report --skip-covered
 
 chaos: setup  ## Attack files, threads, forks and signals for many minutes (SHOAL_CHAOS=20 by default)
-	SHOAL_CHAOS=$${SHOAL_CHAOS:-20} $(BIN)/python -m pytest tests/attack --timeout 0
+	SHOAL_CHAOS=$${SHOAL_CHAOS:-20} $(BIN)/python -m pytest tests/attack tests/controller --timeout 0
 
 lint: setup  ## Style, formatting, types and import direction
 	$(BIN)/ruff check

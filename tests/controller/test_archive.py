@@ -140,6 +140,27 @@ def test_open_decisions_stay_open(place: Path) -> None:
         assert controller.verify() == {"shop": []}
 
 
+def test_what_rows_that_stay_are_about_is_known(place: Path) -> None:
+    with open_controller(place / "shop.db") as controller:
+        population = shop(controller)
+        live(population, "first")
+        population.decide("ada", {"juice": [0.5, 0.5], "milk": [0.1, 0.2]}, id="corrected")
+        population.reward("corrected", 1.0)
+        middle = now()
+        population.reward("corrected", 0.5, replaces=1.0)
+        population.archive(place / "old", before=middle)
+        population.reward(
+            "corrected",
+            0.25,
+            replaces=0.5,
+            arm=population.decide("ada", id="corrected", arms={"juice": [0.5, 0.5], "milk": [0.1, 0.2]}).arm,
+        )
+    with open_controller(place / "shop.db") as controller:
+        population = shop(controller)
+        population.reward("corrected", 0.25)
+        assert controller.verify() == {"shop": []}
+
+
 def test_closed_decisions_are_archived(place: Path) -> None:
     with open_controller(place / "shop.db") as controller:
         population = shop(controller)

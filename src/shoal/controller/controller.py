@@ -211,16 +211,13 @@ class Controller:
                 time.sleep(min(0.1, self._lease / 10))
 
     def _beat(self) -> None:
-        """Now and then: keep leases, and note which rewards are missing.
-
-        The committer's thread must not wait for `_lock`: whoever holds it may be waiting for a commit.
-        """
-        populations = list(self._populations.copy().values())
+        """Now and then: keep leases, and note which rewards are missing."""
+        populations = list(self._populations.values())  # no lock: its holder may be waiting for a commit
         own = {one.lease.population: one for one in populations if not isinstance(one._lost, NotOwnerError)}
         try:
-            for lost in self.store.renew([one.lease for one in own.values()], self._lease):
-                one = own[lost.population]
-                one.lose(NotOwnerError(f"population {one.name!r} was taken over by another process"))
+            for number, owner in self.store.renew([one.lease for one in own.values()], self._lease).items():
+                one = own[number]
+                one.lose(NotOwnerError(f"population {one.name!r} was taken over by {owner}"))
         except UnavailableError:
             pass  # the next append, or the next beat, will tell
         for one in own.values():

@@ -243,6 +243,7 @@ class Population:
         self.lease = self.lease._replace(last_seq=fold.seq)
         self._ticket = Ticket(done=True)
         self._closed.clear()
+        self._observations.clear()
         self._offers.clear()
         if fold.differences:
             warnings.warn(
@@ -488,7 +489,7 @@ class Population:
         offer = self._offers.requested(fold, arms)
         if top > len(offer):
             raise ValueError(f"top must be at most the number of arms, {len(offer)}, got {top}")
-        if agent not in fold.names:
+        if agent not in fold.names or sharing is not None:  # nothing is written for a request that is refused
             fold.policy.check_scale("arms", offer.features)
         index = self._joining(turn, agent, sharing)
         choice = fold.policy.choose(index, offer.features)
@@ -614,6 +615,8 @@ class Population:
     ) -> None:
         fold = turn.fold
         reward = self._check_reward(fold, reward)
+        if replaces is not None:
+            replaces = validation.number("replaces", replaces)
         standing = self._known(fold, decision)
         decided = standing.decided
         place = self._place(fold, decided, arm)
@@ -647,7 +650,7 @@ class Population:
                 f"replaces={recorded!r}",
                 recorded,
             )
-        if replaces is not None and float(replaces) != recorded:
+        if replaces is not None and replaces != recorded:
             raise ConflictError(
                 f"decision {decision!r} has the reward {recorded!r}, not {replaces!r}", recorded
             )
@@ -724,7 +727,7 @@ class Population:
             return False
         if isinstance(record, Observed):
             same = fold.names.get(agent), x, reward
-            if same == (fold.merged.get(record.agent, record.agent), record.x, record.reward):
+            if same == (merged_into(fold, record.agent), record.x, record.reward):
                 return True
         raise ConflictError(f"another observation or decision is recorded under the id {key!r}", key)
 

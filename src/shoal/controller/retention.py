@@ -96,8 +96,16 @@ def _try_to_archive(population: "Population", directory: Path, limit: int) -> Ar
             _delete([path])
             return _AGAIN  # type: ignore[no-any-return]
         population._ticket.wait()
-        unneeded = _unneeded_arms(population, fold, seen.arms, last)
-        keep = sorted(fold.pending)
+        later = [(row.decision, decode(row.body)) for row in store.read(number, last)]
+        # What is still awaited has to be found, and so has what rows that stay are about.
+        keep = sorted({*fold.pending, *(decision for decision, _ in later if decision is not None)})
+        needed = {record.arms for _, record in later if isinstance(record, Decided | Catalogue)}
+        begun = {record.id for _, record in later if isinstance(record, Decided)}
+        for decision in set(keep) - begun:
+            decided = decode(store.find(number, decision)[0].body)
+            if isinstance(decided, Decided):
+                needed.add(decided.arms)
+        unneeded = _unneeded_arms(population, fold, seen.arms, needed)
         store.drop(population.lease, last, pack_base(new), snapshots.pack(fold), keep, unneeded)
         population._base = new
         population._offers.clear()
@@ -131,15 +139,12 @@ class _Seen:
             yield row
 
 
-def _unneeded_arms(population: "Population", fold: Fold, archived: set[bytes], last: int) -> list[bytes]:
+def _unneeded_arms(
+    population: "Population", fold: Fold, archived: set[bytes], needed: set[bytes]
+) -> list[bytes]:
     """Sets of arms that only archived rows refer to."""
-    needed = {standing.decided.arms for standing in fold.pending.values()}
     if fold.catalogue is not None:
         needed.add(fold.catalogue)
-    for row in population._store.read(population._number, last):
-        record = decode(row.body)
-        if isinstance(record, Decided | Catalogue):
-            needed.add(record.arms)
 
     def find(digest: bytes) -> bytes | None:
         return population._store.arms(population._number, digest)

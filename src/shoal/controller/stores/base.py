@@ -60,8 +60,8 @@ class Store(ABC):
         """Own a population for `lease` seconds, from now or the last append; or say who does."""
 
     @abstractmethod
-    def renew(self, leases: Iterable[Lease], lease: float) -> list[Lease]:
-        """Keep owning populations that nothing is appended to; those that are lost."""
+    def renew(self, leases: Iterable[Lease], lease: float) -> dict[int, str]:
+        """Keep owning populations that nothing is appended to; of those that are lost, who owns them now."""
 
     @abstractmethod
     def release(self, lease: Lease) -> None:

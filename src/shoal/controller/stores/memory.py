@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from shoal.controller.errors import NotOwnerError, UnknownError
+from shoal.controller.errors import NotOwnerError, UnavailableError, UnknownError
 from shoal.controller.records import Row
 from shoal.controller.stores.base import Batch, Lease, Snapshot, Store
 
@@ -14,6 +14,7 @@ class _Journal:
 
     def __init__(self) -> None:
         self.epoch = 0
+        self.owner = ""
         self.first = 1
         """Sequence number of the first row that is still there."""
         self.rows: list[tuple[Any, ...]] = []
@@ -65,11 +66,11 @@ class MemoryStore(Store):
         if not 0 <= population < len(self._journals):
             raise UnknownError(f"there is no population number {population}")
         journal = self._journals[population]
-        journal.epoch += 1
+        journal.epoch, journal.owner = journal.epoch + 1, owner
         return Lease(population, journal.epoch, journal.last_seq)
 
-    def renew(self, leases: Iterable[Lease], lease: float) -> list[Lease]:
-        return []
+    def renew(self, leases: Iterable[Lease], lease: float) -> dict[int, str]:
+        return {}
 
     def release(self, lease: Lease) -> None:
         return
@@ -80,8 +81,12 @@ class MemoryStore(Store):
     def _append(self, batch: Batch) -> Exception | None:
         (population, epoch, last_seq), rows, arms = batch
         journal = self._journals[population]
-        if (journal.epoch, journal.last_seq) != (epoch, last_seq):
-            return NotOwnerError("the population was taken over")
+        if journal.epoch != epoch:
+            return NotOwnerError(f"the population was taken over by {journal.owner}")
+        if journal.last_seq != last_seq:
+            if journal.last_seq == last_seq + len(rows):
+                return None  # it is there already
+            return UnavailableError(f"the journal is at record {journal.last_seq}, not {last_seq}")
         journal.rows.extend(map(tuple, rows))
         for row in rows:
             if row.decision is not None:
@@ -160,15 +165,17 @@ class MemoryStore(Store):
     ) -> None:
         self.set_base(lease, base, state)
         journal = self._journals[lease.population]
-        dropped = [Row._make(row) for row in journal.kept.values()]
-        dropped += map(Row._make, journal.rows[: upto + 1 - journal.first])
+        end = max(0, upto + 1 - journal.first)
+        dropped = [Row._make(row) for row in [*journal.kept.values(), *journal.rows[:end]]]
         kept = set(keep)
         journal.kept = {row.seq: tuple(row) for row in dropped if row.decision in kept}
         for row in dropped:
             if row.decision is not None and row.decision not in kept:
-                journal.about.pop(row.decision, None)
-        del journal.rows[: upto + 1 - journal.first]
-        journal.first = upto + 1
+                stay = [seq for seq in journal.about.pop(row.decision, ()) if seq > upto]
+                if stay:
+                    journal.about[row.decision] = stay
+        del journal.rows[:end]
+        journal.first += end
         for digest in arms:
             journal.arms.pop(digest, None)
 
@@ -176,7 +183,9 @@ class MemoryStore(Store):
         return self._journals[population].epoch
 
     def save_snapshot(self, population: int, snapshot: Snapshot) -> None:
-        self._journals[population].snapshots[snapshot.epoch, snapshot.seq] = snapshot.content
+        journal = self._journals[population]
+        if snapshot.epoch == journal.epoch:
+            journal.snapshots[snapshot.epoch, snapshot.seq] = snapshot.content
 
     def snapshots(self, population: int) -> list[tuple[int, int]]:
         return sorted(self._journals[population].snapshots, key=lambda one: (one[1], one[0]), reverse=True)

@@ -103,7 +103,7 @@ class PostgresStore(Store):
     def __init__(self, url: str, *, sync: str = "full", read_only: bool = False) -> None:
         self._conninfo = url
         self.url = _without_password(url)
-        self._options = SYNC[sync]
+        self._synchronous = SYNC[sync]
         self.read_only = read_only
         self._writing, self._reading = threading.RLock(), threading.RLock()
         self._connections: dict[str, Any] = {}
@@ -117,9 +117,9 @@ class PostgresStore(Store):
                 self._conninfo,
                 autocommit=True,
                 connect_timeout=10,
-                options=f"-c synchronous_commit={self._options}",
                 application_name="shoal",
             )
+            connection.execute(f"SET synchronous_commit = {self._synchronous}")
         except psycopg.Error as error:
             raise UnavailableError(f"{self.url} cannot be reached: {_line(error)}") from error
         if self.read_only:
@@ -205,8 +205,8 @@ class PostgresStore(Store):
             f"population {name!r} in {self.url} is owned by {who}, whose lease has {max(rest, 0):.1f} s to go"
         )
 
-    def renew(self, leases: Iterable[Lease], lease: float) -> list[Lease]:
-        lost = []
+    def renew(self, leases: Iterable[Lease], lease: float) -> dict[int, str]:
+        lost = {}
         with self._on("write") as db:
             for one in leases:
                 found = db.execute(
@@ -215,7 +215,9 @@ class PostgresStore(Store):
                     (lease, one.population, one.epoch),
                 )
                 if not found.rowcount:
-                    lost.append(one)
+                    sql = "SELECT owner FROM shoal_population WHERE id = %s"
+                    owner = db.execute(sql, (one.population,)).fetchone()
+                    lost[one.population] = owner[0] if owner and owner[0] else "another process"
         return lost
 
     def release(self, lease: Lease) -> None:

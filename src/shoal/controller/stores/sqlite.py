@@ -221,8 +221,8 @@ class SQLiteStore(Store):
             raise UnknownError(f"{self.path} has no population number {population}")
         return Lease(population, *found[0])
 
-    def renew(self, leases: Iterable[Lease], lease: float) -> list[Lease]:
-        return []  # the lock on the file lasts as long as the process
+    def renew(self, leases: Iterable[Lease], lease: float) -> dict[int, str]:
+        return {}  # the lock on the file lasts as long as the process
 
     def release(self, lease: Lease) -> None:
         return
@@ -255,9 +255,13 @@ class SQLiteStore(Store):
         now, seq, owner = db.execute(
             "SELECT epoch, last_seq, owner FROM population WHERE id = ?", (population,)
         ).fetchone()
-        if now == epoch and seq == last_seq + len(rows):
+        if now != epoch:
+            return NotOwnerError(
+                f"{self.path}: the population was taken over by {owner or 'another process'}"
+            )
+        if seq == last_seq + len(rows):
             return None
-        return NotOwnerError(f"{self.path}: the population was taken over by {owner or 'another process'}")
+        return UnavailableError(f"{self.path}: the journal is at record {seq}, not {last_seq}")
 
     def last_seq(self, population: int) -> int:
         rows = self._query("SELECT last_seq FROM population WHERE id = ?", population)
