@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from shoal.controller import snapshots, snapshotter
@@ -233,3 +234,27 @@ def test_fenced_by_the_epoch(path: Path) -> None:
         content, seq = population.packed()
         population._store.save_snapshot(1, Snapshot(population.lease.epoch - 1, seq, content))
         assert not files(path)
+
+
+def test_cuts_come_in_one_order(path: Path) -> None:
+    """A policy that was loaded finds the cuts of a round in another order than one that was not."""
+    names = [f"agent {number}" for number in range(300)]
+    rng = np.random.default_rng(0)
+    xs = rng.normal(size=(16, 2))
+
+    def samples(part: int) -> list[dict[str, Any]]:
+        return [
+            {"agent": name, "x": x, "reward": float(x[0] if number % 2 else -x[0]) + 0.1 * rng.normal()}
+            for number, name in enumerate(names)
+            for x in xs[part : part + 3]
+        ]
+
+    for part in (0, 3, 6, 9, 12):
+        with open_controller(path, snapshot_every=0) as controller:
+            population = shop(controller)
+            assert not any(population.observe_many(samples(part)))
+            population.snapshot()
+    with open_controller(path, snapshot_every=0) as controller:
+        population = shop(controller)
+        assert population._read(lambda fold: fold.count_cuts()) > 10_000
+        assert controller.verify() == {"shop": []}
