@@ -79,7 +79,7 @@ class ArmSet:
             if not isinstance(arm, int | np.integer) or not 0 <= arm < len(self):
                 raise UnknownError(f"no arm {validation.show(arm)}: the arms are 0, …, {len(self) - 1}")
             return int(arm)
-        if arm not in self._positions:
+        if not isinstance(arm, str) or arm not in self._positions:
             raise UnknownError(f"no arm {validation.show(arm)} among those on offer")
         return self._positions[arm]
 

@@ -63,6 +63,11 @@ CREATE TABLE IF NOT EXISTS shoal_snapshot (
     body bytea NOT NULL,
     PRIMARY KEY (population, epoch, seq)
 );
+CREATE TABLE IF NOT EXISTS shoal_base (
+    population bigint PRIMARY KEY,
+    body bytea NOT NULL,
+    state bytea NOT NULL
+);
 """
 
 APPEND = """
@@ -98,7 +103,7 @@ class PostgresStore(Store):
     def __init__(self, url: str, *, sync: str = "full", read_only: bool = False) -> None:
         self._conninfo = url
         self.url = _without_password(url)
-        self._options = SYNC[sync]
+        self._synchronous = SYNC[sync]
         self.read_only = read_only
         self._writing, self._reading = threading.RLock(), threading.RLock()
         self._connections: dict[str, Any] = {}
@@ -112,9 +117,9 @@ class PostgresStore(Store):
                 self._conninfo,
                 autocommit=True,
                 connect_timeout=10,
-                options=f"-c synchronous_commit={self._options}",
                 application_name="shoal",
             )
+            connection.execute(f"SET synchronous_commit = {self._synchronous}")
         except psycopg.Error as error:
             raise UnavailableError(f"{self.url} cannot be reached: {_line(error)}") from error
         if self.read_only:
@@ -200,8 +205,8 @@ class PostgresStore(Store):
             f"population {name!r} in {self.url} is owned by {who}, whose lease has {max(rest, 0):.1f} s to go"
         )
 
-    def renew(self, leases: Iterable[Lease], lease: float) -> list[Lease]:
-        lost = []
+    def renew(self, leases: Iterable[Lease], lease: float) -> dict[int, str]:
+        lost = {}
         with self._on("write") as db:
             for one in leases:
                 found = db.execute(
@@ -210,7 +215,9 @@ class PostgresStore(Store):
                     (lease, one.population, one.epoch),
                 )
                 if not found.rowcount:
-                    lost.append(one)
+                    sql = "SELECT owner FROM shoal_population WHERE id = %s"
+                    owner = db.execute(sql, (one.population,)).fetchone()
+                    lost[one.population] = owner[0] if owner and owner[0] else "another process"
         return lost
 
     def release(self, lease: Lease) -> None:
@@ -316,6 +323,7 @@ class PostgresStore(Store):
         hashes: Sequence[bytes],
         arms: Sequence[bytes],
         lease: float,
+        base: tuple[bytes, bytes] | None = None,
     ) -> None:
         population = batch.lease.population
         with self._on("write") as db, db.transaction():
@@ -335,19 +343,64 @@ class PostgresStore(Store):
             db.execute(
                 "DELETE FROM shoal_arms WHERE population = %s AND digest = ANY(%s)", (population, list(arms))
             )
+            if base is not None:
+                self._set_base(db, batch.lease, *base)
 
     def scrub(self) -> None:
         """Remove dead rows; write-ahead files and backups are for the server's operator to let expire."""
         with self._on("write") as db:
-            db.execute("VACUUM shoal_journal, shoal_arms, shoal_snapshot")
+            db.execute("VACUUM shoal_journal, shoal_arms, shoal_snapshot, shoal_base")
 
-    def drop(self, lease: Lease, upto: int) -> None:
-        with self._on("write") as db:
+    def base(self, population: int) -> bytes | None:
+        found = self._query("SELECT body FROM shoal_base WHERE population = %s", population)
+        return bytes(found[0][0]) if found else None
+
+    def base_state(self, population: int) -> bytes | None:
+        found = self._query("SELECT state FROM shoal_base WHERE population = %s", population)
+        return bytes(found[0][0]) if found else None
+
+    def set_base(self, lease: Lease, base: bytes, state: bytes | None = None) -> None:
+        with self._on("write") as db, db.transaction():
+            self._set_base(db, lease, base, state)
+
+    def _set_base(self, db: Any, lease: Lease, base: bytes, state: bytes | None) -> None:
+        found = db.execute(
+            "SELECT owner FROM shoal_population WHERE id = %s AND epoch = %s FOR UPDATE",
+            (lease.population, lease.epoch),
+        ).fetchone()
+        if found is None:
+            raise NotOwnerError(f"a population in {self.url} was taken over by another process")
+        db.execute(
+            "INSERT INTO shoal_base VALUES (%(population)s, %(base)s, coalesce(%(state)s, ''::bytea)) "
+            "ON CONFLICT (population) DO UPDATE SET body = excluded.body, "
+            "state = coalesce(%(state)s, shoal_base.state)",
+            {"population": lease.population, "base": base, "state": state},
+        )
+
+    def drop(
+        self,
+        lease: Lease,
+        upto: int,
+        base: bytes,
+        state: bytes,
+        keep: Sequence[str],
+        arms: Sequence[bytes],
+    ) -> None:
+        population = lease.population
+        with self._on("write") as db, db.transaction():
+            self._set_base(db, lease, base, state)
             db.execute(
-                "DELETE FROM shoal_journal WHERE population = %s AND seq <= %s AND EXISTS "
-                "(SELECT 1 FROM shoal_population WHERE id = %s AND epoch = %s)",
-                (lease.population, upto, lease.population, lease.epoch),
+                "DELETE FROM shoal_journal WHERE population = %s AND seq <= %s AND NOT EXISTS "
+                "(SELECT 1 FROM unnest(%s::text[]) AS one WHERE one = decision)",
+                (population, upto, list(keep)),
             )
+            db.execute(
+                "DELETE FROM shoal_arms WHERE population = %s AND digest = ANY(%s)", (population, list(arms))
+            )
+
+    def epoch(self, population: int) -> int:
+        rows = self._query("SELECT epoch FROM shoal_population WHERE id = %s", population)
+        return int(rows[0][0]) if rows else 0
 
     # Snapshots
 
