@@ -15,7 +15,7 @@ from typing import Any, Self
 from shoal import validation
 from shoal.controller.arms import checked_name
 from shoal.controller.committer import Committer
-from shoal.controller.errors import NotOwnerError, UnknownError
+from shoal.controller.errors import JournalError, NotOwnerError, UnknownError
 from shoal.controller.fold import current_stamp
 from shoal.controller.population import Population
 from shoal.controller.records import Settings
@@ -241,7 +241,14 @@ class Controller:
         """Check each population's journal and state; what is wrong with each, nothing for most."""
         from shoal.controller.verification import verify
 
-        return {name: verify(self.population(name)) for name in self.populations()}
+        problems = {}
+        for name, number in self.store.populations().items():
+            if self.store.last_seq(number):  # or a crash came while it was made
+                try:
+                    problems[name] = verify(self.population(name))
+                except JournalError as error:
+                    problems[name] = [str(error)]
+        return problems
 
     def close(self) -> None:
         """Commit what is on its way and release everything."""

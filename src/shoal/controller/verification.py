@@ -3,7 +3,10 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from shoal.controller import snapshots
+from shoal.controller.errors import JournalError
 from shoal.controller.fold import Fold, current_stamp
 from shoal.controller.records import Cancelled, Decided, Missed, Rewarded, decode
 
@@ -21,7 +24,10 @@ def verify(population: "Population") -> list[str]:
     content, seq = population.packed()
     problems = _problems_of_journal(population, seq)
     fold = Fold()
-    fold.apply_all(population._store.read(population._number, 0, seq))
+    try:
+        fold.apply_all(population._store.read(population._number, 0, seq))
+    except (JournalError, ValueError) as error:
+        return [*problems, f"the journal cannot be applied: {error}"]
     if fold.differences:
         problems += fold.differences
     if fold.stamp == current_stamp() and not fold.differences and snapshots.pack(fold) != content:
@@ -32,24 +38,28 @@ def verify(population: "Population") -> list[str]:
 def _problems_of_journal(population: "Population", last: int) -> list[str]:
     problems: list[str] = []
     expected = 1
-    settled: Counter[tuple[str, int]] = Counter()
-    open_decisions: set[str] = set()
+    counted: Counter[tuple[str, int]] = Counter()
+    decided: set[str] = set()
     for row in population._store.read(population._number, 0, last):
         if row.seq != expected:
             problems.append(f"record {expected} is missing")
         expected = row.seq + 1
-        record = decode(row.body)
+        try:
+            record = decode(row.body)
+        except msgspec.MsgspecError as error:
+            problems.append(f"record {row.seq} cannot be read: {error}")
+            continue
         if isinstance(record, Decided):
-            if record.id in open_decisions:
+            if record.id in decided:
                 problems.append(f"record {row.seq} is a second decision {record.id!r}")
-            open_decisions.add(record.id)
-        elif (isinstance(record, Rewarded) and record.agent < 0) or isinstance(record, Missed):
-            settled[record.id, record.place] += 1
+            decided.add(record.id)
+        elif isinstance(record, Rewarded) or (isinstance(record, Missed) and record.reward is not None):
+            counted[record.id, record.place] += 1
         elif isinstance(record, Cancelled):
-            settled[record.id, 0] += 1
+            counted[record.id, 0] += 1
     problems += [
         f"decision {decision!r} was settled {count} times"
-        for (decision, _), count in settled.items()
+        for (decision, _), count in counted.items()
         if count > 1
     ]
     if expected != last + 1:
