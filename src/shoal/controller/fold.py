@@ -152,7 +152,11 @@ class Fold:
                 raise JournalError(f"the journal goes on with record {row.seq} after {self.seq}")
             if self._batch is None and self.seq:
                 self._batch = _Batch(self)
-            self.apply(row.seq, row.at, decode(row.body))
+            try:
+                record = decode(row.body)
+            except msgspec.MsgspecError as error:
+                raise JournalError(f"record {row.seq} cannot be read: {error}") from error
+            self.apply(row.seq, row.at, record)
         self._flush()
         self._batch = None
 
