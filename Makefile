@@ -3,6 +3,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 
+# A process per core, up to four: each takes a gigabyte. A file's tests stay in one process: they share fixtures.
+PARALLEL := -n auto --maxprocesses 4 --dist loadfile
+COVERED := $(BIN)/python -m pytest --cov --cov-report= --cov-fail-under=0
+
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
@@ -27,14 +31,13 @@ run: setup  ## Reproduce the quick experiments into results/quick
 
 test: lint  ## Lint, run all tests, those of kernels and steps again without compilation, and count the lines they reach
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest --ignore tests/test_speed.py
+	$(COVERED) $(PARALLEL) --ignore tests/test_speed.py
+	NUMBA_DISABLE_JIT=1 $(COVERED) $(PARALLEL) --cov-append tests/kernels tests/test_against_reference.py::test_same_run
 	$(BIN)/python -m pytest tests/test_speed.py
-	NUMBA_DISABLE_JIT=1 $(BIN)/coverage run -m pytest tests/kernels tests/test_against_reference.py::test_same_run
-	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered
 
 chaos: setup  ## Attack files, threads, forks and signals for many minutes (SHOAL_CHAOS=20 by default)
-	SHOAL_CHAOS=$${SHOAL_CHAOS:-20} $(BIN)/python -m pytest tests/attack tests/controller --timeout 0
+	SHOAL_CHAOS=$${SHOAL_CHAOS:-20} $(BIN)/python -m pytest $(PARALLEL) tests/attack tests/controller --timeout 0
 
 lint: setup  ## Style, formatting, types and import direction
 	$(BIN)/ruff check

@@ -171,7 +171,12 @@ def test_a_line_says_that_it_compiles_and_only_then(tmp_path: Path) -> None:
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     wanted = tmp_path / "file" / "cache"  # below a file there is no directory, not even for root
-    _, said = first_call(wanted, before=f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}")
+    program = f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}; import shoal.statistics"
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(wanted)}
+    environment.pop("NUMBA_DISABLE_JIT", None)
+    said = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    ).stderr
     assert (
         f"RuntimeWarning: compiled code cannot be kept in {wanted / 'shoal'}. It goes to {tmp_path}" in said
     )

@@ -173,7 +173,8 @@ def plot_regret(
         if len({len(regret) for regret in regrets}) > 1:
             raise ValueError(f"traces labelled {name!r} must have the same number of rounds to be averaged")
         rounds = recorded_rounds(len(regrets[0]), SHOWN_POINTS)
-        curve = mean_curve(rounds.astype(np.float64), np.array(regrets, dtype=np.float64)[:, rounds - 1])
+        values = np.array(regrets, dtype=np.float64)[:, rounds - 1]
+        curve = mean_curve(rounds.astype(np.float64), values, bounds=(0.0, np.inf))
         lines.append(Line(name, styles[name], curve))
     draw_lines(ax, lines)
     ax.set(xlabel="round t", ylabel="cumulative regret (reward units)")

@@ -57,7 +57,7 @@ class Registry:
                     self.register(name, entry.load())
                     break
             else:
-                raise ValueError(f"unknown {self._what} {name!r}; known are {', '.join(self.names())}")
+                raise ValueError(f"unknown {self._what} {name!r}; choose from {', '.join(self.names())}")
         found = self._known[name]
         if isinstance(found, str):
             found = self._known[name] = load(found)

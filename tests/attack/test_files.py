@@ -64,10 +64,10 @@ def test_a_size_in_the_header_is_compared_before_anything_is_made(tmp_path: Path
     _, header, arrays = saved("bass")
     for key, value in (("dim", 15_000), ("n_agents", 10**9), ("dim", 10**30), ("n_agents", -1)):
         (tmp_path / "p").write_bytes(pack(header | {key: value}, arrays))
-        start = time.perf_counter()
+        start = time.thread_time()
         with pytest.raises(shoal.PolicyFileError, match=r"but array 'local.A' has shape \(11, 3, 3\)"):
             shoal.load_policy(tmp_path / "p")
-        assert time.perf_counter() - start < 1.0
+        assert time.thread_time() - start < 1.0
     _, header, arrays = saved("dynucb")
     parameters = header["parameters"] | {"n_clusters": 10**12}
     (tmp_path / "p").write_bytes(pack(header | {"parameters": parameters}, arrays))
@@ -113,7 +113,7 @@ def test_fortran_order_and_other_byte_order_load_like_ours(name: str, tmp_path: 
         ("bass", "common.rng", 0, "holds 0, which is less than 1"),
         ("bass", "common.withdrawn", True, "an agent is withdrawn, and active or with samples"),
         ("bass", "common.borrows", False, "an agent lends and does not borrow"),
-        ("bass", "common.lends", False, "reserved is 0, and 11 agents do not lend"),
+        ("bass", "common.lends", False, "is withdrawn and does not lend"),
         ("bass", "common.reserved", 3, "reserved is 3, and 0 agents do not lend"),
         (
             "cluster_mixture",

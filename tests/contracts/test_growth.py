@@ -11,6 +11,7 @@ import pytest
 from tests.contracts.test_policies import OWN, D, N, every_policy, grow, make, play, snapshot
 
 import shoal
+from shoal import fields
 from shoal.policies.bass import policy as bass
 from shoal.policies.bass.crowd import CrowdState
 
@@ -107,6 +108,38 @@ def test_bass_crosses_to_its_second_engine_while_it_runs(monkeypatch: pytest.Mon
     assert 0 < len(crossing.cuts) == len(alike.cuts)
     assert np.array_equal(crossing.separation_time, alike.separation_time)
     assert crossing.communication_cost == alike.communication_cost
+
+
+@every_policy
+def test_newcomers_among_hundreds_copy_at_most_one_array_a_call(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 300 agents to 700: nearly every call finds room, and where it ends arrays are moved one by one."""
+    moved: list[str] = []
+    blank = fields._blank
+
+    def noting(leaf: fields.Leaf, sizes: fields.Sizes) -> Any:
+        moved.append(leaf.name)
+        return blank(leaf, sizes)
+
+    policy = make(name, 300)
+    more = {"labels": [0]} if name == "oracle" else {}
+    monkeypatch.setattr(fields, "_blank", noting)
+    for _ in range(400):
+        state, places = policy.state, addresses(policy)
+        policy.add_agents(1, **more)
+        now = addresses(policy)
+        changed = [array for array in now if now[array] != places[array]]
+        assert len(moved) <= 1, moved
+        assert changed == moved
+        assert fields.flatten(state)["local.b"].shape[0] == policy.n_agents - 1  # the old state is as it was
+        moved.clear()
+
+
+def addresses(policy: Any) -> dict[str, int]:
+    """Where each array of a state begins."""
+    values = fields.flatten(policy.state).items()
+    return {key: value.ctypes.data for key, value in values if isinstance(value, np.ndarray) and value.size}
 
 
 @every_policy

@@ -391,7 +391,7 @@ def test_sizes(n_agents: Any, dim: Any) -> None:
 
 
 def test_unknown_policy() -> None:
-    with pytest.raises(ValueError, match="unknown policy 'bas'; known are independent, oracle"):
+    with pytest.raises(ValueError, match="unknown policy 'bas'; choose from independent, oracle"):
         shoal.make_policy("bas", 3, 3, alpha=1.0)
 
 

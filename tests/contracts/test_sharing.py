@@ -37,8 +37,8 @@ def samples(rounds: int, seed: int = 0) -> list[tuple[int, Any, float]]:
 
 def pass_a_round(policy: Any) -> None:
     """Let a round go by in which nobody learns anything."""
-    policy.begin(0, np.ones(D))
-    policy.cancel(0, np.ones(D))
+    policy.begin(1, np.ones(D))
+    policy.cancel(1, np.ones(D))
 
 
 def pooled(policy: Any, agent: int) -> tuple[Any, Any]:
@@ -51,16 +51,18 @@ def pooled(policy: Any, agent: int) -> tuple[Any, Any]:
 @pytest.mark.parametrize("mode", ["borrow", "none"])
 def test_nobody_else_notices_an_agent_who_does_not_lend(kind: str, mode: str) -> None:
     policy, without = build(kind), build(kind)
-    policy.set_sharing(SHY, mode)
-    without.remove_agent(SHY, withdraw=True)
-    others = [agent for agent in range(N) if agent != SHY]
+    shy = (0, SHY, 4)  # the lowest id, which clusters are named after, is among them
+    for agent in shy:
+        policy.set_sharing(agent, mode)
+        without.remove_agent(agent, withdraw=True)
+    others = [agent for agent in range(N) if agent not in shy]
     for n, (agent, x, reward) in enumerate(samples(400)):
         if n % 5 == 0:
             policy.begin(agent, x)
-            if agent != SHY:
+            if agent not in shy:
                 without.begin(agent, x)
         policy.update(agent, x, reward, begun=n % 5 == 0)
-        if agent != SHY:
+        if agent not in shy:
             without.update(agent, x, reward, begun=n % 5 == 0)
         else:
             pass_a_round(without)
@@ -69,8 +71,10 @@ def test_nobody_else_notices_an_agent_who_does_not_lend(kind: str, mode: str) ->
                 np.testing.assert_allclose(pooled(policy, other), pooled(without, other), atol=1e-9)
                 assert policy.choose(other, world().arms).arm == without.choose(other, world().arms).arm
     assert np.array_equal(policy.graph[np.ix_(others, others)], without.graph[np.ix_(others, others)])
+    if kind in ("cluster_mixture", "drift"):
+        assert np.array_equal(policy.state.drift.rate, without.state.drift.rate)
     for other in others:
-        assert SHY not in policy.neighbors(other)
+        assert not set(shy) & set(policy.neighbors(other).tolist())
         assert list(policy.neighbors(other)) == list(without.neighbors(other))
 
 
@@ -96,14 +100,14 @@ def test_an_agent_who_does_not_borrow_chooses_as_if_alone(kind: str) -> None:
     alone = shoal.Independent(N, D, alpha=0.7, seed=0)
     policy.set_sharing(SHY, "none")
     own: list[Any] = []
-    for n, (agent, x, reward) in enumerate(samples(200)):  # until it changes: a mixture may notice
+    for n, (agent, x, reward) in enumerate(samples(200)):
         for each in (policy, alone):
             if n % 5 == 0:
                 each.begin(agent, x)
             each.update(agent, x, reward, begun=n % 5 == 0)
         own += [(x, reward)] if agent == SHY else []
-        if n > 100 and kind == "drift":
-            break
+        if n > 100 and kind in ("cluster_mixture", "drift"):
+            break  # it has changed, and these may notice
         assert np.array_equal(pooled(policy, SHY), pooled(alone, SHY))
         assert policy.select(SHY, world().arms) == alone.select(SHY, world().arms)
     assert list(policy.neighbors(SHY)) == [SHY]
@@ -157,6 +161,9 @@ def test_a_change_of_mind_is_exact(kind: str, tmp_path: Path) -> None:
             policy.save(tmp_path / "p")
             again = shoal.load_policy(tmp_path / "p")  # which checks every sum against the agents' own
             assert [again.sharing(each) for each in range(N)] == [policy.sharing(each) for each in range(N)]
+            for key in ("labels", "sizes", "waiting", "degree"):
+                if hasattr(policy.state, key):  # counts that are computed anew when a file is read
+                    assert np.array_equal(getattr(again.state, key), getattr(policy.state, key)), key
     for agent in range(N):
         policy.set_sharing(agent, "both")
     assert policy.state.common.reserved[0] == 0
@@ -232,3 +239,14 @@ def test_a_policy_that_knows_no_modes() -> None:
         with pytest.raises(TypeError, match="Ignorant knows only agents that lend and borrow, got sharing="):
             policy.set_sharing(0, sharing)
     assert policy.sharing(0) == "both"
+
+
+@pytest.mark.parametrize(("mode", "labels"), [("both", [0, 0, 0, 0]), ("borrow", [0, 2, 2, 2])])
+def test_cmlb_joins_nobody_by_an_agent_who_does_not_lend(mode: Any, labels: list[int]) -> None:
+    policy = shoal.CMLB(4, 1, alpha=0.5, gamma=1.5, exploration_rounds=40, min_cluster_fraction=0.0)
+    policy.set_sharing(1, mode)  # the one between agent 0 and the two others
+    for t in range(40):
+        policy.update(t % 4, [1.0], [0.0, 1.2, 2.2, 2.3][t % 4])
+    assert policy.labels.tolist() == labels
+    assert list(policy.neighbors(2)) == ([0, 1, 2, 3] if mode == "both" else [2, 3])
+    assert list(policy.neighbors(1)) == ([0, 1, 2, 3] if mode == "both" else [1, 2, 3])

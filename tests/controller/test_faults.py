@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.attack.common import SCALE
 from tests.controller.places import ARMS, Place, shop, sound
 from tests.controller.server import Server
 
@@ -126,7 +127,7 @@ def test_callers_behind_a_failed_one_are_told_too(durable: Place, monkeypatch: p
     results: list[str] = []
 
     def work(thread: int) -> None:
-        for number in range(20):
+        for number in range(30):
             key = f"{thread}-{number}"
             while True:
                 try:
@@ -138,14 +139,14 @@ def test_callers_behind_a_failed_one_are_told_too(durable: Place, monkeypatch: p
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
     for thread in threads:
         thread.start()
-    while any(thread.is_alive() for thread in threads):
-        trouble.before = trouble.after = 2
-        threads[0].join(0.02)
+    for number in range(6):
+        setattr(trouble, "before" if number % 2 else "after", 2)
+        while trouble.before or trouble.after:
+            threads[0].join(0.005)
     for thread in threads:
         thread.join()
-    trouble.before = trouble.after = 0
     assert results
-    assert one._read(lambda fold: fold.taught) == [20] * 4
+    assert one._read(lambda fold: fold.taught) == [30] * 4
     assert sound(controller)
 
 
@@ -190,23 +191,26 @@ def test_opening_a_population_while_the_committer_beats(
     begin = Population._begin
 
     def slow(self: Population, *rest: Any) -> None:
-        beats = controller.beats = 0  # type: ignore[attr-defined]
-        renew = controller.store.renew
-
-        def counted(*arguments: Any) -> dict[int, str]:
-            nonlocal beats
-            beats += 1
-            beaten.set()
-            return renew(*arguments)
-
+        assert controller.committer is not None
         beaten = threading.Event()
-        monkeypatch.setattr(controller.store, "renew", counted)
+        beat = controller.committer._beat
+
+        def beat_and_tell() -> None:
+            beaten.set()
+            beat()
+
+        monkeypatch.setattr(controller.committer, "_beat", beat_and_tell)
         assert beaten.wait(20)
         begin(self, *rest)
 
     monkeypatch.setattr(Population, "_begin", slow)
     done = threading.Event()
-    threading.Thread(target=lambda: (shop(controller), done.set()), daemon=True).start()
+
+    def make() -> None:
+        shop(controller)
+        done.set()
+
+    threading.Thread(target=make, daemon=True).start()
     assert done.wait(20)
 
 
@@ -266,7 +270,7 @@ def test_a_server_that_stops(server: Server) -> None:
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
     for thread in threads:
         thread.start()
-    for _ in range(2):
+    for _ in range(SCALE):
         target = sum(done) + 10
         while sum(done) < target:
             halt.wait(0.005)
@@ -282,8 +286,8 @@ def test_a_server_that_stops(server: Server) -> None:
     for thread in threads:
         thread.join()
     by_name = dict(zip(one.agents, one._read(lambda fold: fold.taught), strict=True))
-    for thread, count in enumerate(done):
-        assert by_name[f"agent {thread}"] in (count, count + 1)  # the last may have failed after its commit
+    for number, count in enumerate(done):
+        assert by_name[f"agent {number}"] in (count, count + 1)  # the last may have failed after its commit
     assert sound(controller)
     place.close()
 
@@ -355,16 +359,18 @@ def test_a_clock_that_jumps(place: Place, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 RESTARTED = """
-import sys
+import os, sys
 from shoal.controller.controller import open
 from tests.controller.places import ARMS, sound
 
-with open(sys.argv[1], lease=0.5) as controller:
-    one = controller.population("shop", policy="independent", dim=2, reward_window=3600.0, default_reward=0.0, seed=1)
-    print(one.miss_rewards())
-    one.decide("ada", ARMS, id=sys.argv[2])
-    one.settle()
-    assert sound(controller)
+settings = {"reward_window": 3600.0, "default_reward": 0.0, "seed": 1}
+for key, offset in zip("abcd", sys.argv[2:]):
+    os.environ["FAKETIME"] = offset
+    with open(sys.argv[1], lease=0.5) as controller:
+        one = controller.population("shop", policy="independent", dim=2, **settings)
+        print(one.miss_rewards())
+        one.decide("ada", ARMS, id=key)
+        assert sound(controller)
 """
 
 
@@ -372,18 +378,15 @@ with open(sys.argv[1], lease=0.5) as controller:
 def test_restarts_under_a_wrong_clock(durable: Place) -> None:
     """A day behind, a day ahead, and right again: order stands, and defaults are written once."""
 
-    def run(clock: str, key: str) -> int:
-        command = ["faketime", "-f", clock, sys.executable, "-c", RESTARTED, durable.url, key]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        return int(done.stdout)
-
-    assert run("+0d", "a") == 0
-    assert run("-1d", "b") == 0  # nothing is missing because time went back
-    ahead = run("+1d", "c")
-    # A server's clock is its own; a file's is that of whoever opens it, and a day has passed for all one knows
-    assert ahead == (2 if durable.kind == "sqlite" else 0)
-    assert run("+0d", "d") == 0
+    offsets = ["+0d", "-1d", "+1d", "+0d"]
+    command = ["faketime", "-f", "+0d", sys.executable, "-c", RESTARTED, durable.url, *offsets]
+    environment = {**os.environ, "FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr
+    # Nothing is missing because time went back. A server's clock is its own; a file's is that of whoever
+    # opens it, and a day may well have passed.
+    ahead = 2 if durable.kind == "sqlite" else 0
+    assert list(map(int, done.stdout.split())) == [0, 0, ahead, 0]
     controller = durable.open()
     one = controller.population("shop")
     rows = list(controller.store.read(one.lease.population, 0))
@@ -483,7 +486,7 @@ except ControllerError as error:
 
 
 def test_a_frozen_owner(server: Server) -> None:
-    """SIGSTOP, another owner after the lease, SIGCONT: not a row of the old one, and it says who took over."""
+    """SIGSTOP, another owner after the lease, SIGCONT: not a row of the old one, who says why it stopped."""
     place = Place("postgres", server.room())
     process = subprocess.Popen([sys.executable, "-c", FROZEN, place.url], stdout=subprocess.PIPE, text=True)
     assert line(process) == "ready"

@@ -6,6 +6,7 @@ import re
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import typer
 
 import shoal
+from shoal.cli import progress
 from shoal.cli.app import app
 from shoal.environments.registry import environment_names
 from shoal.experiments import results
@@ -57,7 +59,7 @@ def run(
     command = [sys.executable, "-c", "from shoal.cli import main; main()", *arguments]
     environment = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1"}
     done = subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, preexec_fn=limit, timeout=300
+        command, cwd=cwd, env=environment, capture_output=True, text=True, preexec_fn=limit, timeout=550
     )
     assert done.returncode == code, done
     if code == 2:
@@ -86,6 +88,19 @@ def test_run_continues_and_reports(tiny: Path) -> None:
     page.unlink()
     assert "Report: " in run("report", "results/tiny", cwd=tiny).stdout
     assert page.is_file()
+
+
+def test_a_report_that_takes_long_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with progress.drawing_display() as show:
+        for done in range(9):
+            show(done, 9, "a figure")
+            now += 3.0
+    said = [f"writing the report: figure {number} of 9" for number in (5, 9)]
+    assert capsys.readouterr().err.splitlines() == said
 
 
 def test_reproduce_takes_a_preset_a_seed_and_a_pattern(tmp_path: Path) -> None:
@@ -186,9 +201,9 @@ def test_help_does_not_load_what_it_does_not_need(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["reproduce", "quik"], "shoal: unknown preset 'quik'; known are quick, tables, paper, beyond"),
+        (["reproduce", "quik"], "shoal: unknown preset 'quik'; choose from quick, tables, paper, beyond"),
         (["run", "none.toml"], "shoal: none.toml: No such file or directory"),
-        (["run", "wrong.toml"], "shoal: wrong.toml: methods[1].policy: unknown policy 'bas'; known are"),
+        (["run", "wrong.toml"], "shoal: wrong.toml: methods[1].policy: unknown policy 'bas'; choose from"),
         (["run", "tiny.toml", "--only", "none"], "shoal: only: no cell matches 'none'"),
         (["run", "tiny.toml", "--executor", "slurm"], "shoal: executor must be 'threads' or 'dask:ADDRESS'"),
         (["run", "tiny.toml", "--jobs", "0"], "Invalid value for '--jobs'"),

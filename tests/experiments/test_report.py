@@ -1,8 +1,10 @@
 """The report of any grid: complete, about that grid alone, and as fast as its figures."""
 
+import dataclasses
 import html
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,17 +12,27 @@ import pytest
 from tests.browser import Opened, needs_browser, open_browser
 
 import shoal
-from shoal.experiments.report import KINDS, gather, headline, notices, scenario_sentence, write_report
+from shoal.experiments.report import (
+    KINDS,
+    Column,
+    document,
+    gather,
+    notices,
+    scenario_sentence,
+    table_of,
+    write_report,
+)
 from shoal.experiments.results import ResultsError, cell_files
 from shoal.experiments.runner import run_experiment
-from shoal.experiments.spec import parse_spec
-from shoal.experiments.summaries import best_row, paired_with
+from shoal.experiments.spec import SpecError, parse_spec
 from shoal.paper import reproduce
 from shoal.policies import registry
 from shoal.reporting import render
+from shoal.reporting.sections import Table
 
 GRID = """
 name = "my grid"
+title = "Is it worth being told?"
 horizon = 200
 runs = 4
 alphas = [0.1, 0.5, 1.0]
@@ -98,7 +110,7 @@ def test_page_and_markdown_hold_the_same_numbers(results: Path, page: Path) -> N
     for row in found.rows:
         shown = f"{row.regret.mean:,.0f} ± {row.regret.std:,.0f}"
         assert shown in text
-        assert shown in page.read_text(encoding="utf-8")
+        assert shown in page.read_text(encoding="utf-8").replace("\u00a0", " ")
     for picture in re.findall(r"!\[[^]]*\]\(([^)]+)\)", text):
         assert (results / "report" / picture).is_file()
     assert "shoal run grid.toml" in text
@@ -107,13 +119,77 @@ def test_page_and_markdown_hold_the_same_numbers(results: Path, page: Path) -> N
 
 def test_the_best_method_and_the_next_are_named(results: Path) -> None:
     found = gather(results)
-    pairs = paired_with(found.table, found.rows, best_row)
     for environment in found.environments:
         best, other = sorted(found.of(environment), key=lambda row: row.regret.mean)
-        text = scenario_sentence(found.of(environment), pairs)
-        assert f"{best.label} ends at {best.regret.mean:,.0f}; the next, {other.label}, at" in text
-    assert re.fullmatch(r"(Alone|Told) has the lowest mean regret in [12] of 2 scenarios\.", headline(found))
-    assert scenario_sentence(found.of("near")[:1], []).endswith("There is nothing to compare it with.")
+        text = scenario_sentence(found, environment)
+        assert (
+            f"{best.label} has the lowest regret, {best.regret.mean:,.0f} (mean of 4 runs); next is " in text
+        )
+        assert f"{other.label} at {other.regret.mean:,.0f}, " in text
+    one = dataclasses.replace(found, rows=found.of("near")[:1])
+    assert scenario_sentence(one, "near").endswith("There is nothing to compare it with.")
+
+
+def test_it_opens_with_a_plain_sentence_and_the_first_picture(results: Path, page: Path) -> None:
+    found = gather(results)
+    opened = document(found)
+    assert opened.title == "Is it worth being told?"
+    assert opened.lead == scenario_sentence(found, "near")
+    assert opened.opening is not None
+    assert opened.opening.name == "regret-near"
+    assert opened.remarks == [scenario_sentence(found, "far")]
+    names = [picture.name for picture in opened.pictures]
+    assert len(names) == len(set(names))  # each picture once
+    text = html.unescape(page.read_text(encoding="utf-8"))
+    assert (
+        text.index("<h1>")
+        < text.index(opened.lead)
+        < text.index('data-chart="regret-near"')
+        < text.index("<table")
+    )
+
+
+def test_the_spec_names_the_reference(results: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(results, tmp_path / "out"))
+    spec = (out / "spec.toml").read_text(encoding="utf-8")
+    assert 'reference = ""' in spec
+    for name, other in (("alone", "told"), ("told", "alone")):
+        (out / "spec.toml").write_text(
+            spec.replace('reference = ""', f'reference = "{name}"'), encoding="utf-8"
+        )
+        found = gather(out)
+        (paired,) = [section for section in document(found).sections if section.key == "paired"]
+        tables = [part for part in paired.parts if isinstance(part, Table)]
+        labels = {row.method: row.label for row in found.rows}
+        assert [table.caption.split(": ")[1] for table in tables] == [
+            f"{labels[name]} minus each method, final regret"
+        ] * 2
+        assert all([line[0] for line in table.lines] == [labels[other]] for table in tables)
+        (regret,) = [section for section in document(found).sections if section.key == "final-regret"]
+        for table in regret.parts:
+            if isinstance(table, Table):
+                marks = {line[0]: mark for mark, line in table.marked_lines()}
+                assert marks == {labels[name]: "reference", labels[other]: ""}
+        for (
+            environment
+        ) in found.environments:  # the sentence says where the reference is, also if it is not second
+            assert labels[name] in scenario_sentence(found, environment)
+    with pytest.raises(SpecError, match="reference: unknown method 'ind'; known are alone, told"):
+        parse_spec(GRID.replace("runs = 4", 'runs = 4\nreference = "ind"').encode(), source="grid.toml")
+
+
+def test_there_are_no_empty_columns() -> None:
+    columns = (Column("a", str), Column("none", lambda _: "–"), Column("some", lambda n: "–" if n else "0"))
+    table = table_of("c", columns, [0, 1])
+    assert (list(table.header), list(table.lines)) == (["a", "some"], [["0", "0"], ["1", "–"]])
+
+
+def test_what_is_drawn_is_said(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[tuple[int, int, str]] = []
+    write_report(results, lambda *said: seen.append(said))
+    assert [done for done, *_ in seen] == list(range(6))
+    assert {total for _, total, _ in seen} == {6}
+    assert seen[0][2] == "Near: regret over rounds"
 
 
 def test_a_grid_of_one_method_at_one_alpha_is_reported(results: Path, tmp_path: Path) -> None:
@@ -122,7 +198,8 @@ def test_a_grid_of_one_method_at_one_alpha_is_reported(results: Path, tmp_path: 
     run_experiment(parse_spec(text.encode(), source="one.toml"), tmp_path, jobs=1, only="near")
     page = write_report(tmp_path).read_text(encoding="utf-8")
     assert 'id="paired"' not in page
-    assert "alone has the lowest mean regret in 1 of 1 scenario." in page
+    assert "Near, 200 rounds: alone has the lowest regret" in page
+    assert "There is nothing to compare it with." in page
     assert "1 of 3 cells are finished" in page
     assert not list((tmp_path / "report" / "figures").glob("alpha-*"))
 
@@ -130,7 +207,11 @@ def test_a_grid_of_one_method_at_one_alpha_is_reported(results: Path, tmp_path: 
 def test_missing_cells_and_edges_are_said(results: Path) -> None:
     found = gather(results)
     said = " ".join(notices(found))
-    assert f"{len(cell_files(results))} of {found.cells_total} cells are finished" in said
+    assert "cells are finished" not in said  # all but those of the environment that was left out
+    fewer = dataclasses.replace(found, cells_done=found.cells_done - 1)
+    expected = len(cell_files(results))
+    assert expected < found.cells_total
+    assert f"{expected - 1} of {expected} cells are finished" in " ".join(notices(fewer))
     assert ("at the edge of the grid" in said) == any(row.at_edge for row in found.rows)
 
 

@@ -18,7 +18,7 @@ import pytest
 import shoal
 from shoal.experiments import results, runner
 from shoal.experiments.results import ResultsError, load_results
-from shoal.experiments.runner import Completion, Progress, run_experiment
+from shoal.experiments.runner import Completion, Progress, run_experiment, source_commit
 from shoal.experiments.spec import ExperimentSpec, SpecError, build_environment, cells, parse_spec
 
 TIMES = ["seconds", "rounds_per_second"]
@@ -310,6 +310,7 @@ def test_provenance_says_what_made_the_results_and_times_add_up(tmp_path: Path) 
     assert (first["command"], first["seed"], first["jobs"]) == ("shoal run tiny.toml", 0, 2)
     assert (first["cells_done"], first["cells_total"], first["times_started"]) == (2, 10, 1)
     assert first["machine"]
+    assert first["commit"] == source_commit(Path(shoal.__file__).parent)
     assert first["started"] <= first["ended"]
     earlier = {**first, "wall_seconds": 1000.0, "cpu_seconds": 2000.0}
     (tmp_path / "provenance.json").write_text(json.dumps(earlier))
@@ -320,6 +321,28 @@ def test_provenance_says_what_made_the_results_and_times_add_up(tmp_path: Path) 
     assert first["cpu_seconds"] > 0.0
     assert second["wall_seconds"] > 1000.0
     assert second["cpu_seconds"] > 2000.0
+
+
+def test_the_commit_is_that_of_the_package_s_own_checkout(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        named = ("-c", "user.name=a", "-c", "user.email=a@b")
+        return subprocess.run(
+            ["git", *named, *words], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout
+
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    assert source_commit(package) is None  # no repository
+    git("init", "--quiet")
+    assert source_commit(package) is None  # in a repository, but not of it
+    git("add", ".")
+    git("commit", "--quiet", "--message", "first")
+    git("tag", "v1")
+    commit = git("rev-parse", "--short=12", "HEAD").strip()
+    assert source_commit(package) == commit
+    (package / "__init__.py").write_text("changed = True")
+    assert source_commit(package) == f"{commit}-dirty"
 
 
 def test_a_worker_s_error_stops_the_run_and_leaves_finished_cells(tmp_path: Path) -> None:

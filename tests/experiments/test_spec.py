@@ -78,7 +78,7 @@ def test_cells_are_the_grid_policy_by_policy_with_overrides_and_restrictions() -
     [
         (
             change('"bass"', '"bas"'),
-            "tiny.toml: methods[2].policy: unknown policy 'bas'; known are independent, ",
+            "tiny.toml: methods[2].policy: unknown policy 'bas'; choose from independent, ",
         ),
         (change("delta = 0.1", "delt = 0.1"), "tiny.toml: methods[2].parameters.delt: unknown parameter"),
         (change("parameters = { delta = 0.1 }", ""), "tiny.toml: methods[2].parameters.delta: missing"),
@@ -94,7 +94,7 @@ def test_cells_are_the_grid_policy_by_policy_with_overrides_and_restrictions() -
         (change("seed = 7", "seed = -7"), "tiny.toml: seed: Expected `int` >= 0"),
         (
             change('"gaussian"', '"gauss"'),
-            "tiny.toml: environments[1].kind: unknown environment 'gauss'; known are syn",
+            "tiny.toml: environments[1].kind: unknown environment 'gauss'; choose from syn",
         ),
         (change("n_arms = 4", "n_arm = 4"), "tiny.toml: environments[1].parameters.n_arm: unknown parameter"),
         (change(", angle = 0.5", ""), "tiny.toml: environments[0].parameters.angle: missing"),

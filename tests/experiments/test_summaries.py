@@ -120,7 +120,17 @@ def test_mean_curve_by_hand() -> None:
     assert found.mean.tolist() == [6.0, 12.0]
     half = 12.70620474 * math.sqrt(8.0) / math.sqrt(2.0)  # t with 1 degree of freedom
     assert found.high[1] - 12.0 == pytest.approx(half)
-    assert 12.0 - found.low[1] == pytest.approx(half)
+    assert found.low[1] == 0.0  # a regret is not negative, so its interval ends there
+    small = rows_of("ind", "independent", 0.1, [100.0, 104.0], f1=[0.9, 1.0])
+    table = make_table(small)
+    (cell,) = summaries.find_cells(table)
+    low = summaries.curve(table, "curve_regret", cell)
+    score = summaries.curve(table, "curve_f1", cell)
+    assert low is not None
+    assert score is not None
+    assert low.low[1] == pytest.approx(102.0 - half)
+    assert (score.high <= 1.0).all()
+    assert (score.low >= 0.0).all()
 
 
 def test_curves_recorded_after_different_rounds_are_refused() -> None:
@@ -185,5 +195,5 @@ def test_each_method_is_paired_with_the_best_of_its_environment() -> None:
 
 def test_numbers_as_text() -> None:
     row = only_row(make_table(rows_of("a", "independent", 0.3, [90.0, 110.0], f1=[0.0, 0.004])))
-    assert line(REGRET_COLUMNS, row) == ["a", "0.3", "100 ± 14", "−27 to 227", "100", "2"]
-    assert line(F1_COLUMNS, row) == ["a", "0.00 ± 0.00", "−0.02 to 0.03", "2"]
+    assert line(REGRET_COLUMNS, row) == ["a", "0.3", "100 ± 14", "0 to 227", "100", "2"]
+    assert line(F1_COLUMNS, row) == ["a", "0.00 ± 0.00", "0.00 to 0.03", "2"]

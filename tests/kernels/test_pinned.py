@@ -2,14 +2,16 @@
 
 import copy
 import os
+import pickle
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 import pytest
 
 import shoal
 from shoal.jit.compiled import compiled
-from shoal.jit.pinned import Pinned, pin, unpin
+from shoal.jit.pinned import Pinned, pin, typeof, unpin
 from shoal.types import AnyArray, Booleans, Matrix, Tensor, Vector
 
 WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") != "0"
@@ -43,8 +45,7 @@ def make(scale: float = 1.5, negate: bool = True) -> Outer:
 
 
 @compiled
-def digest(pinned: Any) -> float:
-    state = unpin(pinned)
+def digest(state: Any) -> float:
     total = state.scale * state.number
     for m in range(state.inner.weights.shape[0]):
         if state.inner.flags[m]:
@@ -57,8 +58,7 @@ def digest(pinned: Any) -> float:
 
 
 @compiled
-def write(pinned: Any, value: float) -> None:
-    state = unpin(pinned)
+def write(state: Any, value: float) -> None:
     state.inner.weights[1] = value
     state.columns[4, 2] = value
 
@@ -77,6 +77,50 @@ def test_writes_arrive_in_the_state() -> None:
     write(pin(state), 9.0)
     assert state.inner.weights.tolist() == [2.0, 9.0, 0.5]
     assert state.columns[4, 2] == 9.0
+
+
+@compiled
+def weigh(inner: Any) -> float:
+    return float(inner.weights[0] + inner.weights[1])
+
+
+@compiled
+def weigh_within(state: Any) -> float:
+    return weigh(state.inner)
+
+
+def test_a_part_of_a_pinned_state_is_pinned_in_place() -> None:
+    pinned = pin(make())
+    assert weigh_within(pinned) == weigh(pinned.inner) == weigh(make().inner) == 1.0
+    pinned.inner.weights[0] = 5.0
+    assert weigh_within(pinned) == weigh(pinned.inner) == 4.0
+    scale, _, _, _, _, inner, _ = pinned
+    assert scale == 1.5
+    assert weigh(inner) == 4.0
+    if not WITHOUT_JIT:
+        assert isinstance(inner, Pinned)
+        assert inner.words is pinned.words
+
+
+def test_what_is_no_field_is_refused() -> None:
+    @compiled
+    def read(state: Any) -> float:
+        return float(state.nothing)
+
+    with pytest.raises((AttributeError, numba.TypingError), match="nothing"):
+        read(pin(make()))
+
+
+@pytest.mark.skipif(WITHOUT_JIT, reason="states are not pinned without compilation")
+def test_the_type_of_a_pinned_state_survives_pickling() -> None:
+    kind = typeof(pin(make()))
+    assert pickle.loads(pickle.dumps(kind)) is kind
+    assert typeof(pin(Odder(np.ones(2), 1.0))) != typeof(pin(Odder(np.ones((2, 2)), 1.0)))
+
+
+class Odder(NamedTuple):
+    values: AnyArray
+    number: float
 
 
 def test_pinned_state_keeps_its_arrays_alive() -> None:

@@ -85,12 +85,12 @@ def test_the_table_by_hand() -> None:
     assert [len(line) for line in table.lines] == [len(table.header)] * 3
     half = 4.30265273 / math.sqrt(3.0)  # t with 2 degrees of freedom, standard deviation 1
     assert text[0] == (
-        f"| ClusterMixture | Easy | 10 ± 0 (α=0.1) | 110 ± {10 * half:.0f} (α=0.3) | 31 ± {half:.0f} (α=0.1) "
+        f"| Easy | 10 ± 0 (α=0.1) | 110 ± {10 * half:.0f} (α=0.3) | 31 ± {half:.0f} (α=0.1) "
         f"| 15 ± {half:.0f} | 12 ± {half:.0f} (α=1) | −16 (−16 to −16) | yes | −95 (−117 to −73) | yes "
         "| 1.50 |"
     )
     assert "| +5 (+4 to +6) | no |" in text[1]
-    assert text[2] == "| ClusterMixture | Line | – | – | – | 7 | – | – | – | – | – | – |"
+    assert text[2] == "| Line | – | – | – | 7 | – | – | – | – | – | – |"
     assert beyond.beyond_section([]).parts == []
 
 

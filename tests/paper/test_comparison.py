@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,117 +13,91 @@ from tests.experiments.test_summaries import NO_NAMES, W1, make_table, rows_of
 from shoal.experiments.report import F1_COLUMNS, PAIRED_COLUMNS, REGRET_COLUMNS, line
 from shoal.experiments.summaries import Names, Row, curve, main_rows
 from shoal.paper import comparison, published
-from shoal.paper.comparison import Comparison, is_comparable
-from shoal.paper.gamma import gamma_points
+from shoal.paper.comparison import Comparison, has_published_sizes
+from shoal.paper.gamma import gamma_points, gamma_table
 
 
-@dataclass(frozen=True)
-class Compared:
-    """A row, and what the report says of it."""
-
-    row: Row
-    same: bool
-
-    @property
-    def regret_printed(self) -> Comparison | None:
-        return comparison.compare_regret(self.row, same=self.same)
-
-    @property
-    def f1_printed(self) -> Comparison | None:
-        return comparison.compare_f1(self.row, same=self.same)
-
-    @property
-    def regret_line(self) -> list[str]:
-        more = comparison.regret_columns(lambda row: comparison.compare_regret(row, same=self.same))
-        return line((*REGRET_COLUMNS, *more), self.row)
-
-    @property
-    def f1_line(self) -> list[str]:
-        more = comparison.f1_columns(lambda row: comparison.compare_f1(row, same=self.same))
-        return line((*F1_COLUMNS, *more), self.row)
-
-    @property
-    def regret_remark(self) -> str | None:
-        return comparison.regret_remark(self.row, self.regret_printed)
-
-    @property
-    def f1_remark(self) -> str | None:
-        return comparison.f1_remark(self.row, self.f1_printed)
-
-
-def compared(table: pa.Table, names: Names = NO_NAMES) -> list[Compared]:
-    return [Compared(row, is_comparable(table, row.environment)) for row in main_rows(table, names)]
-
-
-def only_row(table: pa.Table, names: Names = NO_NAMES) -> Compared:
-    (found,) = compared(table, names)
+def only_row(table: pa.Table, names: Names = NO_NAMES) -> Row:
+    (found,) = main_rows(table, names)
     return found
 
 
+def regret_of(method: str, policy: str, regrets: list[float], **changes: Any) -> tuple[Row, Comparison]:
+    """A row of made-up runs, and its comparison with print."""
+    row = only_row(make_table(rows_of(method, policy, 0.825, regrets, **changes)), NAMES)
+    found = comparison.compare_regret(row)
+    assert found is not None
+    return row, found
+
+
+NAMES = Names({W1: "First"}, {"ind": "Ind", "cmlb-g4-e3000": "CMLB"})
+
+
+def test_difference_in_standard_errors_by_hand() -> None:
+    mean, std = published.FINAL_REGRET[W1]["ind"]
+    row, found = regret_of("ind", "independent", [mean + 400.0, mean + 600.0] * 8)
+    error = math.sqrt(row.regret.std**2 / 16 + std**2 / 50)
+    assert found.printed == (mean, std)
+    assert found.difference == pytest.approx(500.0)
+    assert found.errors == pytest.approx(500.0 / error)
+    assert found.errors > 3.0
+    assert found.agrees  # within 10%
+
+
 @pytest.mark.parametrize(
-    ("offset", "within", "word"), [(468.0, True, ""), (-469.0, False, "lower"), (469.0, False, "higher")]
+    ("offset", "agrees", "word"), [(609.0, True, ""), (-612.0, False, "lower"), (612.0, False, "higher")]
 )
-def test_difference_from_print(offset: float, within: bool, word: str) -> None:
+def test_ten_per_cent_agree_if_the_errors_are_small(offset: float, agrees: bool, word: str) -> None:
     mean = published.FINAL_REGRET[W1]["ind"].mean + offset
-    names = Names({W1: "First"}, {"ind": "Ind"})
-    row = only_row(make_table(rows_of("ind", "independent", 0.3, [mean - 1.0, mean + 1.0])), names)
-    assert row.regret_printed is not None
-    assert row.regret_printed.difference == pytest.approx(offset)
-    assert row.regret_printed.within is within
-    remark = row.regret_remark
-    assert row.regret_line[-1] == ("yes" if within else "no")
-    if within:
+    row, found = regret_of("ind", "independent", [mean - 1.0, mean + 1.0])
+    assert found.agrees is agrees
+    remark = comparison.regret_remark(row, found)
+    if agrees:
         assert remark is None
     else:
-        assert remark is not None
-        assert remark.startswith(
-            f"Ind, First: {mean:,.0f} here, 6,100.7 in print, that is 469 {word}, 1.0 printed standard"
+        assert remark == (
+            f"Ind, First: {mean:,.0f} here, 6,100.7 in print, 10% {word}, {abs(found.errors):.1f} standard "
+            f"errors. {comparison.REASONS['independent']}"
         )
-        assert comparison.REASONS["independent"] in remark
 
 
-def remark_on(*cells: list[dict[str, Any]]) -> str:
-    remark = only_row(make_table(*cells)).regret_remark
-    assert remark is not None
-    return remark
+def test_three_standard_errors_agree_if_they_are_more_than_ten_per_cent() -> None:
+    printed = published.FINAL_REGRET[W1]["oracle"]  # 318.5 ± 684.0
+    error = printed.std / math.sqrt(50)
+    assert error > 0.1 * printed.mean
+    for times, agrees in ((2.9, True), (3.1, False)):
+        _, found = regret_of("oracle", "oracle", [printed.mean + times * error] * 2)
+        assert found.errors == pytest.approx(times)
+        assert found.agrees is agrees
 
 
-def test_remark_says_whether_another_alpha_gives_the_printed_value() -> None:
-    best = rows_of("ind", "independent", 0.3, [4000.0, 4001.0])
-    explained = remark_on(best, rows_of("ind", "independent", 1.0, [6000.0, 6001.0]))
-    assert explained.endswith(
-        "1 comes closest to the printed mean, with 6,000: another α is enough to explain the difference."
-    )
-    assert remark_on(best, rows_of("ind", "independent", 1.0, [5000.0, 5001.0])).endswith(
-        "1 comes closest to the printed mean, with 5,000: α alone does not explain the difference."
-    )
-    assert "α alone" not in remark_on(best)  # a single α says nothing
+def test_a_single_run_agrees_within_ten_per_cent() -> None:
+    row, found = regret_of("ind", "independent", [1000.0])
+    assert math.isnan(found.errors)
+    assert not found.agrees
+    assert "standard errors" not in (comparison.regret_remark(row, found) or "")
+    assert comparison.difference_columns(comparison.compare_regret, "{:+,.0f}")[0].text(row) == "−5,101"
 
 
-def test_remark_owns_up_to_too_few_runs() -> None:
-    remark = remark_on(rows_of("ind", "independent", 0.3, [1000.0, 8000.0]))
-    assert remark.endswith("with 2 runs, chance alone can explain this.")
-    assert comparison.REASONS["independent"] not in remark
-
-
-def test_remark_on_club_names_its_score_only_where_it_is_near_zero() -> None:
-    assert "says that agents part early" in remark_on(
-        rows_of("club-g4", "club", 0.3, [1.0, 2.0], f1=[0.0, 0.02])
-    )
-    assert "says that agents part early" not in remark_on(rows_of("club-g4", "club", 0.3, [1.0, 2.0]))
+def test_a_variant_is_compared_with_the_method_it_varies() -> None:
+    _, found = regret_of("cmlb-g4-e3000", "cmlb", [5000.0, 6000.0])
+    assert found.printed == published.FINAL_REGRET[W1]["cmlb-g4"]
 
 
 @pytest.mark.parametrize(
     "change", [{"horizon": 20_000}, {"n_agents": 50}, {"dim": 5}, {"n_arms": 30}, {"gap": 1.27}]
 )
-def test_another_setting_is_not_compared(change: Mapping[str, Any]) -> None:
-    row = only_row(make_table(rows_of("ind", "independent", 0.3, [1.0, 2.0], **change)))
-    assert row.regret_printed is not None
-    assert row.regret_printed.within is None
-    assert math.isnan(row.regret_printed.difference)
-    assert row.regret_remark is None
-    assert row.f1_remark is None
-    assert row.regret_line[-3:] == ["6,100.7 ± 468.4", "–", "–"]
+def test_other_sizes_are_noticed(change: Mapping[str, Any]) -> None:
+    assert has_published_sizes(make_table(rows_of("ind", "independent", 0.3, [1.0, 2.0])), W1)
+    assert not has_published_sizes(make_table(rows_of("ind", "independent", 0.3, [1.0, 2.0], **change)), W1)
+
+
+def test_real_data_has_no_gap() -> None:
+    changes = {"environment": "movielens-rated", "n_arms": 30, "gap": math.nan}
+    assert has_published_sizes(
+        make_table(rows_of("ind", "independent", 0.3, [1.0], **changes)), "movielens-rated"
+    )
+    assert published.SETTINGS["movielens-rated"].data == "MovieLens 25M"
 
 
 def test_scenarios_and_methods_without_print() -> None:
@@ -132,36 +105,63 @@ def test_scenarios_and_methods_without_print() -> None:
         rows_of("mine", "mine", 0.3, [1.0, 2.0]),
         rows_of("ind", "independent", 0.3, [1.0], environment="gaussian-s1"),
     )
-    assert [row.regret_printed for row in compared(table)] == [None, None]
-    assert not is_comparable(table, "gaussian-s1")
+    assert [comparison.compare_regret(row) for row in main_rows(table, NO_NAMES)] == [None, None]
+    assert not has_published_sizes(table, "gaussian-s1")
 
 
-def test_f1_agrees_up_to_its_printed_digit_or_std() -> None:
-    def verdict(method: str, policy: str, score: float) -> bool | None:
-        row = only_row(make_table(rows_of(method, policy, 0.3, [1.0, 1.0], f1=[score, score])))
-        assert row.f1_printed is not None
-        assert (row.f1_remark is None) is row.f1_printed.within
-        return row.f1_printed.within
+def test_as_published_takes_the_best_of_the_five_values_where_all_were_run() -> None:
+    def curve_of(method: str, policy: str, regrets: Mapping[float, float]) -> list[list[dict[str, Any]]]:
+        return [rows_of(method, policy, alpha, [regret] * 2) for alpha, regret in regrets.items()]
 
-    assert verdict("bass-d0.1", "bass", 0.6) is True  # print says 0.7
-    assert verdict("bass-d0.1", "bass", 0.59) is False
-    assert verdict("dynucb", "dynucb", 0.61) is True
-    wide = published.F1["synthetic-m3-w7"]["cmlb-g4"]
-    assert wide == (0.0, 0.2)
-    row = only_row(
-        make_table(rows_of("cmlb-g4", "cmlb", 0.3, [1.0], f1=[0.19], environment="synthetic-m3-w7", gap=1.27))
+    five = dict(zip(published.ALPHAS, (50.0, 20.0, 30.0, 40.0, 60.0), strict=True))
+    table = make_table(
+        *curve_of("ind", "independent", {**five, 0.3: 10.0}),
+        *curve_of("club-g4", "club", {0.1: 5.0, 0.3: 4.0}),  # stopped early
+        *curve_of("mixture", "cluster_mixture", {0.6: 3.0}),
     )
-    assert row.f1_printed is not None
-    assert row.f1_printed.within is True
+    names = Names({}, {}, frozenset({"mixture"}))
+    assert {row.method: row.alpha for row in main_rows(table, names)} == {
+        "ind": 0.3,
+        "club-g4": 0.3,
+        "mixture": 0.6,
+    }
+    found = comparison.as_published(table, names)
+    assert {method: (row.alpha, row.regret.mean) for (_, method), row in found.items()} == {
+        "ind": (0.825, 20.0),
+        "mixture": (0.6, 3.0),
+    }
+
+
+def score_of(method: str, policy: str, scores: list[float], **changes: Any) -> tuple[Row, Comparison]:
+    row = only_row(make_table(rows_of(method, policy, 0.3, [1.0] * len(scores), f1=scores, **changes)))
+    found = comparison.compare_f1(row)
+    assert found is not None
+    return row, found
+
+
+def test_f1_agrees_up_to_half_a_digit_of_a_number_that_rounds_to_it() -> None:
+    for score, agrees in ((0.6, True), (0.59, False), (0.8, True), (0.81, False)):  # print says 0.7
+        row, found = score_of("bass-d0.1", "bass", [score] * 2)
+        assert found.agrees is agrees
+        assert (comparison.f1_remark(row, found) is None) is agrees
+    assert score_of("bass-d0.1", "bass", [0.75] * 2)[1].errors == 0.0  # rounding can explain it
+    wide = {"environment": "synthetic-m3-w7", "gap": 1.27}
+    assert published.F1["synthetic-m3-w7"]["cmlb-g4"] == (0.0, 0.2)
+    assert score_of("cmlb-g4", "cmlb", [0.0, 0.2] * 8, **wide)[1].agrees
+    row, found = score_of("cmlb-g4", "cmlb", [0.4, 0.5] * 8, **wide)
+    assert comparison.f1_remark(row, found) == (
+        "cmlb-g4, synthetic-m3-w7: F1 0.45 here, 0.0 in print, 0.45 higher, "
+        f"{found.errors:.1f} standard errors."
+    )
 
 
 def test_no_f1_without_labels() -> None:
     table = make_table(rows_of("bass-d0.1", "bass", 0.3, [1.0, 2.0], f1=[math.nan] * 2))
     row = only_row(table)
-    assert row.row.f1 is None
-    assert row.f1_printed is None
-    assert curve(table, "curve_f1", row.row.cell) is None
-    assert row.f1_remark is None
+    assert row.f1 is None
+    assert comparison.compare_f1(row) is None
+    assert curve(table, "curve_f1", row.cell) is None
+    assert comparison.f1_remark(row, None) is None
 
 
 def test_paired_comparison_agrees_with_scipy() -> None:
@@ -215,11 +215,24 @@ def test_gamma_points_take_the_published_scale_from_the_tables_on_the_same_alpha
         varied("g1.5", 0.1, 9.0, gamma=1.5, radius="beta"),
         varied("g1.5", 0.3, 8.0, gamma=1.5, radius="beta"),
         varied("s1.25", 0.3, 5.0, gamma=1.25, radius="beta_squared"),
+        varied("s0", 0.3, 6.0, gamma=1.5, radius="beta", param_norm=0.0),
         rows_of("bass-d0.9", "bass", 0.3, [2.0], parameters={"delta": 0.9}),
         rows_of("ind", "independent", 0.3, [2.0]),
     )
-    found = [(p.radius, p.gamma, p.alpha, p.regret.mean) for p in gamma_points(table)]
-    assert found == [("beta", 1.5, 0.3, 8.0), ("beta", 2.0, 0.3, 7.0), ("beta_squared", 1.25, 0.3, 5.0)]
+    found = [(p.radius, p.param_norm, p.gamma, p.alpha, p.regret.mean) for p in gamma_points(table)]
+    assert found == [
+        ("beta", 0.0, 1.5, 0.3, 6.0),
+        ("beta", 1.0, 1.5, 0.3, 8.0),
+        ("beta", 1.0, 2.0, 0.3, 7.0),
+        ("beta_squared", 1.0, 1.25, 0.3, 5.0),
+    ]
+    assert [(p.gamma, p.alpha) for p in gamma_points(table, [0.1])] == [(1.5, 0.1)]
+    shown = gamma_table("c", gamma_points(table), {W1: "First"})
+    assert list(shown.header) == ["radius", "S", "γ", "First"]
+    assert list(shown.lines)[1:3] == [
+        ["β", "1", "1.5", "8, F1 0.50 at α=0.3"],
+        ["β", "1", "2", "7, F1 0.50 at α=0.3"],
+    ]
 
 
 def test_our_own_method_is_marked_and_not_among_bass_s_rivals() -> None:
@@ -237,20 +250,25 @@ def test_our_own_method_is_marked_and_not_among_bass_s_rivals() -> None:
         ("mixture", True, True),
         ("mixture-best", True, False),
     ]
-    fixed, searched = (Compared(row, True).regret_line for row in rows[2:])
-    assert fixed[1] == "0.6 (fixed)"
-    assert searched[1] == "0.6 (edge)"
-    assert fixed[-3:] == searched[-3:] == ["not in the paper", "–", "–"]
-    assert Compared(rows[2], True).f1_line[-3:] == ["not in the paper", "–", "–"]
+    assert [comparison.at(row, "{:,.0f}", row.regret) for row in rows[2:]] == [
+        "4 ± 1 at α=0.6 (fixed)",
+        "4 ± 1 at α=0.6 (edge)",
+    ]
+    assert [comparison.compare_regret(row) for row in rows[2:]] == [None, None]
     assert [pair.method for pair in comparison.paired_comparisons(table, rows)] == ["ind"]
 
 
 def test_numbers_as_text() -> None:
     row = only_row(make_table(rows_of("bass-d0.1", "bass", 0.3, [90.0, 110.0], f1=[0.0, 0.004])))
-    assert row.regret_line == [
-        "bass-d0.1", "0.3", "100 ± 14", "−27 to 227", "100", "2", "1,096.8 ± 411.9", "−997", "no",
-    ]  # fmt: skip
-    assert row.f1_line[:3] == ["bass-d0.1", "0.00 ± 0.00", "−0.02 to 0.03"]
+    # Intervals end where a regret and a score end: at 0.
+    assert line(REGRET_COLUMNS, row) == ["bass-d0.1", "0.3", "100 ± 14", "0 to 227", "100", "2"]
+    assert line(F1_COLUMNS, row)[:3] == ["bass-d0.1", "0.00 ± 0.00", "0.00 to 0.03"]
+    columns = (
+        comparison.printed_column(comparison.compare_regret, "{:,.1f}"),
+        *comparison.difference_columns(comparison.compare_regret, "{:+,.0f}"),
+    )
+    assert line(columns, row) == ["1,096.8 ± 411.9", "−997 (−16.9)", "no"]
+    assert line(columns, only_row(make_table(rows_of("mine", "mine", 0.3, [1.0])))) == ["–", "–", "–"]
 
 
 def test_published_figures_are_whole() -> None:

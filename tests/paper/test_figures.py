@@ -24,13 +24,16 @@ def gamma_points() -> list[GammaPoint]:
         GammaPoint(
             environment,
             radius,
+            norm,
             gamma,
             0.1,
             0.3,
             Summary(1000.0 * gamma, 10.0, 950.0 * gamma, 1050.0 * gamma, 1.0, 5),
+            Summary(0.7, 0.1, 0.6, 0.8, 0.7, 5),
         )
-        for environment in ("a", "b", "c")
+        for environment in ("a", "b")
         for radius in ("beta", "beta_squared")
+        for norm in (0.0, 1.0)
         for gamma in (0.75, 1.0, 1.25, 2.0)
     ]
 
@@ -42,7 +45,10 @@ def measured() -> Measured:
 
 
 BUILDERS: dict[str, Callable[[], Figure]] = {
-    "gamma": lambda: gamma_figure(gamma_points(), {"a": "M=3, Δ=0.20"}, {"a": 1096.8}),
+    "gamma": lambda: gamma_figure({"": gamma_points()}, {"a": "M=3, Δ=0.20"}, {"a": 1096.8}),
+    "gamma in two readings": lambda: gamma_figure(
+        {"as published": gamma_points(), "at its best": gamma_points()}, {"a": "M=3, Δ=0.20"}, {"a": 1096.8}
+    ),
     "sharing": lambda: illustrations.sharing_illustration(illustrations.play_sharing()),
     "separating": lambda: illustrations.separating_illustration(illustrations.play_separating()),
     "coverage": lambda: theory_figures.coverage_figure(measured()),

@@ -8,12 +8,13 @@ import pytest
 
 from shoal.experiments import spec as specs
 from shoal.experiments.spec import SpecError, cells, parse_spec, spec_hash
+from shoal.paper import published
 from shoal.paper.presets import PRESETS, is_preset, load_preset, single
 from shoal.policies.registry import policy_class, policy_names
 
 
 def test_an_unknown_preset_is_refused_with_those_there_are() -> None:
-    with pytest.raises(SpecError, match="unknown preset 'quik'; known are quick, tables, paper, beyond"):
+    with pytest.raises(SpecError, match="unknown preset 'quik'; choose from quick, tables, paper, beyond"):
         load_preset("quik")
 
 
@@ -32,13 +33,16 @@ def test_presets_are_the_paper_s_experiments() -> None:
     assert {method.policy for method in quick.methods} == set(policy_names())
     assert {environment.id for environment in tables.environments} == scenarios
     expected = "ind oracle dynucb club-g4 club-g2 sclub-g4 sclub-g2 bass-d0.1 bass-d0.9 cmlb-g4 cmlb-g2"
-    expected += " mixture mixture-best"
+    expected += " cmlb-g4-e3000 cmlb-g2-e3000 mixture mixture-best"
     assert " ".join(method.id for method in tables.methods if method.group == "main") == expected
     for spec in (tables, paper):
         assert (spec.horizon, spec.runs) == (50_000, 50)
-        assert len(spec.alphas) >= 10
-        assert (min(spec.alphas), max(spec.alphas)) == (0.1, 3.0)
-        assert all(method.alphas == (0.1, 0.3, 0.6) for method in spec.methods if method.group == "gamma")
+        assert spec.alphas == tables.alphas  # the finer grid, the same for every method that is searched
+        assert set(published.ALPHAS) < set(spec.alphas)
+        assert (min(spec.alphas), max(spec.alphas)) == (min(published.ALPHAS), max(published.ALPHAS))
+        assert all(
+            method.alphas is None for method in spec.methods if method.group == "main" and not ours(method)
+        )
     angles = [
         environment.parameters["angle"]
         for environment in paper.environments
@@ -47,19 +51,58 @@ def test_presets_are_the_paper_s_experiments() -> None:
     assert angles == [math.pi / 16, 7 * math.pi / 16] * 2
     sigmas = [item.parameters["noise_scale"] for item in paper.environments if item.kind == "gaussian"]
     assert sigmas == [0.5, 1.0, 2.0]
-    optional = {item.id: item.parameters["fill"] for item in paper.environments if item.optional}
+    optional = {
+        item.id: (item.parameters["fill"], item.parameters.get("arms", "first"))
+        for item in paper.environments
+        if item.optional
+    }
     assert optional == {
-        "movielens": "paper",
-        "movielens-tuned": "tuned",
-        "yahoo-ltr": "paper",
-        "yahoo-ltr-tuned": "tuned",
+        "movielens-rated": ("paper", "most-rated"),
+        "movielens-rated-tuned": ("tuned", "most-rated"),
+        "movielens": ("paper", "first"),
+        "movielens-tuned": ("tuned", "first"),
+        "yahoo-ltr": ("paper", "first"),
+        "yahoo-ltr-tuned": ("tuned", "first"),
     }
     expected = (
         "ind club-0.1 club-1.0 sclub-0.1 sclub-1.0 cmlb-0.1 cmlb-1.0 dynucb-m5 dynucb-m20 bass-d0.1 bass-d0.9"
     )
     for environment in optional:
         found = [c.method.id for c in cells(paper) if c.environment.id == environment and c.alpha == 0.1]
-        assert sorted(found) == sorted([*expected.split(), "mixture-best"])
+        variants = "cmlb-0.1-e3000 cmlb-1.0-e3000 bass-d0.1-s5 bass-d0.9-s5"
+        more = variants.split() if environment.startswith("movielens-rated") else []
+        assert sorted(found) == sorted([*expected.split(), *more])
+
+
+def ours(method: specs.MethodSpec) -> bool:
+    return method.policy == "cluster_mixture"
+
+
+def test_tables_vary_gamma_the_norm_and_the_form_of_the_radius() -> None:
+    tables = load_preset("tables")
+    varied = {
+        (item.parameters["radius"], item.parameters["param_norm"], item.parameters["gamma"])
+        for item in tables.methods
+        if item.group == "gamma"
+    }
+    every = {("beta", norm, gamma) for norm in ("param_norm", 0.0) for gamma in (1.5, 2.0, 2.5)}
+    every |= {
+        ("beta_squared", norm, gamma) for norm in ("param_norm", 0.0) for gamma in (0.75, 1.0, 1.25, 1.5, 2.0)
+    }
+    assert varied == every - {("beta", "param_norm", 2.0)}  # BASS of the table
+    for method in tables.methods:
+        if method.group == "gamma":
+            assert method.alphas is not None
+            assert set(method.alphas) <= set(tables.alphas)  # so that BASS of the table joins them
+            assert set(method.alphas) & set(published.ALPHAS)
+
+
+def test_every_published_method_is_run_and_its_variants_are_known() -> None:
+    paper = load_preset("paper")
+    for environment, printed in published.FINAL_REGRET.items():
+        run = {cell.method.id for cell in cells(paper) if cell.environment.id == environment}
+        assert printed.keys() <= run
+        assert {published.VARIANTS.get(name, name) for name in run} == {*printed, "mixture"}
 
 
 @pytest.mark.parametrize("name", policy_names())
@@ -69,16 +112,18 @@ def test_every_policy_can_be_had_by_its_name_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_our_own_policies_are_in_every_preset_at_their_defaults_after_the_paper_s(name: str) -> None:
+def test_our_own_policy_is_in_every_preset_at_its_defaults_after_the_paper_s(name: str) -> None:
     spec = load_preset(name)
-    fixed, searched = [method for method in spec.methods if method.group == "main"][-2:]
-    assert fixed.policy == searched.policy == "cluster_mixture"
+    main = [method for method in spec.methods if method.group == "main"]
+    fixed, *searched = [method for method in main if ours(method)]
+    assert main[-1 - len(searched) :] == [fixed, *searched]
     default = inspect.signature(policy_class(fixed.policy)).parameters["alpha"].default
-    assert fixed.alphas == (default,)
-    assert searched.alphas is None
-    assert fixed.parameters == searched.parameters == {}
-    assert (fixed.label, searched.label) == ("ClusterMixture (ours)", "ClusterMixture (ours), best α")
-    for method in (fixed, searched):
+    assert (fixed.label, fixed.alphas, fixed.parameters) == ("ClusterMixture (ours)", (default,), {})
+    # Its α is searched as well, but not in the paper's other scenarios: "beyond" has them all.
+    assert len(searched) == (0 if name == "paper" else 1)
+    for method in searched:
+        assert (method.label, method.alphas, method.parameters) == ("ClusterMixture (ours), best α", None, {})
+    for method in (fixed, *searched):
         assert {cell.environment.id for cell in cells(spec) if cell.method == method} == {
             environment.id for environment in spec.environments
         }
@@ -91,10 +136,8 @@ def test_beyond_has_every_scenario_on_seeds_that_nothing_was_chosen_on() -> None
     found = {item.id: item for item in spec.environments}
     paper = {item.id: item for item in load_preset("paper").environments}
     assert all(found[name] == item for name, item in paper.items())
-    ours = {name: item for name, item in found.items() if name not in paper}
-    assert {name: (item.kind, item.pulling, item.delay) for name, item in ours.items()} == {
-        "movielens-rated": ("movielens", None, None),
-        "movielens-rated-tuned": ("movielens", None, None),
+    new = {name: item for name, item in found.items() if name not in paper}
+    assert {name: (item.kind, item.pulling, item.delay) for name, item in new.items()} == {
         "continuum": ("continuum", None, None),
         "zipf": ("synthetic", "zipf", None),
         "n20": ("synthetic", None, None),
@@ -114,17 +157,16 @@ def test_beyond_has_every_scenario_on_seeds_that_nothing_was_chosen_on() -> None
         "change-late": ("changing-agents", None, ("uniform", 0, 2000)),
     }
     sizes = [
-        (ours[name].parameters["n_agents"], ours[name].parameters["dim"])
+        (new[name].parameters["n_agents"], new[name].parameters["dim"])
         for name in ("n20", "n1000", "d30", "unit")
     ]
     assert sizes == [(20, 10), (1000, 10), (100, 30), (1000, 16)]
-    assert ours["unit"].parameters["n_arms"] == 200
-    assert ours["bernoulli"].parameters["noise"] == "bernoulli"
-    assert ours["continuum"].parameters["spread"] == 0.8
-    assert ours["change"].parameters["change_after"] == spec.horizon // 2
-    assert ours["jump"].parameters["last_jump"] == ours["rotation"].parameters["quarter_turn"] == spec.horizon
-    assert ours["movielens-rated"].parameters["arms"] == "most-rated"
-    assert ours["noise-per-agent"].parameters["noise_scale"] == [0.5, 1.0, 2.0] * 33 + [0.5]
+    assert new["unit"].parameters["n_arms"] == 200
+    assert new["bernoulli"].parameters["noise"] == "bernoulli"
+    assert new["continuum"].parameters["spread"] == 0.8
+    assert new["change"].parameters["change_after"] == spec.horizon // 2
+    assert new["jump"].parameters["last_jump"] == new["rotation"].parameters["quarter_turn"] == spec.horizon
+    assert new["noise-per-agent"].parameters["noise_scale"] == [0.5, 1.0, 2.0] * 33 + [0.5]
     for item in spec.environments:
         if not item.optional:  # the oracle is there where there are clusters
             has_oracle = any(c.environment == item and c.method.id == "oracle" for c in cells(spec))
@@ -136,7 +178,8 @@ def test_presets_tell_bass_the_noise_and_the_norm_of_the_run_s_environment(name:
     for method in load_preset(name).methods:
         if method.policy == "bass":
             assert method.parameters["noise_scale"] == "noise_scale"
-            assert method.parameters["param_norm"] == "param_norm"
+            if method.group == "main" and not method.id.endswith("-s5"):
+                assert method.parameters["param_norm"] == "param_norm"
 
 
 def test_a_single_cell_takes_the_paper_s_parameters_unless_told_otherwise() -> None:

@@ -16,7 +16,7 @@ from shoal.experiments.report import line
 from shoal.experiments.runner import run_experiment
 from shoal.experiments.spec import parse_spec
 from shoal.metrics import misassigned_agents, same_cluster
-from shoal.paper import judging, measuring, theory_section
+from shoal.paper import judging, measuring, theory_page
 from shoal.paper.judging import Check
 from shoal.paper.measuring import Band, ClusterRuns, Coverage, Measured, Sharing, TheorySetting
 
@@ -109,36 +109,36 @@ def test_a_broken_bound_is_said_with_the_reading_that_holds() -> None:
         check(setting="there", reading="corrected", holds="yes"),
         check(result="Other", holds="yes"),
     ]
-    assert theory_section.remarks(checks) == [
+    assert theory_page.remarks(checks) == [
         "Result: broken as printed in 1 of 2 experiments, as derived in 1 of 1 experiment. It holds as "
         "corrected."
     ]
     lost = check(setting="there", unmet=(judging.UNSQUARED,))
-    (text,) = theory_section.remarks([*checks[:3], lost])
+    (text,) = theory_page.remarks([*checks[:3], lost])
     assert text.endswith(
         "It holds as corrected, except in what follows. No reading holds in this experiment: there, where "
         "the test is scaled by β, not β²."
     )
-    assert theory_section.remarks([check(holds="yes"), check(holds="not decided")]) == []
+    assert theory_page.remarks([check(holds="yes"), check(holds="not decided")]) == []
 
 
 def test_summary_counts_everything() -> None:
     verdicts = ("yes", "yes", "no", "not decided", "does not apply")
-    assert theory_section.summary([check(holds=name) for name in verdicts]) == (
+    assert theory_page.summary([check(holds=name) for name in verdicts]) == (
         "2 of 5 comparisons hold and 1 are broken; in 1 the interval does not decide; 1 cannot be made: the "
         "bound's condition cannot be met."
     )
 
 
 def test_a_line_names_assumptions_interval_bound_and_runs() -> None:
-    text = line(theory_section.COLUMNS, check(unmet=("one", "two"), note="worst at gap 2"))
+    text = line(theory_page.COLUMNS, check(unmet=("one", "two"), note="worst at gap 2"))
     assert text == [
         "Result", "here", "printed", "not met: one; two", "share: 0.5 (0.4 to 0.6); worst at gap 2",
         "at least 0.9", "1,000", "no",
     ]  # fmt: skip
-    assert len(text) == len(theory_section.COLUMNS)
-    assert line(theory_section.COLUMNS, check())[3] == "all hold"
-    assert line(theory_section.COLUMNS, check(bound=None, note="why"))[4:6] == ["why", "none"]
+    assert len(text) == len(theory_page.COLUMNS)
+    assert line(theory_page.COLUMNS, check())[3] == "all hold"
+    assert line(theory_page.COLUMNS, check(bound=None, note="why"))[4:6] == ["why", "none"]
 
 
 # Judging made-up measurements

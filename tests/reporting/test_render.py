@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from shoal.reporting import render, words
 from shoal.reporting.charts import blank, save
@@ -29,6 +30,7 @@ def document(*sections: Section, **changes: Any) -> Document:
         "title": "A title",
         "subtitle": "A subtitle",
         "lead": "The lead.",
+        "opening": None,
         "remarks": ["first remark", "second remark"],
         "notices": ["a notice"],
         "sections": sections,
@@ -36,11 +38,14 @@ def document(*sections: Section, **changes: Any) -> Document:
     return Document(**{**values, **changes})
 
 
+def draw() -> Figure:
+    return blank(width=1.0, height=1.0)
+
+
 TABLE = Table("A caption", ["what", "number", "holds"], [["x", "1", "yes"], ["y", "2", "no"]], ["", "apart"])
 
 
 def test_every_part_is_in_both(tmp_path: Path) -> None:
-    image = save(blank(width=1.0, height=1.0), tmp_path / "figures", "drawn")
     parts: list[Part] = [
         Text("some words"),
         Text("more words", lead="Bold"),
@@ -49,7 +54,7 @@ def test_every_part_is_in_both(tmp_path: Path) -> None:
         Bullets(["one", "two"]),
         Definitions([("name", "meaning")]),
         TABLE,
-        Picture("a picture", "its caption", image),
+        Picture("a picture", "its caption", "drawn", draw),
     ]
     page = render.write(document(Section("first", "First", parts), Section("none", "Empty", [])), tmp_path)
     text, markdown = page.read_text(encoding="utf-8"), (tmp_path / "tables.md").read_text(encoding="utf-8")
@@ -72,7 +77,7 @@ def test_every_part_is_in_both(tmp_path: Path) -> None:
 
 
 def test_a_table_in_markdown() -> None:
-    text = render.markdown(document(Section("s", "S", [TABLE])), Path())
+    text = render.markdown(document(Section("s", "S", [TABLE])))
     assert "\n| what | number | holds |\n| --- | ---: | ---: |\n| x | 1 | yes |\n| y | 2 | no |\n" in text
 
 
@@ -90,29 +95,66 @@ def test_a_table_in_markdown() -> None:
 )
 def test_texts_are_shown_as_they_are(hostile: str, tmp_path: Path) -> None:
     chart = {"title": hostile, "x": [], "series": []}
-    image = save(blank(width=1.0, height=1.0), tmp_path / "figures", "drawn")
+    save(draw(), tmp_path / "figures", "drawn")
     parts: list[Part] = [
         Text(hostile, lead=hostile),
         Heading(hostile),
         Bullets([hostile]),
         Definitions([(hostile, hostile)]),
         Table(hostile, [hostile, "b"], [[hostile, hostile]]),
-        Picture(hostile, hostile, image, chart),
+        Picture(hostile, hostile, "drawn", draw, chart),
     ]
     whole = document(Section("s", hostile, parts), title=hostile, lead=hostile, notices=[hostile])
-    page = render.html(whole)
+    page = render.html(whole, tmp_path)
     body = page[page.index("<main>") : page.index("</main>")]
     assert html.unescape(body).count(hostile) >= 10
     assert "<script>" not in body
     data = re.search(r'id="chart-data">(.*?)</script>', page, re.S)
     assert data is not None
     assert "<" not in data[1]
-    markdown = render.markdown(whole, tmp_path)
+    markdown = render.markdown(whole)
     assert not re.search(r"<[A-Za-z/!?]", markdown)
     assert len(re.findall(r"^#", markdown, flags=re.M)) == 4  # title, section, heading, caption
     rows = [line for line in markdown.splitlines() if line.startswith("|")]
     assert len(rows) == 3
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {3}
+
+
+def test_it_opens_with_the_picture_and_links_to_what_lies_beside_it(tmp_path: Path) -> None:
+    opening = Picture("first picture", "what it shows", "opening", draw)
+    other = Picture("other picture", "a bound", "bound", draw)
+    beside = document(Section("b", "Bounds", [other]), title="Theory", lead="Some hold.")
+    seen: list[tuple[int, int, str]] = []
+    page = render.write(
+        document(Section("s", "Tables", [TABLE]), opening=opening, further={"theory": beside}),
+        tmp_path,
+        lambda *said: seen.append(said),
+    )
+    assert seen == [(0, 2, "first picture"), (1, 2, "other picture")]
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"index.html", "tables.md", "theory.html", "theory.md", "figures"}
+    for text in (page.read_text(encoding="utf-8"), (tmp_path / "tables.md").read_text(encoding="utf-8")):
+        places = [
+            text.index(word)
+            for word in ("A title", "The lead.", "what it shows", "first remark", "A caption")
+        ]
+        assert places == sorted(places)
+        assert "Some hold." not in text
+    for name in ("index.html", "theory.html"):
+        text = (tmp_path / name).read_text(encoding="utf-8")
+        links = [link for link in re.findall(r'href="([^"#]+)"', text) if not link.startswith("data:")]
+        assert links
+        assert all((tmp_path / link).is_file() for link in links), links
+    text = page.read_text(encoding="utf-8")
+    assert {"theory.html", "tables.md", "figures/opening.pdf"} <= set(re.findall(r'href="([^"#]+)"', text))
+    assert "[Theory](theory.md)" in (tmp_path / "tables.md").read_text(encoding="utf-8")
+    assert "[Back to the report](tables.md)" in (tmp_path / "theory.md").read_text(encoding="utf-8")
+
+
+def test_two_numbers_stay_on_one_line(tmp_path: Path) -> None:
+    table = Table("c", ["what", "n"], [["a ± b", "1 ± 2 (−3 to +4)"]])
+    text = render.html(document(Section("s", "S", [table])), tmp_path)
+    assert "<td>1\u00a0±\u00a02 (−3\u00a0to\u00a0+4)</td>" in text
 
 
 def test_lines_and_marks_must_fit() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.progress import progress_display
+from shoal.cli.progress import drawing_display, progress_display
 
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
     from shoal.experiments.runner import Completion
@@ -121,4 +121,6 @@ def _run(
 def _write_report(directory: Path) -> None:
     from shoal.paper.reproduce import write_report
 
-    print(f"Report: {write_report(directory)}")
+    with drawing_display() as show:
+        page = write_report(directory, show)
+    print(f"Report: {page}")

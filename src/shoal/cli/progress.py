@@ -47,6 +47,31 @@ def progress_display() -> Iterator[Any]:
         yield show
 
 
+@contextlib.contextmanager
+def drawing_display() -> Iterator[Any]:
+    """A function that shows how far a report is: a live line on a terminal, elsewhere a line now and then."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with console.status("writing the report") as status:
+            yield lambda done, total, title: status.update(
+                f"writing the report: figure {done + 1} of {total}, {escape(title)}"
+            )
+        return
+    due = time.monotonic() + LINE_SECONDS
+
+    def show(done: int, total: int, title: str) -> None:
+        nonlocal due
+        now = time.monotonic()
+        if now >= due:
+            due = now + LINE_SECONDS
+            print(f"writing the report: figure {done + 1} of {total}", file=sys.stderr, flush=True)
+
+    yield show
+
+
 class ProgressLines:
     """Prints a line for each tenth done, every ten seconds, and when another policy is compiled."""
 

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,7 +15,7 @@ from typing import Any, Self
 from shoal import validation
 from shoal.controller.arms import checked_name
 from shoal.controller.committer import Committer
-from shoal.controller.errors import JournalError, NotOwnerError, UnavailableError, UnknownError
+from shoal.controller.errors import JournalError, NotOwnerError, UnknownError
 from shoal.controller.fold import current_stamp
 from shoal.controller.population import Population
 from shoal.controller.records import Settings
@@ -218,7 +219,7 @@ class Controller:
             for number, owner in self.store.renew([one.lease for one in own.values()], self._lease).items():
                 one = own[number]
                 one.lose(NotOwnerError(f"population {one.name!r} was taken over by {owner}"))
-        except UnavailableError:
+        except Exception:  # the thread that beats also commits, and must go on
             pass  # the next append, or the next beat, will tell
         for one in own.values():
             one.miss_rewards()
@@ -270,11 +271,12 @@ class Controller:
         """Commit what is on its way and release everything."""
         with self._lock:
             populations = list(self._populations.values())
-        for one in populations:
-            one.close()
-        if self.committer is not None:
-            self.committer.close()
-        self.store.close()
+        with ExitStack() as last_first:  # whatever fails, the rest is let go of
+            last_first.callback(self.store.close)
+            if self.committer is not None:
+                last_first.callback(self.committer.close)
+            for one in populations:
+                last_first.callback(one.close)
 
 
 def make_settings(given: Mapping[str, Any]) -> Settings:

@@ -158,7 +158,7 @@ class Population:
         self._observations: OrderedDict[str, Observed] = OrderedDict()
         """The latest observations with an id."""
         self._offers = Offers(self._store, number, name)
-        self._clock_ahead = self._store.now() - time.time_ns() // 1000
+        self._clock_ahead = self._store.now() - _uptime()
         self._rebuilding: threading.Thread | None = None
         self._snapshot_seq = 0
         self.snapshotter: Process | None = None
@@ -258,7 +258,8 @@ class Population:
         self._lost = error
 
     def _now(self) -> int:
-        return time.time_ns() // 1000 + self._clock_ahead
+        """The store's clock, as it was when the population was opened: setting the clock changes nothing."""
+        return _uptime() + self._clock_ahead
 
     def _read(self, question: Callable[[Fold], Result]) -> Result:
         """Ask something of the state."""
@@ -896,6 +897,11 @@ class Population:
             return len(late)
         except UnavailableError:
             return 0  # the store is busy; there will be another time
+        except Exception as error:  # the state may be half changed; the committer's thread must go on
+            if self._committer is not None:
+                self._committer.give_back(len(late))
+            self.lose(UnavailableError(f"missing rewards could not be written: {error!r}"))
+            return 0
         finally:
             self._lock.release()
 
@@ -1032,12 +1038,12 @@ class Population:
                 except (ControllerError, OSError) as error:  # it would only have saved time
                     log.warning("population %r: no snapshot was written: %s", self.name, error)
         with self._lock:
-            if not self._reads_only and self._lost is None and self._fold is not None:
+            lost, self._lost = self._lost, NotOwnerError(f"population {self.name!r} has been closed")
+            if not self._reads_only and lost is None and self._fold is not None:
                 try:
                     self._ticket.wait()
                 finally:
                     self._store.release(self.lease)
-            self._lost = NotOwnerError(f"population {self.name!r} has been closed")
 
 
 def explored(decision: str, settings: Settings, n_arms: int, greedy: int) -> tuple[int, float]:
@@ -1052,6 +1058,13 @@ def explored(decision: str, settings: Settings, n_arms: int, greedy: int) -> tup
 def new_id() -> str:
     """A new decision's id: 28 hexadecimal digits that begin with the time, so that they sort by it."""
     return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(8)}"
+
+
+def _uptime() -> int:
+    """Microseconds that pass as real time does, also while the machine sleeps, where it can tell."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+    return time.monotonic_ns() // 1000
 
 
 def _check_id(id: Any) -> str:

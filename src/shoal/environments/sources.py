@@ -6,10 +6,10 @@ import functools
 import gzip
 import hashlib
 import importlib
+import io
 import json
 import os
 import sys
-import tempfile
 import warnings
 import zipfile
 import zlib
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import platformdirs
 
+from shoal.atomic import write_whole
 from shoal.types import AnyArray
 
 PathLike = str | os.PathLike[str]
@@ -132,9 +133,8 @@ def cached(
 ) -> Cached:
     """What `compute` returns, from disk if it was computed before from the same content and parameters.
 
-    The file is written under another name and then moved, so that nobody reads half a file. If a file is
-    unusable (it cannot be read, has another key, or `check` raises an error on its contents), it is computed
-    again, with a warning.
+    Nobody reads half a file (`shoal.atomic`). If a file is unusable (it cannot be read, has another key, or
+    `check` raises an error on its contents), it is computed again, with a warning.
     """
     parts = [CACHE_FORMAT, kind, [content_hash(source) for source in sources], dict(parameters)]
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -152,7 +152,8 @@ def cached(
     try:
         _store(path, key, arrays)
     except OSError as error:
-        warnings.warn(f"{path} could not be written: {error}", RuntimeWarning, stacklevel=2)
+        reason = (error.strerror or str(error)).removeprefix("could not be written: ")
+        warnings.warn(f"{path} could not be written: {reason}", RuntimeWarning, stacklevel=2)
     return Cached(arrays, path, hit=False)
 
 
@@ -229,14 +230,9 @@ def _load(path: Path, key: str) -> dict[str, AnyArray]:
 
 def _store(path: Path, key: str, arrays: Mapping[str, AnyArray]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, key=np.array(key), **arrays)  # type: ignore[arg-type]
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    content = io.BytesIO()
+    np.savez(content, key=np.array(key), **arrays)  # type: ignore[arg-type]
+    write_whole(path, content.getbuffer())
 
 
 def _first_line(error: BaseException) -> str:

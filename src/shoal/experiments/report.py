@@ -7,6 +7,7 @@ method, still gives a complete page. Nothing is computed here but means and inte
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from shoal.plots import method_styles
 from shoal.reporting import charts, render
 from shoal.reporting.charts import Axis, Line
 from shoal.reporting.sections import Definitions, Document, Heading, Mark, Part, Picture, Section, Table, Text
-from shoal.reporting.words import duration, interval, number, plus_minus
+from shoal.reporting.words import EMPTY, duration, interval, number, plus_minus
 
 METHOD_NOTE = (
     "Each method is shown at the α with the lowest mean final regret over all runs. That α is chosen on the "
@@ -35,9 +36,9 @@ F1_NOTE = (
 )
 PAIRED_NOTE = (
     "The same seed gives every method the same arms, the same order of agents and the same noise, so "
-    "methods are compared run by run, each at its best α. Differences are the method with the lowest mean "
-    "minus the other method. The bootstrap interval does not assume normal differences, and the sign test "
-    "only counts wins."
+    "methods are compared run by run, each at its best α. Differences are the first method minus the "
+    "other: negative favours the first. The bootstrap interval does not assume normal differences, and the "
+    "sign test only counts wins."
 )
 
 
@@ -54,6 +55,7 @@ class Findings:
     """Environments that were skipped, with the reason."""
     cells_done: int
     cells_total: int
+    names: Names
     rows: list[Row]
 
     @property
@@ -96,17 +98,20 @@ def gather(out: Path) -> Findings:
         skipped={entry["environment"]: entry["reason"] for entry in provenance.get("skipped", [])},
         cells_done=len(summaries.find_cells(table)),
         cells_total=len(cells(spec)),
+        names=names,
         rows=summaries.main_rows(table, names),
     )
 
 
-def write_report(out: Path) -> Path:
+def write_report(out: Path, drawing: render.Drawing = lambda done, total, title: None) -> Path:
     """Write the report on the results in `out` into `out/report` and return the path of the page.
 
     Parameters
     ----------
     out : Path
         A directory that an experiment was run into.
+    drawing : callable
+        Told how many figures are drawn, how many there are, and the title of the next.
 
     Returns
     -------
@@ -119,54 +124,60 @@ def write_report(out: Path) -> Path:
         If there are no results, or they or their spec cannot be read.
     """
     found = gather(Path(out))
-    return render.write(document(found, found.directory / "report"), found.directory / "report")
+    return render.write(document(found), found.directory / "report", drawing)
 
 
-def document(found: Findings, directory: Path) -> Document:
-    """The whole report; its figures are drawn into `directory`."""
-    pairs = summaries.paired_with(found.table, found.rows, best_row)
+def document(found: Findings) -> Document:
+    """The whole report."""
+    pairs = summaries.paired_with(found.table, found.rows, partial(reference_row, found.spec))
+    opening = opening_picture(found)
     return Document(
         name=found.spec.name,
-        title=f"Results: {found.spec.name}",
+        title=found.spec.title or f"Results: {found.spec.name}",
         subtitle=f"{setting(found.spec)}.",
-        lead=headline(found),
-        remarks=[scenario_sentence(found.of(key), pairs) for key in found.environments],
+        lead=scenario_sentence(found, found.environments[0]),
+        opening=opening,
+        remarks=[scenario_sentence(found, key) for key in found.environments[1:]],
         notices=[*skipped_notices(found), *notices(found)],
         sections=[
-            regret_section(found, [Text(METHOD_NOTE)]),
-            f1_section(found, [Text(F1_NOTE)]),
+            regret_section(found, [Text(METHOD_NOTE)], mark=partial(_mark, found.spec)),
+            f1_section(found, [Text(F1_NOTE)], mark=partial(_mark, found.spec)),
             paired_section(found, pairs, [Text(PAIRED_NOTE)]),
-            figures_section(found, directory / "figures"),
+            figures_section(found, without=opening),
             provenance_section(found),
         ],
     )
 
 
+def reference_row(spec: ExperimentSpec, rows: Sequence[Row]) -> Row | None:
+    """The method that a spec compares the others with; by default, or where it was not run, the best."""
+    return next((row for row in rows if row.method == spec.reference), best_row(rows))
+
+
+def _mark(spec: ExperimentSpec, row: Row) -> Mark:
+    return "reference" if row.method == spec.reference else ""
+
+
 # What it says
 
 
-def headline(found: Findings) -> str:
-    """Which method has the lowest regret most often."""
-    best = [row.label for key in found.environments if (row := best_row(found.of(key))) is not None]
-    first = max(unique(best), key=best.count)
-    scenarios = f"scenario{'s' if len(best) > 1 else ''}"
-    return f"{first} has the lowest mean regret in {best.count(first)} of {len(best)} {scenarios}."
-
-
-def scenario_sentence(rows: Sequence[Row], pairs: Sequence[Paired]) -> str:
-    """The best method of an environment and the runner-up, in words."""
-    best, *others = sorted(rows, key=lambda row: row.regret.mean)
-    text = f"{best.title}: {best.label} ends at {best.regret.mean:,.0f}"
+def scenario_sentence(found: Findings, environment: str) -> str:
+    """How the methods of an environment rank, and by how much the first leads or the reference differs."""
+    best, *others = sorted(found.of(environment), key=lambda row: row.regret.mean)
+    runs = f"mean of {best.regret.runs} runs" if best.regret.runs > 1 else "one run"
+    text = f"{best.title}, {found.spec.horizon:,} rounds: {best.label} has the lowest regret, "
+    text += f"{best.regret.mean:,.0f} ({runs})"
     if not others:
         return f"{text}. There is nothing to compare it with."
-    text += f"; the next, {others[0].label}, at {others[0].regret.mean:,.0f}, {ratio(others[0], best)}"
-    return f"{text}{chance(others[0], pairs)}."
+    own = reference_row(found.spec, found.of(environment))
+    other = others[0] if own is None or own is best else own
+    text += f"; {'next is ' if other is others[0] else ''}{other.label} at {other.regret.mean:,.0f}, "
+    text += ratio(other, best)
+    return f"{text}{chance(summaries.pair_up(found.table, best, other))}."
 
 
-def chance(row: Row, pairs: Iterable[Paired]) -> str:
-    """A remark if the difference may be due to chance; otherwise empty."""
-    here = (pair for pair in pairs if (pair.environment, pair.method) == (row.environment, row.method))
-    pair = next(here, None)
+def chance(pair: Paired | None) -> str:
+    """A remark if the difference of two methods may be due to chance; otherwise empty."""
     if pair is not None and pair.low <= 0.0 <= pair.high:
         return ", a difference that chance could explain (its 95% interval contains 0)"
     return ""
@@ -174,6 +185,8 @@ def chance(row: Row, pairs: Iterable[Paired]) -> str:
 
 def ratio(other: Row, own: Row) -> str:
     """How much more regret one method has than another, in words."""
+    if own.regret.mean <= 0.0:
+        return "as little" if other.regret.mean <= 0.0 else "more"
     times = other.regret.mean / own.regret.mean
     if times >= 1.5:
         return f"{times:.1f} times as much"
@@ -183,12 +196,11 @@ def ratio(other: Row, own: Row) -> str:
 def notices(found: Findings) -> list[str]:
     """What readers must know before they compare: missing cells, best values at the edge of the grid."""
     said = []
-    if found.cells_done < found.cells_total:
-        missing = found.cells_total - found.cells_done
-        why = f", because {len(found.skipped)} environments were left out or" if found.skipped else ","
+    expected = sum(cell.environment.id not in found.skipped for cell in cells(found.spec))
+    if found.cells_done < expected:
         said.append(
-            f"{found.cells_done:,} of {found.cells_total:,} cells are finished; {missing:,} are missing{why} "
-            "the run was restricted or stopped. “Best α” means the best among finished cells."
+            f"{found.cells_done:,} of {expected:,} cells are finished, because the run was restricted or "
+            "stopped. “Best α” means the best among finished cells."
         )
     edge = sum(row.at_edge for row in found.rows)
     if edge:
@@ -265,9 +277,11 @@ def table_of(
     *,
     wordy: bool = False,
 ) -> Table:
-    """A table with a line for each entry."""
-    header = [column.header for column in columns]
-    lines = [line(columns, entry) for entry in entries]
+    """A table with a line for each entry, without columns that would be empty (all dashes)."""
+    first, *others = columns
+    filled = [first, *(column for column in others if any(column.text(entry) != EMPTY for entry in entries))]
+    header = [column.header for column in filled]
+    lines = [line(filled, entry) for entry in entries]
     return Table(caption, header, lines, [mark(entry) for entry in entries], wordy)
 
 
@@ -275,24 +289,19 @@ def regret_section(
     found: Findings,
     notes: Sequence[Part],
     *,
-    more: Sequence[Column] = (),
-    remark: Callable[[str], str] = lambda _: "",
+    columns: Callable[[str], Sequence[Column]] = lambda _: REGRET_COLUMNS,
+    remark: Callable[[str], str] = lambda _: ", each method at its best α",
     mark: Callable[[Row], Mark] = lambda _: "",
 ) -> Section:
-    """Final regret by environment, with `more` columns, and a remark on each environment in its caption."""
-    caption = f"final regret after {found.spec.horizon:,} rounds, each method at its best α"
+    """Final regret by environment, in the columns of each, with a remark on each in its caption."""
+    caption = f"final regret after {found.spec.horizon:,} rounds"
     return Section(
         "final-regret",
         "Final regret",
         [
             *notes,
             *(
-                table_of(
-                    f"{found.title(key)}: {caption}{remark(key)}",
-                    (*REGRET_COLUMNS, *more),
-                    found.of(key),
-                    mark,
-                )
+                table_of(f"{found.title(key)}: {caption}{remark(key)}", columns(key), found.of(key), mark)
                 for key in found.environments
             ),
         ],
@@ -303,13 +312,13 @@ def f1_section(
     found: Findings,
     notes: Sequence[Part],
     *,
-    more: Sequence[Column] = (),
+    columns: Callable[[str], Sequence[Column]] = lambda _: F1_COLUMNS,
     mark: Callable[[Row], Mark] = lambda _: "",
 ) -> Section:
-    """F1 scores by environment, with `more` columns; no parts if there are no scores."""
+    """F1 scores by environment, in the columns of each; no parts if there are no scores."""
     scored = {key: [row for row in found.of(key) if row.f1 is not None] for key in found.environments}
     tables = [
-        table_of(f"{found.title(key)}: F1 score at the end", (*F1_COLUMNS, *more), rows, mark)
+        table_of(f"{found.title(key)}: F1 score at the end", columns(key), rows, mark)
         for key, rows in scored.items()
         if rows
     ]
@@ -336,6 +345,8 @@ def provenance_section(found: Findings, more: Sequence[tuple[str, str]] = ()) ->
         items["Command"] = str(command)
     if versions := known.get("versions"):
         items["Versions"] = ", ".join(f"{name} {value}" for name, value in versions.items())
+    if commit := known.get("commit"):
+        items["Commit"] = str(commit)
     if machine := known.get("machine"):
         items["Machine"] = f"{machine}; {known.get('cpu_count', '?')} CPUs, {known.get('executor', '')}"
     if known.get("started"):
@@ -378,7 +389,7 @@ KINDS = (
         f"Cumulative regret at the best α of each method, {_MEAN}",
         Axis(
             "round t", "cumulative regret $R_t$ (reward units)", "round t", "cumulative regret",
-            reading="Round ", switch="logarithmic regret",
+            reading="Round ", switch="logarithmic axis",
         ),
         lambda table, row: summaries.curve(table, "curve_regret", row.cell),
     ),
@@ -388,7 +399,7 @@ KINDS = (
         f"Final regret against α, {_MEAN}",
         Axis(
             "width α of the confidence bonus", "final regret $R_T$ (reward units)", "α", "final regret",
-            reading="Final regret at α = ", switch="logarithmic regret", log=True, every_point=True,
+            reading="Final regret at α = ", switch="logarithmic axis", log=True, every_point=True,
         ),
         lambda _, row: None if row.fixed else row.regret_by_alpha,
     ),
@@ -406,19 +417,27 @@ KINDS = (
 """One figure of each kind per environment."""
 
 
-def figures_section(found: Findings, directory: Path) -> Section:
-    """The charts of every environment, drawn into `directory`."""
+def opening_picture(found: Findings) -> Picture | None:
+    """Regret over rounds in the first environment."""
+    return _picture(found, found.environments[0], KINDS[0])
+
+
+def figures_section(found: Findings, *, without: Picture | None = None) -> Section:
+    """The charts of every environment, `without` the one that is shown elsewhere."""
     parts: list[Part] = []
     for key in found.environments:
-        pictures = [
-            picture for kind in KINDS if (picture := _picture(found, key, kind, directory)) is not None
+        pictures = [_picture(found, key, kind) for kind in KINDS]
+        shown = [
+            picture
+            for picture in pictures
+            if picture is not None and (without is None or picture.name != without.name)
         ]
-        if pictures:
-            parts += [Heading(found.title(key)), *pictures]
+        if shown:
+            parts += [Heading(found.title(key)), *shown]
     return Section("figures", "Figures", parts)
 
 
-def _picture(found: Findings, environment: str, kind: Kind, directory: Path) -> Picture | None:
+def _picture(found: Findings, environment: str, kind: Kind) -> Picture | None:
     rows = found.of(environment)
     styles = method_styles((row.method, row.policy) for row in rows)
     curves = [(row, kind.curve(found.table, row)) for row in rows]
@@ -428,5 +447,10 @@ def _picture(found: Findings, environment: str, kind: Kind, directory: Path) -> 
     if all(len(line.curve.x) < 2 for line in lines):
         return None  # a single α, or no labels to score against
     title = f"{found.title(environment)}: {kind.heading}"
-    image = charts.save(charts.line_figure(lines, title, kind.axis), directory, f"{kind.name}-{environment}")
-    return Picture(title, kind.caption, image, charts.chart_data(lines, title, kind.axis))
+    return Picture(
+        title,
+        kind.caption,
+        f"{kind.name}-{environment}",
+        partial(charts.line_figure, lines, title, kind.axis),
+        charts.chart_data(lines, title, kind.axis),
+    )

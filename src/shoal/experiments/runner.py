@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import queue
+import subprocess
 import sys
 import threading
 import time
@@ -623,6 +624,7 @@ class _Provenance:
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("shoal", "numpy", "numba", "pyarrow")},
             },
+            "commit": source_commit(Path(__file__).parents[1]),
             "machine": _machine(),
             "cpu_count": processors(),
             "started": before.get("started", now),
@@ -657,6 +659,22 @@ class _Provenance:
         except ValueError as error:
             raise ResultsError(f"{self._path}: cannot be read ({error}); delete it to continue") from None
         return content if isinstance(content, dict) else {}
+
+
+def source_commit(package: Path) -> str | None:
+    """The commit a package directory was checked out from, with "-dirty" if it differs; None elsewhere."""
+    try:
+        for command in (
+            # An installed package may lie inside somebody else's repository, but is not tracked there.
+            ["git", "ls-files", "--error-unmatch", "__init__.py"],
+            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+        ):
+            said = subprocess.run(
+                command, cwd=package, capture_output=True, text=True, timeout=10, check=True
+            )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return said.stdout.strip() or None
 
 
 def _machine() -> str:

@@ -32,6 +32,8 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 Delay = int | tuple[str | int | float, ...]
 """A number of rounds, ["uniform", low, high] or ["geometric", mean]; see `shoal.simulate`."""
 
+MAIN = "main"
+"""The group of methods that the tables compare."""
 LONGEST_ID = 100
 """Two ids and an α must fit into a file name."""
 LARGEST_SEED = 2**63 - 1
@@ -83,7 +85,7 @@ class MethodSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Instead of the spec's own."""
     environments: tuple[str, ...] | None = None
     """Ids of the environments it is run in; by default all."""
-    group: str = "main"
+    group: str = MAIN
     """The table or figure of the report that it belongs to."""
 
 
@@ -91,6 +93,10 @@ class ExperimentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """A whole experiment. Use `load_spec` to get one that has been checked."""
 
     name: str
+    title: str = ""
+    """Of its report."""
+    reference: str = ""
+    """Id of the method that the report compares the others with; by default the best in each environment."""
     horizon: Positive
     runs: Positive
     seed: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -161,6 +167,9 @@ def check_spec(spec: ExperimentSpec) -> None:
         _check_environment(environment, _below(fail, f"environments[{index}]"))
         _check_delay(environment.delay or 0, _below(fail, f"environments[{index}]"))
     _check_alphas(spec.alphas, fail)
+    known = [method.id for method in spec.methods if method.group == MAIN]
+    if spec.reference and spec.reference not in known:
+        raise fail("reference", f"unknown method {spec.reference!r}; known are {', '.join(known)}")
     for index, method in enumerate(spec.methods):
         _check_method(method, spec, _below(fail, f"methods[{index}]"))
 
@@ -326,7 +335,7 @@ def _check_method(method: MethodSpec, spec: ExperimentSpec, fail: Fail) -> None:
         known = [environment.id for environment in spec.environments]
         for name in method.environments:
             if name not in known:
-                raise fail("environments", f"unknown environment {name!r}; known are {', '.join(known)}")
+                raise fail("environments", f"unknown environment {name!r}; choose from {', '.join(known)}")
         if not method.environments:
             raise fail("environments", "the grid is empty: leave the key out to run in all environments")
 
@@ -346,7 +355,7 @@ def _check_names(
     }
     for name in parameters:
         if name not in named:
-            raise fail(f"parameters.{name}", f"unknown parameter of {what}; known are {', '.join(named)}")
+            raise fail(f"parameters.{name}", f"unknown parameter of {what}; choose from {', '.join(named)}")
     for name, parameter in named.items():
         if parameter.default is parameter.empty and name not in parameters:
             raise fail(f"parameters.{name}", f"missing; {what} needs it")

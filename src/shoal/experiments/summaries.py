@@ -6,7 +6,7 @@ then reported, which favours every method alike.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +14,14 @@ import numpy as np
 import pyarrow as pa
 from scipy import stats
 
+from shoal.experiments.spec import MAIN
 from shoal.metrics import Curve, half_width, mean_curve
 from shoal.types import Integers, Vector
 
-MAIN = "main"
-"""The group of methods that the tables compare."""
-
 BOOTSTRAP_SAMPLES = 10_000
+
+REGRET, SCORE = (0.0, math.inf), (0.0, 1.0)
+"""What a regret and an F1 score can be; their intervals end there."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +142,8 @@ def column(table: pa.Table, name: str, cell: Runs) -> Vector:
     return np.asarray(table[name].take(pa.array(cell.rows)).to_numpy(), dtype=np.float64)
 
 
-def summarize(values: Vector) -> Summary:
-    """Mean, standard deviation, interval and median of independent values.
+def summarize(values: Vector, bounds: tuple[float, float] = (-math.inf, math.inf)) -> Summary:
+    """Mean, standard deviation, interval and median of independent values, which lie within `bounds`.
 
     Examples
     --------
@@ -153,7 +154,8 @@ def summarize(values: Vector) -> Summary:
     mean = float(np.mean(values))
     std = float(np.std(values, ddof=1)) if n > 1 else math.nan
     half = float(half_width(std / math.sqrt(n), n)) if n > 1 else math.nan
-    return Summary(mean, std, mean - half, mean + half, float(np.median(values)), n)
+    low, high = max(mean - half, bounds[0]), min(mean + half, bounds[1])
+    return Summary(mean, std, low, high, float(np.median(values)), n)
 
 
 def by_method(cells: Iterable[Runs]) -> dict[tuple[str, str], list[Runs]]:
@@ -169,23 +171,37 @@ def best_cell(table: pa.Table, cells: Sequence[Runs]) -> Runs:
     return min(cells, key=lambda cell: float(np.mean(column(table, "final_regret", cell))))
 
 
-def profile(table: pa.Table, name: str, cells: Sequence[Runs]) -> Curve:
+def profile(table: pa.Table, name: str, cells: Sequence[Runs], bounds: tuple[float, float]) -> Curve:
     """Mean over runs of a column, with its interval, against the α of `cells`."""
-    found = [summarize(column(table, name, cell)) for cell in cells]
-    mean = np.array([summary.mean for summary in found])
-    half = np.array([0.0 if summary.runs == 1 else summary.high - summary.mean for summary in found])
-    return Curve(np.array([cell.alpha for cell in cells]), mean, mean - half, mean + half)
+    found = [summarize(column(table, name, cell), bounds) for cell in cells]
+    mean, low, high = (
+        np.array([getattr(summary, part) for summary in found]) for part in ("mean", "low", "high")
+    )
+    alone = np.isnan(low)  # a single run
+    return Curve(
+        np.array([cell.alpha for cell in cells]),
+        mean,
+        np.where(alone, mean, low),
+        np.where(alone, mean, high),
+    )
 
 
-def main_rows(table: pa.Table, names: Names) -> list[Row]:
-    """The lines of the tables of final regret and F1, by environment and method in the order of `names`."""
-    tried = by_method(cell for cell in find_cells(table) if cell.group == MAIN)
+def main_rows(table: pa.Table, names: Names, alphas: Collection[float] | None = None) -> list[Row]:
+    """The lines of the tables of final regret and F1, by environment and method in the order of `names`.
+
+    With `alphas`, only these values are tried; methods with a fixed α keep theirs.
+    """
+    tried = by_method(
+        cell
+        for cell in find_cells(table)
+        if cell.group == MAIN and (alphas is None or cell.alpha in alphas or cell.method in names.fixed)
+    )
     rows = []
     for (environment, method), cells in tried.items():
         cell = best_cell(table, cells)
-        regret = summarize(column(table, "final_regret", cell))
+        regret = summarize(column(table, "final_regret", cell), REGRET)
         scores = column(table, "final_f1", cell)
-        f1 = None if np.isnan(scores).any() else summarize(scores)
+        f1 = None if np.isnan(scores).any() else summarize(scores, SCORE)
         rows.append(
             Row(
                 environment=environment,
@@ -196,9 +212,9 @@ def main_rows(table: pa.Table, names: Names) -> list[Row]:
                 fixed=method in names.fixed,
                 cell=cell,
                 regret=regret,
-                regret_by_alpha=profile(table, "final_regret", cells),
+                regret_by_alpha=profile(table, "final_regret", cells, REGRET),
                 f1=f1,
-                f1_by_alpha=profile(table, "final_f1", cells) if f1 else None,
+                f1_by_alpha=profile(table, "final_f1", cells, SCORE) if f1 else None,
             )
         )
     environments, methods = _ranks(names.environments), _ranks(names.methods)
@@ -266,7 +282,10 @@ def curve(table: pa.Table, name: str, cell: Runs) -> Curve | None:
     if any(entry != rounds[0] for entry in rounds):
         raise ValueError(f"runs of {cell.environment}/{cell.method} were recorded after different rounds")
     values = np.array(table[name].take(rows).to_pylist(), dtype=np.float64)
-    return None if np.isnan(values).any() else mean_curve(np.asarray(rounds[0], dtype=np.float64), values)
+    if np.isnan(values).any():
+        return None
+    bounds = SCORE if name == "curve_f1" else REGRET
+    return mean_curve(np.asarray(rounds[0], dtype=np.float64), values, bounds=bounds)
 
 
 def unique(values: Iterable[str]) -> list[str]:

@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+import platformdirs
+from filelock import FileLock
 from numba.core import caching, event
 
 config: Any = numba.config
 
 FLOORS = ("jit", "kernels", "policies", "statistics.py", "simulation.py")
 """Where compiled code may live."""
-OPTIONS: Any = {"nogil": True, "error_model": "numpy", "_nrt": False}
+OPTIONS: Any = {"nogil": True, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
 """How `compiled` compiles."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -95,9 +97,7 @@ def cache_directory() -> Path:
 def _cache_root() -> Path:
     if config.CACHE_DIR:
         return Path(config.CACHE_DIR) / "shoal"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "shoal" / "compiled"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shoal" / "compiled"
+    return platformdirs.user_cache_path("shoal") / "compiled"
 
 
 def _can_write(directory: Path) -> bool:
@@ -156,7 +156,7 @@ def _guard_saves(dispatcher: Any) -> None:
     def save_alone(signature: Any, data: Any) -> None:
         ours = all(_is_ours(argument) for argument in getattr(signature, "args", signature))
         if ours and not _is_read_only():
-            with _exclusive(cache_directory() / "lock"):
+            with FileLock(cache_directory() / "lock"):
                 save(signature, data)
 
     dispatcher._cache.save_overload = save_alone
@@ -168,18 +168,6 @@ def _is_ours(argument: Any) -> bool:
     if owner is not None and owner.__module__.partition(".")[0] != "shoal":
         return False
     return all(_is_ours(field) for field in getattr(argument, "types", ()))
-
-
-@contextlib.contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
-    with path.open("a") as handle:
-        if sys.platform == "win32":  # msvcrt's locks give up after ten seconds; the race is rare
-            yield
-            return
-        import fcntl
-
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield  # closing the file releases the lock
 
 
 # What a user sees

@@ -14,6 +14,7 @@ import numpy as np
 
 from shoal.fields import DIM, TRIANGLE, scratch
 from shoal.jit.compiled import compiled
+from shoal.jit.pinned import pin
 from shoal.kernels.linalg import (
     cholesky,
     dot,
@@ -59,8 +60,9 @@ class Scratch(NamedTuple):
 
 
 def make_scratch(dim: int) -> Scratch:
-    """Allocate work space for dimension `dim`."""
-    return Scratch(np.zeros((7, dim)), np.zeros((dim, dim)), np.zeros((dim, dim)))
+    """Allocate work space for dimension `dim`, pinned: the test is compiled for that of a policy's state."""
+    scratch: Scratch = pin(Scratch(np.zeros((7, dim)), np.zeros((dim, dim)), np.zeros((dim, dim))))
+    return scratch
 
 
 @compiled
@@ -80,9 +82,10 @@ def probe(
     `q_i = ‖w‖²_{A_i}/c_i`, `q_j = ‖y‖²_{A_j}/c_j`; k is the curvature, `‖L⁻¹ A_j y‖² c_i/c_j²`, with which
     `d q_j/d ln ratio = −2 ratio k` and `d q_i/d ln ratio = 2 ratio² k`.
     """
-    vectors, L, tail = scratch
+    vectors, L, tail = scratch.vectors, scratch.L, scratch.tail
     v, y, w, A_w, A_y, rhs = vectors[V], vectors[Y], vectors[W], vectors[A_W], vectors[A_Y], vectors[RHS]
     d = v.shape[0]
+    # The minimum over z solves (A_i + r A_j) y = A_i v with y = z − θ_j: f's gradient in z is 0.
     r = ratio * c_i / c_j
     for row in range(d):
         for column in range(row + 1):
@@ -119,6 +122,7 @@ def probe(
         multiply_symmetric(A_j, y, A_y)
         q_i = dot(w, A_w) / c_i
         q_j = dot(y, A_y) / c_j
+    # y changes with r as −(A_i + r A_j)⁻¹ A_j y, so that one triangular solve gives all of the curvature.
     solve_lower(L, A_y, rhs)
     return q_i, q_j, dot(rhs, rhs) * c_i / (c_j * c_j)
 
@@ -148,6 +152,7 @@ def search(
     vectors = scratch.vectors
     v, y, A_w, A_y, z = vectors[V], vectors[Y], vectors[A_W], vectors[A_Y], vectors[Z]
     d = theta_i.shape[0]
+    # nan is what callers take for "no point": it fails every comparison, so it can never pass for a witness.
     z[:] = np.nan
     for m in range(d):
         v[m] = theta_i[m] - theta_j[m]
@@ -163,6 +168,8 @@ def search(
             return 0.0, 0.5, False
         a = max(a, v_sq * EPS * trace(A_i))  # rounding made a positive form vanish: any start will do
         b = max(b, v_sq * EPS * trace(A_j))
+    # On the segment between the centres the two terms of f are equal at this share: a good z to start from,
+    # and exactly the best one where A_i and A_j are multiples of each other.
     root_i = math.sqrt(c_i / a)
     root_j = math.sqrt(c_j / b)
     share = root_i / (root_i + root_j)
@@ -177,6 +184,7 @@ def search(
                 z[m] = theta_i[m] - share * v[m]
             return 0.0, 1.0 - share, False
 
+    # In ln(s / (1 − s)), the search is symmetric in i and j, and s near 0 or 1 keeps its digits.
     log_ratio = math.log(root_j / root_i)
     low, high = -math.inf, math.inf
     low_i, low_j, high_i, high_j = 0.0, 0.0, 0.0, 0.0  # q_i and q_j at the ends of the bracket: its tangents
@@ -188,13 +196,16 @@ def search(
         if f > best:
             best, best_s = f, ratio / (1.0 + ratio)
         if decide:
+            # Any s gives a lower bound of the maximum, any z an upper one: either may decide early.
             if f > threshold:
                 return f, best_s, True
             if max(q_i, q_j) <= threshold:
+                # A point on the very border would fail as a witness after the next rounding, so none is kept.
                 if max(q_i, q_j) <= threshold * (1.0 - SAFETY):
                     for m in range(d):
                         z[m] = theta_j[m] + y[m]
                 return best, best_s, False
+        # f is concave in s with slope q_j − q_i (envelope theorem): the sign says where the maximum is.
         if q_j > q_i:
             low, low_i, low_j = log_ratio, q_i, q_j
         else:
@@ -219,15 +230,18 @@ class Batch(NamedTuple):
 
 
 def make_batch(dim: int) -> Batch:
-    """Allocate work space for dimension `dim`."""
+    """Allocate work space for dimension `dim`, pinned."""
     triangle = dim * (dim + 1) // 2
-    return Batch(
-        np.zeros((4, dim, LANES)),
-        np.zeros((triangle, LANES)),
-        np.zeros((triangle, LANES)),
-        np.zeros((7, LANES)),
-        np.zeros(LANES, dtype=np.int64),
+    batch: Batch = pin(
+        Batch(
+            np.zeros((4, dim, LANES)),
+            np.zeros((triangle, LANES)),
+            np.zeros((triangle, LANES)),
+            np.zeros((7, LANES)),
+            np.zeros(LANES, dtype=np.int64),
+        )
     )
+    return batch
 
 
 @compiled
@@ -251,6 +265,7 @@ def probe_many(
         batch.scalars[5], batch.scalars[6],
     )  # fmt: skip
     A_i, c_i, L, d = A[i], c[i], batch.L, theta_hat.shape[1]
+    # Pairs side by side, the lane as the last axis: each inner loop is one vector instruction per operation.
     for lane in range(LANES):
         j = others[min(lane, others.shape[0] - 1)]  # lanes that are left over repeat the last pair
         c_j[lane] = c[j]
@@ -262,6 +277,7 @@ def probe_many(
             position += row + 1
 
     multiply_lanes(A_i, v, A_w)
+    # vᵀA_j v from the lower triangle alone: twice what is below the diagonal, and the diagonal.
     a[:] = 0.0
     b[:] = 0.0
     position = 0
@@ -275,6 +291,7 @@ def probe_many(
             a[lane] += v[row, lane] * A_w[row, lane]
             b[lane] += v[row, lane] * (2.0 * work[lane] + batch.A[position - 1, lane] * v[row, lane])
     for lane in range(LANES):
+        # TINY lets v = 0 pass: the ratio is 1 then, the forms are 0, and the pair is together.
         ratio[lane] = math.sqrt((a[lane] * c_j[lane] + TINY) / (b[lane] * c_i + TINY))
         work[lane] = ratio[lane] * c_i / c_j[lane]
     position = 0
@@ -299,6 +316,7 @@ def probe_many(
         q_i = a[lane] / c_i
         q_j = b[lane] / (work[lane] * c_j[lane])
         batch.verdicts[lane] = UNDECIDED
+        # Pivots far apart: the factor may have lost the digits that the margin CLEAR counts on.
         if low[lane] >= WELL_CONDITIONED * high[lane]:
             if (q_i + ratio[lane] * q_j) / (1.0 + ratio[lane]) > threshold * (1.0 + CLEAR):
                 batch.verdicts[lane] = APART
@@ -337,6 +355,7 @@ def cholesky_lanes(L: Matrix, d: int, low: Vector, high: Vector) -> None:
                     L[start + column, lane] *= L[other + column, lane]
             other += column + 1
         for lane in range(LANES):
+            # Kept inverted: a division takes as long as several products, and each pivot divides often.
             inverse = 1.0 / math.sqrt(L[start + row, lane])
             L[start + row, lane] = inverse
             low[lane] = min(low[lane], inverse)
@@ -374,6 +393,7 @@ def _ceiling(low: float, low_i: float, low_j: float, high: float, high_i: float,
         return max(high_i, high_j)
     if high == math.inf:
         return max(low_i, low_j)
+    # The tangent at s has the values q_i at 0 and q_j at 1: they meet where both are equally high.
     rise = low_j - low_i
     fall = high_i - high_j
     if not rise + fall > 0.0:
@@ -389,6 +409,7 @@ def _next(
     """Newton's step on ½ ln(q_i/q_j), which increases with ln ratio; bisection if it leaves the bracket."""
     slope = curvature * ratio * (q_i + ratio * q_j)
     if slope > 0.0 and q_i > 0.0 and q_j > 0.0:
+        # Newton on the logarithm: q_i/q_j is close to a power of the ratio, so that this is nearly a line.
         step = -0.5 * math.log(q_i / q_j) * q_i * q_j / slope
         if abs(step) < 30.0 and low < log_ratio + step < high:
             return log_ratio + step
@@ -413,6 +434,7 @@ def excess_at(theta: Vector, A: Matrix, points: Matrix, offsets: Matrix, out: Ve
     for j in range(n):
         out[j] = 0.0
     for row in range(d):
+        # Points in the inner loop, where they lie side by side: it vectorises, and A is read once in all.
         weight = A[row, row]
         for j in range(n):
             out[j] += weight * offsets[row, j] * offsets[row, j]

@@ -15,13 +15,14 @@ from shoal.experiments.summaries import Paired, Row, pair_up, unique
 from shoal.paper.comparison import is_ours, reference_row
 from shoal.policies.registry import policy_class
 from shoal.reporting.sections import Section, Text
+from shoal.reporting.words import EMPTY
 
 KEY, TITLE = "beyond", "Beyond the paper: our own policies"
 NOTE = (
     "These policies are ours, not the paper's. Mean final regret with its 95% interval (Student t), then the "
     "differences run by run on the same seeds with theirs (paired t): negative favours ours. Ours run at "
     "their fixed default parameters; BASS, Ind and Oracle each at its best α on these same runs (in "
-    "brackets). The column “best α” gives ours the same advantage. “Below” says yes or no if the interval of "
+    "brackets). A column “best α” gives ours the same advantage. “Below” says yes or no if the interval of "
     "the difference excludes 0, and “unclear” if chance could explain it. Oracle knows the clusters and is "
     "missing where there are none."
 )
@@ -84,7 +85,7 @@ def name(row: Row) -> str:
 def verdict(pair: Paired | None) -> str:
     """Whether the reference's regret is lower: yes or no where the paired interval excludes 0."""
     if pair is None or not pair.low <= pair.high:
-        return "–"
+        return EMPTY
     return "yes" if pair.high < 0.0 else "no" if pair.low > 0.0 else "unclear"
 
 
@@ -120,7 +121,7 @@ def _first(rows: Sequence[Row], policy: str) -> Row | None:
 
 def _mean(row: Row | None) -> str:
     if row is None:
-        return "–"
+        return EMPTY
     s = row.regret
     text = f"{s.mean:,.0f}" if s.runs == 1 else f"{s.mean:,.0f} ± {s.high - s.mean:,.0f}"
     return text if row.fixed else f"{text} (α={row.alpha:g})"
@@ -128,13 +129,12 @@ def _mean(row: Row | None) -> str:
 
 def _difference(pair: Paired | None) -> str:
     if pair is None:
-        return "–"
+        return EMPTY
     _, difference, interval, *_ = line(PAIRED_COLUMNS, pair)
     return f"{difference} ({interval})"
 
 
 COLUMNS = (
-    Column("ours", lambda contest: name(contest.ours)),
     Column("scenario", lambda contest: contest.title),
     Column("Oracle", lambda contest: _mean(contest.oracle)),
     Column("Ind", lambda contest: _mean(contest.independent)),
@@ -145,7 +145,7 @@ COLUMNS = (
     Column("below BASS", lambda contest: verdict(contest.against(contest.bass))),
     Column("fixed minus Ind", lambda contest: _difference(contest.against(contest.independent))),
     Column("below Ind", lambda contest: verdict(contest.against(contest.independent))),
-    Column("fixed over Oracle", lambda contest: "–" if contest.ratio is None else f"{contest.ratio:.2f}"),
+    Column("fixed over Oracle", lambda contest: EMPTY if contest.ratio is None else f"{contest.ratio:.2f}"),
 )
 
 
@@ -162,6 +162,13 @@ def beyond_section(found: Sequence[Contest]) -> Section:
         for contest in found
         if contest.pairs
     ]
-    return Section(
-        KEY, TITLE, [Text(NOTE), table_of("Our policies in every scenario", COLUMNS, found), *tables]
-    )
+    whole = [
+        table_of(
+            f"{name(own[0].ours)} (ours) in every scenario: mean final regret with its 95% interval",
+            COLUMNS,
+            own,
+        )
+        for policy in unique(contest.ours.policy for contest in found)
+        if (own := [contest for contest in found if contest.ours.policy == policy])
+    ]
+    return Section(KEY, TITLE, [Text(NOTE), *whole, *tables])

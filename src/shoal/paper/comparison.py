@@ -1,43 +1,52 @@
 """Our figures next to the published ones: which are comparable, how far apart they are, and why."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shoal.experiments.report import Column
-from shoal.experiments.summaries import Paired, Row, paired_with, unique
-from shoal.metrics import Curve
+from shoal.experiments.summaries import Names, Paired, Row, Summary, main_rows, paired_with
 from shoal.paper import published
 from shoal.paper.published import Published
 from shoal.policies.registry import policy_class
 from shoal.reporting.sections import Mark
-from shoal.reporting.words import number
+from shoal.reporting.words import EMPTY, number, plus_minus
 
 REFERENCE = "bass-d0.1"
 """The method that the others are compared with, where it was run."""
 
 
+AGREES_ERRORS, AGREES_SHARE = 3.0, 0.1
+"""A mean agrees with the printed one within this many standard errors of their difference, or within this
+share of the printed one, whichever is more."""
+
+
 @dataclass(frozen=True)
 class Comparison:
-    """Our mean next to the printed one."""
+    """Our mean beside the printed one."""
 
     printed: Published
     difference: float
-    """Ours minus printed; nan when the settings differ."""
-    within: bool | None
-    """Whether the difference is at most the tolerance; None when the settings differ."""
+    """Ours minus printed."""
+    errors: float
+    """The same, beyond rounding, in standard errors of the difference of the two means; nan for one run."""
+    agrees: bool
 
 
 def is_ours(row: Row) -> bool:
     """Whether the method is not in the paper: shown next to its methods, never counted among them."""
+    return not policy_in_paper(row.policy)
+
+
+def policy_in_paper(policy: str) -> bool:
+    """Whether the paper runs a policy."""
     try:
-        return not getattr(policy_class(row.policy), "in_paper", False)
+        return bool(getattr(policy_class(policy), "in_paper", False))
     except ValueError:  # a policy that is no longer installed
-        return False
+        return True
 
 
 def mark(row: Row) -> Mark:
@@ -61,167 +70,149 @@ def paired_comparisons(table: pa.Table, rows: Sequence[Row]) -> list[Paired]:
     )
 
 
-def comparable_environments(table: pa.Table, rows: Sequence[Row]) -> dict[str, bool]:
-    """For each environment with printed figures: whether ours were made in the same setting."""
+def as_published(table: pa.Table, names: Names) -> dict[tuple[str, str], Row]:
+    """The rows of the tables at the best of the values in `published.ALPHAS`, by environment and method.
+
+    Only methods that were run at all of these values, and ours at their fixed α.
+    """
+    rows = main_rows(table, names, published.ALPHAS)
     return {
-        environment: is_comparable(table, environment)
-        for environment in unique(row.environment for row in rows)
-        if environment in published.SETTINGS
+        (row.environment, row.method): row
+        for row in rows
+        if row.fixed or set(row.regret_by_alpha.x) == set(published.ALPHAS)
     }
 
 
-def is_comparable(table: pa.Table, environment: str) -> bool:
-    """Whether the runs of an environment were made in the setting of the printed figures.
-
-    Real data is never comparable: we cannot know whether a user's file is the authors'.
-    """
+def has_published_sizes(table: pa.Table, environment: str) -> bool:
+    """Whether the runs of an environment have the sizes of the printed figures, if there are any."""
     setting = published.SETTINGS.get(environment)
-    if setting is None or setting.gap is None:
+    if setting is None:
         return False
-    mask = pc.equal(table["environment"], environment)
-    rows = table.select(["horizon", "n_agents", "dim", "n_arms", "gap"]).filter(mask).to_pylist()
+    names = ["horizon", "n_agents", "dim", "n_arms", "gap"]
+    rows = table.filter(pc.equal(table["environment"], environment)).select(names).to_pylist()
     return all(
         (row["horizon"], row["n_agents"], row["dim"], row["n_arms"]) == setting[:4]
-        and abs(row["gap"] - setting.gap) < 0.01
+        and (setting.gap is None or abs(row["gap"] - setting.gap) < 0.01)
         for row in rows
     )
 
 
-def compare_regret(row: Row, *, same: bool) -> Comparison | None:
-    """Final regret next to the printed one, or None. `same`: whether the settings agree."""
-    printed = published.FINAL_REGRET.get(row.environment, {}).get(row.method)
-    return None if printed is None else _compare(row.regret.mean, printed, same, 0.0)
+def compare_regret(row: Row) -> Comparison | None:
+    """Final regret beside the printed one, or None if there is none."""
+    printed = _printed(published.FINAL_REGRET, row)
+    return None if printed is None else _compare(row.regret, printed, AGREES_SHARE * printed.mean, 0.0)
 
 
-def compare_f1(row: Row, *, same: bool) -> Comparison | None:
-    """F1 score next to the printed one, or None. `same`: whether the settings agree."""
-    printed = published.F1.get(row.environment, {}).get(row.method)
-    return (
-        None
-        if printed is None or row.f1 is None
-        else _compare(row.f1.mean, printed, same, published.F1_DIGIT)
-    )
+def compare_f1(row: Row) -> Comparison | None:
+    """F1 score beside the printed one, which has one digit, or None if there is none."""
+    printed = _printed(published.F1, row)
+    half_digit = published.F1_DIGIT / 2.0
+    return None if printed is None or row.f1 is None else _compare(row.f1, printed, half_digit, half_digit)
 
+
+def _printed(figures: Mapping[str, Mapping[str, Published]], row: Row) -> Published | None:
+    method = published.VARIANTS.get(row.method, row.method)
+    return figures.get(row.environment, {}).get(method)
+
+
+def _compare(ours: Summary, printed: Published, least: float, rounding: float) -> Comparison:
+    """A mean beside the printed one, which may be off by `rounding`; up to `least` beyond that they agree."""
+    difference = ours.mean - printed.mean
+    beyond = max(abs(difference) - rounding - 1e-9, 0.0)
+    error = math.hypot(ours.std / math.sqrt(ours.runs), printed.std / math.sqrt(published.RUNS))
+    errors = math.copysign(beyond / error if error else math.inf if beyond else 0.0, difference)
+    tolerance = max(least, 0.0 if math.isnan(error) else AGREES_ERRORS * error)
+    return Comparison(printed, difference, errors, beyond <= tolerance)
+
+
+# Columns
 
 Compare = Callable[[Row], Comparison | None]
 
 
-def regret_columns(compare: Compare) -> tuple[Column, ...]:
-    """The columns that compare our final regrets with the printed ones."""
-    return _columns(compare, "{:,.1f}", "{:+,.0f}", "within its std")
+def at(row: Row, form: str, summary: Summary | None) -> str:
+    """A mean with its standard deviation and the α that gave it."""
+    if summary is None:
+        return EMPTY
+    how = " (fixed)" if row.fixed else " (edge)" if row.at_edge else ""
+    return f"{plus_minus(form, summary.mean, summary.std)} at α={row.alpha:g}{how}"
 
 
-def f1_columns(compare: Compare) -> tuple[Column, ...]:
-    """The columns that compare our F1 scores with the printed ones."""
-    return _columns(compare, "{:.1f}", "{:+.2f}", "within tolerance")
+def printed_column(compare: Compare, form: str, header: str = "published") -> Column:
+    """The printed means and standard deviations."""
+
+    def text(row: Row) -> str:
+        found = compare(row)
+        return EMPTY if found is None else plus_minus(form, *found.printed)
+
+    return Column(header, text)
 
 
-def _columns(compare: Compare, form: str, signed: str, verdict: str) -> tuple[Column, ...]:
-    def printed(row: Row) -> str:
-        comparison = compare(row)
-        if comparison is None:
-            return "not in the paper" if is_ours(row) else "–"
-        return f"{form.format(comparison.printed.mean)} ± {form.format(comparison.printed.std)}"
+def difference_columns(compare: Compare, signed: str) -> tuple[Column, ...]:
+    """How far ours are from the printed means, and whether they agree."""
 
     def difference(row: Row) -> str:
-        comparison = compare(row)
-        if comparison is None or comparison.within is None:
-            return "–"
-        return number(signed, comparison.difference)
+        found = compare(row)
+        if found is None:
+            return EMPTY
+        text = number(signed, found.difference)
+        # None where rounding can explain all of it, or where neither mean has a standard error.
+        if not found.errors or not math.isfinite(found.errors):
+            return text
+        return f"{text} ({number('{:+.1f}', found.errors)})"
 
-    def within(row: Row) -> str:
-        comparison = compare(row)
-        if comparison is None or comparison.within is None:
-            return "–"
-        return "yes" if comparison.within else "no"
+    def agrees(row: Row) -> str:
+        found = compare(row)
+        return EMPTY if found is None else "yes" if found.agrees else "no"
 
-    return Column("published", printed), Column("difference", difference), Column(verdict, within)
-
-
-def _compare(ours: float, printed: Published, same: bool, least: float) -> Comparison:
-    if not same:
-        return Comparison(printed, math.nan, None)
-    difference = ours - printed.mean
-    return Comparison(printed, difference, abs(difference) <= max(printed.std, least) + 1e-12)
+    return Column("difference (in s.e.)", difference), Column("agrees", agrees)
 
 
 # Sentences
 
 REASONS: dict[str, str] = {
-    "independent": "Its only parameter is α, and the paper gives the range of α but not the value it chose.",
-    "oracle": "It pools the true clusters, so only α and the arms, which the paper leaves open, can differ.",
-    "club": "The paper gives neither the α it chose nor how it starts the graph (here: complete).",
-    "sclub": (
-        "The paper does not give the α it chose, and what a new or merged cluster remembers within a stage "
-        "is left open by its source (docs/algorithms.md)."
-    ),
+    "independent": "It has no parameter but α.",
+    "oracle": "It has no parameter but α, and its regret has heavy tails: a run in fifty can move the mean.",
+    "club": "The paper does not say how it starts the graph (here: complete).",
+    "sclub": "What a new or merged cluster remembers within a stage is left open by its source.",
     "cmlb": (
-        "It forms its clusters once, early, from few samples of each agent, so the outcome depends on γ "
-        "relative to the noise. The paper gives neither the length of that exploration nor what happens to "
-        "agents without a close neighbour, and both matter (docs/algorithms.md)."
+        "It forms its clusters once and for good, and the paper gives neither the length of the exploration "
+        "before that nor what happens to agents without a close neighbour."
     ),
-    "dynucb": (
-        "An agent in a wrong cluster can stay there, so its regret has heavy tails: compare medians rather "
-        "than means. The paper does not describe how it starts or when it moves an agent."
-    ),
-    "bass": (
-        "This method should agree with the paper: what the paper leaves open (arms, ridge, scale of the "
-        "ellipsoids) is settled in docs/algorithms.md, and no baseline's tuning is involved."
-    ),
+    "dynucb": "An agent in a wrong cluster can stay there: its regret has heavy tails, and its mean moves.",
+    "bass": "What the paper leaves open (arms, ridge, scale of ellipsoids) is settled in docs/algorithms.md.",
 }
-"""Why a method's final regret may differ from the printed one, by policy."""
+"""What may make a method's final regret differ from the printed one, by policy."""
 
 
-def regret_remark(row: Row, comparison: Comparison | None) -> str | None:
-    """Sentences on a final regret that is more than the printed std away from the printed mean, else None."""
-    ours = row.regret
-    if comparison is None or comparison.within is not False:
+def regret_remark(row: Row, found: Comparison | None) -> str | None:
+    """A sentence on a final regret that does not agree with the printed one, else None."""
+    if found is None or found.agrees:
         return None
-    printed = comparison.printed
-    text = (
-        f"{row.label}, {row.title}: {ours.mean:,.0f} here, {printed.mean:,.1f} in print, that is "
-        f"{_direction(comparison, '{:,.0f}')}, {abs(comparison.difference) / printed.std:.1f} printed "
-        "standard deviations."
+    share = abs(found.difference) / found.printed.mean
+    return (
+        f"{row.label}, {row.title}: {row.regret.mean:,.0f} here, {found.printed.mean:,.1f} in print, "
+        f"{share:.0%} {_direction(found)}{_errors(found)}. {_reason(row)}"
     )
-    if ours.low <= printed.mean <= ours.high:
-        return f"{text} {_CHANCE.format(runs=ours.runs)}"
-    text += f" {REASONS.get(row.policy, 'The reason is not known.')}"
-    if row.policy in ("club", "sclub") and row.f1 is not None and row.f1.mean < 0.1:
-        text += f" Its F1 of {row.f1.mean:.2f} says that agents part early, so it is close to Ind."
-    return text + _other_alpha(row.regret_by_alpha, printed, printed.std, "{:,.0f}")
 
 
-def f1_remark(row: Row, comparison: Comparison | None) -> str | None:
-    """Sentences on an F1 score that differs from the printed one by more than its tolerance, else None."""
-    ours = row.f1
-    if ours is None or row.f1_by_alpha is None or comparison is None or comparison.within is not False:
+def f1_remark(row: Row, found: Comparison | None) -> str | None:
+    """A sentence on an F1 score that does not agree with the printed one, else None."""
+    if found is None or found.agrees or row.f1 is None:
         return None
-    printed = comparison.printed
-    text = (
-        f"{row.label}, {row.title}: F1 {ours.mean:.2f} here, {printed.mean:.1f} in print, that is "
-        f"{_direction(comparison, '{:.2f}')}."
+    return (
+        f"{row.label}, {row.title}: F1 {row.f1.mean:.2f} here, {found.printed.mean:.1f} in print, "
+        f"{abs(found.difference):.2f} {_direction(found)}{_errors(found)}."
     )
-    if ours.low <= printed.mean <= ours.high:
-        return f"{text} {_CHANCE.format(runs=ours.runs)}"
-    tolerance = max(printed.std, published.F1_DIGIT)
-    return text + _other_alpha(row.f1_by_alpha, printed, tolerance, "{:.2f}")
 
 
-_CHANCE = "Our 95% interval contains the printed mean: with {runs} runs, chance alone can explain this."
+def _reason(row: Row) -> str:
+    return REASONS.get(row.policy, "The reason is not known.")
 
 
-def _direction(comparison: Comparison, form: str) -> str:
-    size = form.format(abs(comparison.difference))
-    return f"{size} {'lower' if comparison.difference < 0 else 'higher'}"
+def _errors(found: Comparison) -> str:
+    return "" if not math.isfinite(found.errors) else f", {abs(found.errors):.1f} standard errors"
 
 
-def _other_alpha(by_alpha: Curve, printed: Published, tolerance: float, form: str) -> str:
-    """Whether another α of the grid would give the printed value."""
-    if len(by_alpha.x) < 2:
-        return ""
-    nearest = int(np.argmin(np.abs(by_alpha.mean - printed.mean)))
-    value = form.format(by_alpha.mean[nearest])
-    text = f" Of our values of α, {by_alpha.x[nearest]:g} comes closest to the printed mean, with {value}"
-    if abs(by_alpha.mean[nearest] - printed.mean) <= tolerance:
-        return f"{text}: another α is enough to explain the difference."
-    return f"{text}: α alone does not explain the difference."
+def _direction(found: Comparison) -> str:
+    return "lower" if found.difference < 0 else "higher"

@@ -1,6 +1,7 @@
 """Ellipsoids of two agents: what sharing does to them, and how a pair separates."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,7 @@ from shoal.experiments.measurements import Measurement, load_outcome
 from shoal.paper.measuring import pair_at
 from shoal.plots import Ellipsoid, draw_ellipsoids, pair_ellipsoids
 from shoal.policies.bass import BASS
-from shoal.reporting.charts import BLUE, ORANGE, RED, blank, legend_below, save
+from shoal.reporting.charts import BLUE, ORANGE, RED, blank, legend_below
 from shoal.reporting.sections import Heading, Part, Picture
 from shoal.simulation import simulate
 
@@ -39,14 +40,14 @@ def measurements() -> list[Measurement]:
     ]
 
 
-def illustration_parts(out: Path, directory: Path) -> list[Part]:
-    """Figures of what the run in `out` measured, drawn into `directory`; empty if it measured nothing."""
+def illustration_parts(out: Path) -> list[Part]:
+    """Figures of what the run in `out` measured; empty if it measured nothing."""
     parts: list[Part] = []
     for name, (heading, caption, draw) in _FIGURES.items():
         kept = load_outcome(out, f"illustrations/{name}", tuple[Panel, ...])
         if kept is not None:
-            image = save(draw(kept.outcome), directory, f"ellipsoids-{name}")
-            parts += [Heading(heading), Picture(heading, caption, image)]
+            picture = Picture(heading, caption, f"ellipsoids-{name}", partial(draw, kept.outcome))
+            parts += [Heading(heading), picture]
     return parts
 
 

@@ -25,7 +25,7 @@ PRESETS = ("quick", "tables", "paper", "beyond")
 def load_preset(name: str, *, seed: int | None = None) -> ExperimentSpec:
     """Read one of the specs that come with the package; see `PRESETS`."""
     if name not in PRESETS:
-        raise SpecError(f"unknown preset {name!r}; known are {', '.join(PRESETS)}")
+        raise SpecError(f"unknown preset {name!r}; choose from {', '.join(PRESETS)}")
     text = (resources.files("shoal.paper") / "presets" / f"{name}.toml").read_bytes()
     return parse_spec(text, source=f"presets/{name}.toml", seed=seed)
 

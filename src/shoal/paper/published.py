@@ -21,8 +21,10 @@ class PublishedSetting(NamedTuple):
     n_agents: int
     dim: int
     n_arms: int
-    gap: float | None
+    gap: float | None = None
     """Smallest distance between two true parameters, to two digits; None for real data."""
+    data: str = ""
+    """The data set, for real data. Whether a user's file is the same cannot be known."""
 
 
 RUNS = 50
@@ -31,11 +33,33 @@ RUNS = 50
 CPU_HOURS = 50 * 7 * 24
 """What the authors report for all their experiments: a week on 50 CPUs."""
 
+ALPHAS = (0.1, 0.825, 1.55, 2.275, 3.0)
+"""Five evenly spaced values of α in the paper's range [0.1, 3.0], of which 0.825 is the best for nearly every
+method. The paper gives only the range. That its line search had these values is an inference: with them, 20
+of the 22 figures of its main table come out as printed."""
+
+INFERENCE = (
+    "that the paper searched these five values is an inference from its figures; it gives only the range"
+)
+"""What has to be said wherever `ALPHAS` is used."""
+
+VARIANTS = {
+    "cmlb-g4-e3000": "cmlb-g4",
+    "cmlb-g2-e3000": "cmlb-g2",
+    "cmlb-0.1-e3000": "cmlb-0.1",
+    "cmlb-1.0-e3000": "cmlb-1.0",
+    "bass-d0.1-s5": "bass-d0.1",
+    "bass-d0.9-s5": "bass-d0.9",
+}
+"""Methods with another value of a parameter that the paper does not give, and the published one of each."""
+
 SETTINGS: dict[str, PublishedSetting] = {
     "synthetic-m3-w1": PublishedSetting(horizon=50_000, n_agents=100, dim=10, n_arms=15, gap=0.2),
     "synthetic-m3-w7": PublishedSetting(horizon=50_000, n_agents=100, dim=10, n_arms=15, gap=1.27),
-    "movielens": PublishedSetting(horizon=50_000, n_agents=100, dim=10, n_arms=30, gap=None),
-    "yahoo-ltr": PublishedSetting(horizon=50_000, n_agents=100, dim=10, n_arms=30, gap=None),
+    "movielens-rated": PublishedSetting(
+        horizon=50_000, n_agents=100, dim=10, n_arms=30, data="MovieLens 25M"
+    ),
+    "yahoo-ltr": PublishedSetting(horizon=50_000, n_agents=100, dim=10, n_arms=30, data="Yahoo! C14"),
 }
 
 FINAL_REGRET: dict[str, dict[str, Published]] = {
@@ -65,7 +89,7 @@ FINAL_REGRET: dict[str, dict[str, Published]] = {
         "cmlb-g4": Published(5372.1, 7575.0),
         "cmlb-g2": Published(20948.5, 5355.5),
     },
-    "movielens": {
+    "movielens-rated": {
         "ind": Published(11825.2, 594.1),
         "dynucb-m5": Published(16835.0, 5429.9),
         "dynucb-m20": Published(17256.0, 2314.2),

@@ -12,7 +12,7 @@ from shoal.experiments.spec import ExperimentSpec
 from shoal.reporting.sections import Heading, Part, Section, Text
 
 REAL_DATA = {
-    "movielens": (
+    "movielens-rated": (
         "MovieLens",
         "“shoal data fetch” downloads the ratings; then run the same command again.",
     ),
@@ -58,8 +58,10 @@ def fill_errors(found: Findings) -> FillErrors:
 
 
 def real_data_section(found: Findings) -> Section:
-    """Which data sets have results, and which were left out."""
+    """Which data sets have results, and which were left out; no parts in an experiment without any."""
     parts: list[Part] = []
+    if not any(item.kind in datasets.KINDS for item in found.spec.environments):
+        return Section("real-data", "Real data", parts)
     for environment, (name, how) in REAL_DATA.items():
         if environment in found.environments:
             parts.append(Text("in the tables and figures above.", lead=name))

@@ -13,8 +13,11 @@ from shoal.reporting import render
 
 
 def measurements(spec: ExperimentSpec) -> list[Measurement]:
-    """What the report of a preset needs besides its grid."""
-    return [*measuring.measurements(), *illustrations.measurements(), *real_data.measurements(spec)]
+    """What the report of a preset needs besides its grid; the theory is the paper's, not our policy's."""
+    about_paper = (
+        [] if spec.name == report.OURS else [*measuring.measurements(), *illustrations.measurements()]
+    )
+    return [*about_paper, *real_data.measurements(spec)]
 
 
 def reproduce(spec: ExperimentSpec, out: Path, **how: Any) -> Completion:
@@ -22,8 +25,10 @@ def reproduce(spec: ExperimentSpec, out: Path, **how: Any) -> Completion:
     return run_experiment(spec, out, measurements=measurements(spec), **how)
 
 
-def write_report(out: Path) -> Path:
+def write_report(out: Path, drawing: render.Drawing = lambda done, total, title: None) -> Path:
     """Write the report on the results in `out`: the paper's report for its presets, else the harness's.
+
+    `drawing` is told how many figures are drawn, how many there are, and the title of the next.
 
     Raises
     ------
@@ -31,7 +36,5 @@ def write_report(out: Path) -> Path:
         If there are no results, or they or their spec cannot be read.
     """
     found = harness.gather(Path(out))
-    directory = found.directory / "report"
-    if is_preset(found.spec):
-        return render.write(report.document(report.reproduction(found), directory), directory)
-    return render.write(harness.document(found, directory), directory)
+    page = report.document(report.reproduction(found)) if is_preset(found.spec) else harness.document(found)
+    return render.write(page, found.directory / "report", drawing)

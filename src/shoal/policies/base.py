@@ -250,7 +250,7 @@ class Policy(ABC):
 
     def _reconsider(self, agent: int) -> None:
         """Decide from the present samples whom `agent` shares with."""
-        revise(self.state, agent, self.rounds)
+        revise(self._pinned_state(), agent, self.rounds)
 
     def reserve(self, pulls: int) -> None:
         """Make room in the state for what `pulls` more observations may add to its logs."""
@@ -468,7 +468,7 @@ class Policy(ABC):
             warnings.warn(warning, stacklevel=3)
 
     def _pinned_state(self) -> Any:
-        """The state as the compiled online calls take it; made anew when the state was replaced."""
+        """The state as compiled functions take it; made anew when the state was replaced."""
         if self._pinned[0] is not self.state:
             self._pin(self.state)
         return self._pinned[1]
@@ -672,7 +672,7 @@ class Policy(ABC):
     ) -> None:
         agent = self._check_id(agent)
         with self._change(what):
-            common, local = self.state.common, self.state.local
+            common, local = self.state.common, self._pinned_state().local
             if common.withdrawn[agent]:
                 raise ValueError(f"the samples of agent {agent} have been withdrawn")
             if lacks(local, agent, common.ridge, x):
@@ -784,7 +784,7 @@ class Policy(ABC):
             common, local = self.state.common, self.state.local
             both, sums = np.zeros(self.n_agents, np.bool_), make_statistics(1, self._dim, common.ridge)
             both[[i, j]] = True
-            pool_rows(local, both, common.ridge, sums, 0)
+            pool_rows(self._pinned_state().local, both, common.ridge, sums, 0)
             self._move_pending(i, j)
             for leaf in fields.leaves(type(local)):
                 if leaf.field.role is fields.Role.KEPT:
@@ -823,7 +823,7 @@ class Policy(ABC):
             self._end_edges(agent)
         if withdraw:
             common.withdrawn[agent] = True
-            forget_row(self.state.local, agent, common.ridge)
+            forget_row(self._pinned_state().local, agent, common.ridge)
             self._withdraw(agent)
             common.lends[agent] = common.borrows[agent] = True
             common.reserved[0] = np.count_nonzero(~common.lends)

@@ -91,20 +91,20 @@ class CLUB(CuttingPolicy, ClusteredPolicy):
         isolate(self.state.apart, agent)
         self._forget_cuts_of(agent, np.ones(self.n_agents, dtype=np.bool_))
         self.state.widths[agent] = 1.0
-        relabel(self.state)
+        relabel(self._pinned_state())
 
     def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
         super()._amended(agent, x, change, removes)
         self.state.widths[agent] = confidence_width(self.state.local.pulls[agent])
 
     def _reconsider(self, agent: int) -> None:
-        state, theta = self.state, self.state.local.theta_hat
+        state, theta = self._pinned_state(), self.state.local.theta_hat
         allowed = state.gamma * (state.widths[agent] + state.widths)
         far = np.array([distance(theta[agent], other) for other in theta]) > allowed
         self._part_from(agent, far)
 
     def _part_from(self, agent: int, separated: Booleans) -> None:
-        state = self.state
+        state = self._pinned_state()
         was, known = members(state.apart[agent], self.n_agents), ~state.common.withdrawn
         for other in np.flatnonzero(separated & ~was & known).tolist():
             part(state, agent, other, self.rounds)
@@ -125,22 +125,22 @@ class CLUB(CuttingPolicy, ClusteredPolicy):
         if is_one and state.common.reserved[0] == 0:
             state.sizes[lowest] += len(state.labels) - first
         else:
-            relabel(state)
+            relabel(self._pin(state))
 
     def _lending_changed(self, agent: int) -> None:
-        state, before = self.state, int(self.state.labels[agent])
+        state, before = self._pinned_state(), int(self.state.labels[agent])
         relabel(state)
         for cluster in {before, int(state.labels[agent])} & set(state.labels.tolist()):
             pool_cluster(state, cluster)
 
     def _derive(self, state: CLUBState) -> None:
-        find_clusters(state)
+        find_clusters(self._pin(state))
         super()._derive(state)
         for agent, pulls in enumerate(state.local.pulls.tolist()):
             state.widths[agent] = confidence_width(pulls)
 
     def _problem(self, state: CLUBState) -> str:
-        find_clusters(state)
+        find_clusters(self._pin(state))
         return super()._problem(state) or problem_of_sets(state.apart, state.cuts)
 
 

@@ -189,6 +189,8 @@ def weigh(pool: Pool, member: int, samples: int) -> int:
     kind, i = divmod(member, members.labels.shape[0])
     own, count, lent = members.labels[i, kind], clusters.n_used[0], members.lent[i, kind]
     form, logdet, ridge = members.form[i, kind], members.logdet[i, kind], model.ridge
+    # Gaussian evidence of packed sums is precision·bᵀA⁻¹b − ½ log det A, up to terms that cancel: yᵀy is in
+    # both hypotheses, and so never kept.
     precision = 0.5 * model.noise[1] / model.noise[0]
     prior = work.y.shape[1] * math.log(ridge)
     for n in range(count):
@@ -205,11 +207,12 @@ def weigh(pool: Pool, member: int, samples: int) -> int:
                 terms = factor_packed(clusters.sums[k], ridge, work.L[0], work.y[0])
                 work.forms[n] = terms[0]
                 work.logdets[n] = terms[1]
+            # Leave-one-out: evidence for staying must not count the member's samples twice.
             take_out(pool, member, k)
             terms = factor_packed(work.rest, ridge, work.L[0], work.y[0])
             work.alone[0] = form_k = terms[0]
             work.alone[1] = logdet_k = terms[1]
-        elif samples > 0:
+        elif samples > 0:  # without samples only the cluster's size speaks
             for m in range(work.total.shape[0]):
                 work.total[m] = clusters.sums[k, m] + lent[m]
             terms = factor_packed(work.total, ridge, work.L[0], work.y[0])
@@ -237,6 +240,7 @@ def log_evidence(pool: Pool, raw: Vector, scatter: float, agent: int) -> float:
     precision = 0.5 * model.noise[1] / model.noise[0]
     prior = work.y.shape[1] * math.log(ridge)
     data, L, y = work.data, work.L[0], work.y[0]
+    # Integrating out the agent's deviation from its cluster leaves softened sums and two terms of their own.
     scattered = soften_packed(raw, 0.0, scatter, data, L, y, work.inverse)
     terms = factor_packed(data, ridge, L, y)
     work.chances[count] = model.log_concentration + precision * terms[0] - 0.5 * (terms[1] - prior)
@@ -266,6 +270,7 @@ def take_out(pool: Pool, member: int, cluster: int) -> None:
     """Leave a cluster's sums without the member's in `scratch.rest`; subtract where that loses little."""
     clusters, rest, n = pool.clusters, pool.scratch.rest, pool.members.labels.shape[0]
     lent = pool.members.lent[member % n, member // n]
+    # O(d²) where nothing is lost; summing the other members anew takes O(N d²).
     for m in range(rest.shape[0]):
         rest[m] = clusters.sums[cluster, m] - lent[m]
     if is_lossy(pool, cluster, rest):
@@ -324,6 +329,7 @@ def move(pool: Pool, pending: Pending, member: int, drawn: int) -> None:
     own = members.labels[i, kind]
     is_new = drawn == clusters.n_used[0]
     cluster = -1 if is_new else clusters.used[drawn]
+    # `weigh` has left the sums and the evidence of the cluster without the member: nothing is computed again.
     if own >= 0 and cluster != own:
         if is_in_fresh(clusters, own, member):
             add_row(-1.0, members.lent[i, kind], clusters.fresh)
@@ -418,6 +424,7 @@ def resum(pool: Pool) -> None:
     last = n
     if clusters.sizes.shape[1] > 1 and (clusters.sizes[cluster, GHOST] > 0 or first > n):
         last = 2 * n
+    # Members that change meanwhile correct `fresh` themselves if their turn is over (`is_in_fresh`).
     stop = min(first + RESUM_STEP, last)
     for position in range(first, stop):
         if members.labels[position % n, position // n] == cluster:
@@ -451,6 +458,7 @@ def settle(pool: Pool, cluster: int) -> None:
 def open_cluster(clusters: Clusters) -> int:
     """Put the lowest free row to use."""
     used, count = clusters.used, clusters.n_used
+    # The lowest, not the last freed: labels then depend on the clusters alone, not on their history.
     cluster = 0
     while cluster < count[0] and used[cluster] == cluster:
         cluster += 1

@@ -85,7 +85,7 @@ class CMLB(ClusteredPolicy):
             state.labels[agent] = np.setdiff1d(np.arange(self.n_agents), state.labels)[0]
         self._derive(state)
         for cluster in {old, int(state.labels[agent])}:
-            pool_cluster(state, cluster)
+            pool_cluster(self._pinned_state(), cluster)
 
     def _join(self, state: CMLBState, first: int) -> None:
         super()._join(state, first)

@@ -288,7 +288,7 @@ class ClusterMixture(ClusteredPolicy):
             noise[:] = self._parameters.noise_scale**2, 1.0
 
     def _derive(self, state: MixtureState) -> None:
-        model, members, clusters, work = state.pool
+        model, members, clusters, work = self._pin(state).pool
         model.grid[:] = self._grid()
         labels, there = members.labels, members.labels >= 0
         removed = labels[~state.common.active & there[:, AGENT], AGENT]
@@ -360,7 +360,7 @@ class ClusterMixture(ClusteredPolicy):
         """Probability of each cluster that `agent` may belong to; −1 stands for one of its own."""
         agent = self._check_agent(agent)
         with self.lock:
-            pool = self.state.pool
+            pool = self._pinned_state().pool
             count = weigh(pool, agent, int(self.state.local.pulls[agent]))
             clusters = [*pool.clusters.used[:count].tolist(), -1]
             chances = pool.scratch.chances[: count + 1].tolist()
@@ -407,20 +407,22 @@ class ClusterMixture(ClusteredPolicy):
 
     def _pooled_estimate(self, agent: int) -> Vector:
         work = self.state.pool.scratch
-        count = factor_components(self.state, agent, 0.0)
+        count = factor_components(self._pinned_state(), agent, 0.0)
         estimate = np.zeros(self.dim)
         for share, L, y in zip(work.shares[:count], work.L, work.y, strict=False):
             estimate += share * np.linalg.solve(np.tril(L).T, y)
         return np.asarray(estimate / work.shares[:count].sum())
 
     def _end_pending(self, agent: int) -> None:
-        if self.state.common.lends[agent]:
-            wait_in(self.state.pool.clusters, self.state.common.pending, agent, self.state.labels[agent], -1)
+        state = self._pinned_state()
+        if state.common.lends[agent]:
+            wait_in(state.pool.clusters, state.common.pending, agent, state.labels[agent], -1)
         super()._end_pending(agent)
 
     def _lending_changed(self, agent: int) -> None:
         """Let an agent who does not lend be in no cluster, and one who does again be drawn one."""
-        state, pending, (_, members, clusters, _) = self.state, self.state.common.pending, self.state.pool
+        state = self._pinned_state()
+        pending, (_, members, clusters, _) = state.common.pending, state.pool
         if state.common.lends[agent]:
             wait_in(clusters, pending, agent, -1, 1)
             self._forget_noise(state)
@@ -447,15 +449,16 @@ class ClusterMixture(ClusteredPolicy):
         self._measure_all()
 
     def _move_pending(self, agent: int, other: int) -> None:
-        state, clusters = self.state, self.state.pool.clusters
+        state = self._pinned_state()
         for who, sign in ((agent, -1), (other, -1), (agent, 1)):
             if sign > 0:
                 super()._move_pending(agent, other)
             if state.common.lends[who]:
-                wait_in(clusters, state.common.pending, who, state.labels[who], sign)
+                wait_in(state.pool.clusters, state.common.pending, who, state.labels[who], sign)
 
     def _absorb(self, agent: int, other: int) -> None:
-        state, (model, members, _, _) = self.state, self.state.pool
+        state = self._pinned_state()
+        model, members, _, _ = state.pool
         own = members.raw if model.softens else members.lent
         own[agent, AGENT] += own[other, AGENT]
         if self._parameters.drift:
@@ -474,10 +477,10 @@ class ClusterMixture(ClusteredPolicy):
     def _measure_all(self) -> None:
         """Compute how large the estimates of all clusters are."""
         for turn in range(int(self.state.pool.clusters.n_used[0])):
-            self.state.scale[0] = measure(self.state.pool, turn)
+            self.state.scale[0] = measure(self._pinned_state().pool, turn)
 
     def _end_edges(self, agent: int) -> None:
-        _, members, clusters, _ = self.state.pool
+        _, members, clusters, _ = self._pinned_state().pool
         cluster = members.labels[agent, AGENT]
         if cluster >= 0:
             clusters.sizes[cluster, AGENT] -= 1
@@ -496,7 +499,7 @@ class ClusterMixture(ClusteredPolicy):
             return bool((kept == [*np.asarray(x, dtype=np.float64), reward]).all(axis=1).any())
 
     def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
-        state, left = self.state, int(self.state.local.pulls[agent])
+        state, left = self._pinned_state(), int(self.state.local.pulls[agent])
         model, members, _, _ = state.pool
         own = members.raw if model.softens else members.lent
         amend_packed(own[agent, AGENT], x, change, removes, left)
@@ -530,7 +533,8 @@ class ClusterMixture(ClusteredPolicy):
         drift.held[agent] -= 1
 
     def _withdraw(self, agent: int) -> None:
-        state, (model, members, clusters, _) = self.state, self.state.pool
+        state = self._pinned_state()
+        model, members, clusters, _ = state.pool
         if self._parameters.drift:
             if members.labels[agent, GHOST] >= 0:
                 lay(state.pool, state.common.pending, agent)
@@ -557,7 +561,8 @@ class ClusterMixture(ClusteredPolicy):
 
     def _restart_latest(self) -> None:
         """Let clusters' latest samples be those that their agents keep one by one."""
-        (_, members, clusters, _), drift = self.state.pool, self.state.drift
+        state = self._pinned_state()
+        (_, members, clusters, _), drift = state.pool, state.drift
         clusters.recent[:], clusters.cusum[:] = 0.0, 0.0
         for agent in np.flatnonzero(members.labels[:, AGENT] >= 0).tolist():
             add_last(drift, agent, 0, int(drift.held[agent]), clusters.recent[members.labels[agent, AGENT]])
@@ -577,6 +582,7 @@ def select(state: MixtureState, agent: int, arms: Matrix, t: int) -> int:
 def observe(state: MixtureState, agent: int, x: Vector, reward: float, t: int) -> None:
     local, pool, members, clusters = state.local, state.pool, state.pool.members, state.pool.clusters
     cluster, noise, work = members.labels[agent, AGENT], pool.model.noise, pool.scratch
+    # First what the sample says of change: it has to be predicted by models that do not hold it yet.
     if state.drift.held.shape[0] > 0:
         improbable = 0.5
         if cluster >= 0:
@@ -590,6 +596,7 @@ def observe(state: MixtureState, agent: int, x: Vector, reward: float, t: int) -
                     state.upkeep[1] = members.labels.size
             note_latest(pool, agent, x, reward)
         remember(state.drift, agent, x, reward, improbable)
+    # Prediction errors over √(1 + xᵀA⁻¹x) are independent with the noise's variance; residuals are not.
     error = reward - dot(x, local.theta_hat[agent])
     growth = add_sample(local, agent, x, reward)
     if state.learns_noise and local.pulls[agent] > x.shape[0]:
@@ -605,6 +612,7 @@ def observe(state: MixtureState, agent: int, x: Vector, reward: float, t: int) -
     position = pool.model.position[0]
     if pool.model.softens:
         add_packed(members.raw[agent, AGENT], x, reward)
+    # Softened sums are no sums over samples: what was lent comes off and what is lent now goes on.
     if pool.model.grid[position] > 0.0 or members.lent_at[agent, AGENT] != position:
         if cluster >= 0:
             add_lent(members, clusters, agent, -1.0)
@@ -646,6 +654,7 @@ def revise(state: MixtureState, agent: int, t: int) -> None:
             if recent >= 0:
                 forget(pool, drift, pending, local, agent, recent)
                 drift.forgot[agent] = t
+    # A Gibbs sweep a few members at a time: this agent, whose data changed, and some others by chance.
     keep_up(state)
     for n_drawn in range(2 * (1 + (state.redraws if n > 1 else 0))):
         is_ghost = n_drawn % 2 == 1  # each agent's turn, then its ghost's
@@ -672,8 +681,10 @@ def revise(state: MixtureState, agent: int, t: int) -> None:
 def redraw(pool: Pool, pending: Pending, rng: AnyArray, member: int) -> None:
     """Draw the cluster of a member, who has samples, from its posterior."""
     labels, n = pool.members.labels, pool.members.labels.shape[0]
+    # All but the member's own cluster, of which `weigh` computes what is left without it.
     refresh(pool, labels[member % n, member // n])
     count = weigh(pool, member, 1)
+    # Invert the distribution function; falling off the end by rounding draws the new cluster.
     drawn, left = 0, uniform(rng)
     while drawn < count and not left < pool.scratch.chances[drawn]:
         left -= pool.scratch.chances[drawn]
@@ -698,6 +709,7 @@ def is_noise_known(state: MixtureState) -> bool:
 def vote(state: MixtureState, agent: int) -> None:
     """Note how well each scatter explains an agent's samples, with the clusters as they stand."""
     pool, grid = state.pool, state.pool.model.grid
+    # A vote replaces the agent's last one, so that the tally is of everybody's present samples.
     refresh(pool, pool.members.labels.size)
     weigh(pool, agent, state.local.pulls[agent])
     for g in range(grid.shape[0]):
@@ -719,6 +731,7 @@ def keep_up(state: MixtureState) -> None:
             if value > found:
                 found = value
                 best = g
+        # One step at a time: what every member lends depends on it, and is brought up to date slowly.
         if best != position[0]:
             position[0] += 1 if best > position[0] else -1
             upkeep[1] = members
@@ -781,6 +794,8 @@ def factor_components(state: MixtureState, agent: int, within: float) -> int:
         L, y = work.L[found], work.y[found]
         k = clusters.used[n] if n < count else -1
         is_own = k >= 0 and k == own
+        # With scatter, what the others know is a prior for the agent's own parameter: softened sums, then its
+        # own samples in full. Without, all samples are of one parameter and simply add.
         if kappa > 0.0:
             others_of(pool, own, k)
             soften_packed(work.total, ridge, kappa, work.data, L, y, work.inverse)
@@ -798,6 +813,7 @@ def factor_components(state: MixtureState, agent: int, within: float) -> int:
         work.hidden[found] = 0.0
         if state.ridge_bonus > 0.0 and n < count:
             others = count_members(clusters, k) - (1 if is_own else 0)
+            # The larger of all clusters' and its own: a cluster that knows few directions looks small.
             size = max(state.scale[0], clusters.scale[k, 0] / max(clusters.scale[k, 1], 1.0))
             size *= others / (others + COMPANY)
             # ζ xᵀA⁻¹x has ζ λ ‖A⁻¹x‖² of this in it already
@@ -836,6 +852,7 @@ def widen(pool: Pool, pending: Pending, lends: bool, agent: int, k: int, L: Matr
         if k >= 0:
             theirs = clusters.pending[1 + k, m] - (mine if k == own else 0.0)
         work.total[m] += theirs + share * lone
+    # The estimate is kept aside: pending pulls have no rewards yet, and would pull it towards 0.
     back_substitute(L, y, theta)
     soften_packed(work.total, model.ridge, model.grid[model.position[0]], work.data, L, y, work.inverse)
     add_row(1.0, raw_of(pool, agent), work.data)

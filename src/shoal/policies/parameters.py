@@ -42,7 +42,7 @@ def check(kind: type[Kind], owner: str, given: Mapping[str, Any]) -> Kind:
     known = {field.name: field for field in fields(kind)}
     for name in given:
         if name not in known:
-            raise TypeError(f"{owner} has no parameter {name!r}; known are {', '.join(known)}")
+            raise TypeError(f"{owner} has no parameter {name!r}; choose from {', '.join(known)}")
     missing = [repr(name) for name, field in known.items() if field.required and name not in given]
     if missing:
         raise TypeError(f"{owner} needs {', '.join(missing)}")

@@ -71,7 +71,7 @@ class SCLUB(ClusteredPolicy):
             self.state.waiting[self.state.labels[agent]] -= 1
 
     def _withdraw(self, agent: int) -> None:
-        state, cluster = self.state, self.state.labels[agent]
+        state, cluster = self._pinned_state(), self.state.labels[agent]
         state.labels[agent] = -1 - agent
         state.checked[agent] = False
         renew(state, cluster)
@@ -79,7 +79,7 @@ class SCLUB(ClusteredPolicy):
             remember(state, other)
 
     def _lending_changed(self, agent: int) -> None:
-        state, cluster = self.state, self.state.labels[agent]
+        state, cluster = self._pinned_state(), self.state.labels[agent]
         change = 1 if state.common.lends[agent] else -1
         state.sizes[cluster] += change
         state.waiting[cluster] += change * (not state.checked[agent])
@@ -89,8 +89,8 @@ class SCLUB(ClusteredPolicy):
 
     def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
         if self.state.labels[agent] >= 0:
-            renew(self.state, self.state.labels[agent])
-            remember(self.state, self.state.labels[agent])
+            renew(self._pinned_state(), self.state.labels[agent])
+            remember(self._pinned_state(), self.state.labels[agent])
 
     def _join(self, state: SCLUBState, first: int) -> None:
         super()._join(state, first)

@@ -87,22 +87,22 @@ def select(state: Any, agent: int, arms: Matrix, t: int) -> int:
     Changes nothing but scratch: what is learned never depends on how often somebody chose. It takes the first
     arm with the largest sum of mean and bonus, and leaves both in `common.scored`, for the arms that fit.
     """
-    return int(_STEPS["select", type(state)](state, agent, arms, t))
+    return int(_STEPS["select", type(unpin(state))](state, agent, arms, t))
 
 
 def observe(state: Any, agent: int, x: Vector, reward: float, t: int) -> None:
     """Let `agent` and the pools it belongs to take in one observation."""
-    _STEPS["observe", type(state)](state, agent, x, reward, t)
+    _STEPS["observe", type(unpin(state))](state, agent, x, reward, t)
 
 
 def revise(state: Any, agent: int, t: int) -> None:
     """Reconsider whom `agent` shares with, after all observations of round `t`."""
-    _STEPS["revise", type(state)](state, agent, t)
+    _STEPS["revise", type(unpin(state))](state, agent, t)
 
 
 def expect(state: Any, agent: int, x: Vector, sign: int) -> None:
     """Let a reward be due for a pull of `x` (`sign` 1), or no longer (−1): it came, or never will."""
-    registered: Any = _STEPS.get(("expect", type(state)), expect_alone)
+    registered: Any = _STEPS.get(("expect", type(unpin(state))), expect_alone)
     registered(state, agent, x, sign)
 
 
@@ -188,21 +188,19 @@ def are_fair(arms: Matrix) -> bool:
 
 
 @compiled
-def choose_checked(pinned: Any, agent: int, arms: Matrix) -> int:
+def choose_checked(state: Any, agent: int, arms: Matrix) -> int:
     """`choose` in the round after the last; BAD_ARMS if an entry of `arms` is not a number of fair size."""
-    state = unpin(pinned)
     if not are_fair(arms):
         return BAD_ARMS
     return choose(state, agent, arms, state.common.clock[0] + 1)
 
 
 @compiled
-def predict_checked(pinned: Any, agent: int, arms: Matrix) -> tuple[int, float, float]:
+def predict_checked(state: Any, agent: int, arms: Matrix) -> tuple[int, float, float]:
     """`select_as_set` in the round after the last, and of that arm the own and the pooled prediction.
 
     The latter is that of `select`: for an agent that does not borrow, what it would be if it did.
     """
-    state = unpin(pinned)
     if not are_fair(arms):
         return BAD_ARMS, 0.0, 0.0
     t, scored = state.common.clock[0] + 1, state.common.scored
@@ -219,9 +217,8 @@ def predict_checked(pinned: Any, agent: int, arms: Matrix) -> tuple[int, float, 
 
 
 @compiled
-def score_checked(pinned: Any, agent: int, arms: Matrix, out: Matrix) -> int:
+def score_checked(state: Any, agent: int, arms: Matrix, out: Matrix) -> int:
     """Write mean and bonus of every arm, in the round after the last, into the rows of `out`, (2, K)."""
-    state = unpin(pinned)
     if not are_fair(arms):
         return BAD_ARMS
     t, scored = state.common.clock[0] + 1, state.common.scored
@@ -238,9 +235,8 @@ def score_checked(pinned: Any, agent: int, arms: Matrix, out: Matrix) -> int:
 
 
 @compiled
-def begin_checked(pinned: Any, agent: int, x: Vector) -> int:
+def begin_checked(state: Any, agent: int, x: Vector) -> int:
     """Play a round in which `agent` pulls `x`, its reward still due; refuse numbers of unfair size."""
-    state = unpin(pinned)
     for m in range(x.shape[0]):
         if not abs(x[m]) <= LARGEST:
             return REFUSED
@@ -253,9 +249,8 @@ def begin_checked(pinned: Any, agent: int, x: Vector) -> int:
 
 
 @compiled
-def cancel_checked(pinned: Any, agent: int, x: Vector) -> int:
+def cancel_checked(state: Any, agent: int, x: Vector) -> int:
     """Expect no reward any more for a pull that has begun; refuse, changing nothing, one that has not."""
-    state = unpin(pinned)
     for m in range(x.shape[0]):
         if not abs(x[m]) <= LARGEST:
             return REFUSED
@@ -266,12 +261,11 @@ def cancel_checked(pinned: Any, agent: int, x: Vector) -> int:
 
 
 @compiled
-def update_checked(pinned: Any, agent: int, x: Vector, reward: float, begun: bool) -> int:
+def update_checked(state: Any, agent: int, x: Vector, reward: float, begun: bool) -> int:
     """Finish a round in which only `agent` pulled, or a pull that has begun; refuse, changing nothing.
 
     A sample that is longer than it should be beside the ridge is accepted as BADLY_SCALED.
     """
-    state = unpin(pinned)
     for m in range(x.shape[0]):
         if not abs(x[m]) <= LARGEST:
             return REFUSED
@@ -292,15 +286,15 @@ def update_checked(pinned: Any, agent: int, x: Vector, reward: float, begun: boo
 
 
 @compiled
-def replay_checked(pinned: Any, kinds: Integers, agents: Integers, xs: Matrix, rewards: Vector) -> int:
+def replay_checked(state: Any, kinds: Integers, agents: Integers, xs: Matrix, rewards: Vector) -> int:
     """Play many pulls; the position of the first that was refused, before which all were played, or −1."""
     for i in range(kinds.shape[0]):
         if kinds[i] == BEGIN:
-            answer = begin_checked(pinned, agents[i], xs[i])
+            answer = begin_checked(state, agents[i], xs[i])
         elif kinds[i] == CANCEL:
-            answer = cancel_checked(pinned, agents[i], xs[i])
+            answer = cancel_checked(state, agents[i], xs[i])
         else:
-            answer = update_checked(pinned, agents[i], xs[i], rewards[i], kinds[i] == FINISH)
+            answer = update_checked(state, agents[i], xs[i], rewards[i], kinds[i] == FINISH)
         if answer in (REFUSED, NOT_BEGUN):
             return i
     return -1

@@ -20,7 +20,8 @@ from shoal.metrics import Curve
 from shoal.styles import Style
 
 DPI = 150
-BLUE, ORANGE, RED, GREEN, GREY = "#1f77b4", "#e87000", "#d62728", "#1b8a5a", "#6b6b6b"
+BLUE, ORANGE, RED, GREEN = "#1f77b4", "#e87000", "#d62728", "#1b8a5a"
+PURPLE, GREY = "#6a4fb3", "#6b6b6b"
 
 
 @dataclass(frozen=True)

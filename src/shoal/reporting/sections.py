@@ -3,10 +3,11 @@
 Texts are plain text and are shown verbatim, in HTML and in Markdown.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
+
+from matplotlib.figure import Figure
 
 Mark = Literal["", "reference", "apart"]
 """How a line of a table is highlighted: as the one the others are compared with, or as not one of them."""
@@ -73,18 +74,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """An image, and the data of the interactive chart that replaces it where scripts run."""
+    """A figure, and the data of the interactive chart that replaces it where scripts run."""
 
     kind: ClassVar[str] = "picture"
     title: str
     caption: str
-    image: Path
+    name: str
+    """Of its files, without their ending; its id on the page."""
+    draw: Callable[[], Figure]
+    """Called once, when the report is written."""
     chart: dict[str, Any] | None = None
-
-    @property
-    def key(self) -> str:
-        """Its id on the page."""
-        return self.image.stem
 
 
 Part = Text | Notice | Heading | Bullets | Definitions | Table | Picture
@@ -108,9 +107,20 @@ class Document:
     title: str
     subtitle: str
     lead: str
-    """The main result in a sentence or two."""
+    """The main result in a plain sentence."""
+    opening: Picture | None
+    """The picture that shows it."""
     remarks: Sequence[str]
     """The next most important sentences."""
     notices: Sequence[str]
     """What readers must know before they compare."""
     sections: Sequence[Section]
+    further: Mapping[str, "Document"] = field(default_factory=dict)
+    """Pages of their own beside this one, by the names of their files."""
+
+    @property
+    def pictures(self) -> list[Picture]:
+        """Every picture of this page, in order."""
+        first = [] if self.opening is None else [self.opening]
+        parts = [part for section in self.sections for part in section.parts]
+        return [*first, *(part for part in parts if isinstance(part, Picture))]

@@ -2,6 +2,9 @@
 
 import math
 
+EMPTY = "–"
+"""What stands where there is no value."""
+
 
 def number(form: str, value: float) -> str:
     """A number as text, with a minus sign rather than a hyphen, and none before a zero.
@@ -24,7 +27,7 @@ def plus_minus(form: str, mean: float, spread: float) -> str:
 
 def interval(form: str, low: float, high: float) -> str:
     """The ends of an interval; a dash if there is none."""
-    return "–" if math.isnan(low) else f"{number(form, low)} to {number(form, high)}"
+    return EMPTY if math.isnan(low) else f"{number(form, low)} to {number(form, high)}"
 
 
 def duration(seconds: float) -> str:

@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 from shoal.jit.compiled import compiled, inlined
-from shoal.jit.pinned import unpin
 from shoal.kernels.linalg import add_row, cholesky, solve_cholesky, unpack
 from shoal.kernels.separation import ILL_CONDITIONED, search, squared_width
 from shoal.kernels.twofold import add_scaled, add_to_diagonal, cholesky_twofold
@@ -49,9 +48,8 @@ def judge_all(state: Any, agent: int, separated: Booleans) -> None:
 
 
 @compiled
-def measure_pairs(handle: Any, agent: int, others: Integers, statistics: Vector) -> None:
+def measure_pairs(state: Any, agent: int, others: Integers, statistics: Vector) -> None:
     """Compute the statistic of the test, max f, of an agent and each of some others."""
-    state = unpin(handle)
     local = state.local
     for k in range(others.shape[0]):
         other = others[k]

@@ -13,7 +13,6 @@ import numpy as np
 
 from shoal.fields import AGENTS, BLOCKS, DIM, PACKED, TRIANGLE, Size, derived, kept, rows, scratch, setting
 from shoal.jit.compiled import compiled, inlined
-from shoal.jit.pinned import unpin
 from shoal.kernels.bits import FULL, WORD, has_bit, members, set_bit
 from shoal.kernels.crowd import (
     BOUND,
@@ -213,7 +212,7 @@ def start(state: CrowdState, handle: Any) -> None:
 def derive(state: CrowdState, handle: Any) -> None:
     """Compute what is not saved."""
     n, active = len(state.degree), state.common.active
-    list_cuts(state.cuts, state.apart)
+    list_cuts(handle.cuts, handle.apart)
     every = int(np.count_nonzero(active))
     ends = state.cuts.pairs[: state.cuts.used[0]]
     state.degree[:] = every - active
@@ -277,7 +276,7 @@ def pool(state: CrowdState, agent: int) -> Booleans:
 
 def withdraw(state: CrowdState, handle: Any, agent: int) -> None:
     """Take an agent's samples, which its own statistics no longer hold, out of everything else."""
-    list_cuts(state.cuts, state.apart)  # its own are no longer in the log
+    list_cuts(handle.cuts, handle.apart)  # its own are no longer in the log
     forget_points(state)
     describe(handle, 0, len(state.degree))
     sum_block(state.cards, state.kinds.silent, agent // WORD, state.blocks[agent // WORD])
@@ -325,9 +324,8 @@ def list_cuts(cuts: Cuts, sets: Sets) -> None:
 
 
 @compiled
-def describe(handle: Any, first: int, stop: int) -> None:
+def describe(state: Any, first: int, stop: int) -> None:
     """Compute what is derived of the agents `first`, …, `stop` − 1, and of the blocks they are in."""
-    state = unpin(handle)
     local, kinds = state.local, state.kinds
     n = state.radius.shape[0]
     for agent in range(first, stop):
@@ -540,10 +538,12 @@ def sum_pool(
 @step("observe", CrowdState)
 def observe(state: CrowdState, agent: int, x: Vector, reward: float, t: int) -> None:
     local, shared, card, w = state.local, state.shared, state.cards[agent], agent // WORD
+    # Everything that others read of this agent is brought up to date here, in O(d²), with no work per pair.
     add_sample(local, agent, x, reward)
     state.radius[agent] = scaled_radius(state, agent)
     write_card(local, agent, state.common.ridge, state.radius[agent], card)
     state.sizes[w] = max(state.sizes[w], largest_of(card, state.total.shape[1]))
+    # It has a sample now, and is no longer like all the others without one.
     state.kinds.fresh[w] &= ~(np.int64(1) << np.int64(agent % WORD))
     if state.common.lends[agent]:
         state.kinds.silent[w] &= ~(np.int64(1) << np.int64(agent % WORD))
@@ -630,6 +630,7 @@ def mark_points(
 
     Agents whose samples were withdrawn are tested with nobody, and count as if they contained every point.
     """
+    # Most of a young crowd has no samples: their ellipsoids are the same, so one of them answers for all.
     masks, known, n = shared.masks, -1, radius.shape[0]
     for agent in range(first, stop):
         is_fresh = has_bit(kinds.fresh, agent)
@@ -675,18 +676,21 @@ def refresh_points(
             work.candidates[m, k] = shared.ring[m, k]
         for k in range(POINTS):
             work.candidates[m, RING + k] = shared.points[k // WORD, m, k % WORD]
+    # N² pairs are too many to choose for. Those who moved lately are the ones whose pairs are tested next.
     count = draw_sample(shared, kinds, n, work.sample)
     work.sets[:] = 0
     work.left[:] = 0
     for k in range(count):
         i = work.sample[k]
         bit = np.int64(1) << np.int64(k % WORD)
+        # With a margin for rounding, as in `mark_agent`, which has the last word.
         limit = safe_limit(threshold * radius[i], local.A[i], ridge)
         excess_at(local.theta_hat[i], local.A[i], work.candidates, work.far, work.distances)
         for c in range(RING + POINTS):
             if work.distances[c] <= limit:
                 work.sets[c, k // WORD] |= bit
         for m in range(count):
+            # Pairs that still share are what points are to prove; those cut need none.
             if m != k and not is_cut(sets, i, work.sample[m]):
                 work.left[m, k // WORD] |= bit
     used = cover_greedily(work.sets, work.left, work.gains, work.chosen, POINTS)
@@ -694,6 +698,7 @@ def refresh_points(
         for m in range(d):
             point = work.candidates[m, work.chosen[p]] if p < used else math.nan
             shared.points[p // WORD, m, p % WORD] = point
+    # New points: nobody knows yet who contains them. This is the O(N d²) that makes refreshing rare.
     mark_points(local, radius, threshold, ridge, kinds, shared, work, 0, n)
     shared.due[0] = shared.moves[0] + max(min(shared.moves[0], n // 2), FIRST_REFRESH)
 
@@ -729,6 +734,8 @@ def revise(state: CrowdState, agent: int, t: int) -> None:
     is_list = with_cuts(state.apart, agent, work.cut)
     row = state.apart.heads[agent, ROW] - 1
     cut = work.cut if is_list else state.apart.bits[row, : work.cut.shape[0]]
+    # Two agents that contain one point share it, which by lemma 1 proves that they are not separated. Sets of
+    # 64 points and 64 agents as words leave few pairs to test.
     count, other = list_unproved(shared, state.kinds, cut, agent, state.radius.shape[0], work.agents[0])
     fresh_count = 0
     if other >= 0:  # without samples, and so like all others without
@@ -736,6 +743,7 @@ def revise(state: CrowdState, agent: int, t: int) -> None:
             fresh_count = list_fresh(state.kinds.fresh, cut, work.agents[1])
         else:
             keep_candidate(shared, work.test.vectors[Z])
+    # Before any new cut: these go into the lists that the set was made from.
     if is_list:
         clear_cuts(state.apart, agent, work.cut)
     for k in range(fresh_count):
@@ -759,6 +767,7 @@ def list_unproved(
     """
     count, other = 0, -1
     for w in range(cut.shape[0]):
+        # One word rules out 64 agents at once, if all of them contain one of the agent's points.
         proved = cut[w] == FULL
         for g in range(GROUPS):
             proved = proved or shared.masks[g, agent] & shared.everyone[g, w] != 0
@@ -810,6 +819,7 @@ def settle_by_sixteen(state: CrowdState, agent: int, count: int, t: int) -> tupl
         if left == 0 or (number > 0 and left < FEW):
             break
         target, still = 1 - source, 0
+        # Undecided pairs move up into full sixteens after each step: no lane works on what is settled.
         repeat_last(work.agents[source], left)
         for start in range(0, left, WIDTH):
             here, lanes = min(WIDTH, left - start), work.sixteen

@@ -187,7 +187,7 @@ class BASS(CuttingPolicy):
         return np.asarray(statistics / self.state.threshold)
 
     def _explain_pair(self, agent: int, other: int) -> Explanation:
-        i, j, state, local = agent, other, self.state, self.state.local
+        i, j, state, local = agent, other, self._pinned_state(), self.state.local
         statistic, s, _ = search(
             local.theta_hat[i], local.A[i], local.tail[i], state.radius[i],
             local.theta_hat[j], local.A[j], local.tail[j], state.radius[j],
@@ -213,10 +213,10 @@ class BASS(CuttingPolicy):
         return np.asarray(self._own.edges(self.state))
 
     def _pool(self, agent: int) -> Booleans:
-        return np.asarray(self._own.pool(self.state, agent))
+        return np.asarray(self._own.pool(self._pinned_state(), agent))
 
     def _pooled_estimate(self, agent: int) -> Vector:
-        self._own.factor_pool(self.state, agent)
+        self._own.factor_pool(self._pinned_state(), agent)
         estimate, scratch = np.zeros(self.dim), self.state.scratch
         solve_cholesky(scratch.L, scratch.total[-self.dim :], estimate)
         return estimate
@@ -243,11 +243,11 @@ class BASS(CuttingPolicy):
 
     def _reconsider(self, agent: int) -> None:
         separated = np.zeros(self.n_agents, dtype=np.bool_)
-        judge_all(self.state, agent, separated)
+        judge_all(self._pinned_state(), agent, separated)
         self._part_from(agent, separated)
 
     def _part_from(self, agent: int, separated: Booleans) -> None:
-        state = self.state
+        state = self._pinned_state()
         known = ~state.common.withdrawn
         was = ~self._pool(agent) & known
         for other in np.flatnonzero(separated & ~was & known).tolist():

@@ -6,7 +6,6 @@ import numpy as np
 
 from shoal.fields import AGENTS, BLOCKS, DIM, PACKED, derived, kept, rows, scratch, setting
 from shoal.jit.compiled import compiled, inlined
-from shoal.jit.pinned import unpin
 from shoal.kernels.bits import FULL, WORD, has_bit, members, set_bit
 from shoal.kernels.graphs import distance
 from shoal.kernels.linalg import add_packed, dot, sum_packed, trace
@@ -193,8 +192,11 @@ def observe(state: WitnessState, agent: int, x: Vector, reward: float, t: int) -
                 if state.common.active[j] and not state.common.borrows[j]:
                     state.common.cost[0] -= not has_bit(state.apart[agent], j)
     state.radius[agent] = scaled_radius(state, agent)
+    # A sample moves the agent's ellipsoid, not its witnesses, nor any other agent's distances. So O(N d)
+    # brings this row up to date, where testing all pairs anew would take O(N d³).
     points, excess = state.witness[agent], state.excess[agent, : state.radius.shape[0]]
     shrink = residual * residual / growth
+    # Increments lose digits where A is ill-conditioned or the sample changed θ̂ by far more than the radius.
     if is_steep(local, agent):
         excess_at(local.theta_hat[agent], local.A[agent], points, work.rows, excess)
         add_rounding(local.A[agent], work.rows, excess)
@@ -212,6 +214,7 @@ def revise(state: WitnessState, agent: int, t: int) -> None:
         limit *= 1.0 - SAFETY
     else:
         limit = safe_limit(limit, state.local.A[agent], state.common.ridge)
+    # Sixteen doubtful pairs are tested as a batch as soon as they are found; what is left over comes last.
     count, n = 0, state.radius.shape[0]
     for w in range(apart.shape[0]):
         if apart[w] != FULL:
@@ -229,6 +232,7 @@ def list_beyond(apart: int, first: int, agent: int, values: Vector, limit: float
     """List the agent's neighbours among `first`, … whose value is not at most `limit`, and count them."""
     count = 0
     for lane in range(values.shape[0]):
+        # Written always and kept only if counted: without a branch that nobody could predict.
         chosen[count] = first + lane
         joined = (apart >> lane) & 1 == 0
         count += joined & (not values[lane] <= limit) & (first + lane != agent)
@@ -239,6 +243,7 @@ def list_beyond(apart: int, first: int, agent: int, values: Vector, limit: float
 def settle(state: WitnessState, agent: int, others: Integers, t: int) -> None:
     """Cut the edges that the exact test says must go; keep a common point of the others."""
     local, test, batch = state.local, state.scratch.test, state.scratch.batch
+    # A batch costs the same however few lanes are in use.
     batched = others.shape[0] >= PAIRS // 2
     if batched:
         probe_many(agent, others, local.theta_hat, local.A, state.radius, state.threshold, batch)
@@ -250,6 +255,7 @@ def settle(state: WitnessState, agent: int, others: Integers, t: int) -> None:
         if separated:
             separate(state, agent, other, t)
         else:
+            # The exact test leaves its point in `test.vectors[Z]`; a batch, the offset from θ̂ of each lane.
             if verdict == TOGETHER:
                 for m in range(point.shape[0]):
                     point[m] = local.theta_hat[other, m] + batch.vectors[1, m, lane]
@@ -270,6 +276,7 @@ def keep_witness(state: WitnessState, agent: int, other: int, point: Vector) -> 
     for m in range(point.shape[0]):
         state.witness[agent, m, other] = point[m]
         state.witness[other, m, agent] = point[m]
+    # Both ends keep the point with their own distance to it: it is found stale by whichever moves away first.
     state.excess[agent, other] = excess_of(state, agent, point)
     state.excess[other, agent] = excess_of(state, other, point)
 
@@ -317,17 +324,15 @@ def factor_pool(state: WitnessState, agent: int) -> None:
 
 
 @compiled
-def describe(handle: Any, first: int, stop: int) -> None:
+def describe(state: Any, first: int, stop: int) -> None:
     """Compute the radius of the agents `first`, …, `stop` − 1."""
-    state = unpin(handle)
     for agent in range(first, stop):
         state.radius[agent] = scaled_radius(state, agent)
 
 
 @compiled
-def measure(handle: Any, agent: int) -> None:
+def measure(state: Any, agent: int) -> None:
     """Compute the distances of an agent's estimate from its witnesses."""
-    state = unpin(handle)
     local, work, excess = state.local, state.scratch, state.excess[agent, : state.radius.shape[0]]
     excess_at(local.theta_hat[agent], local.A[agent], state.witness[agent], work.rows, excess)
     if is_steep(local, agent):

@@ -196,6 +196,22 @@
     live.forEach((entry) => entry.show(method, visible));
   }
 
+  // Says of a table or picture that is wider than the screen that it scrolls.
+  function watch(box) {
+    const said = element("p", { className: "sideways", hidden: true }, "Scroll sideways to see the rest \u2192");
+    box.after(said);
+    const look = () => {
+      const wide = box.scrollWidth > box.clientWidth + 1;
+      box.classList.toggle("wide", wide);
+      box.classList.toggle("ended", box.scrollLeft + box.clientWidth >= box.scrollWidth - 2);
+      said.hidden = !wide;
+    };
+    box.addEventListener("scroll", look, { passive: true });
+    new ResizeObserver(look).observe(box);
+    look();
+  }
+
   document.querySelectorAll("figure[data-chart]").forEach(build);
+  document.querySelectorAll(".scroll, .still").forEach(watch);
   document.documentElement.dataset.ready = String(live.length);
 })();

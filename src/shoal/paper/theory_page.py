@@ -1,7 +1,7 @@
-"""The section on theory against simulation: which bounds hold, in words, a table and figures."""
+"""The page on theory against simulation: which bounds hold, in words, a table and figures."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from functools import partial
 
 from matplotlib.figure import Figure
 
@@ -15,10 +15,9 @@ from shoal.paper.theory_figures import (
     separation_figure,
     sharing_figure,
 )
-from shoal.reporting.charts import save
-from shoal.reporting.sections import Bullets, Heading, Notice, Part, Picture, Section, Text
+from shoal.reporting.sections import Document, Heading, Part, Picture, Section, Text
 
-KEY, TITLE = "theory", "Theory against simulation"
+TITLE = "Theory against simulation"
 THEORY_NOTE = (
     "The paper's bounds against small experiments that satisfy its assumptions as far as possible: arms and "
     "parameters of norm at most 1, synchronous pulling, noise of known scale. The table says which "
@@ -29,7 +28,7 @@ THEORY_NOTE = (
     "shown, with an interval wide enough for all of them."
 )
 BENCHMARK_NOTE = (
-    "None of this covers the benchmarks of the other sections. Their synthetic arms are not normalised (in "
+    "None of this covers the benchmarks of the report. Their synthetic arms are not normalised (in "
     "10 dimensions their norm is 1.8 on average, not at most 1), which the bounds on regret and the upper "
     "bound on the separation time need; one agent pulls at a time, so designs differ; and the separation "
     "test is scaled by β, not by β² as in the proofs. The rows with β show the effect of this last point "
@@ -37,19 +36,30 @@ BENCHMARK_NOTE = (
 )
 
 
-def theory_section(measured: Measured | None, directory: Path) -> Section:
-    """Verdicts on what a run measured; figures are drawn into `directory`."""
-    if measured is None:
-        return Section(KEY, TITLE, [Text("Not measured here: run the same command again, without --only.")])
-    checks = judge(measured)
-    parts: list[Part] = [Text(summary(checks)), Text(THEORY_NOTE), Notice(BENCHMARK_NOTE)]
-    if said := remarks(checks):
-        parts.append(Bullets(said))
-    parts.append(table_of("Every bound against its experiment", COLUMNS, checks, wordy=True))
-    for name, heading, caption, draw in _figures(measured.setting):
-        image = save(draw(measured), directory, f"theory-{name}")
-        parts += [Heading(heading), Picture(heading, caption, image)]
-    return Section(KEY, TITLE, parts)
+def theory_document(measured: Measured | None) -> Document:
+    """The page on the theory: verdicts on what a run measured."""
+    checks = [] if measured is None else judge(measured)
+    lead = "Not measured here: run the same command again, without --only."
+    sections = []
+    if measured is not None:
+        lead = summary(checks)
+        table = table_of("Every bound against its experiment", COLUMNS, checks, wordy=True)
+        sections.append(Section("bounds", "Every bound", [Text(THEORY_NOTE), table]))
+        parts: list[Part] = []
+        for name, heading, caption, draw in _figures(measured.setting):
+            picture = Picture(heading, caption, f"theory-{name}", partial(draw, measured))
+            parts += [Heading(heading), picture]
+        sections.append(Section("experiments", "The experiments", parts))
+    return Document(
+        name="theory",
+        title=TITLE,
+        subtitle="Small experiments of their own, run beside the benchmarks of the report.",
+        lead=lead,
+        opening=None,
+        remarks=remarks(checks),
+        notices=[BENCHMARK_NOTE] if checks else [],
+        sections=sections,
+    )
 
 
 def summary(checks: Sequence[Check]) -> str:

@@ -1,0 +1,78 @@
+"""What one newcomer costs: `add_agents(1)` again and again, in microseconds of processor time.
+
+Prints the mean, the median and the longest pause of each policy, with and without the steps that grow between
+them, and what BASS's change to its second engine takes. docs/guarantees.md quotes it.
+
+    python benchmarks/growth.py [--agents 5000] [--dim 16] [--newcomers 3000] [policy …]
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import shoal
+
+OWN: dict[str, dict[str, Any]] = {
+    "bass": {"delta": 0.1},
+    "club": {"gamma": 0.3},
+    "sclub": {"gamma": 0.3},
+    "cmlb": {"gamma": 0.3},
+    "dynucb": {"n_clusters": 3},
+}
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """Processor time of this thread: what others do on the machine does not count."""
+    start = time.thread_time()
+    call()
+    return time.thread_time() - start
+
+
+def grow(name: str, agents: int, dim: int, newcomers: int) -> str:
+    """Let a policy in which some agents have samples grow, one agent at a time, some of them pulling."""
+    own = {"labels": np.arange(agents) % 3} if name == "oracle" else OWN.get(name, {})
+    more = {"labels": [0]} if name == "oracle" else {}
+    policy: Any = shoal.make_policy(name, agents, dim, alpha=0.3, **own)
+    rng, x = np.random.default_rng(0), np.ones(dim)
+    for agent in range(0, agents, max(1, agents // 300)):
+        policy.update(agent, rng.standard_normal(dim), 1.0)
+    took = []
+    for n in range(newcomers):
+        took.append(1e6 * seconds(lambda: policy.add_agents(1, **more)))
+        if n % 5 == 0:
+            policy.update(policy.n_agents - 1, x, 1.0)
+    mean, median, longest = np.mean(took), np.median(took), np.max(took) / 1e3
+    return f"{name:16s} {mean:9.1f} {median:9.1f} {longest:12.2f}"
+
+
+def cross(dim: int) -> str:
+    """Let BASS grow past the last number of agents for whom it keeps witnesses."""
+    policy = shoal.BASS(2, dim, alpha=0.3, delta=0.1)
+    most = policy._most
+    for round_trip in range(2):  # the first time compiles the second engine
+        policy = shoal.BASS(most - 20, dim, alpha=0.3, delta=0.1)
+        rng = np.random.default_rng(round_trip)
+        for agent in rng.integers(most - 20, size=2_000):
+            policy.update(int(agent), rng.standard_normal(dim), float(rng.standard_normal()))
+        took = [1e3 * seconds(lambda policy=policy: policy.add_agents(1)) for _ in range(40)]
+    return f"BASS from {most} to {most + 1} agents, d = {dim}: {max(took):.1f} ms"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("policies", nargs="*", default=list(shoal.policy_names()))
+    for option, default in (("agents", 5_000), ("dim", 16), ("newcomers", 3_000)):
+        parser.add_argument(f"--{option}", type=int, default=default)
+    given = parser.parse_args()
+    print(f"N={given.agents:,}, d={given.dim}  mean, µs median, µs  longest, ms")
+    for name in given.policies:
+        print(grow(name, given.agents, given.dim, given.newcomers), flush=True)
+    if "bass" in given.policies:
+        print(cross(given.dim))
+
+
+if __name__ == "__main__":
+    main()

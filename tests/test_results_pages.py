@@ -1,0 +1,76 @@
+"""The pages of results come from results alone."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from tests.paper.test_report import published_results
+
+from shoal.experiments.report import gather
+from shoal.paper.report import agreement_sentence, reproduction
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def results(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("results", ROOT / "tools" / "results.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "results", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def pages(root: Path) -> tuple[Path, Path]:
+    (root / "docs" / "results").mkdir(parents=True)
+    readme, numbers = root / "README.md", root / "docs" / "results" / "README.md"
+    readme.write_text("a\n<!-- reproduced -->\nold\n<!-- /reproduced -->\nb\n", encoding="utf-8")
+    numbers.write_text("c\n<!-- tables -->\nold\n<!-- /tables -->\nd\n", encoding="utf-8")
+    return readme, numbers
+
+
+def test_a_full_run_renews_the_pages(results: ModuleType, tmp_path: Path) -> None:
+    out = published_results(tmp_path / "out", {"club-g4": -1000.0})
+    readme, numbers = pages(tmp_path / "root")
+    results.publish(out, tmp_path / "root")
+    said = agreement_sentence(reproduction(gather(out)))
+    assert said in readme.read_text(encoding="utf-8")
+    text = numbers.read_text(encoding="utf-8")
+    assert text.startswith("c\n<!-- tables -->\n`shoal reproduce tables`")
+    assert text.endswith("<!-- /tables -->\nd\n")
+    assert "old" not in text
+    assert said in text
+    assert "| CLUB-G4 | 4,823 (5,823) |" in text
+    assert "| M=3, Δ=1.27 | 5,365 ± 3 | 193 ± 3 | 1,518 ± 3 |" in text  # at their best; ours was not run
+    target = tmp_path / "root" / "docs" / "results" / "tables"
+    linked = re.findall(r"\(figures/([^)]+)\)", (target / "tables.md").read_text(encoding="utf-8"))
+    assert {path.name for path in (target / "figures").iterdir()} == set(linked)
+    before = text
+    results.publish(out, tmp_path / "root")  # once more, the same
+    assert numbers.read_text(encoding="utf-8") == before
+
+
+def test_what_is_not_whole_is_not_published(results: ModuleType, tmp_path: Path) -> None:
+    out = published_results(tmp_path / "out", {})
+    next((out / "cells").iterdir()).unlink()
+    readme, _ = pages(tmp_path / "root")
+    before = readme.read_text(encoding="utf-8")
+    with pytest.raises(results.ResultsError, match="23 of 24 cells are finished"):
+        results.publish(out, tmp_path / "root")
+    spec = (out / "spec.toml").read_text(encoding="utf-8")
+    (out / "spec.toml").write_text(spec.replace('name = "tables"', 'name = "mine"'), encoding="utf-8")
+    with pytest.raises(results.ResultsError, match="'mine' is not a preset"):
+        results.publish(out, tmp_path / "root")
+    assert readme.read_text(encoding="utf-8") == before
+
+
+def test_a_page_without_a_place_is_refused(results: ModuleType, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("nothing here", encoding="utf-8")
+    with pytest.raises(results.ResultsError, match="has no place for tables"):
+        results.renew(page, "tables", "text")

@@ -1,0 +1,180 @@
+"""Write docs/results from full runs of the presets: `python tools/results.py results/tables results/paper …`.
+
+For each directory of results this writes the report, copies its Markdown and its pictures to docs/results,
+and renews the numbers in docs/results/README.md, between the comments that name the preset. The sentence on
+the published figures in README.md comes from the preset `tables`. No number there is typed by hand.
+"""
+
+import re
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from shoal.experiments.report import Column, Findings, gather, table_of
+from shoal.experiments.spec import cells
+from shoal.experiments.summaries import Row
+from shoal.paper import beyond, report
+from shoal.paper.comparison import is_ours, reference_row
+from shoal.paper.presets import is_preset
+from shoal.paper.report import Reproduction, agreement_sentence, order_sentence, reproduction
+from shoal.reporting.render import markdown_text
+from shoal.reporting.sections import Table
+from shoal.reporting.words import EMPTY, duration, plus_minus
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("tables.md", "theory.md")
+
+
+class ResultsError(Exception):
+    """Why results are not published."""
+
+
+def main() -> None:
+    """Publish the directories on the command line."""
+    try:
+        for directory in map(Path, sys.argv[1:]):
+            publish(directory, ROOT)
+            print(f"{directory}: in docs/results")
+    except ResultsError as reason:
+        sys.exit(f"results: {reason}")
+
+
+def publish(directory: Path, root: Path) -> None:
+    """Copy the report on a directory of results to `root`/docs/results, and renew the numbers there."""
+    own = reproduction(whole_preset(gather(directory)))
+    name = own.found.spec.name
+    page = report.write_report(directory)
+    target = root / "docs" / "results" / name
+    shutil.rmtree(target, ignore_errors=True)
+    (target / "figures").mkdir(parents=True)
+    for file in PAGES:
+        if (page.parent / file).exists():
+            shutil.copy(page.parent / file, target)
+    shown = set(
+        re.findall(r"\(figures/([^)]+)\)", "".join(path.read_text("utf-8") for path in target.glob("*.md")))
+    )
+    for picture in shown:
+        shutil.copy(page.parent / "figures" / picture, target / "figures")
+    renew(root / "docs" / "results" / "README.md", name, block(own))
+    if name == "tables":
+        renew(root / "README.md", "reproduced", reproduced(own))
+
+
+def whole_preset(found: Findings) -> Findings:
+    """The findings, if they are those of a preset with nothing missing."""
+    expected = sum(cell.environment.id not in found.skipped for cell in cells(found.spec))
+    if not is_preset(found.spec):
+        raise ResultsError(f"{found.directory}: {found.spec.name!r} is not a preset")
+    if found.cells_done < expected:
+        raise ResultsError(
+            f"{found.directory}: {found.cells_done} of {expected} cells are finished; run the command again"
+        )
+    return found
+
+
+def renew(page: Path, name: str, text: str) -> None:
+    """Replace what stands between the comments `<!-- name -->` and `<!-- /name -->` of a page."""
+    old = page.read_text(encoding="utf-8")
+    first, last = f"<!-- {name} -->", f"<!-- /{name} -->"
+    if old.count(first) != 1 or old.count(last) != 1:
+        raise ResultsError(f"{page}: has no place for {name} ({first} … {last})")
+    before, rest = old.split(first)
+    page.write_text(f"{before}{first}\n{text}\n{last}{rest.split(last)[1]}", encoding="utf-8")
+
+
+def reproduced(own: Reproduction) -> str:
+    """The sentence of README.md."""
+    said = markdown_text(agreement_sentence(own))
+    return f"The published figures are reproduced ([docs/results](docs/results/README.md)). {said}"
+
+
+def block(own: Reproduction) -> str:
+    """What docs/results/README.md says of a preset."""
+    found = own.found
+    said = [agreement_sentence(own), order_sentence(own), beyond.summary(own.contests)]
+    parts = [
+        provenance(found),
+        "\n".join(f"- {markdown_text(text)}" for text in said if text),
+        as_markdown(published_table(own)),
+        as_markdown(scenario_table(own)),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def provenance(found: Findings) -> str:
+    """The command, what it ran, and how long it took."""
+    known, spec = found.provenance, found.spec
+    name = spec.name
+    pages = [f"[report]({name}/tables.md)"]
+    if name != report.OURS:
+        pages.append(f"[theory]({name}/theory.md)")
+    wall, cpu = duration(known.get("wall_seconds", 0.0)), duration(known.get("cpu_seconds", 0.0))
+    text = (
+        f"`shoal reproduce {name}` ({', '.join(pages)}): {found.cells_done:,} cells of {spec.runs} runs of "
+        f"{spec.horizon:,} rounds. Wall time {wall} with {known.get('executor', '?')}, processor time {cpu}; "
+        f"shoal {known.get('versions', {}).get('shoal', '?')}, commit {known.get('commit') or 'unknown'}."
+    )
+    for environment, reason in found.skipped.items():
+        text += f" {environment} was left out: {reason.rstrip('.')}."
+    return text
+
+
+def published_table(own: Reproduction) -> Table | None:
+    """Every method as published, with the printed mean in brackets, by scenario."""
+    shown = [key for key in own.found.environments if own.comparable(key)]
+    if not shown:
+        return None
+    methods = {row.method: row.label for row in own.found.rows if row.environment in shown}
+
+    def column(environment: str) -> Column:
+        def text(method: str) -> str:
+            row = own.as_published.get((environment, method))
+            if row is None:
+                return EMPTY
+            printed = own.regret(row)
+            mean = f"{row.regret.mean:,.0f}"
+            return mean if printed is None else f"{mean} ({printed.printed.mean:,.0f})"
+
+        return Column(f"{own.found.title(environment)}: as published (in print)", text)
+
+    columns = [Column("final regret, mean", methods.__getitem__), *map(column, shown)]
+    return table_of("", columns, list(methods))
+
+
+def scenario_table(own: Reproduction) -> Table:
+    """Ind, Oracle, BASS and ours at their best, by scenario."""
+    wanted: dict[str, Callable[[Sequence[Row]], Row | None]] = {
+        "Ind": lambda rows: first(rows, "independent"),
+        "Oracle": lambda rows: first(rows, "oracle"),
+        "BASS δ=0.1": reference_row,
+        "ClusterMixture (ours)": lambda rows: next((row for row in rows if is_ours(row)), None),
+    }
+
+    def column(name: str) -> Column:
+        def text(environment: str) -> str:
+            row = wanted[name](own.found.of(environment))
+            return EMPTY if row is None else plus_minus("{:,.0f}", row.regret.mean, row.regret.std)
+
+        return Column(name, text)
+
+    columns = [Column("at its best, mean ± std", own.found.title), *map(column, wanted)]
+    return table_of("", columns, own.found.environments)
+
+
+def first(rows: Sequence[Row], policy: str) -> Row | None:
+    """The first row of a policy."""
+    return next((row for row in rows if row.policy == policy), None)
+
+
+def as_markdown(table: Table | None) -> str:
+    """A table in Markdown."""
+    if table is None:
+        return ""
+    rule = ["---", *("---:" for _ in table.header[1:])]
+    lines = [table.header, rule, *table.lines]
+    return "\n".join("| " + " | ".join(text.replace("|", r"\|") for text in line) + " |" for line in lines)
+
+
+if __name__ == "__main__":
+    main()
