@@ -45,8 +45,9 @@ lint: setup  ## Style, formatting, types and import direction
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup  ## Measure speed and memory, and write docs/performance.md
+bench: setup  ## Measure speed and memory, and write docs/performance.md and the table of docs/live.md
 	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python benchmarks/controller.py
 
 release: setup  ## Build the stated version, try its wheel in a fresh environment, tag it
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[release]'

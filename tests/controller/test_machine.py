@@ -28,7 +28,7 @@ NAMES = ["ada", "ben", "cleo", "Дан"]
 WINDOW = 3600
 names = st.sampled_from(NAMES)
 values = st.sampled_from([0.0, 0.5, 1.0, -0.25])
-picks = st.integers(0, 10**6)
+picks = st.integers(0, 2)
 
 
 @dataclass
@@ -86,11 +86,12 @@ class Machine(RuleBasedStateMachine):
 
     # Decisions
 
-    @rule(name=names, top=st.sampled_from([1, 1, 2]), own=st.booleans())
-    def decide(self, name: str, top: int, own: bool) -> None:
-        key = f"own-{len(self.shown)}" if own else None
-        decision = self.one.decide(name, ARMS, id=key, top=top)
-        self.shown[decision.id] = Shown(self.person(name), decision.ranking)  # type: ignore[arg-type]
+    @rule(name=names, top=st.sampled_from([1, 1, 2]), own=st.booleans(), times=st.integers(1, 3))
+    def decide(self, name: str, top: int, own: bool, times: int) -> None:
+        for _ in range(times):
+            key = f"own-{len(self.shown)}" if own else None
+            decision = self.one.decide(name, ARMS, id=key, top=top)
+            self.shown[decision.id] = Shown(self.person(name), decision.ranking)  # type: ignore[arg-type]
 
     @precondition(lambda self: self.shown)
     @rule(pick=picks, name=names)
@@ -104,7 +105,8 @@ class Machine(RuleBasedStateMachine):
         assert decision is None or decision.ranking == one.ranking
 
     def pick(self, number: int) -> tuple[str, Shown]:
-        key = list(self.shown)[number % len(self.shown)]
+        """One of the latest decisions, so that calls meet."""
+        key = list(self.shown)[-1 - number % min(3, len(self.shown))]
         return key, self.shown[key]
 
     @precondition(lambda self: self.shown)
@@ -136,6 +138,17 @@ class Machine(RuleBasedStateMachine):
             one.rewards[arm] = value
             one.defaults.discard(arm)
 
+    @precondition(lambda self: self.shown)
+    @rule(pick=picks, value=values)
+    def first_reward(self, pick: int, value: float) -> None:
+        self.reward(pick, 0, value, None)
+
+    @precondition(lambda self: self.shown)
+    @rule(pick=picks, value=values, again=st.booleans())
+    def correct(self, pick: int, value: float, again: bool) -> None:
+        recorded = next(iter(self.pick(pick)[1].rewards.values()), 0.0)
+        self.reward(pick, 0, recorded if again else value, recorded)
+
     @rule(name=names, arm=st.sampled_from(list(ARMS)), value=values, key=st.sampled_from([None, "i1", "i2"]))
     def observe(self, name: str, arm: str, value: float, key: str | None) -> None:
         error: type[Exception] | None = None
@@ -165,7 +178,13 @@ class Machine(RuleBasedStateMachine):
 
     # People
 
-    @rule(name=names, new=names)
+    @rule(kind=st.sampled_from(["rename", "merge", "forget"]), name=names, other=names)
+    def change_people(self, kind: str, name: str, other: str) -> None:
+        if kind == "forget":
+            self.forget(name)
+        else:
+            getattr(self, kind)(name, other)
+
     def rename(self, name: str, new: str) -> None:
         person = self.people.get(name)
         is_called = person is not None and self.called[person] == new
@@ -176,7 +195,6 @@ class Machine(RuleBasedStateMachine):
             self.people[new] = person
             self.called[person] = new
 
-    @rule(name=names, other=names)
     def merge(self, name: str, other: str) -> None:
         error = None if {name, other} <= set(self.people) else UnknownError
         self.expect(error, lambda: self.one.merge(name, other))
@@ -191,7 +209,6 @@ class Machine(RuleBasedStateMachine):
             for one in self.shown.values():
                 one.person = first if one.person is second else one.person
 
-    @rule(name=names)
     def forget(self, name: str) -> None:
         self.expect(None if name in self.people else UnknownError, lambda: self.one.forget(name))
         if (person := self.people.get(name)) is not None:
@@ -201,21 +218,19 @@ class Machine(RuleBasedStateMachine):
 
     # Ends and beginnings
 
-    @rule()
-    def crash(self) -> None:
-        self.one.settle()
-        self.place.crash(self.controller)
+    @rule(kind=st.sampled_from(["crash", "reopen", "snapshot"]))
+    def end(self, kind: str) -> None:
+        if kind == "snapshot":
+            self.one.snapshot()
+            return
+        if kind == "crash":
+            self.one.settle()
+            self.place.crash(self.controller)
+        else:
+            self.controller.close()
         self.open()
-
-    @rule()
-    def reopen(self) -> None:
-        self.controller.close()
-        self.open()
-        self.agrees()
-
-    @rule()
-    def snapshot(self) -> None:
-        self.one.snapshot()
+        if kind == "reopen":
+            self.agrees()
 
     def agrees(self) -> None:
         """The journal holds what was acknowledged, once, and the state is that of just these samples."""
@@ -259,7 +274,7 @@ def run(make_place: Callable[[], Place], monkeypatch: pytest.MonkeyPatch, exampl
         machine,  # type: ignore[arg-type]  # it may be any function that makes one
         settings=settings(
             max_examples=examples * SCALE,
-            stateful_step_count=40,
+            stateful_step_count=50,
             deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
@@ -267,7 +282,7 @@ def run(make_place: Callable[[], Place], monkeypatch: pytest.MonkeyPatch, exampl
 
 
 def test_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    run(lambda: Place("memory", None), monkeypatch, 30)
+    run(lambda: Place("memory", None), monkeypatch, 50)
 
 
 def test_in_sqlite(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

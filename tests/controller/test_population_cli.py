@@ -80,9 +80,9 @@ def test_export_and_import(store: str, tmp_path: Path) -> None:
 
 
 def test_forget_asks_first(store: str) -> None:
-    assert run("forget", store, "shop", "ada", answer="n\n", code=1).stdout == ""
+    assert run("forget", store, "shop", "ada", answer="n\n", code=1).stdout.strip() == ""
     assert say("show", store, "shop")["agents"] == 3
-    assert run("forget", store, "shop", "ada", answer="y\n").stdout == "forgotten: 'ada'\n"
+    assert run("forget", store, "shop", "ada", answer="y\n").stdout.strip() == "forgotten: 'ada'"
     assert run("forget", store, "shop", "[cat]", "--yes").stdout == "forgotten: '[cat]'\n"
     assert say("show", store, "shop")["agents"] == 1
     assert b"[cat]" not in Path(store).read_bytes()

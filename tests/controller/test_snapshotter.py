@@ -242,17 +242,14 @@ def test_cuts_come_in_one_order(path: Path) -> None:
     rng = np.random.default_rng(0)
     xs = rng.normal(size=(16, 2))
 
-    def samples(part: int) -> list[dict[str, Any]]:
-        return [
-            {"agent": name, "x": x, "reward": float(x[0] if number % 2 else -x[0]) + 0.1 * rng.normal()}
-            for number, name in enumerate(names)
-            for x in xs[part : part + 3]
-        ]
-
     for part in (0, 3, 6, 9, 12):
         with open_controller(path, snapshot_every=0) as controller:
             population = shop(controller)
-            assert not any(population.observe_many(samples(part)))
+            for x in xs[part : part + 3]:
+                made: Any = population.decide_many({"agent": name, "arms": [x]} for name in names)
+                likes = [x[0] if number % 2 else -x[0] for number in range(300)]
+                given = [{"id": one.id, "reward": like} for one, like in zip(made, likes, strict=True)]
+                assert not any(population.reward_many(given))  # all in the round of the last decision
             population.snapshot()
     with open_controller(path, snapshot_every=0) as controller:
         population = shop(controller)

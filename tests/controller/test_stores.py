@@ -212,15 +212,15 @@ def test_dropping_what_is_archived(store: Store, lease: Lease) -> None:
 def test_dropping_keeps_what_is_awaited(store: Store, lease: Lease) -> None:
     number = lease.population
     lease = append(store, lease, rows(1, 2, decision="a"))
-    lease = append(store, lease, rows(3, 3, decision="b"))
-    lease = append(store, lease, rows(4, 4, decision="a"))
+    lease = append(store, lease, rows(3, decision="b"))
+    lease = append(store, lease, rows(4, decision="a"))
     store.drop(lease, 3, b"base", b"state", ["a"], [])
     assert [row.seq for row in store.find(number, "a")] == [1, 2, 4]
     assert store.find(number, "b") == []
     assert [row.seq for row in store.read(number, 3)] == [4]
-    lease = append(store, lease, rows(5, 5, decision="c"))
+    lease = append(store, lease, rows(5, decision="c"))
     gone = Row(1, 1, None, None, b"gone")
-    store.forget(Batch(lease, rows(6, 6), []), [gone], [b"h"], [], LEASE, (b"new base", b"new state"))
+    store.forget(Batch(lease, rows(6), []), [gone], [b"h"], [], LEASE, (b"new base", b"new state"))
     assert (store.base(number), store.base_state(number)) == (b"new base", b"new state")
     lease = lease._replace(last_seq=6)
     store.drop(lease, 5, b"base 2", b"state 2", [], [])

@@ -260,7 +260,10 @@ class Controller:
         from shoal.controller.verification import verify
 
         problems = {}
-        for name in names or self.populations():
+        numbers = self.store.populations()
+        for name in names or numbers:
+            if name in numbers and not self.store.last_seq(numbers[name]):
+                continue  # a crash came while it was made
             try:
                 problems[name] = verify(self.population(name))
             except JournalError as error:

@@ -152,7 +152,11 @@ class Fold:
                 raise JournalError(f"the journal goes on with record {row.seq} after {self.seq}")
             if self._batch is None and self.seq:
                 self._batch = _Batch(self)
-            self.apply(row.seq, row.at, decode(row.body))
+            try:
+                record = decode(row.body)
+            except msgspec.MsgspecError as error:
+                raise JournalError(f"record {row.seq} cannot be read: {error}") from error
+            self.apply(row.seq, row.at, record)
         self._flush()
         self._batch = None
 
@@ -344,17 +348,20 @@ class Fold:
         return int(policy.state.cuts.used[0]) if isinstance(policy, CuttingPolicy) else 0
 
     def ordered_cuts(self, before: int) -> Integers:
-        """The pairs cut since there were `before`, those of each round sorted: shape (n, 2).
+        """The pairs cut since there were `before`, sorted, shape (n, 2). Also sorts each round in the log.
 
         In which order a policy finds the cuts of a round depends on what it has at hand, which a loaded one
-        computes anew.
+        computes anew. Rewards that were begun before share the round of the last decision.
         """
         policy: Any = self.policy
-        cuts, now = policy.state.cuts, self.count_cuts()
-        pairs: Integers = cuts.pairs[before:now]
-        if now - before > 1:
-            pairs[:] = pairs[np.lexsort((pairs[:, 1], pairs[:, 0], cuts.rounds[before:now]))]
-        return pairs
+        now = self.count_cuts()
+        log, rounds = policy.state.cuts.pairs, policy.state.cuts.rounds[:now]
+        found: Integers = log[before:now][np.lexsort(log[before:now].T[::-1])]
+        if now > before:
+            first = int(np.searchsorted(rounds, rounds[before]))
+            pairs = log[first:now]
+            pairs[:] = pairs[np.lexsort((pairs[:, 1], pairs[:, 0], rounds[first:]))]
+        return found
 
     def cuts_since(self, before: int, agent: int) -> tuple[int, ...]:
         """Agents that `agent` was separated from since there were `before` cuts."""
@@ -400,7 +407,7 @@ class _Batch:
         if isinstance(fold.policy, CuttingPolicy):
             found = fold.ordered_cuts(before)
             gone = fold.policy.state.common.withdrawn  # their part in others' cuts went with them
-            recorded = [(min(pair), max(pair)) for pair in self.cuts if not gone[list(pair)].any()]
+            recorded = sorted((min(pair), max(pair)) for pair in self.cuts if not gone[list(pair)].any())
             if recorded != (computed := [tuple(pair) for pair in found.tolist()]):
                 fold.differences.append(
                     f"up to record {fold.seq}, {len(recorded)} cuts are recorded and {len(found)} computed"

@@ -245,6 +245,8 @@ class Population:
         self._closed.clear()
         self._observations.clear()
         self._offers.clear()
+        if not self._reads_only:
+            self._finish_forgetting(fold)
         if fold.differences:
             warnings.warn(
                 f"population {self.name!r}: {'; '.join(fold.differences[:3])}, as the journal was written by "
@@ -932,8 +934,8 @@ class Population:
             try:
                 base = retention.base_without(self, agents)
                 self._store.forget(batch, tombstones, hashes, arms, self._committer.lease, base)
-            except ControllerError as error:
-                self.lose(error)
+            except Exception as error:
+                self.lose(error if isinstance(error, ControllerError) else UnavailableError(str(error)))
                 raise
             self.lease = self.lease._replace(last_seq=fold.seq)
             self._controller.remember_forgotten(self._number, hashes)
@@ -948,6 +950,15 @@ class Population:
             self._snapshot_seq = 0
         self._store.scrub()
         self._rebuild_soon()
+
+    def _finish_forgetting(self, fold: Fold) -> None:
+        """Do what a crash may have kept `forget` from doing after its commit."""
+        stale = [one for one in self._store.snapshots(self._number) if one[1] < fold.forgotten_at]
+        for epoch, seq in stale:
+            self._store.delete_snapshot(self._number, epoch, seq)
+        if stale or 0 < fold.forgotten_at == fold.seq:
+            with contextlib.suppress(UnavailableError):  # a reader keeps the write-ahead file
+                self._store.scrub()
 
     def _rebuild_soon(self) -> None:
         """Fold the journal again in a thread, now that rows in it have become tombstones."""

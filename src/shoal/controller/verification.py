@@ -3,6 +3,8 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from shoal.controller import snapshots
 from shoal.controller.archives import Base, base_of, check, is_there
 from shoal.controller.errors import JournalError
@@ -26,7 +28,10 @@ def verify(population: "Population") -> list[str]:
     problems = _problems_of_journal(population, base.seq, seq)
     fold, found = _fold_again(population, base)
     problems += found
-    snapshots.catch_up(fold, population._store, population._number, seq, is_base=True)
+    try:
+        snapshots.catch_up(fold, population._store, population._number, seq, is_base=True)
+    except (JournalError, ValueError) as error:
+        return [*problems, f"the journal cannot be applied: {error}"]
     problems += fold.differences
     if fold.stamp == current_stamp() and not fold.differences and snapshots.pack(fold) != content:
         problems.append(f"the state in memory is not what the journal gives up to record {seq}")
@@ -55,24 +60,28 @@ def _fold_again(population: "Population", base: Base) -> tuple[Fold, list[str]]:
 def _problems_of_journal(population: "Population", after: int, last: int) -> list[str]:
     problems: list[str] = []
     expected = after + 1
-    settled: Counter[tuple[str, int]] = Counter()
-    open_decisions: set[str] = set()
+    counted: Counter[tuple[str, int]] = Counter()
+    decided: set[str] = set()
     for row in population._store.read(population._number, after, last):
         if row.seq != expected:
             problems.append(f"record {expected} is missing")
         expected = row.seq + 1
-        record = decode(row.body)
+        try:
+            record = decode(row.body)
+        except msgspec.MsgspecError as error:
+            problems.append(f"record {row.seq} cannot be read: {error}")
+            continue
         if isinstance(record, Decided):
-            if record.id in open_decisions:
+            if record.id in decided:
                 problems.append(f"record {row.seq} is a second decision {record.id!r}")
-            open_decisions.add(record.id)
-        elif (isinstance(record, Rewarded) and record.agent < 0) or isinstance(record, Missed):
-            settled[record.id, record.place] += 1
+            decided.add(record.id)
+        elif isinstance(record, Rewarded) or (isinstance(record, Missed) and record.reward is not None):
+            counted[record.id, record.place] += 1
         elif isinstance(record, Cancelled):
-            settled[record.id, 0] += 1
+            counted[record.id, 0] += 1
     problems += [
         f"decision {decision!r} was settled {count} times"
-        for (decision, _), count in settled.items()
+        for (decision, _), count in counted.items()
         if count > 1
     ]
     if expected != last + 1:
