@@ -3,8 +3,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 
-# A process per core. A file stays in one process: its tests share fixtures, and what they compile.
-PARALLEL := -n auto --dist loadfile
+# A process per core, up to four: each takes a gigabyte. A file's tests stay in one process: they share fixtures.
+PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 COVERED := $(BIN)/python -m pytest --cov --cov-report= --cov-fail-under=0
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -37,7 +37,7 @@ test: lint  ## Lint, run all tests, those of kernels and steps again without com
 	$(BIN)/coverage report --skip-covered
 
 chaos: setup  ## Attack files, threads, forks and signals for many minutes (SHOAL_CHAOS=20 by default)
-	SHOAL_CHAOS=$${SHOAL_CHAOS:-20} $(BIN)/python -m pytest tests/attack tests/controller --timeout 0
+	SHOAL_CHAOS=$${SHOAL_CHAOS:-20} $(BIN)/python -m pytest $(PARALLEL) tests/attack tests/controller --timeout 0
 
 lint: setup  ## Style, formatting, types and import direction
 	$(BIN)/ruff check
@@ -45,8 +45,9 @@ lint: setup  ## Style, formatting, types and import direction
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup  ## Measure speed and memory, and write docs/performance.md
+bench: setup  ## Measure speed and memory, and write docs/performance.md and the table of docs/live.md
 	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python benchmarks/controller.py
 
 release: setup  ## Build the stated version, try its wheel in a fresh environment, tag it
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[release]'

@@ -4,6 +4,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shoal.controller.controller import Controller, open
+    from shoal.controller.errors import (
+        ConflictError,
+        ControllerError,
+        GoneError,
+        NotOwnerError,
+        UnavailableError,
+        UnknownError,
+    )
+    from shoal.controller.population import Decision, Population
     from shoal.environments.base import Environment
     from shoal.environments.letor import LearningToRank
     from shoal.environments.logged import LoggedRatings
@@ -46,28 +56,38 @@ __all__ = [
     "ChangingAgents",
     "ChangingArms",
     "ClusterMixture",
+    "ConflictError",
     "Continuum",
+    "Controller",
+    "ControllerError",
     "DataUnavailable",
+    "Decision",
     "DynUCB",
     "Environment",
     "GaussianClusters",
+    "GoneError",
     "Independent",
     "JumpingAgents",
     "LearningToRank",
     "LoggedRatings",
     "MovieLens",
+    "NotOwnerError",
     "Oracle",
     "Policy",
     "PolicyFileError",
+    "Population",
     "RotatingClusters",
     "SyntheticClusters",
     "Trace",
+    "UnavailableError",
     "UnitClusters",
+    "UnknownError",
     "beta",
     "environment_names",
     "load_policy",
     "make_environment",
     "make_policy",
+    "open",
     "plot_ellipsoids",
     "plot_graph",
     "plot_regret",
@@ -82,6 +102,16 @@ __all__ = [
 
 # Names are imported lazily: Numba and matplotlib take seconds to load, and `shoal --help` needs neither.
 _HOMES = {
+    "shoal.controller.controller": ("Controller", "open"),
+    "shoal.controller.errors": (
+        "ConflictError",
+        "ControllerError",
+        "GoneError",
+        "NotOwnerError",
+        "UnavailableError",
+        "UnknownError",
+    ),
+    "shoal.controller.population": ("Decision", "Population"),
     "shoal.environments.base": ("Environment",),
     "shoal.environments.letor": ("LearningToRank",),
     "shoal.environments.logged": ("LoggedRatings",),
@@ -115,7 +145,17 @@ _HOMES = {
     "shoal.plots": ("plot_ellipsoids", "plot_graph", "plot_regret"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("environments", "kernels", "metrics", "plots", "policies", "separation", "simulation", "theory")
+_MODULES = (
+    "controller",
+    "environments",
+    "kernels",
+    "metrics",
+    "plots",
+    "policies",
+    "separation",
+    "simulation",
+    "theory",
+)
 
 
 def __getattr__(name: str) -> Any:

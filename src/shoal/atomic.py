@@ -4,8 +4,9 @@ import contextlib
 import os
 import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 
 def write_whole(path: Path, content: Any) -> None:
@@ -15,18 +16,29 @@ def write_whole(path: Path, content: Any) -> None:
     ----------
     path : Path
     content : bytes-like
-        Written under a temporary name, flushed to disk and renamed. A killed writer leaves a file `.*.tmp`.
 
     Raises
     ------
     OSError
         With the path and the reason, if it cannot be written; the old file is then unchanged.
     """
-    # Unique, because two threads may write the same file; short, because the path's name may be at the limit.
-    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
+    with whole_file(path) as handle:
+        handle.write(content)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, temporary: Path | None = None) -> Iterator[IO[bytes]]:
+    """A file to write to, which replaces `path` at the end of the block, atomically; not if that fails.
+
+    It is written under a temporary name, flushed to disk and renamed. A killed writer leaves that file, which
+    is called `.*.tmp` unless `temporary` is given.
+    """
+    if temporary is None:
+        # Unique: two threads may write the same file. Short: the path's name may be at the limit.
+        temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("xb") as handle:
-            handle.write(content)
+            yield handle
             handle.flush()
             os.fsync(handle.fileno())
         temporary.replace(path)

@@ -14,6 +14,7 @@ import numpy as np
 
 from shoal.fields import COUNT, DIM, ROWS, TRIANGLE, kept, make, scratch
 from shoal.jit.compiled import compiled
+from shoal.jit.pinned import pin
 from shoal.kernels.linalg import (
     add_sample_to_inverse,
     cholesky,
@@ -55,17 +56,19 @@ class Statistics(NamedTuple):
 
 
 def make_statistics(n: int, dim: int, ridge: float) -> Statistics:
-    """Statistics of `n` models that have seen nothing."""
+    """Statistics of `n` models that have seen nothing, pinned as those in a policy's state are."""
     stats: Statistics = make(Statistics, {"rows": n, "dim": dim, "triangle": dim * (dim + 1) // 2}, {})
     start_rows(stats, 0, ridge)
-    return stats
+    pinned: Statistics = pin(stats)
+    return pinned
 
 
 def start_rows(stats: Statistics, first: int, ridge: float) -> None:
     """Make rows from `first` on, which are 0, those of models that have seen nothing."""
     dim = stats.b.shape[1]
-    np.einsum("nii->ni", stats.A)[first:] = ridge
-    np.einsum("nii->ni", stats.A_inv)[first:] = 1.0 / ridge
+    # Diagonals as strides of flat rows: a view, made in half the time that einsum takes.
+    stats.A[first:].reshape(-1, dim * dim)[:, :: dim + 1] = ridge
+    stats.A_inv[first:].reshape(-1, dim * dim)[:, :: dim + 1] = 1.0 / ridge
     stats.logdet_A[first:] = dim * math.log(ridge)
     stats.traces[first:] = dim * ridge, dim / ridge
 

@@ -193,15 +193,55 @@ def test_forgetting_is_fenced_and_all_or_nothing(store: Store, lease: Lease) -> 
 
 
 def test_dropping_what_is_archived(store: Store, lease: Lease) -> None:
-    lease = append(store, lease, rows(1, 5, decision="a"))
-    store.drop(lease, 3)
-    store.drop(lease, 3)
-    assert store.last_seq(lease.population) == 5
-    assert [row.seq for row in store.read(lease.population, 0)] == [4, 5]
-    assert [row.seq for row in store.read(lease.population, 4)] == [5]
-    assert [row.seq for row in store.find(lease.population, "a")] == [4, 5]
+    number = lease.population
+    assert store.base(number) is None
+    assert store.base_state(number) is None
+    lease = append(store, lease, rows(1, 5, decision="a"), [(b"d", b"1"), (b"e", b"2")])
+    for _ in range(2):
+        store.drop(lease, 3, b"base", b"state", [], [b"d"])
+    assert (store.base(number), store.base_state(number)) == (b"base", b"state")
+    assert (store.arms(number, b"d"), store.arms(number, b"e")) == (None, b"2")
+    assert store.last_seq(number) == 5
+    assert [row.seq for row in store.read(number, 0)] == [4, 5]
+    assert [row.seq for row in store.read(number, 4)] == [5]
+    assert [row.seq for row in store.find(number, "a")] == [4, 5]
     append(store, lease, rows(6))
-    assert [row.seq for row in store.read(lease.population, 0)] == [4, 5, 6]
+    assert [row.seq for row in store.read(number, 0)] == [4, 5, 6]
+
+
+def test_dropping_keeps_what_is_awaited(store: Store, lease: Lease) -> None:
+    number = lease.population
+    lease = append(store, lease, rows(1, 2, decision="a"))
+    lease = append(store, lease, rows(3, decision="b"))
+    lease = append(store, lease, rows(4, decision="a"))
+    store.drop(lease, 3, b"base", b"state", ["a"], [])
+    assert [row.seq for row in store.find(number, "a")] == [1, 2, 4]
+    assert store.find(number, "b") == []
+    assert [row.seq for row in store.read(number, 3)] == [4]
+    lease = append(store, lease, rows(5, decision="c"))
+    gone = Row(1, 1, None, None, b"gone")
+    store.forget(Batch(lease, rows(6), []), [gone], [b"h"], [], LEASE, (b"new base", b"new state"))
+    assert (store.base(number), store.base_state(number)) == (b"new base", b"new state")
+    lease = lease._replace(last_seq=6)
+    store.drop(lease, 5, b"base 2", b"state 2", [], [])
+    assert store.find(number, "a") == []
+    assert [row.seq for row in store.read(number, 0)] == [6]
+
+
+def test_the_base_is_fenced(store: Store, lease: Lease) -> None:
+    number = lease.population
+    lease = append(store, lease, rows(1, 5))
+    assert store.epoch(number) == lease.epoch
+    store.set_base(lease, b"one", b"state")
+    store.set_base(lease, b"two")
+    assert (store.base(number), store.base_state(number)) == (b"two", b"state")
+    stale = lease._replace(epoch=lease.epoch - 1)
+    with pytest.raises(NotOwnerError):
+        store.set_base(stale, b"stale")
+    with pytest.raises(NotOwnerError):
+        store.drop(stale, 3, b"stale", b"stale", [], [])
+    assert store.base(number) == b"two"
+    assert len(list(store.read(number, 0))) == 5
 
 
 def test_snapshots(store: Store, lease: Lease) -> None:

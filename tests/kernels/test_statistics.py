@@ -44,14 +44,14 @@ def test_pool_equals_a_refit_from_raw_samples(seed: int, d: int, n: int) -> None
         add_sample(local, row, x, reward)
         samples[row].append((x, reward))
     members = rng.random(n) < 0.6
-    before = [array.copy() for array in local[:6]]
+    before = [array.copy() for array in list(local)[:6]]
     pool_rows(local, members, ridge, pool, 0)
     naive = reference.fit([s for i in np.flatnonzero(members) for s in samples[i]], d, ridge)
     np.testing.assert_allclose(pool.A[0], naive.A, atol=1e-10)
     np.testing.assert_allclose(pool.theta_hat[0], naive.theta_hat, atol=1e-10)
     assert pool.logdet_A[0] == pytest.approx(naive.logdet_A, abs=1e-10)
     assert pool.pulls[0] == sum(len(samples[i]) for i in np.flatnonzero(members))
-    assert all(np.array_equal(old, new) for old, new in zip(before, local[:6], strict=True))
+    assert all(np.array_equal(old, new) for old, new in zip(before, list(local)[:6], strict=True))
 
 
 def test_forgotten_row_is_a_fresh_one() -> None:

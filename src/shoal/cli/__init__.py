@@ -6,6 +6,8 @@ import sys
 
 def main() -> None:
     """Run the command line; errors that a user can fix are one line on stderr and exit code 2."""
+    from shoal.controller.errors import ControllerError
+
     try:
         from shoal.cli.app import app  # here, so that an interrupt while it loads is caught too
 
@@ -13,7 +15,7 @@ def main() -> None:
     except KeyboardInterrupt:
         print("shoal: stopped", file=sys.stderr)
         _leave_at_once()
-    except (ValueError, OSError, RuntimeError, MemoryError) as error:
+    except (ValueError, OSError, RuntimeError, MemoryError, ControllerError) as error:
         if isinstance(error, RuntimeError) and type(error) is not RuntimeError:
             raise  # such as RecursionError: a bug, not a user's mistake
         print(f"shoal: {_one_line(error)}", file=sys.stderr)

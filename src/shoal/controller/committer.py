@@ -86,7 +86,9 @@ class Committer:
         self.store, self.lease = store, lease
         self._beat = beat
         self._queue: deque[_Item] = deque()
-        self._changed = threading.Condition()
+        self._mutex = threading.Lock()
+        # Two, so that those who wait for places and the thread that waits for rows do not wake each other.
+        self._work, self._room = threading.Condition(self._mutex), threading.Condition(self._mutex)
         self._in_flight = 0
         self._closing = False
         self._dead: set[object] = set()
@@ -99,8 +101,8 @@ class Committer:
         """Take places for `n` rows; `UnavailableError` if there are none for `timeout` seconds."""
         if self.store.is_immediate:
             return
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._in_flight + n <= CAPACITY or self._closing, timeout):
+        with self._mutex:
+            if not self._room.wait_for(lambda: self._in_flight + n <= CAPACITY or self._closing, timeout):
                 raise UnavailableError(f"{self._in_flight:,} rows wait to be committed to {self.store.url}")
             if self._closing:
                 raise UnavailableError(f"{self.store.url} is being closed")
@@ -109,9 +111,9 @@ class Committer:
     def give_back(self, n: int) -> None:
         """Return places that were not needed."""
         if n and not self.store.is_immediate:
-            with self._changed:
+            with self._mutex:
                 self._in_flight -= n
-                self._changed.notify_all()
+                self._room.notify_all()
 
     def submit(
         self, owner: Owner, life: object, rows: Sequence[Row], arms: Sequence[tuple[bytes, bytes]]
@@ -124,24 +126,25 @@ class Committer:
         if self.store.is_immediate:
             self._commit([item])
             return item.ticket
-        with self._changed:
+        with self._mutex:
             self._queue.append(item)
-            self._changed.notify_all()
+            self._work.notify()
         return item.ticket
 
     def close(self) -> None:
         """Commit what is waiting, and stop."""
-        with self._changed:
+        with self._mutex:
             self._closing = True
-            self._changed.notify_all()
+            self._work.notify()
+            self._room.notify_all()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
     def _run(self) -> None:
         next_beat = time.monotonic() + self.lease / 3
         while True:
-            with self._changed:
-                self._changed.wait_for(
+            with self._mutex:
+                self._work.wait_for(
                     lambda: self._queue or self._closing, max(next_beat - time.monotonic(), 0.0)
                 )
                 if self._closing and not self._queue:
@@ -149,9 +152,9 @@ class Committer:
                 items = self._take()
             if items:
                 self._commit(items)
-                with self._changed:
+                with self._mutex:
                     self._in_flight -= sum(len(item.rows) for item in items)
-                    self._changed.notify_all()
+                    self._room.notify_all()
             if time.monotonic() >= next_beat:
                 self._beat()
                 next_beat = time.monotonic() + self.lease / 3

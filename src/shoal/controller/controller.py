@@ -19,6 +19,8 @@ from shoal.controller.errors import JournalError, NotOwnerError, UnknownError
 from shoal.controller.fold import current_stamp
 from shoal.controller.population import Population
 from shoal.controller.records import Settings
+from shoal.controller.snapshotter import EVERY, Process
+from shoal.controller.stores import open_store
 from shoal.controller.stores.base import Store
 from shoal.controller.stores.memory import MemoryStore
 from shoal.controller.stores.sqlite import SQLiteStore
@@ -36,6 +38,7 @@ def open(
     read_only: bool = False,
     lease: float = LEASE,
     forgotten: str | os.PathLike[str] | None = None,
+    snapshot_every: int = EVERY,
 ) -> "Controller":
     """Open the populations in a store.
 
@@ -53,6 +56,9 @@ def open(
     forgotten : path, optional
         File that remembers, as hashes, who was forgotten, so that restoring a backup forgets them again.
         Beside an SQLite file unless given; none for PostgreSQL unless given.
+    snapshot_every : int
+        Rows after which a second process writes a snapshot of a population, so that opening it next time is
+        quick; 0 for never.
 
     Examples
     --------
@@ -65,19 +71,20 @@ def open(
     """
     validation.one_of("sync", sync, ("full", "normal"))
     validation.number("lease", lease, low=0.1, high=3600.0)
+    validation.natural("snapshot_every", snapshot_every)
     text = os.fspath(url)
-    store: Store
-    if text == ":memory:":
-        store = MemoryStore()
-    elif "://" in text:
-        from shoal.controller.stores.postgres import PostgresStore
-
-        store = PostgresStore(text, sync=sync, read_only=read_only)
-    else:
-        store = SQLiteStore(text, sync=sync, read_only=read_only)
-        if forgotten is None:
-            forgotten = f"{text}.forgotten"
-    return Controller(store, read_only=read_only, lease=lease, forgotten=forgotten)
+    store = open_store(text, sync=sync, read_only=read_only)
+    if isinstance(store, SQLiteStore):
+        text = str(store.path.absolute())
+        forgotten = f"{text}.forgotten" if forgotten is None else forgotten
+    return Controller(
+        store,
+        read_only=read_only,
+        lease=lease,
+        forgotten=forgotten,
+        snapshot_every=0 if isinstance(store, MemoryStore) else snapshot_every,
+        url=text,
+    )
 
 
 class Controller:
@@ -91,8 +98,11 @@ class Controller:
         lease: float = LEASE,
         forgotten: str | os.PathLike[str] | None = None,
         owner: str | None = None,
+        snapshot_every: int = 0,
+        url: str = "",
     ) -> None:
         self.store = store
+        self._snapshot_every, self._url = snapshot_every, url
         self._lease = lease
         self._owner = owner or f"process {os.getpid()} on {socket.gethostname()}"
         self._populations: dict[str, Population] = {}
@@ -179,9 +189,15 @@ class Controller:
                 number = self.store.create(name)
                 lease = self._take(number)
                 population = Population(self, name, number, lease=lease)
-            population._begin(settings, given)
-            self._forget_again(population)
-            self._populations[name] = population
+                if self._snapshot_every:
+                    population.snapshotter = Process(self._url, self._snapshot_every)
+            self._populations[name] = population  # its lease is kept from here on, however long loading takes
+            try:
+                population._begin(settings, given)
+                self._forget_again(population)
+            except BaseException:
+                del self._populations[name]
+                raise
             return population
 
     def _take(self, number: int) -> Any:
@@ -207,6 +223,8 @@ class Controller:
             pass  # the next append, or the next beat, will tell
         for one in own.values():
             one.miss_rewards()
+            if one.snapshotter is not None:
+                one.snapshotter.tend(one)
 
     # People who were forgotten, remembered beside the store
 
@@ -237,17 +255,19 @@ class Controller:
         if remembered - known:
             population.forget_again(remembered)
 
-    def verify(self) -> dict[str, list[str]]:
-        """Check each population's journal and state; what is wrong with each, nothing for most."""
+    def verify(self, *names: str) -> dict[str, list[str]]:
+        """Check journal and state of all populations, or some; what is wrong with each, usually nothing."""
         from shoal.controller.verification import verify
 
         problems = {}
-        for name, number in self.store.populations().items():
-            if self.store.last_seq(number):  # or a crash came while it was made
-                try:
-                    problems[name] = verify(self.population(name))
-                except JournalError as error:
-                    problems[name] = [str(error)]
+        numbers = self.store.populations()
+        for name in names or numbers:
+            if name in numbers and not self.store.last_seq(numbers[name]):
+                continue  # a crash came while it was made
+            try:
+                problems[name] = verify(self.population(name))
+            except JournalError as error:
+                problems[name] = [str(error)]
         return problems
 
     def close(self) -> None:

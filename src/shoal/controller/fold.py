@@ -42,7 +42,7 @@ from shoal.policies.base import Policy, Sharing
 from shoal.policies.cuts import CuttingPolicy
 from shoal.policies.registry import find_policy
 from shoal.policies.steps import BEGIN, CANCEL, FINISH, PULL
-from shoal.types import Vector
+from shoal.types import Integers, Vector
 
 CUTS_AT_ONCE = 4_000_000
 """Pairs that a batch of samples may cut at most: the log of cuts needs room for them."""
@@ -205,6 +205,13 @@ class Fold:
             return None
         return self.cut_log[3 * first + 1], self.cut_log[3 * first + 2]
 
+    def predict(self, record: Decided) -> tuple[float, float]:
+        """What the agent's own samples, and the policy, predict now for the first arm of a decision."""
+        self._flush()
+        x = vector(record.x[: len(record.x) // len(record.shown)])
+        own, pooled = self.policy.predict(record.agent, x)
+        return float(own), float(pooled)
+
     def _pending(self, decision: str, seq: int) -> Standing:
         if decision not in self.pending:
             raise JournalError(f"record {seq} is about a decision that awaits no reward")
@@ -340,12 +347,27 @@ class Fold:
         policy: Any = self.policy
         return int(policy.state.cuts.used[0]) if isinstance(policy, CuttingPolicy) else 0
 
+    def ordered_cuts(self, before: int) -> Integers:
+        """The pairs cut since there were `before`, sorted, shape (n, 2). Also sorts each round in the log.
+
+        In which order a policy finds the cuts of a round depends on what it has at hand, which a loaded one
+        computes anew. Rewards that were begun before share the round of the last decision.
+        """
+        policy: Any = self.policy
+        now = self.count_cuts()
+        log, rounds = policy.state.cuts.pairs, policy.state.cuts.rounds[:now]
+        found: Integers = log[before:now][np.lexsort(log[before:now].T[::-1])]
+        if now > before:
+            first = int(np.searchsorted(rounds, rounds[before]))
+            pairs = log[first:now]
+            pairs[:] = pairs[np.lexsort((pairs[:, 1], pairs[:, 0], rounds[first:]))]
+        return found
+
     def cuts_since(self, before: int, agent: int) -> tuple[int, ...]:
         """Agents that `agent` was separated from since there were `before` cuts."""
-        policy: Any = self.policy
-        if (now := self.count_cuts()) == before:
+        if self.count_cuts() == before:
             return ()
-        pairs = policy.state.cuts.pairs[before:now]
+        pairs = self.ordered_cuts(before)
         return tuple((pairs.sum(axis=1, dtype=np.int64) - agent).tolist())
 
     def _flush(self) -> None:
@@ -383,9 +405,9 @@ class _Batch:
         before = fold.count_cuts()
         fold.policy.replay(self.kinds, self.agents, np.array(self.xs), self.rewards)
         if isinstance(fold.policy, CuttingPolicy):
-            found = fold.policy.state.cuts.pairs[before : fold.count_cuts()]
+            found = fold.ordered_cuts(before)
             gone = fold.policy.state.common.withdrawn  # their part in others' cuts went with them
-            recorded = [(min(pair), max(pair)) for pair in self.cuts if not gone[list(pair)].any()]
+            recorded = sorted((min(pair), max(pair)) for pair in self.cuts if not gone[list(pair)].any())
             if recorded != (computed := [tuple(pair) for pair in found.tolist()]):
                 fold.differences.append(
                     f"up to record {fold.seq}, {len(recorded)} cuts are recorded and {len(found)} computed"

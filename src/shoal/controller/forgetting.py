@@ -2,8 +2,9 @@
 
 import hashlib
 
+from shoal.controller.archives import base_of, tombstone
 from shoal.controller.fold import Fold
-from shoal.controller.records import Catalogue, Decided, Joined, Row, Tombstone, decode, encode
+from shoal.controller.records import Catalogue, Decided, Joined, Row, decode
 from shoal.controller.stores.base import Store
 
 
@@ -31,7 +32,7 @@ def traces(
     """Tombstones for the rows of some agents, hashes of their ids, and arms that only they saw."""
     tombstones, hashes = [], []
     theirs: set[bytes] = set()
-    others: set[bytes] = set()
+    others = set() if fold.catalogue is None else {fold.catalogue}  # its record may be archived
     for row in store.read(number, 0):
         record = decode(row.body)
         if isinstance(record, Decided | Catalogue):
@@ -42,17 +43,17 @@ def traces(
             hashes.append(hash_of_joining(fold, row, record))
         if row.decision is not None:
             hashes.append(keyed_hash(fold, "decision", row.decision))
-        slot = record.agent if isinstance(record, Joined) else -1
-        tombstones.append(Row(row.seq, row.at, None, None, encode(Tombstone(slot))))
+        tombstones.append(tombstone(row))
     return tombstones, hashes, sorted(theirs - others)
 
 
 def names_with(store: Store, number: int, fold: Fold, hashes: set[bytes]) -> list[str]:
     """Names of agents whose joining has one of these hashes: a restored backup brought them back."""
-    names: list[str] = []
-    for row in store.read(number, 0):
+    base = base_of(store, number)
+    agents = [agent for hashed, agent in base.joined if hashed in hashes]
+    for row in store.read(number, base.seq):
         record = decode(row.body)
         if isinstance(record, Joined) and hash_of_joining(fold, row, record) in hashes:
-            name = fold.called[merged_into(fold, record.agent)]
-            names += [] if name is None or name in names else [name]
-    return names
+            agents.append(record.agent)
+    names = [fold.called[merged_into(fold, agent)] for agent in agents]
+    return list(dict.fromkeys(name for name in names if name is not None))

@@ -6,12 +6,14 @@ committed. Whatever it returned, then, survives; whatever raised has changed not
 
 import contextlib
 import hashlib
+import os
 import secrets
 import threading
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -19,7 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from shoal import validation
-from shoal.controller import snapshots
+from shoal.controller import exporting, importing, retention, snapshots
+from shoal.controller.archives import Base, base_of
 from shoal.controller.arms import ArmSet, checked_name
 from shoal.controller.committer import Committer, Ticket
 from shoal.controller.errors import (
@@ -61,8 +64,10 @@ from shoal.controller.records import (
     decode,
     encode,
 )
+from shoal.controller.snapshotter import Process, log
 from shoal.controller.stores.base import Batch, Lease, Snapshot, Store
 from shoal.policies.base import Sharing
+from shoal.types import Vector
 
 if TYPE_CHECKING:
     from shoal.controller.controller import Controller
@@ -156,6 +161,11 @@ class Population:
         self._clock_ahead = self._store.now() - _uptime()
         self._rebuilding: threading.Thread | None = None
         self._snapshot_seq = 0
+        self.snapshotter: Process | None = None
+        self._base = Base()
+        """What is known of the part of the journal that was archived."""
+        self._retaining = threading.Lock()
+        """Held while archives are written."""
 
     def __repr__(self) -> str:
         return f"<population {self.name!r} in {self._store.url}>"
@@ -229,6 +239,7 @@ class Population:
             self._ticket.wait()  # nothing of the old state is on its way any more
         fold = snapshots.load(self._store, self._number)
         self._fold, self._life, self._lost = fold, object(), None
+        self._base = base_of(self._store, self._number)
         self.lease = self.lease._replace(last_seq=fold.seq)
         self._ticket = Ticket(done=True)
         self._closed.clear()
@@ -302,6 +313,8 @@ class Population:
                     )
             if not self._reads_only and fold.stamp != (stamp := current_stamp()):
                 self._run(1, lambda turn: turn.write(Opened(stamp)))
+            if not self._reads_only and retention.needs_cleaning(self._base):
+                self._rebuild_soon()
 
     # Agents
 
@@ -551,8 +564,16 @@ class Population:
     def _known(self, fold: Fold, decision: str) -> Standing:
         standing = self._find(fold, _check_id(decision))
         if standing is None:
-            raise UnknownError(f"population {self.name!r} has made no decision {decision!r}")
+            raise UnknownError(
+                f"population {self.name!r} has made no decision {decision!r}{self._but_archived()}"
+            )
         return standing
+
+    def _but_archived(self) -> str:
+        if not self._base.seq:
+            return ""
+        until = datetime.fromtimestamp(self._base.at / MICRO, UTC)
+        return f" that is not closed and archived: its journal was archived up to {until:%Y-%m-%d %H:%M} UTC"
 
     def _close(self, standing: Standing) -> None:
         self._closed[standing.decided.id] = standing
@@ -674,17 +695,21 @@ class Population:
         With an `id`, the same call again is counted once.
         """
         checked_name("agent", agent)
-        if id is not None:
-            _check_id(id)
         self._run(2, lambda turn: self._observe(turn, agent, x, reward, id))
 
-    def _observe(self, turn: _Turn, agent: str, x: ArrayLike, reward: float, key: str | None) -> None:
-        fold = turn.fold
+    def _check_sample(self, fold: Fold, x: ArrayLike, reward: float, key: str | None) -> tuple[Vector, float]:
+        if key is not None:
+            _check_id(key)
         features = validation.vector("x", x, fold.settings.dim)
-        reward = self._check_reward(fold, reward)
         fold.policy.check_scale("x", features)
+        return features, self._check_reward(fold, reward)
+
+    def _observe(self, turn: _Turn, agent: str, x: ArrayLike, reward: float, key: str | None) -> bool:
+        """Whether it is new."""
+        fold = turn.fold
+        features, reward = self._check_sample(fold, x, reward, key)
         if key is not None and self._observed_before(fold, key, agent, features.tobytes(), reward):
-            return
+            return False
         index = self._joining(turn, agent)
         record = Observed(index, features.tobytes(), reward, fold.policy.rounds + 1, key)
         turn.write(record, index, key)
@@ -692,6 +717,7 @@ class Population:
             self._observations[key] = record
             if len(self._observations) > CLOSED_KEPT:
                 self._observations.popitem(last=False)
+        return True
 
     def _observed_before(self, fold: Fold, key: str, agent: str, x: bytes, reward: float) -> bool:
         """Whether an observation is recorded already; `ConflictError` if another one is under its id."""
@@ -745,10 +771,82 @@ class Population:
     def _observe_one(self, turn: _Turn, request: Mapping[str, Any]) -> None:
         _check_keys(request, {"agent", "x", "reward", "id"}, {"agent", "x", "reward"})
         checked_name("agent", request["agent"])
-        key = request.get("id")
-        if key is not None:
-            _check_id(key)
-        self._observe(turn, request["agent"], request["x"], request["reward"], key)
+        self._observe(turn, request["agent"], request["x"], request["reward"], request.get("id"))
+
+    def _observe_all(self, samples: Iterable[Any]) -> list[Exception | bool]:
+        """As `observe_many`, for samples that have been checked; of each its error, or whether it is new."""
+        return self._many(
+            samples, 2, lambda turn, one: self._observe(turn, one.agent, one.x, one.reward, one.key)
+        )
+
+    def import_log(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        agent: str = "agent",
+        reward: str = "reward",
+        features: str | Sequence[str] = "features",
+        arm: str | None = None,
+        arms: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+        id: str | None = None,
+        skip_bad: bool = False,
+        progress: "importing.Progress | None" = None,
+    ) -> "importing.Imported":
+        """Learn from a log of what was done elsewhere, as `observe` does, row by row.
+
+        All rows are checked before the first is learned. Importing the same file again, whole or after an
+        import that was interrupted, counts no row twice.
+
+        Parameters
+        ----------
+        path : path
+            A .csv file with a heading, or a .parquet file.
+        agent, reward : str
+            Columns with the agents' names and the rewards.
+        features : str or sequence of str
+            The column with the features of the arm as a list (in a CSV file such as `"[0.5, 1.0]"`), or one
+            column for each of them.
+        arm : str, optional
+            The column with the arm's name, instead of features.
+        arms : path or mapping of names to features, optional
+            Features of these arms: a file with the columns `arm` and `features`. The catalogue, if not given.
+        id : str, optional
+            A column with ids of the rows. Without one, a row's id is made of the file's content and the line,
+            so that a file that has changed or grown is another file, of which all rows are new.
+        skip_bad : bool
+            Pass over rows that cannot be learned, instead of importing nothing.
+        progress : callable, optional
+            Called with the number of rows done and of all.
+
+        Raises
+        ------
+        ValueError
+            With file, line and reason of the first rows that are bad.
+        """
+        return importing.import_log(
+            self,
+            path,
+            agent=agent,
+            reward=reward,
+            features=features,
+            arm=arm,
+            arms=arms,
+            id=id,
+            skip_bad=skip_bad,
+            progress=progress,
+        )
+
+    def export(self, path: str | os.PathLike[str], *, archived: bool = True) -> int:
+        """Write what was decided and observed to a file, a row for each arm; how many.
+
+        Parameters
+        ----------
+        path : path
+            A .parquet file or, as JSON lines, a .jsonl file. It appears when it is complete.
+        archived : bool
+            Also what has been archived; its files must be there.
+        """
+        return exporting.export(self, path, archived)
 
     def _many(self, requests: Iterable[Any], n_rows: int, one: Callable[[_Turn, Any], Any]) -> list[Any]:
         items = list(requests)
@@ -816,7 +914,9 @@ class Population:
 
         Their samples leave the live state at once, their rows in the journal become tombstones, snapshots
         that hold them are deleted, and the state is rebuilt, in the background, as if they had never been
-        there. Rewards that come later are answered with `GoneError`. A new agent may have the same name.
+        there. So are archives, if they can be reached; one that cannot keeps their rows until it can be when
+        the population is opened, and until then what others learned from them is withdrawn, but not undone.
+        Rewards that come later are answered with `GoneError`. A new agent may have the same name.
         """
         if self._committer is None or self._reads_only:
             raise NotOwnerError(f"population {self.name!r} is open for reading only")
@@ -826,12 +926,14 @@ class Population:
             self._ticket.wait()  # all rows are in the store
             agents = {index, *(other for other in fold.merged if merged_into(fold, other) == index)}
             tombstones, hashes, arms = traces(self._store, self._number, fold, agents)
+            hashes += [hashed for hashed, agent_ in self._base.joined if agent_ in agents]
             hashes += [keyed_hash(fold, "agent", name) for name, i in fold.names.items() if i in agents]
             turn = _Turn(self, fold)
             turn.write(Forgotten(tuple(sorted(agents))))
             batch = Batch(self.lease, turn.rows, [])
             try:
-                self._store.forget(batch, tombstones, hashes, arms, self._committer.lease)
+                base = retention.base_without(self, agents)
+                self._store.forget(batch, tombstones, hashes, arms, self._committer.lease, base)
             except Exception as error:
                 self.lose(error if isinstance(error, ControllerError) else UnavailableError(str(error)))
                 raise
@@ -841,6 +943,8 @@ class Population:
                 del self._closed[standing.decided.id]
             self._observations.clear()
             self._offers.clear()
+            if self.snapshotter is not None:
+                self.snapshotter.stop()
             for epoch, seq in self._store.snapshots(self._number):
                 self._store.delete_snapshot(self._number, epoch, seq)
             self._snapshot_seq = 0
@@ -864,6 +968,7 @@ class Population:
 
     def _rebuild(self) -> None:
         try:
+            retention.clean(self)
             fold = snapshots.load(self._store, self._number)
             with self._lock:
                 if threading.current_thread() is not self._rebuilding or self._lost is not None:
@@ -882,11 +987,36 @@ class Population:
         for name in names:
             self.forget(name)
 
+    @property
+    def is_rebuilding(self) -> bool:
+        """Whether the state is being rebuilt since somebody was forgotten."""
+        return self._rebuilding is not None and self._rebuilding.is_alive()
+
     def settle(self) -> None:
         """Wait until what goes on in the background, such as rebuilding after `forget`, is done."""
         thread = self._rebuilding
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+
+    # Retention
+
+    def archive(
+        self, directory: str | os.PathLike[str], *, before: datetime | float
+    ) -> "retention.Archived | None":
+        """Move old rows of the journal to a file; what was moved, or None if there was nothing.
+
+        The state stays as it is, and is from now on folded from a base in the store. Decisions that await
+        rewards stay; of those that were closed, rewards and repeated requests are no longer known.
+        `export`, `graph(at=…)`, a complete `verify` and forgetting without a trace need the file.
+
+        Parameters
+        ----------
+        directory : path
+            Where to write the file, which is Parquet, complete or not there, and checksummed.
+        before : datetime with a time zone, or seconds since 1970
+            Rows of earlier times are moved.
+        """
+        return retention.archive(self, directory, before)
 
     # Snapshots
 
@@ -911,6 +1041,13 @@ class Population:
     def close(self) -> None:
         """Commit what is on its way, and let go of the population."""
         self.settle()
+        if self.snapshotter is not None:
+            self.snapshotter.close()
+            if self._lost is None and self._fold is not None and self.snapshotter.due_at_close(self):
+                try:
+                    self.snapshot()
+                except (ControllerError, OSError) as error:  # it would only have saved time
+                    log.warning("population %r: no snapshot was written: %s", self.name, error)
         with self._lock:
             lost, self._lost = self._lost, NotOwnerError(f"population {self.name!r} has been closed")
             if not self._reads_only and lost is None and self._fold is not None:

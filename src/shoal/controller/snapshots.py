@@ -6,13 +6,15 @@ over: the one before it is used, or the whole journal.
 
 import hashlib
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from shoal.controller.archives import Archive, Base, base_of, read
 from shoal.controller.errors import JournalError
 from shoal.controller.fold import Fold, Standing
-from shoal.controller.records import Decided, Forgotten, Settings, decode
+from shoal.controller.records import Decided, Forgotten, Row, Settings, decode
 from shoal.controller.stores.base import Store
 from shoal.policies.base import Sharing
 from shoal.policies.files import PolicyFileError
@@ -23,6 +25,11 @@ MAGIC = b"shoal snapshot\n"
 CHECKSUM = 32
 KEPT = 2
 """Snapshots kept of each population: the last, and one to fall back on."""
+TRIES = 3
+"""Times that loading begins again because the journal was archived meanwhile."""
+
+
+Watch = Callable[[Fold, Row], None]
 
 
 class _Waiting(msgspec.Struct, frozen=True, array_like=True):
@@ -115,11 +122,34 @@ def unpack(data: bytes, source: str) -> Fold:
     return fold
 
 
-def load(store: Store, population: int, upto: int | None = None) -> Fold:
-    """The fold of a population's journal up to a sequence number, from the latest snapshot that is good."""
-    last = store.last_seq(population) if upto is None else upto
+def load(store: Store, population: int, upto: int | None = None, watch: Watch | None = None) -> Fold:
+    """The fold of a population's journal up to a sequence number.
+
+    It starts from the latest snapshot that is good, or else from the base, if a part of the journal has been
+    archived. What lies before the base is read from the archives. `watch` is called with fold and row before
+    each row in the store is applied.
+    """
+    for _ in range(TRIES):
+        last = store.last_seq(population) if upto is None else upto
+        base = base_of(store, population)
+        if last < base.seq:
+            return from_archives(base.archives, last)
+        found = _from_snapshot(store, population, base.seq, last, watch)
+        if found is not None:
+            return found
+        fold = from_base(store, population, base)
+        if catch_up(fold, store, population, last, is_base=True, watch=watch):
+            break  # otherwise more was archived meanwhile
+    if fold.seq < last:
+        raise JournalError(
+            f"the journal of population {population} in {store.url} ends at record {fold.seq} of {last}"
+        )
+    return fold
+
+
+def _from_snapshot(store: Store, population: int, first: int, last: int, watch: Watch | None) -> Fold | None:
     for epoch, seq in store.snapshots(population):
-        if seq > last:
+        if not first <= seq <= last:
             continue
         source = f"snapshot {seq} of population {population} in {store.url}"
         data = store.load_snapshot(population, epoch, seq)
@@ -130,27 +160,65 @@ def load(store: Store, population: int, upto: int | None = None) -> Fold:
         except SnapshotError as error:
             warnings.warn(f"{error}; it is passed over", RuntimeWarning, stacklevel=2)
             continue
-        if fold.seq == seq and catch_up(fold, store, population, last):
+        if fold.seq == seq and catch_up(fold, store, population, last, watch=watch):
             return fold
+    return None
+
+
+def from_base(store: Store, population: int, base: Base) -> Fold:
+    """The state up to the last archived row; if its bytes are damaged, from the archives."""
+    if not base.seq:
+        return Fold()
+    source = f"the base of population {population} in {store.url}"
+    try:
+        return unpack(store.base_state(population) or b"", source)
+    except SnapshotError as error:
+        try:
+            fold = from_archives(base.archives, base.seq)
+        except JournalError as missing:
+            raise JournalError(f"{error}, and {missing}") from error
+        warnings.warn(f"{error}; the archives are read instead", RuntimeWarning, stacklevel=2)
+        return fold
+
+
+def from_archives(archives: tuple[Archive, ...], upto: int) -> Fold:
+    """The state up to a sequence number, from nothing but archives."""
     fold = Fold()
-    catch_up(fold, store, population, last)
-    if fold.seq < last:
-        raise JournalError(
-            f"the journal of population {population} in {store.url} ends at record {fold.seq} of {last}"
-        )
+    fold.apply_all(
+        row
+        for archive in archives
+        if archive.first <= upto
+        for row in read(archive)
+        if isinstance(row, Row) and row.seq <= upto
+    )
     return fold
 
 
-def catch_up(fold: Fold, store: Store, population: int, upto: int) -> bool:
-    """Apply what a fold lacks; False, with nothing of use done, if someone in it has been forgotten since."""
+def catch_up(
+    fold: Fold,
+    store: Store,
+    population: int,
+    upto: int,
+    *,
+    is_base: bool = False,
+    watch: Watch | None = None,
+) -> bool:
+    """Apply what a fold lacks.
+
+    False, with nothing of use done, if someone in it has been forgotten since (a base never holds such a
+    one), or if what it lacks has been archived.
+    """
     start, stale = fold.seq, False
 
     def rows() -> Any:
         nonlocal stale
         for row in store.read(population, start, upto):
-            if start and isinstance(decode(row.body), Forgotten):
+            is_next = row.seq == fold.seq + 1
+            if not is_next or (start and not is_base and isinstance(decode(row.body), Forgotten)):
                 stale = True
                 return
+            if watch is not None:
+                watch(fold, row)
             yield row
 
     fold.apply_all(rows())

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shoal.controller import snapshots
+from shoal.controller.archives import Base, base_of, check, is_there
 from shoal.controller.errors import JournalError
 from shoal.controller.fold import Fold, current_stamp
 from shoal.controller.records import Cancelled, Decided, Missed, Rewarded, decode
@@ -18,29 +19,50 @@ def verify(population: "Population") -> list[str]:
     """What is wrong with a population, as sentences; nothing if all is well.
 
     Reads the whole journal. Sequence numbers must be gapless, every decision settled at most once, and the
-    state in memory the one that the journal gives when it is applied again from the start.
+    state in memory the one that the journal gives when it is applied again from the start. Where a part has
+    been archived, the base is the start; if all archives are there, it must be what they give.
     """
     population.settle()
     content, seq = population.packed()
-    problems = _problems_of_journal(population, seq)
-    fold = Fold()
+    base = base_of(population._store, population._number)
+    problems = _problems_of_journal(population, base.seq, seq)
+    fold, found = _fold_again(population, base)
+    problems += found
     try:
-        fold.apply_all(population._store.read(population._number, 0, seq))
+        snapshots.catch_up(fold, population._store, population._number, seq, is_base=True)
     except (JournalError, ValueError) as error:
         return [*problems, f"the journal cannot be applied: {error}"]
-    if fold.differences:
-        problems += fold.differences
+    problems += fold.differences
     if fold.stamp == current_stamp() and not fold.differences and snapshots.pack(fold) != content:
         problems.append(f"the state in memory is not what the journal gives up to record {seq}")
     return problems
 
 
-def _problems_of_journal(population: "Population", last: int) -> list[str]:
+def _fold_again(population: "Population", base: Base) -> tuple[Fold, list[str]]:
+    """The state up to the base, and what is wrong with archives that are there."""
+    store, number = population._store, population._number
+    problems = []
+    for archive in base.archives:
+        if is_there(archive):
+            try:
+                check(archive)
+            except JournalError as error:
+                problems.append(str(error))
+    fold = snapshots.from_base(store, number, base)
+    if base.seq and not problems and all(is_there(one) and not one.wipe for one in base.archives):
+        again = snapshots.from_archives(base.archives, base.seq)
+        problems += again.differences
+        if again.stamp == current_stamp() and snapshots.pack(again) != snapshots.pack(fold):
+            problems.append(f"the base at record {base.seq} is not what the archives give")
+    return fold, problems
+
+
+def _problems_of_journal(population: "Population", after: int, last: int) -> list[str]:
     problems: list[str] = []
-    expected = 1
+    expected = after + 1
     counted: Counter[tuple[str, int]] = Counter()
     decided: set[str] = set()
-    for row in population._store.read(population._number, 0, last):
+    for row in population._store.read(population._number, after, last):
         if row.seq != expected:
             problems.append(f"record {expected} is missing")
         expected = row.seq + 1

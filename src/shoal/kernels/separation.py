@@ -14,6 +14,7 @@ import numpy as np
 
 from shoal.fields import DIM, TRIANGLE, scratch
 from shoal.jit.compiled import compiled
+from shoal.jit.pinned import pin
 from shoal.kernels.linalg import (
     cholesky,
     dot,
@@ -59,8 +60,9 @@ class Scratch(NamedTuple):
 
 
 def make_scratch(dim: int) -> Scratch:
-    """Allocate work space for dimension `dim`."""
-    return Scratch(np.zeros((7, dim)), np.zeros((dim, dim)), np.zeros((dim, dim)))
+    """Allocate work space for dimension `dim`, pinned: the test is compiled for that of a policy's state."""
+    scratch: Scratch = pin(Scratch(np.zeros((7, dim)), np.zeros((dim, dim)), np.zeros((dim, dim))))
+    return scratch
 
 
 @compiled
@@ -228,15 +230,18 @@ class Batch(NamedTuple):
 
 
 def make_batch(dim: int) -> Batch:
-    """Allocate work space for dimension `dim`."""
+    """Allocate work space for dimension `dim`, pinned."""
     triangle = dim * (dim + 1) // 2
-    return Batch(
-        np.zeros((4, dim, LANES)),
-        np.zeros((triangle, LANES)),
-        np.zeros((triangle, LANES)),
-        np.zeros((7, LANES)),
-        np.zeros(LANES, dtype=np.int64),
+    batch: Batch = pin(
+        Batch(
+            np.zeros((4, dim, LANES)),
+            np.zeros((triangle, LANES)),
+            np.zeros((triangle, LANES)),
+            np.zeros((7, LANES)),
+            np.zeros(LANES, dtype=np.int64),
+        )
     )
+    return batch
 
 
 @compiled

@@ -784,7 +784,7 @@ class Policy(ABC):
             common, local = self.state.common, self.state.local
             both, sums = np.zeros(self.n_agents, np.bool_), make_statistics(1, self._dim, common.ridge)
             both[[i, j]] = True
-            pool_rows(local, both, common.ridge, sums, 0)
+            pool_rows(self._pinned_state().local, both, common.ridge, sums, 0)
             self._move_pending(i, j)
             for leaf in fields.leaves(type(local)):
                 if leaf.field.role is fields.Role.KEPT:

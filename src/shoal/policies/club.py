@@ -134,13 +134,13 @@ class CLUB(CuttingPolicy, ClusteredPolicy):
             pool_cluster(state, cluster)
 
     def _derive(self, state: CLUBState) -> None:
-        find_clusters(state)
+        find_clusters(self._pin(state))
         super()._derive(state)
         for agent, pulls in enumerate(state.local.pulls.tolist()):
             state.widths[agent] = confidence_width(pulls)
 
     def _problem(self, state: CLUBState) -> str:
-        find_clusters(state)
+        find_clusters(self._pin(state))
         return super()._problem(state) or problem_of_sets(state.apart, state.cuts)
 
 

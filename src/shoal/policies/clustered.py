@@ -49,7 +49,7 @@ class ClusteredPolicy(Policy):
         return np.asarray(self.state.labels == self.state.labels[agent])
 
     def _pooled_estimate(self, agent: int) -> Vector:
-        state, cluster = self.state, self.state.labels[agent]
+        state, cluster = self._pinned_state(), self.state.labels[agent]
         if not state.common.lends[agent]:
             factor_with_own(state.local, agent, state.pool, cluster, state.common.ridge)
             return np.asarray(state.local.scratch[self.dim])

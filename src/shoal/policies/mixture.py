@@ -450,12 +450,11 @@ class ClusterMixture(ClusteredPolicy):
 
     def _move_pending(self, agent: int, other: int) -> None:
         state = self._pinned_state()
-        clusters = state.pool.clusters
         for who, sign in ((agent, -1), (other, -1), (agent, 1)):
             if sign > 0:
                 super()._move_pending(agent, other)
             if state.common.lends[who]:
-                wait_in(clusters, state.common.pending, who, state.labels[who], sign)
+                wait_in(state.pool.clusters, state.common.pending, who, state.labels[who], sign)
 
     def _absorb(self, agent: int, other: int) -> None:
         state = self._pinned_state()
@@ -477,9 +476,8 @@ class ClusterMixture(ClusteredPolicy):
 
     def _measure_all(self) -> None:
         """Compute how large the estimates of all clusters are."""
-        state = self._pinned_state()
-        for turn in range(int(state.pool.clusters.n_used[0])):
-            state.scale[0] = measure(state.pool, turn)
+        for turn in range(int(self.state.pool.clusters.n_used[0])):
+            self.state.scale[0] = measure(self._pinned_state().pool, turn)
 
     def _end_edges(self, agent: int) -> None:
         _, members, clusters, _ = self._pinned_state().pool

@@ -1,1 +1,16 @@
-"""Where journals are kept. One small contract, three stores: memory, an SQLite file, a PostgreSQL server."""
+"""Where journals are kept: in memory, in SQLite or on a PostgreSQL server, all by one contract."""
+
+from shoal.controller.stores.base import Store
+from shoal.controller.stores.memory import MemoryStore
+from shoal.controller.stores.sqlite import SQLiteStore
+
+
+def open_store(url: str, *, sync: str = "full", read_only: bool = False) -> Store:
+    """The store at a URL: `:memory:`, `postgresql://…`, or the path of an SQLite file."""
+    if url == ":memory:":
+        return MemoryStore()
+    if "://" not in url:
+        return SQLiteStore(url, sync=sync, read_only=read_only)
+    from shoal.controller.stores.postgres import PostgresStore
+
+    return PostgresStore(url, sync=sync, read_only=read_only)

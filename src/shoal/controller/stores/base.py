@@ -106,16 +106,48 @@ class Store(ABC):
         hashes: Sequence[bytes],
         arms: Sequence[bytes],
         lease: float,
+        base: tuple[bytes, bytes] | None = None,
     ) -> None:
-        """Append a batch, replace rows by tombstones, keep hashes and delete sets of arms: all or nothing."""
+        """Append a batch, replace rows by tombstones, keep hashes, delete sets of arms; all or nothing.
+
+        `base`, if given, replaces the base and its state.
+        """
 
     @abstractmethod
     def scrub(self) -> None:
         """Leave no bytes of what was forgotten, as far as this store can."""
 
     @abstractmethod
-    def drop(self, lease: Lease, upto: int) -> None:
-        """Delete the rows up to a sequence number, which have been archived, and arms that no row needs."""
+    def base(self, population: int) -> bytes | None:
+        """What is known of the part of the journal that was archived."""
+
+    @abstractmethod
+    def base_state(self, population: int) -> bytes | None:
+        """The state after that part."""
+
+    @abstractmethod
+    def set_base(self, lease: Lease, base: bytes, state: bytes | None = None) -> None:
+        """Replace the base and, if given, its state; `NotOwnerError` under another epoch."""
+
+    @abstractmethod
+    def drop(
+        self,
+        lease: Lease,
+        upto: int,
+        base: bytes,
+        state: bytes,
+        keep: Sequence[str],
+        arms: Sequence[bytes],
+    ) -> None:
+        """Set the base and delete the rows that it stands for, and sets of arms; all or nothing.
+
+        Rows about the decisions `keep` stay, to be found; `read` may return them. `NotOwnerError` under
+        another epoch.
+        """
+
+    @abstractmethod
+    def epoch(self, population: int) -> int:
+        """The present owner's epoch."""
 
     @abstractmethod
     def save_snapshot(self, population: int, snapshot: Snapshot) -> None:

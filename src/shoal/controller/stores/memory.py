@@ -24,10 +24,23 @@ class _Journal:
         self.arms: dict[bytes, bytes] = {}
         self.gone: set[bytes] = set()
         self.snapshots: dict[tuple[int, int], bytes] = {}
+        self.base: tuple[bytes, bytes] | None = None
+        self.kept: dict[int, tuple[Any, ...]] = {}
+        """Rows before the first, about decisions that awaited rewards when they were dropped."""
 
     @property
     def last_seq(self) -> int:
         return self.first + len(self.rows) - 1
+
+    def row(self, seq: int) -> tuple[Any, ...]:
+        return self.kept[seq] if seq < self.first else self.rows[seq - self.first]
+
+    def replace(self, row: Row) -> None:
+        self.about.pop(Row._make(self.row(row.seq)).decision or "", None)
+        if row.seq < self.first:
+            self.kept[row.seq] = tuple(row)
+        else:
+            self.rows[row.seq - self.first] = tuple(row)
 
 
 class MemoryStore(Store):
@@ -88,11 +101,12 @@ class MemoryStore(Store):
         journal = self._journals[population]
         last = journal.last_seq if upto is None else upto
         first, end = (max(seq + 1 - journal.first, 0) for seq in (after, last))
-        return map(Row._make, journal.rows[first:end])
+        kept = [row for seq, row in journal.kept.items() if after < seq <= last]
+        return map(Row._make, kept + journal.rows[first:end])
 
     def find(self, population: int, decision: str) -> list[Row]:
         journal = self._journals[population]
-        return [Row._make(journal.rows[seq - journal.first]) for seq in journal.about.get(decision, ())]
+        return [Row._make(journal.row(seq)) for seq in journal.about.get(decision, ())]
 
     def arms(self, population: int, digest: bytes) -> bytes | None:
         return self._journals[population].arms.get(digest)
@@ -110,13 +124,15 @@ class MemoryStore(Store):
         hashes: Sequence[bytes],
         arms: Sequence[bytes],
         lease: float,
+        base: tuple[bytes, bytes] | None = None,
     ) -> None:
         if refused := self._append(batch):
             raise refused
         journal = self._journals[batch.lease.population]
         for row in tombstones:
-            journal.about.pop(Row._make(journal.rows[row.seq - journal.first]).decision or "", None)
-            journal.rows[row.seq - journal.first] = tuple(row)
+            journal.replace(row)
+        if base is not None:
+            journal.base = base
         journal.gone.update(hashes)
         for digest in arms:
             journal.arms.pop(digest, None)
@@ -124,16 +140,47 @@ class MemoryStore(Store):
     def scrub(self) -> None:
         return
 
-    def drop(self, lease: Lease, upto: int) -> None:
+    def base(self, population: int) -> bytes | None:
+        found = self._journals[population].base
+        return None if found is None else found[0]
+
+    def base_state(self, population: int) -> bytes | None:
+        found = self._journals[population].base
+        return None if found is None else found[1]
+
+    def set_base(self, lease: Lease, base: bytes, state: bytes | None = None) -> None:
         journal = self._journals[lease.population]
-        if upto < journal.first:
-            return
-        for decision in {row.decision for row in self.read(lease.population, 0, upto)}:
-            stay = [seq for seq in journal.about.pop(decision or "", ()) if seq > upto]
-            if stay:
-                journal.about[decision or ""] = stay
-        del journal.rows[: upto + 1 - journal.first]
-        journal.first = upto + 1
+        if journal.epoch != lease.epoch:
+            raise NotOwnerError("the population was taken over")
+        journal.base = (base, state if state is not None else journal.base[1] if journal.base else b"")
+
+    def drop(
+        self,
+        lease: Lease,
+        upto: int,
+        base: bytes,
+        state: bytes,
+        keep: Sequence[str],
+        arms: Sequence[bytes],
+    ) -> None:
+        self.set_base(lease, base, state)
+        journal = self._journals[lease.population]
+        end = max(0, upto + 1 - journal.first)
+        dropped = [Row._make(row) for row in [*journal.kept.values(), *journal.rows[:end]]]
+        kept = set(keep)
+        journal.kept = {row.seq: tuple(row) for row in dropped if row.decision in kept}
+        for row in dropped:
+            if row.decision is not None and row.decision not in kept:
+                stay = [seq for seq in journal.about.pop(row.decision, ()) if seq > upto]
+                if stay:
+                    journal.about[row.decision] = stay
+        del journal.rows[:end]
+        journal.first += end
+        for digest in arms:
+            journal.arms.pop(digest, None)
+
+    def epoch(self, population: int) -> int:
+        return self._journals[population].epoch
 
     def save_snapshot(self, population: int, snapshot: Snapshot) -> None:
         journal = self._journals[population]

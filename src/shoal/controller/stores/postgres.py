@@ -63,6 +63,11 @@ CREATE TABLE IF NOT EXISTS shoal_snapshot (
     body bytea NOT NULL,
     PRIMARY KEY (population, epoch, seq)
 );
+CREATE TABLE IF NOT EXISTS shoal_base (
+    population bigint PRIMARY KEY,
+    body bytea NOT NULL,
+    state bytea NOT NULL
+);
 """
 
 APPEND = """
@@ -318,6 +323,7 @@ class PostgresStore(Store):
         hashes: Sequence[bytes],
         arms: Sequence[bytes],
         lease: float,
+        base: tuple[bytes, bytes] | None = None,
     ) -> None:
         population = batch.lease.population
         with self._on("write") as db, db.transaction():
@@ -337,19 +343,64 @@ class PostgresStore(Store):
             db.execute(
                 "DELETE FROM shoal_arms WHERE population = %s AND digest = ANY(%s)", (population, list(arms))
             )
+            if base is not None:
+                self._set_base(db, batch.lease, *base)
 
     def scrub(self) -> None:
         """Remove dead rows; write-ahead files and backups are for the server's operator to let expire."""
         with self._on("write") as db:
-            db.execute("VACUUM shoal_journal, shoal_arms, shoal_snapshot")
+            db.execute("VACUUM shoal_journal, shoal_arms, shoal_snapshot, shoal_base")
 
-    def drop(self, lease: Lease, upto: int) -> None:
-        with self._on("write") as db:
+    def base(self, population: int) -> bytes | None:
+        found = self._query("SELECT body FROM shoal_base WHERE population = %s", population)
+        return bytes(found[0][0]) if found else None
+
+    def base_state(self, population: int) -> bytes | None:
+        found = self._query("SELECT state FROM shoal_base WHERE population = %s", population)
+        return bytes(found[0][0]) if found else None
+
+    def set_base(self, lease: Lease, base: bytes, state: bytes | None = None) -> None:
+        with self._on("write") as db, db.transaction():
+            self._set_base(db, lease, base, state)
+
+    def _set_base(self, db: Any, lease: Lease, base: bytes, state: bytes | None) -> None:
+        found = db.execute(
+            "SELECT owner FROM shoal_population WHERE id = %s AND epoch = %s FOR UPDATE",
+            (lease.population, lease.epoch),
+        ).fetchone()
+        if found is None:
+            raise NotOwnerError(f"a population in {self.url} was taken over by another process")
+        db.execute(
+            "INSERT INTO shoal_base VALUES (%(population)s, %(base)s, coalesce(%(state)s, ''::bytea)) "
+            "ON CONFLICT (population) DO UPDATE SET body = excluded.body, "
+            "state = coalesce(%(state)s, shoal_base.state)",
+            {"population": lease.population, "base": base, "state": state},
+        )
+
+    def drop(
+        self,
+        lease: Lease,
+        upto: int,
+        base: bytes,
+        state: bytes,
+        keep: Sequence[str],
+        arms: Sequence[bytes],
+    ) -> None:
+        population = lease.population
+        with self._on("write") as db, db.transaction():
+            self._set_base(db, lease, base, state)
             db.execute(
-                "DELETE FROM shoal_journal WHERE population = %s AND seq <= %s AND EXISTS "
-                "(SELECT 1 FROM shoal_population WHERE id = %s AND epoch = %s)",
-                (lease.population, upto, lease.population, lease.epoch),
+                "DELETE FROM shoal_journal WHERE population = %s AND seq <= %s AND NOT EXISTS "
+                "(SELECT 1 FROM unnest(%s::text[]) AS one WHERE one = decision)",
+                (population, upto, list(keep)),
             )
+            db.execute(
+                "DELETE FROM shoal_arms WHERE population = %s AND digest = ANY(%s)", (population, list(arms))
+            )
+
+    def epoch(self, population: int) -> int:
+        rows = self._query("SELECT epoch FROM shoal_population WHERE id = %s", population)
+        return int(rows[0][0]) if rows else 0
 
     # Snapshots
 

@@ -56,6 +56,11 @@ CREATE TABLE gone (
     hash BLOB NOT NULL,
     PRIMARY KEY (population, hash)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE base (
+    population INTEGER PRIMARY KEY,
+    body BLOB NOT NULL,
+    state BLOB NOT NULL
+) STRICT;
 """
 
 
@@ -87,6 +92,8 @@ class SQLiteStore(Store):
             self._writer = self._connect(sync)
             self._prepare()
             self._reader = self._connect(sync)
+            if not read_only:
+                self._sweep()
         except BaseException:
             self._unlock()
             raise
@@ -313,6 +320,7 @@ class SQLiteStore(Store):
         hashes: Sequence[bytes],
         arms: Sequence[bytes],
         lease: float,
+        base: tuple[bytes, bytes] | None = None,
     ) -> None:
         population = batch.lease.population
         with self._transaction() as db:
@@ -328,9 +336,12 @@ class SQLiteStore(Store):
             db.executemany(
                 "DELETE FROM arms WHERE population = ? AND digest = ?", [(population, one) for one in arms]
             )
+            if base is not None:
+                self._set_base(db, batch.lease, *base)
 
     def scrub(self) -> None:
         """Free pages are zeroed as they are freed; what is left are frames of the write-ahead file."""
+        self._sweep()
         deadline = time.monotonic() + 10.0
         while True:
             with self._writing:
@@ -344,17 +355,71 @@ class SQLiteStore(Store):
                 )
             time.sleep(0.05)
 
-    def drop(self, lease: Lease, upto: int) -> None:
+    def base(self, population: int) -> bytes | None:
+        found = self._query("SELECT body FROM base WHERE population = ?", population)
+        return found[0][0] if found else None
+
+    def base_state(self, population: int) -> bytes | None:
+        found = self._query("SELECT state FROM base WHERE population = ?", population)
+        return found[0][0] if found else None
+
+    def set_base(self, lease: Lease, base: bytes, state: bytes | None = None) -> None:
         with self._transaction() as db:
-            db.execute("DELETE FROM journal WHERE population = ? AND seq <= ?", (lease.population, upto))
+            self._set_base(db, lease, base, state)
+
+    def _set_base(self, db: sqlite3.Connection, lease: Lease, base: bytes, state: bytes | None) -> None:
+        now, owner = db.execute(
+            "SELECT epoch, owner FROM population WHERE id = ?", (lease.population,)
+        ).fetchone()
+        if now != lease.epoch:
+            raise NotOwnerError(f"{self.path}: the population was taken over by {owner or 'another process'}")
+        db.execute(
+            "INSERT INTO base VALUES (?, ?, ifnull(?, x'')) "
+            "ON CONFLICT DO UPDATE SET body = excluded.body, state = ifnull(?, state)",
+            (lease.population, base, state, state),
+        )
+
+    def drop(
+        self,
+        lease: Lease,
+        upto: int,
+        base: bytes,
+        state: bytes,
+        keep: Sequence[str],
+        arms: Sequence[bytes],
+    ) -> None:
+        population = lease.population
+        with self._transaction() as db:
+            self._set_base(db, lease, base, state)
+            db.execute("CREATE TEMP TABLE IF NOT EXISTS keep (decision TEXT PRIMARY KEY) WITHOUT ROWID")
+            db.execute("DELETE FROM keep")
+            db.executemany("INSERT INTO keep VALUES (?)", [(one,) for one in keep])
+            db.execute(
+                "DELETE FROM journal WHERE population = ? AND seq <= ? "
+                "AND (decision IS NULL OR decision NOT IN (SELECT decision FROM keep))",
+                (population, upto),
+            )
+            db.execute("DELETE FROM keep")
+            db.executemany(
+                "DELETE FROM arms WHERE population = ? AND digest = ?", [(population, one) for one in arms]
+            )
+
+    def epoch(self, population: int) -> int:
+        rows = self._query("SELECT epoch FROM population WHERE id = ?", population)
+        return int(rows[0][0]) if rows else 0
 
     # Snapshots: files beside the database, since writing a large one into it would keep the owner waiting
 
     def _directory(self) -> Path:
         return self.path.with_name(f"{self.path.name}-snapshots")
 
+    def _sweep(self) -> None:
+        """Delete what a process that was killed while it wrote a snapshot has left."""
+        for path in self._directory().glob(".*.tmp"):
+            path.unlink(missing_ok=True)
+
     def save_snapshot(self, population: int, snapshot: Snapshot) -> None:
-        if self._query("SELECT epoch FROM population WHERE id = ?", population) != [(snapshot.epoch,)]:
+        if snapshot.epoch != self.epoch(population):
             return
         self._directory().mkdir(exist_ok=True)
         write_whole(

@@ -187,8 +187,7 @@ class BASS(CuttingPolicy):
         return np.asarray(statistics / self.state.threshold)
 
     def _explain_pair(self, agent: int, other: int) -> Explanation:
-        i, j, state = agent, other, self._pinned_state()
-        local = state.local
+        i, j, state, local = agent, other, self._pinned_state(), self.state.local
         statistic, s, _ = search(
             local.theta_hat[i], local.A[i], local.tail[i], state.radius[i],
             local.theta_hat[j], local.A[j], local.tail[j], state.radius[j],

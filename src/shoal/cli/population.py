@@ -1,0 +1,244 @@
+"""Live populations: `shoal population list`, `show`, `export`, `import`, `forget`, `verify` and `archive`."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
+    from shoal.controller.controller import Controller
+
+app = typer.Typer(help="Look at, export, import, check and prune live populations.", no_args_is_help=True)
+
+StoreUrl = Annotated[str, typer.Argument(metavar="STORE", help="An SQLite file, or postgresql://….")]
+Name = Annotated[str, typer.Argument(metavar="POPULATION", help="Name of the population.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+@app.command("list")
+def list_(store: StoreUrl, as_json: AsJson = False) -> None:
+    """Show which populations a store holds, and how large they are."""
+    from shoal.controller.summaries import summary
+
+    with _opened(store, read_only=True) as controller:
+        rows = [summary(controller.population(name)) for name in controller.populations()]
+    if as_json:
+        _print_json(rows)
+    else:
+        shown = ("name", "policy", "dim", "agents", "pending", "records", "last_record")
+        _print_table(shown, [[row[key] for key in shown] for row in rows])
+
+
+@app.command()
+def show(store: StoreUrl, population: Name, as_json: AsJson = False) -> None:
+    """Show a population's settings, sizes and archives."""
+    from shoal.controller.summaries import summary
+
+    with _opened(store, read_only=True) as controller:
+        found = summary(controller.population(population))
+    if as_json:
+        _print_json(found)
+    else:
+        _print_table(None, [[key, value] for key, value in found.items()])
+
+
+@app.command()
+def export(
+    store: StoreUrl,
+    population: Name,
+    path: Annotated[Path, typer.Argument(help="A .parquet or .jsonl file to write.")],
+    archived: Annotated[bool, typer.Option(help="Also what has been archived.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Write decisions, observations and the rewards in force to a file."""
+    with _opened(store, read_only=True) as controller:
+        rows = controller.population(population).export(path, archived=archived)
+    _print_json({"rows": rows, "path": str(path)}) if as_json else print(f"{rows:,} rows written to {path}")
+
+
+@app.command("import")
+def import_(
+    store: StoreUrl,
+    population: Name,
+    path: Annotated[Path, typer.Argument(help="A .csv or .parquet file, a row for each sample.")],
+    agent: Annotated[str, typer.Option(help="Column with the agents' names.")] = "agent",
+    reward: Annotated[str, typer.Option(help="Column with the rewards.")] = "reward",
+    features: Annotated[
+        str, typer.Option(help="Column with the features as a list, or several columns: x1,x2,x3.")
+    ] = "features",
+    arm: Annotated[str | None, typer.Option(help="Column with the arm's name, instead of features.")] = None,
+    arms: Annotated[
+        Path | None, typer.Option(help="File with the arms' features. [default: the catalogue]")
+    ] = None,
+    id_column: Annotated[str | None, typer.Option("--id", help="Column with ids of the rows.")] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Pass over bad rows instead of importing nothing.")
+    ] = False,
+    policy: Annotated[
+        str | None, typer.Option(help="Policy of a population that does not exist yet.")
+    ] = None,
+    dim: Annotated[
+        int | None, typer.Option(min=1, help="Dimension of a population that does not exist yet.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Learn from a log. The same file again, or after an interruption, counts no row twice."""
+    columns = features.split(",") if "," in features else features
+    with _opened(store, create=policy is not None) as controller, _progress("importing") as progress:
+        done = controller.population(population, policy, dim).import_log(
+            path,
+            agent=agent,
+            reward=reward,
+            features=columns,
+            arm=arm,
+            arms=arms,
+            id=id_column,
+            skip_bad=skip_bad,
+            progress=progress,
+        )
+    if as_json:
+        _print_json({key: getattr(done, key) for key in ("rows", "added", "known", "gone", "n_bad")})
+        return
+    print(f"{done.added:,} of {done.rows:,} rows learned; {done.known:,} were known, {done.gone:,} forgotten")
+    for row in done.bad[:10]:
+        print(f"passed over {path}, {row.line:,}: {row.reason}")
+    if done.n_bad > 10:
+        print(f"and {done.n_bad - 10:,} more")
+
+
+@app.command()
+def forget(
+    store: StoreUrl,
+    population: Name,
+    agent: Annotated[str, typer.Argument(help="Name of the agent.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Forget a person: their samples, rows and name, in the store and in archives that can be reached."""
+    from shoal.controller.archives import base_of
+
+    with _opened(store) as controller:
+        chosen = controller.population(population)
+        chosen.sharing(agent)  # an error if there is no such agent
+        if not yes:
+            typer.confirm(f"Forget {agent!r} of {population!r} for good?", abort=True, err=True)
+        chosen.forget(agent)
+        chosen.settle()
+        held = [one.path for one in base_of(chosen._store, chosen._number).archives if one.wipe]
+    print(f"forgotten: {agent!r}")
+    for path in held:
+        print(f"not reached, and still holding rows of theirs: {path}", file=sys.stderr)
+
+
+@app.command()
+def verify(
+    store: StoreUrl,
+    population: Annotated[str | None, typer.Argument(help="Name of a population. [default: all]")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check that journals are whole and that they give the state; the exit code is 1 if they do not."""
+    with _opened(store, read_only=True) as controller:
+        problems = controller.verify(*([] if population is None else [population]))
+    if as_json:
+        _print_json(problems)
+    else:
+        for name, found in problems.items():
+            print(f"{name}: {'sound' if not found else f'{len(found)} problems'}")
+            for problem in found:
+                print(f"  {problem}")
+    if any(problems.values()):
+        raise typer.Exit(1)
+
+
+@app.command()
+def archive(
+    store: StoreUrl,
+    population: Name,
+    directory: Annotated[Path, typer.Argument(help="Where to write the Parquet file.")],
+    before: Annotated[
+        str, typer.Option(help="Rows of earlier times are moved: 2026-01-31, 2026-01-31T12:00+01:00 or 90d.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Move old rows of the journal to a file; the population goes on from a base."""
+    limit = _moment(before)
+    with _opened(store) as controller:
+        made = controller.population(population).archive(directory, before=limit)
+    if as_json:
+        _print_json(
+            None
+            if made is None
+            else {"path": made.path, "first": made.first, "last": made.last, "until": made.until}
+        )
+    elif made is None:
+        print(f"no rows from before {limit:%Y-%m-%d %H:%M} UTC")
+    else:
+        print(f"records {made.first:,} to {made.last:,} moved to {made.path}")
+
+
+@contextlib.contextmanager
+def _opened(store: str, *, read_only: bool = False, create: bool = False) -> Iterator["Controller"]:
+    if not create and "://" not in store and not Path(store).is_file():
+        raise FileNotFoundError(2, "No such file", store)  # a mistyped path must not become a new store
+    from shoal.controller.controller import open as open_controller
+    from shoal.jit.compiled import say_nothing_of_compiling
+
+    say_nothing_of_compiling()
+    with open_controller(store, read_only=read_only) as controller:
+        yield controller
+
+
+@contextlib.contextmanager
+def _progress(what: str) -> Iterator[Any]:
+    """A bar on a terminal; nothing elsewhere."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _moment(text: str) -> datetime:
+    """A time from a date, a date with a time, or a number of days ago."""
+    if text.endswith("d") and text[:-1].isdigit():
+        return datetime.now(UTC) - timedelta(days=int(text[:-1]))
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"--before must be a date such as 2026-01-31, or a number of days such as 90d, got {text!r}"
+        ) from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, default=str))
+
+
+def _print_table(headings: tuple[str, ...] | None, rows: list[list[Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, show_header=headings is not None)
+    for heading in headings or ("", ""):
+        table.add_column(heading.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*map(_shown, row))
+    Console(highlight=False).print(table)
+
+
+def _shown(value: Any) -> str:
+    from rich.markup import escape
+
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return escape(", ".join(f"{key}={one!r}" for key, one in value.items()))
+    if isinstance(value, list):
+        return escape("\n".join(map(str, value)))
+    return "–" if value is None else f"{value:,}" if isinstance(value, int) else escape(str(value))

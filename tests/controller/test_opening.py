@@ -1,0 +1,23 @@
+"""Opening a store and its populations."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.controller.controller import open as open_controller
+
+
+@pytest.mark.timeout(60)
+def test_a_slow_start_does_not_stop_the_committer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_controller(tmp_path / "shop.db", lease=0.1) as controller:
+        create = controller.store.create
+
+        def slow(name: str) -> Any:
+            time.sleep(0.3)  # meanwhile the committer's time has come to renew leases
+            return create(name)
+
+        monkeypatch.setattr(controller.store, "create", slow)
+        controller.population("shop", policy="independent", dim=2)
+        assert controller.verify() == {"shop": []}
