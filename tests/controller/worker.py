@@ -102,7 +102,7 @@ def rewarding_twice(shop: Population, turn: Any, key: str, reward: float, *rest:
     """Count a reward that comes again once more."""
     standing = shop._find(turn.fold, key)
     if standing is not None and standing.rewards.get(0) == reward:
-        agent, x = standing.decided.agent, standing.x(0).tobytes()
+        agent, x = standing.decided.agent, standing.x(0)
         turn.write(Rewarded(key, 0, reward, turn.fold.policy.rounds + 1, (), agent, x), agent, key)
     else:
         once(shop, turn, key, reward, *rest)

@@ -175,18 +175,12 @@ class Committer:
             else:
                 by_owner.setdefault(id(item.owner), []).append(item)
         groups = list(by_owner.values())
-        batches = [
-            Batch(
-                group[0].owner.lease,
-                [row for item in group for row in item.rows],
-                [one for item in group for one in item.arms],
-            )
-            for group in groups
-        ]
+        batches = [_batch(group) for group in groups]
         for group, batch, error in zip(groups, batches, self._append(batches), strict=True):
             owner = group[0].owner
             if error is None:
-                owner.lease = owner.lease._replace(last_seq=batch.rows[-1].seq)
+                population, epoch, _ = owner.lease
+                owner.lease = Lease(population, epoch, batch.rows[-1].seq)
             else:
                 self._dead.add(group[0].life)
                 owner.lose(error)
@@ -209,6 +203,15 @@ class Committer:
                 if attempt + 1 < TRIES:
                     time.sleep(0.05 * 4**attempt)
         return [trouble] * len(batches)
+
+
+def _batch(group: list[_Item]) -> Batch:
+    """The rows of one population; often those of a single caller."""
+    first = group[0]
+    if len(group) == 1:
+        return Batch(first.owner.lease, first.rows, first.arms)
+    rows = [row for item in group for row in item.rows]
+    return Batch(first.owner.lease, rows, [one for item in group for one in item.arms])
 
 
 def _as_controller_error(error: Exception | None) -> ControllerError | None:

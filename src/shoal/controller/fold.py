@@ -42,7 +42,7 @@ from shoal.policies.base import Policy, Sharing
 from shoal.policies.cuts import CuttingPolicy
 from shoal.policies.registry import find_policy
 from shoal.policies.steps import BEGIN, CANCEL, FINISH, PULL
-from shoal.types import Integers, Vector
+from shoal.types import Integers
 
 CUTS_AT_ONCE = 4_000_000
 """Pairs that a batch of samples may cut at most: the log of cuts needs room for them."""
@@ -78,10 +78,12 @@ class Standing:
         """Whether any reward is still due."""
         return any(map(self.is_open, range(len(self.decided.shown))))
 
-    def x(self, place: int) -> Vector:
-        """Features of the arm at a place."""
+    def x(self, place: int) -> bytes:
+        """Features of the arm at a place, as bytes."""
+        if len(self.decided.shown) == 1:
+            return self.decided.x
         size = len(self.decided.x) // len(self.decided.shown)
-        return vector(self.decided.x[place * size : (place + 1) * size])
+        return self.decided.x[place * size : (place + 1) * size]
 
     def note(self, record: AnyRecord) -> None:
         """Take in a record about this decision."""
@@ -175,14 +177,14 @@ class Fold:
                     self._pull(BEGIN, record.agent, standing.x(place))
                 self.pending[record.id] = standing
             case Rewarded() if record.agent >= 0:
-                cuts = self._pull(PULL, record.agent, vector(record.x), record.reward, record.cuts)
+                cuts = self._pull(PULL, record.agent, record.x, record.reward, record.cuts)
                 self._count(record.agent)
                 if record.id in self.pending:  # a ranking of which other rewards are due
                     self.pending[record.id].note(record)
             case Rewarded() | Missed():
                 cuts = self._settle(self._pending(record.id, seq), record)
             case Observed():
-                cuts = self._pull(PULL, record.agent, vector(record.x), record.reward, record.cuts)
+                cuts = self._pull(PULL, record.agent, record.x, record.reward, record.cuts)
                 self._count(record.agent)
             case Cancelled():
                 standing = self._pending(record.id, seq)
@@ -328,12 +330,12 @@ class Fold:
     # Learning, one by one or together
 
     def _pull(
-        self, kind: int, agent: int, x: Vector, reward: float = 0.0, cuts: tuple[int, ...] = ()
+        self, kind: int, agent: int, features: bytes, reward: float = 0.0, cuts: tuple[int, ...] = ()
     ) -> tuple[int, ...]:
         if self._batch is not None:
-            self._batch.add(kind, agent, x, reward, cuts)
+            self._batch.add(kind, agent, features, reward, cuts)
             return cuts
-        before = self.count_cuts()
+        before, x = self.count_cuts(), vector(features)
         if kind == BEGIN:
             self.policy.begin(agent, x)
         elif kind == CANCEL:
@@ -385,17 +387,21 @@ class _Batch:
     def clear(self) -> None:
         self.kinds: list[int] = []
         self.agents: list[int] = []
-        self.xs: list[Vector] = []
+        self.xs: list[bytes] = []
         self.rewards: list[float] = []
         self.cuts: list[tuple[int, int]] = []
+        self.size = 0
 
-    def add(self, kind: int, agent: int, x: Vector, reward: float, cuts: tuple[int, ...]) -> None:
+    def add(self, kind: int, agent: int, x: bytes, reward: float, cuts: tuple[int, ...]) -> None:
+        if not self.kinds:  # nobody joins between pulls that are played together
+            self.size = max(1, min(4096, CUTS_AT_ONCE // max(1, len(self.fold.called))))
         self.kinds.append(kind)
         self.agents.append(agent)
         self.xs.append(x)
         self.rewards.append(reward)
-        self.cuts.extend((agent, other) for other in cuts)
-        if len(self.kinds) >= max(1, min(4096, CUTS_AT_ONCE // max(1, len(self.fold.called)))):
+        if cuts:
+            self.cuts.extend((agent, other) for other in cuts)
+        if len(self.kinds) >= self.size:
             self.play()
 
     def play(self) -> None:
@@ -403,16 +409,20 @@ class _Batch:
             return
         fold = self.fold
         before = fold.count_cuts()
-        fold.policy.replay(self.kinds, self.agents, np.array(self.xs), self.rewards)
+        xs = vector(b"".join(self.xs)).reshape(len(self.xs), -1)
+        fold.policy.replay(self.kinds, self.agents, xs, self.rewards)
         if isinstance(fold.policy, CuttingPolicy):
-            found = fold.ordered_cuts(before)
+            computed = fold.ordered_cuts(before)
             gone = fold.policy.state.common.withdrawn  # their part in others' cuts went with them
-            recorded = sorted((min(pair), max(pair)) for pair in self.cuts if not gone[list(pair)].any())
-            if recorded != (computed := [tuple(pair) for pair in found.tolist()]):
+            recorded = np.sort(np.array(self.cuts, dtype=np.int64).reshape(-1, 2), axis=1)
+            recorded = recorded[~gone[recorded].any(axis=1)]
+            recorded = recorded[np.lexsort(recorded.T[::-1])]
+            if not np.array_equal(recorded, computed):
                 fold.differences.append(
-                    f"up to record {fold.seq}, {len(recorded)} cuts are recorded and {len(found)} computed"
+                    f"up to record {fold.seq}, {len(recorded)} cuts are recorded and {len(computed)} computed"
                 )
-                self._follow(fold.policy, set(recorded), set(computed))
+                sets = (set(map(tuple, pairs.tolist())) for pairs in (recorded, computed))
+                self._follow(fold.policy, *sets)
         self.clear()
 
     def _follow(self, policy: CuttingPolicy, recorded: set[Any], computed: set[Any]) -> None:

@@ -637,7 +637,7 @@ class Population:
             late = late or place in standing.missed
             record = Rewarded(decision, place, reward, fold.policy.rounds)
             if late:  # it was given up waiting for
-                x = standing.x(place).tobytes()
+                x = standing.x(place)
                 record = Rewarded(decision, place, reward, fold.policy.rounds + 1, (), decided.agent, x)
             turn.write(record, decided.agent, decision)
             if late and decided.id not in fold.pending:
@@ -663,7 +663,7 @@ class Population:
             recorded,
             reward,
             decided.agent,
-            standing.x(place).tobytes(),
+            standing.x(place),
             standing.learned[place],
         )
         turn.write(correction, decided.agent, decision)
