@@ -174,7 +174,7 @@ def test_the_spec_names_the_reference(results: Path, tmp_path: Path) -> None:
             environment
         ) in found.environments:  # the sentence says where the reference is, also if it is not second
             assert labels[name] in scenario_sentence(found, environment)
-    with pytest.raises(SpecError, match="reference: unknown method 'ind'; known are alone, told"):
+    with pytest.raises(SpecError, match="reference: unknown method 'ind'; choose from alone, told"):
         parse_spec(GRID.replace("runs = 4", 'runs = 4\nreference = "ind"').encode(), source="grid.toml")
 
 

@@ -169,7 +169,7 @@ def check_spec(spec: ExperimentSpec) -> None:
     _check_alphas(spec.alphas, fail)
     known = [method.id for method in spec.methods if method.group == MAIN]
     if spec.reference and spec.reference not in known:
-        raise fail("reference", f"unknown method {spec.reference!r}; known are {', '.join(known)}")
+        raise fail("reference", f"unknown method {spec.reference!r}; choose from {', '.join(known)}")
     for index, method in enumerate(spec.methods):
         _check_method(method, spec, _below(fail, f"methods[{index}]"))
 
