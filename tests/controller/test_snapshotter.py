@@ -236,20 +236,29 @@ def test_fenced_by_the_epoch(path: Path) -> None:
         assert not files(path)
 
 
-def test_cuts_come_in_one_order(path: Path) -> None:
+@pytest.mark.parametrize("decided", [False, True])
+def test_cuts_come_in_one_order(decided: bool, path: Path) -> None:
     """A policy that was loaded finds the cuts of a round in another order than one that was not."""
     names = [f"agent {number}" for number in range(300)]
     rng = np.random.default_rng(0)
     xs = rng.normal(size=(16, 2))
-
     for part in (0, 3, 6, 9, 12):
         with open_controller(path, snapshot_every=0) as controller:
             population = shop(controller)
-            for x in xs[part : part + 3]:
-                made: Any = population.decide_many({"agent": name, "arms": [x]} for name in names)
-                likes = [x[0] if number % 2 else -x[0] for number in range(300)]
-                given = [{"id": one.id, "reward": like} for one, like in zip(made, likes, strict=True)]
-                assert not any(population.reward_many(given))  # all in the round of the last decision
+            samples: list[dict[str, Any]] = [
+                {"agent": name, "x": x, "reward": (-1) ** number * x[0] + 0.1 * rng.normal()}
+                for number, name in enumerate(names)
+                for x in xs[part : part + 3]
+            ]
+            if decided:  # all rewards are learned in the round of the last decision
+                made: Any = population.decide_many(
+                    {"agent": one["agent"], "arms": [one["x"]]} for one in samples
+                )
+                pairs = zip(made, samples, strict=True)
+                errors = population.reward_many({"id": d.id, "reward": one["reward"]} for d, one in pairs)
+            else:
+                errors = population.observe_many(samples)
+            assert not any(errors)
             population.snapshot()
     with open_controller(path, snapshot_every=0) as controller:
         population = shop(controller)
