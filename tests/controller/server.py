@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from glob import glob
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -48,6 +49,27 @@ class Server:
                 f"unix_socket_directories = '{self._directory}'\nshared_buffers = 16MB\n"
             )
         self.start()
+        # Ends the server when our end of its pipe is closed, which a killed process does, too.
+        self._guard = subprocess.Popen(
+            [
+                "sh",
+                "-c",
+                'cat; "$0" -D "$1/data" -m immediate stop; rm -rf "$1"',
+                binaries / "pg_ctl",
+                self._directory,
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            **self._identity(),
+        )
+
+    def _identity(self) -> dict[str, Any]:
+        """Whom to run programs as."""
+        if self._user is None:
+            return {}
+        return {"user": self._user, "group": pwd.getpwnam(self._user).pw_gid, "extra_groups": []}
 
     def _call(self, program: str, *arguments: str | Path) -> None:
         with tempfile.TemporaryFile() as out:  # a pipe would stay open as long as the server runs
@@ -57,9 +79,7 @@ class Server:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 cwd=self._directory,
-                user=self._user,
-                group=None if self._user is None else pwd.getpwnam(self._user).pw_gid,
-                extra_groups=None if self._user is None else [],
+                **self._identity(),
             )
             out.seek(0)
             if done.returncode:
@@ -88,7 +108,4 @@ class Server:
 
     def remove(self) -> None:
         """Stop, and leave nothing."""
-        try:
-            self.stop()
-        finally:
-            shutil.rmtree(self._directory, ignore_errors=True)
+        self._guard.communicate()
