@@ -91,8 +91,8 @@ class Committer:
         self._work, self._room = threading.Condition(self._mutex), threading.Condition(self._mutex)
         self._in_flight = 0
         self._closing = False
-        self._dead: set[object] = set()
-        """Lives of populations whose rows were refused: what they sent after that is refused too."""
+        self._dead: dict[object, ControllerError] = {}
+        """Lives of populations whose rows were refused, and why: what they sent after that is refused too."""
         self.commits = 0
         self._thread = threading.Thread(target=self._run, name="shoal-committer", daemon=True)
         self._thread.start()
@@ -171,7 +171,7 @@ class Committer:
         by_owner: dict[int, list[_Item]] = {}
         for item in items:
             if item.life in self._dead:
-                item.ticket.finish(UnavailableError("an earlier change could not be committed"))
+                item.ticket.finish(self._dead[item.life])
             else:
                 by_owner.setdefault(id(item.owner), []).append(item)
         groups = list(by_owner.values())
@@ -182,7 +182,7 @@ class Committer:
                 population, epoch, _ = owner.lease
                 owner.lease = Lease(population, epoch, batch.rows[-1].seq)
             else:
-                self._dead.add(group[0].life)
+                self._dead[group[0].life] = error
                 owner.lose(error)
             for item in group:
                 item.ticket.finish(error)
