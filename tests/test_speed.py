@@ -4,6 +4,7 @@ Limits are several times away from what is measured (docs/performance.md), and t
 best of several.
 """
 
+import copy
 import math
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from tests import reference
+from tests.contracts.test_policies import OWN, every_policy
 
 import shoal
 from shoal import benchmark
@@ -103,3 +105,20 @@ def test_no_update_of_the_mixture_takes_much_longer_than_others(n_agents: int) -
     # The same run each time: what only one of them waits for is the machine's.
     times = np.min([play() for _ in range(4)], axis=0)[20:]
     assert times.max() < 20 * np.median(times)
+
+
+@every_policy
+def test_a_newcomer_among_thousands_costs_far_less_than_copying_the_state(name: str) -> None:
+    labels = {"labels": np.arange(5000) % 3} if name == "oracle" else {}
+    policy = shoal.make_policy(name, 5000, 16, **{"alpha": 0.3, "seed": 0, **OWN.get(name, {}), **labels})
+    more = {"labels": [0]} if name == "oracle" else {}
+    policy.update(0, np.ones(16), 1.0)
+    policy.add_agents(1, **more)
+    took = []
+    for _ in range(300):
+        start = time.thread_time()
+        policy.add_agents(1, **more)
+        took.append(time.thread_time() - start)
+    start = time.thread_time()
+    copy.deepcopy(policy.state)
+    assert float(np.median(took)) < (time.thread_time() - start) / 100

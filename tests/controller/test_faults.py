@@ -424,14 +424,12 @@ def test_two_first_starts_at_once(durable: Place) -> None:
     ]
     for process in both:
         assert line(process) == "loaded"
-    answers = []
     for process in both:
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
-    for process in both:
-        answers.append(process.communicate(timeout=60)[0].strip())
-        assert process.returncode == 0
+    answers = [process.communicate(timeout=60)[0].strip() for process in both]
+    assert [process.returncode for process in both] == [0, 0]
     told = [answer for answer in answers if answer != "decided"]
     assert len(told) < 2
     assert all("process" in answer for answer in told)

@@ -81,7 +81,10 @@ def test_cells_are_the_grid_policy_by_policy_with_overrides_and_restrictions() -
             "tiny.toml: methods[2].policy: unknown policy 'bas'; choose from independent, ",
         ),
         (change("delta = 0.1", "delt = 0.1"), "tiny.toml: methods[2].parameters.delt: unknown parameter"),
-        (change("parameters = { delta = 0.1 }", ""), "tiny.toml: methods[2].parameters.delta: missing"),
+        (
+            change("parameters = { delta = 0.1 }", "").replace('"bass"', '"dynucb"'),
+            "tiny.toml: methods[2].parameters.n_clusters: missing",
+        ),
         (
             change('policy = "independent"', 'policy = "independent"\nparameters = { own = 1 }'),
             "tiny.toml: methods[0].parameters.own: unknown parameter",

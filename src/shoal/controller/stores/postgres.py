@@ -194,7 +194,7 @@ class PostgresStore(Store):
             if found is not None:
                 return Lease(population, *found)
             known = db.execute(
-                "SELECT name, owner, extract(epoch FROM lease_until - now()) "
+                "SELECT name, owner, extract(epoch FROM greatest(lease_until, now()) - now()) "
                 "FROM shoal_population WHERE id = %s",
                 (population,),
             ).fetchone()
