@@ -197,9 +197,8 @@ class Population:
 
     def _run(self, n_rows: int, command: Callable[[_Turn], Result]) -> Result:
         """Run a command that appends up to so many rows, and wait until they are committed."""
-        if self._committer is None or self._reads_only:
-            raise NotOwnerError(f"population {self.name!r} is open for reading only")
-        self._committer.reserve(n_rows, PATIENCE)
+        committer = self._writer()
+        committer.reserve(n_rows, PATIENCE)
         turn = None
         ticket = self._ticket
         try:
@@ -215,14 +214,20 @@ class Population:
                     raise
                 finally:
                     if turn.rows:
-                        ticket = self._committer.submit(self, self._life, turn.rows, turn.arms)
+                        ticket = committer.submit(self, self._life, turn.rows, turn.arms)
                         self._ticket = ticket
                     else:
                         ticket = self._ticket  # what the answer rests on may still be on its way
         finally:
-            self._committer.give_back(n_rows - (len(turn.rows) if turn else 0))
+            committer.give_back(n_rows - (len(turn.rows) if turn else 0))
         ticket.wait()
         return result
+
+    def _writer(self) -> Committer:
+        """Whoever commits for this population, if it may be changed here."""
+        if self._committer is None or self._reads_only:
+            raise NotOwnerError(f"population {self.name!r} is open for reading only")
+        return self._committer
 
     def _state(self) -> Fold:
         """The state in memory; rebuilt if the last one was dropped. Call it with the lock held."""
@@ -466,12 +471,6 @@ class Population:
         sharing : {"both", "borrow", "none"}, optional
             How the agent shares, if it should be different from before.
         """
-        checked_name("agent", agent)
-        top = validation.positive_int("top", top)
-        if id is not None:
-            _check_id(id)
-        if sharing is not None:
-            validation.one_of("sharing", sharing, SHARING)
         return self._run(3, lambda turn: self._decide(turn, agent, arms, id, top, scores, sharing))
 
     def _decide(
@@ -485,6 +484,12 @@ class Population:
         sharing: Sharing | None,
     ) -> Decision:
         fold = turn.fold
+        checked_name("agent", agent)
+        top = validation.positive_int("top", top)
+        if decision is not None:
+            _check_id(decision)
+        if sharing is not None:
+            validation.one_of("sharing", sharing, SHARING)
         if decision is None:
             decision = new_id()
         elif (known := self._find(fold, decision)) is not None:
@@ -694,7 +699,6 @@ class Population:
 
         With an `id`, the same call again is counted once.
         """
-        checked_name("agent", agent)
         self._run(2, lambda turn: self._observe(turn, agent, x, reward, id))
 
     def _check_sample(self, fold: Fold, x: ArrayLike, reward: float, key: str | None) -> tuple[Vector, float]:
@@ -707,6 +711,7 @@ class Population:
     def _observe(self, turn: _Turn, agent: str, x: ArrayLike, reward: float, key: str | None) -> bool:
         """Whether it is new."""
         fold = turn.fold
+        checked_name("agent", agent)
         features, reward = self._check_sample(fold, x, reward, key)
         if key is not None and self._observed_before(fold, key, agent, features.tobytes(), reward):
             return False
@@ -746,15 +751,15 @@ class Population:
     def _decide_one(self, turn: _Turn, request: Mapping[str, Any]) -> Decision:
         known = {"agent", "arms", "id", "top", "scores", "sharing"}
         _check_keys(request, known, {"agent"})
-        agent, decision, sharing = request["agent"], request.get("id"), request.get("sharing")
-        checked_name("agent", agent)
-        if decision is not None:
-            _check_id(decision)
-        if sharing is not None:
-            validation.one_of("sharing", sharing, SHARING)
-        top = validation.positive_int("top", request.get("top", 1))
-        scores = bool(request.get("scores"))
-        return self._decide(turn, agent, request.get("arms"), decision, top, scores, sharing)
+        return self._decide(
+            turn,
+            request["agent"],
+            request.get("arms"),
+            request.get("id"),
+            request.get("top", 1),
+            bool(request.get("scores")),
+            request.get("sharing"),
+        )
 
     def reward_many(self, rewards: Iterable[Mapping[str, Any]]) -> list[Exception | None]:
         """`reward` for many decisions, each a mapping of its arguments, in one commit; of each, its error."""
@@ -770,7 +775,6 @@ class Population:
 
     def _observe_one(self, turn: _Turn, request: Mapping[str, Any]) -> None:
         _check_keys(request, {"agent", "x", "reward", "id"}, {"agent", "x", "reward"})
-        checked_name("agent", request["agent"])
         self._observe(turn, request["agent"], request["x"], request["reward"], request.get("id"))
 
     def _observe_all(self, samples: Iterable[Any]) -> list[Exception | bool]:
@@ -918,8 +922,7 @@ class Population:
         the population is opened, and until then what others learned from them is withdrawn, but not undone.
         Rewards that come later are answered with `GoneError`. A new agent may have the same name.
         """
-        if self._committer is None or self._reads_only:
-            raise NotOwnerError(f"population {self.name!r} is open for reading only")
+        committer = self._writer()
         with self._lock:
             fold = self._state()
             index = self._agent(fold, agent)
@@ -933,7 +936,7 @@ class Population:
             batch = Batch(self.lease, turn.rows, [])
             try:
                 base = retention.base_without(self, agents)
-                self._store.forget(batch, tombstones, hashes, arms, self._committer.lease, base)
+                self._store.forget(batch, tombstones, hashes, arms, committer.lease, base)
             except Exception as error:
                 self.lose(error if isinstance(error, ControllerError) else UnavailableError(str(error)))
                 raise

@@ -14,7 +14,6 @@ import msgspec
 from shoal import validation
 from shoal.controller import archives, snapshots
 from shoal.controller.archives import Archive, Base, base_of, pack_base
-from shoal.controller.errors import NotOwnerError
 from shoal.controller.fold import Fold
 from shoal.controller.forgetting import hash_of_joining
 from shoal.controller.records import Catalogue, Decided, Forgotten, Joined, Observed, Row, decode
@@ -45,8 +44,7 @@ def archive(
     place = Path(directory)
     if not place.is_dir():
         raise NotADirectoryError(20, "directory must exist", str(place))
-    if population._reads_only:
-        raise NotOwnerError(f"population {population.name!r} is open for reading only")
+    population._writer()
     while True:
         population.settle()
         with population._retaining:

@@ -13,7 +13,8 @@ from typing import Any
 
 from shoal.controller.errors import JournalError, NotOwnerError, UnavailableError, UnknownError
 from shoal.controller.records import Row
-from shoal.controller.stores.base import SCHEMA, Batch, Lease, Snapshot, Store
+from shoal.controller.stores.base import SCHEMA, Batch, Lease, Snapshot
+from shoal.controller.stores.sql import COLUMNS, SQLStore
 
 try:
     import psycopg
@@ -88,7 +89,7 @@ SELECT fence.id, one.* FROM fence, unnest(
 """
 
 
-class PostgresStore(Store):
+class PostgresStore(SQLStore):
     """See the module.
 
     Parameters
@@ -99,6 +100,8 @@ class PostgresStore(Store):
         "full" survives a crash of the server; with "normal" that may undo the last commits.
     read_only : bool
     """
+
+    prefix, mark = "shoal_", "%s"
 
     def __init__(self, url: str, *, sync: str = "full", read_only: bool = False) -> None:
         self._conninfo = url
@@ -174,9 +177,6 @@ class PostgresStore(Store):
 
     # Populations and leases
 
-    def populations(self) -> dict[str, int]:
-        return dict(self._query("SELECT name, id FROM shoal_population ORDER BY name"))
-
     def create(self, name: str) -> int:
         with self._on("write") as db:
             db.execute("INSERT INTO shoal_population (name) VALUES (%s) ON CONFLICT DO NOTHING", (name,))
@@ -246,28 +246,6 @@ class PostgresStore(Store):
             return None
         return self._moved_on(db, batch)
 
-    def _moved_on(self, db: Any, batch: Batch) -> Exception | None:
-        """Why the fence refused a batch: it is there already, or somebody took over, or we are behind."""
-        (population, epoch, last_seq), rows, _ = batch
-        found = db.execute(
-            "SELECT epoch, last_seq, owner, name FROM shoal_population WHERE id = %s", (population,)
-        ).fetchone()
-        if found is None:
-            return NotOwnerError(f"{self.url} no longer has population number {population}")
-        now, seq, owner, name = found
-        if now != epoch:
-            return NotOwnerError(
-                f"population {name!r} in {self.url} was taken over by {owner or 'another process'} "
-                f"(epoch {now})"
-            )
-        if seq == last_seq + len(rows):
-            return None
-        return UnavailableError(f"the journal of population {name!r} is at record {seq}, not {last_seq}")
-
-    def last_seq(self, population: int) -> int:
-        rows = self._query("SELECT last_seq FROM shoal_population WHERE id = %s", population)
-        return int(rows[0][0]) if rows else 0
-
     def read(self, population: int, after: int, upto: int | None = None) -> Iterator[Row]:
         last = self.last_seq(population) if upto is None else upto
         if after >= last:
@@ -279,7 +257,7 @@ class PostgresStore(Store):
                 with connection.cursor(name="journal") as cursor:
                     cursor.itersize = 5_000
                     cursor.execute(
-                        "SELECT seq, at, agent, decision, body FROM shoal_journal "
+                        f"SELECT {COLUMNS} FROM shoal_journal "
                         "WHERE population = %s AND seq > %s AND seq <= %s ORDER BY seq",
                         (population, after, last),
                         binary=True,
@@ -291,30 +269,11 @@ class PostgresStore(Store):
         finally:
             connection.close()
 
-    def find(self, population: int, decision: str) -> list[Row]:
-        found = self._query(
-            "SELECT seq, at, agent, decision, body FROM shoal_journal "
-            "WHERE population = %s AND decision = %s ORDER BY seq",
-            population,
-            decision,
-        )
-        return list(map(Row._make, found))
-
-    def arms(self, population: int, digest: bytes) -> bytes | None:
-        found = self._query(
-            "SELECT body FROM shoal_arms WHERE population = %s AND digest = %s", population, digest
-        )
-        return bytes(found[0][0]) if found else None
-
     # Forgetting and retention
 
     def has_gone(self, population: int, hashes: Sequence[bytes]) -> bool:
         sql = "SELECT 1 FROM shoal_gone WHERE population = %s AND hash = ANY(%s) LIMIT 1"
         return bool(self._query(sql, population, list(hashes)))
-
-    def gone(self, population: int) -> list[bytes]:
-        rows = self._query("SELECT hash FROM shoal_gone WHERE population = %s", population)
-        return [bytes(one) for (one,) in rows]
 
     def forget(
         self,
@@ -350,14 +309,6 @@ class PostgresStore(Store):
         """Remove dead rows; write-ahead files and backups are for the server's operator to let expire."""
         with self._on("write") as db:
             db.execute("VACUUM shoal_journal, shoal_arms, shoal_snapshot, shoal_base")
-
-    def base(self, population: int) -> bytes | None:
-        found = self._query("SELECT body FROM shoal_base WHERE population = %s", population)
-        return bytes(found[0][0]) if found else None
-
-    def base_state(self, population: int) -> bytes | None:
-        found = self._query("SELECT state FROM shoal_base WHERE population = %s", population)
-        return bytes(found[0][0]) if found else None
 
     def set_base(self, lease: Lease, base: bytes, state: bytes | None = None) -> None:
         with self._on("write") as db, db.transaction():
@@ -398,10 +349,6 @@ class PostgresStore(Store):
                 "DELETE FROM shoal_arms WHERE population = %s AND digest = ANY(%s)", (population, list(arms))
             )
 
-    def epoch(self, population: int) -> int:
-        rows = self._query("SELECT epoch FROM shoal_population WHERE id = %s", population)
-        return int(rows[0][0]) if rows else 0
-
     # Snapshots
 
     def save_snapshot(self, population: int, snapshot: Snapshot) -> None:
@@ -419,13 +366,8 @@ class PostgresStore(Store):
         )
 
     def load_snapshot(self, population: int, epoch: int, seq: int) -> bytes | None:
-        found = self._query(
-            "SELECT body FROM shoal_snapshot WHERE population = %s AND epoch = %s AND seq = %s",
-            population,
-            epoch,
-            seq,
-        )
-        return bytes(found[0][0]) if found else None
+        where = "population", population, "epoch", epoch, "seq", seq
+        return self._content("body", "snapshot", *where)
 
     def delete_snapshot(self, population: int, epoch: int, seq: int) -> None:
         with self._on("write") as db:

@@ -6,7 +6,6 @@ may read at the same time.
 
 import fcntl
 import os
-import shutil
 import socket
 import sqlite3
 import threading
@@ -19,7 +18,8 @@ from typing import IO, Any
 from shoal.atomic import write_whole
 from shoal.controller.errors import JournalError, NotOwnerError, UnavailableError, UnknownError
 from shoal.controller.records import Row
-from shoal.controller.stores.base import SCHEMA, Batch, Lease, Snapshot, Store
+from shoal.controller.stores.base import SCHEMA, Batch, Lease, Snapshot
+from shoal.controller.stores.sql import COLUMNS, SQLStore
 
 SYNC = {"full": "FULL", "normal": "NORMAL"}
 APPLICATION = 0x73686F61
@@ -64,7 +64,7 @@ CREATE TABLE base (
 """
 
 
-class SQLiteStore(Store):
+class SQLiteStore(SQLStore):
     """See the module.
 
     Parameters
@@ -76,6 +76,8 @@ class SQLiteStore(Store):
     read_only : bool
         Read beside whoever writes.
     """
+
+    prefix, mark = "", "?"
 
     def __init__(self, path: str | os.PathLike[str], *, sync: str = "full", read_only: bool = False) -> None:
         self.path = Path(path)
@@ -202,9 +204,6 @@ class SQLiteStore(Store):
 
     # Populations and leases
 
-    def populations(self) -> dict[str, int]:
-        return dict(self._query("SELECT name, id FROM population ORDER BY name"))
-
     def create(self, name: str) -> int:
         with self._transaction() as db:
             db.execute("INSERT INTO population (name) VALUES (?) ON CONFLICT DO NOTHING", (name,))
@@ -249,31 +248,13 @@ class SQLiteStore(Store):
         db.executemany("INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?)", [(population, *row) for row in rows])
         return None
 
-    def _moved_on(self, db: sqlite3.Connection, batch: Batch) -> Exception | None:
-        """Why the fence refused a batch: it is there already, or somebody else took over."""
-        (population, epoch, last_seq), rows, _ = batch
-        now, seq, owner = db.execute(
-            "SELECT epoch, last_seq, owner FROM population WHERE id = ?", (population,)
-        ).fetchone()
-        if now != epoch:
-            return NotOwnerError(
-                f"{self.path}: the population was taken over by {owner or 'another process'}"
-            )
-        if seq == last_seq + len(rows):
-            return None
-        return UnavailableError(f"{self.path}: the journal is at record {seq}, not {last_seq}")
-
-    def last_seq(self, population: int) -> int:
-        rows = self._query("SELECT last_seq FROM population WHERE id = ?", population)
-        return int(rows[0][0]) if rows else 0
-
     def read(self, population: int, after: int, upto: int | None = None) -> Iterator[Row]:
         last = self.last_seq(population) if upto is None else upto
         with self._snapshot() as db:
             while after < last:
                 try:
                     rows = db.execute(
-                        "SELECT seq, at, agent, decision, body FROM journal "
+                        f"SELECT {COLUMNS} FROM journal "
                         "WHERE population = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
                         (population, after, last, ONE_READ),
                     ).fetchall()
@@ -291,27 +272,11 @@ class SQLiteStore(Store):
             db.execute("BEGIN")
             yield db
 
-    def find(self, population: int, decision: str) -> list[Row]:
-        found = self._query(
-            "SELECT seq, at, agent, decision, body FROM journal "
-            "WHERE population = ? AND decision = ? ORDER BY seq",
-            population,
-            decision,
-        )
-        return list(map(Row._make, found))
-
-    def arms(self, population: int, digest: bytes) -> bytes | None:
-        found = self._query("SELECT body FROM arms WHERE population = ? AND digest = ?", population, digest)
-        return found[0][0] if found else None
-
     # Forgetting and retention
 
     def has_gone(self, population: int, hashes: Sequence[bytes]) -> bool:
         sql = f"SELECT 1 FROM gone WHERE population = ? AND hash IN ({', '.join('?' * len(hashes))}) LIMIT 1"
         return bool(self._query(sql, population, *hashes))
-
-    def gone(self, population: int) -> list[bytes]:
-        return [one for (one,) in self._query("SELECT hash FROM gone WHERE population = ?", population)]
 
     def forget(
         self,
@@ -355,14 +320,6 @@ class SQLiteStore(Store):
                 )
             time.sleep(0.05)
 
-    def base(self, population: int) -> bytes | None:
-        found = self._query("SELECT body FROM base WHERE population = ?", population)
-        return found[0][0] if found else None
-
-    def base_state(self, population: int) -> bytes | None:
-        found = self._query("SELECT state FROM base WHERE population = ?", population)
-        return found[0][0] if found else None
-
     def set_base(self, lease: Lease, base: bytes, state: bytes | None = None) -> None:
         with self._transaction() as db:
             self._set_base(db, lease, base, state)
@@ -403,10 +360,6 @@ class SQLiteStore(Store):
             db.executemany(
                 "DELETE FROM arms WHERE population = ? AND digest = ?", [(population, one) for one in arms]
             )
-
-    def epoch(self, population: int) -> int:
-        rows = self._query("SELECT epoch FROM population WHERE id = ?", population)
-        return int(rows[0][0]) if rows else 0
 
     # Snapshots: files beside the database, since writing a large one into it would keep the owner waiting
 
@@ -453,9 +406,3 @@ class SQLiteStore(Store):
         """Copy the database as of now, while it is in use."""
         with closing(sqlite3.connect(str(target))) as copy:
             self._writer.backup(copy)
-
-    def delete(self) -> None:
-        """Close, and delete everything."""
-        self.close()
-        for path in self.path.parent.glob(f"{self.path.name}*"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
