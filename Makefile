@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "Name another one, for example: make setup PYTHON=python3.12"; exit 1; }
 	@echo "Installing into $(VENV) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,cluster,data,postgres]'
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,cluster,data,postgres,serve,client]'
 	@touch $@
 
 run: setup  ## Reproduce the quick experiments into results/quick

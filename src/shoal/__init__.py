@@ -4,6 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shoal.client import AsyncClient, Client
+    from shoal.controller.answers import Decision
     from shoal.controller.controller import Controller, open
     from shoal.controller.errors import (
         ConflictError,
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
         UnavailableError,
         UnknownError,
     )
-    from shoal.controller.population import Decision, Population
+    from shoal.controller.population import Population
     from shoal.environments.base import Environment
     from shoal.environments.letor import LearningToRank
     from shoal.environments.logged import LoggedRatings
@@ -53,8 +55,10 @@ __all__ = [
     "CLUB",
     "CMLB",
     "SCLUB",
+    "AsyncClient",
     "ChangingAgents",
     "ChangingArms",
+    "Client",
     "ClusterMixture",
     "ConflictError",
     "Continuum",
@@ -102,6 +106,8 @@ __all__ = [
 
 # Names are imported lazily: Numba and matplotlib take seconds to load, and `shoal --help` needs neither.
 _HOMES = {
+    "shoal.client": ("AsyncClient", "Client"),
+    "shoal.controller.answers": ("Decision",),
     "shoal.controller.controller": ("Controller", "open"),
     "shoal.controller.errors": (
         "ConflictError",
@@ -111,7 +117,7 @@ _HOMES = {
         "UnavailableError",
         "UnknownError",
     ),
-    "shoal.controller.population": ("Decision", "Population"),
+    "shoal.controller.population": ("Population",),
     "shoal.environments.base": ("Environment",),
     "shoal.environments.letor": ("LearningToRank",),
     "shoal.environments.logged": ("LoggedRatings",),

@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike
 
 from shoal import validation
 from shoal.controller import exporting, importing, retention, snapshots
+from shoal.controller.answers import Decision, Explanation, PairExplanation, Score
 from shoal.controller.archives import Base, base_of
 from shoal.controller.arms import ArmSet, checked_name
 from shoal.controller.committer import Committer, Ticket
@@ -33,14 +34,7 @@ from shoal.controller.errors import (
     UnavailableError,
     UnknownError,
 )
-from shoal.controller.explaining import (
-    Explanation,
-    Graph,
-    PairExplanation,
-    explain_agent,
-    explain_pair,
-    graph_of,
-)
+from shoal.controller.explaining import Graph, explain_agent, explain_pair, graph_of
 from shoal.controller.fold import Fold, Standing, current_stamp, standing_of
 from shoal.controller.forgetting import keyed_hash, merged_into, names_with, traces
 from shoal.controller.offers import Offers
@@ -84,36 +78,6 @@ MISSES_AT_ONCE = 256
 """Missing rewards that are written down together."""
 LONGEST_ID = 128
 MICRO = 1_000_000
-
-
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What was decided for an agent."""
-
-    id: str
-    agent: str
-    arm: str | int
-    """The chosen arm, by its name, or by its position if arms have no names."""
-    ranking: tuple[str | int, ...]
-    """All chosen arms, the best first; more than one if `top` was asked for."""
-    probability: float | None
-    """The exact probability with which this arm was chosen; None for rankings."""
-    greedy: str | int
-    """The arm that the policy prefers."""
-    own: float
-    """Reward of the chosen arm that the agent's own samples predict."""
-    pooled: float
-    """Reward of the chosen arm that the policy predicts."""
-    sequence: int
-    """Its number in the journal."""
-    scores: "dict[str | int, Score] | None" = None
-
-
-class Score(msgspec.Struct, frozen=True):
-    """How the policy sees an arm: it prefers the largest index, mean plus width."""
-
-    mean: float
-    width: float
-    index: float
 
 
 class _Turn:
@@ -197,8 +161,16 @@ class Population:
 
     def _run(self, n_rows: int, command: Callable[[_Turn], Result]) -> Result:
         """Run a command that appends up to so many rows, and wait until they are committed."""
+        result, ticket = self._execute(n_rows, command)
+        ticket.wait()
+        return result
+
+    def _execute(
+        self, n_rows: int, command: Callable[[_Turn], Result], patience: float = PATIENCE
+    ) -> tuple[Result, Ticket]:
+        """Run a command; its result, which holds once the ticket is done. `Population._run` waits for it."""
         committer = self._writer()
-        committer.reserve(n_rows, PATIENCE)
+        committer.reserve(n_rows, patience)
         turn = None
         ticket = self._ticket
         try:
@@ -220,8 +192,7 @@ class Population:
                         ticket = self._ticket  # what the answer rests on may still be on its way
         finally:
             committer.give_back(n_rows - (len(turn.rows) if turn else 0))
-        ticket.wait()
-        return result
+        return result, ticket
 
     def _writer(self) -> Committer:
         """Whoever commits for this population, if it may be changed here."""
@@ -854,6 +825,10 @@ class Population:
 
     def _many(self, requests: Iterable[Any], n_rows: int, one: Callable[[_Turn, Any], Any]) -> list[Any]:
         items = list(requests)
+        return self._run(n_rows * len(items), self._each(items, one)) if items else []
+
+    def _each(self, items: Sequence[Any], one: Callable[[_Turn, Any], Any]) -> Callable[[_Turn], list[Any]]:
+        """A command that takes several requests; the result of each, or its error."""
         if len(items) > MOST_AT_ONCE:
             raise ValueError(f"requests must be at most {MOST_AT_ONCE:,} at once, got {len(items):,}")
 
@@ -866,7 +841,7 @@ class Population:
                     results.append(error)
             return results
 
-        return self._run(n_rows * len(items), command) if items else []
+        return command
 
     # Rewards that do not come
 

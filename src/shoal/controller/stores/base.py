@@ -46,6 +46,8 @@ class Store(ABC):
     url: str
     is_immediate = False
     """Whether appending takes so little time that callers do it themselves, without a thread for it."""
+    is_local = True
+    """Whether reading waits for no network."""
 
     @abstractmethod
     def populations(self) -> dict[str, int]:

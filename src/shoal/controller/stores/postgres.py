@@ -102,6 +102,7 @@ class PostgresStore(SQLStore):
     """
 
     prefix, mark = "shoal_", "%s"
+    is_local = False
 
     def __init__(self, url: str, *, sync: str = "full", read_only: bool = False) -> None:
         self._conninfo = url
