@@ -78,40 +78,6 @@ def rounded(values: Matrix) -> list[float]:
     return [float(f"{value:.6g}") for value in values.tolist()]
 
 
-class Summary(msgspec.Struct, frozen=True):
-    """A population on the first page: its last hour, minute by minute."""
-
-    name: str
-    policy: str
-    sizes: Sizes
-    starts: list[int]
-    decisions: list[float]
-    rewards: list[float]
-    mean_reward: float | None
-    """Of the hour."""
-    own_error: float | None
-    pooled_error: float | None
-    """Mean squared errors of the hour."""
-
-
-def summary(follower: Follower) -> Summary:
-    """The last hour of a population."""
-    found = overview(follower, 60, 60)
-    total = {name: sum(values) for name, values in found.sums.items()}
-    n = total["matched"]
-    return Summary(
-        follower.population.name,
-        follower.population.settings.policy,
-        found.sizes,
-        found.starts,
-        found.sums["decisions"],
-        found.sums["rewards"],
-        total["reward"] / n if n else None,
-        total["own_error"] / n if n else None,
-        total["pooled_error"] / n if n else None,
-    )
-
-
 # Arms and settings
 
 
@@ -262,8 +228,8 @@ class HeatMap(msgspec.Struct, frozen=True, tag="heat", tag_field="kind"):
     first: int
     last: int
     n_agents: int
-    starts: list[int]
-    """Where in the order each group starts."""
+    bounds: list[int]
+    """Where in the order each group starts, and where the last one ends."""
     labels: list[int]
     """Block of each group."""
     cells: str
@@ -445,7 +411,7 @@ class Picture:
             first,
             last,
             int(np.count_nonzero(present)),
-            starts.tolist(),
+            [*starts.tolist(), len(labels)],
             group_labels.tolist(),
             base64.b64encode(np.rint(255.0 * share).astype(np.uint8).tobytes()).decode(),
             len(asked),
@@ -505,6 +471,43 @@ class Picture:
             len(found.stopped),
             around,
         )
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """A population on the first page: its last hour, minute by minute."""
+
+    name: str
+    policy: str
+    sizes: Sizes
+    starts: list[int]
+    decisions: list[float]
+    rewards: list[float]
+    mean_reward: float | None
+    """Of the hour."""
+    own_error: float | None
+    pooled_error: float | None
+    """Mean squared errors of the hour."""
+    blocks: list[Block]
+
+
+def summary(picture: "Picture") -> Summary:
+    """The last hour of a population."""
+    follower = picture.follower
+    found = overview(follower, 60, 60)
+    total = {name: sum(values) for name, values in found.sums.items()}
+    n = total["matched"]
+    return Summary(
+        follower.population.name,
+        follower.population.settings.policy,
+        found.sizes,
+        found.starts,
+        found.sums["decisions"],
+        found.sums["rewards"],
+        total["reward"] / n if n else None,
+        total["own_error"] / n if n else None,
+        total["pooled_error"] / n if n else None,
+        picture.draw().blocks,
+    )
 
 
 def grouped(labels: Integers) -> tuple[Integers, Integers, Integers, Integers]:

@@ -109,7 +109,7 @@ async def _answer(request: Request, function: Any, *arguments: Any) -> Response:
 
 async def summary(request: Request) -> Response:
     """The population on the first page."""
-    return await _answer(request, data.summary, (await _watched(request)).follower)
+    return await _answer(request, data.summary, (await _watched(request)).picture)
 
 
 async def overview(request: Request) -> Response:
