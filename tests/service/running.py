@@ -1,4 +1,4 @@
-"""A server of the tests' own, in a thread of this process or as a process, and a caller that checks its answers."""
+"""A server of the tests' own, as a thread or as a process, and a caller that checks its answers."""
 
 import os
 import re
@@ -32,7 +32,9 @@ class InProcess:
 
     def __init__(self, url: str = ":memory:", **options: Any) -> None:
         self.keys = MemoryKeys() if url == ":memory:" else open_keys(url)
-        self.app: Service = make_app(open_controller(url, lease=LEASE), self.keys, **{"is_open": True, **options})
+        self.app: Service = make_app(
+            open_controller(url, lease=LEASE), self.keys, **{"is_open": True, **options}
+        )
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._socket.getsockname()[1])
         self.url = f"http://127.0.0.1:{self.port}"
@@ -73,7 +75,9 @@ class Caller:
     def make(self, population: str = "shop", **settings: Any) -> str:
         """A population; its path."""
         path = f"/v1/populations/{population}"
-        found = self("PUT", path, {"policy": "bass", "dim": 2, "explore": 0.0, "parameters": {"seed": 1}, **settings})
+        found = self(
+            "PUT", path, {"policy": "bass", "dim": 2, "explore": 0.0, "parameters": {"seed": 1}, **settings}
+        )
         assert found.status_code in (200, 201), found.text
         return path
 

@@ -200,7 +200,10 @@ async def put_population(call: Call) -> Response:
     is_known = name in service.populations or name in await service.run(service.controller.populations)
 
     def make() -> Any:
-        return service.controller.population(name, **settings, **body.parameters)
+        try:
+            return service.controller.population(name, **settings, **body.parameters)
+        except TypeError as error:  # of the policy's signature
+            raise ValueError(f"parameters must be those of policy {body.policy!r}: {error}") from None
 
     population = service.adopt(await service.run(make))
     return json_response(await _described(population), 200 if is_known else 201)

@@ -312,8 +312,7 @@ class Service:
 
     def charge(self, key: Key, requests: int) -> None:
         """Count a batch as so many requests; one of them has been counted."""
-        if key.id and requests > 1 and (wait := self.limits.take(key.id, key.rate, requests - 1)):
-            raise too_many(key, wait)
+        self.limits.charge(key.id, requests - 1)
 
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

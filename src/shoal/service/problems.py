@@ -69,7 +69,7 @@ def kind_of(error: BaseException, *, by_id: bool = False) -> str:
             return "damaged"
         case msgspec.ValidationError():
             return "invalid"
-        case msgspec.DecodeError():
+        case msgspec.DecodeError() | UnicodeDecodeError():
             return "malformed"
         case ValueError():
             return "invalid"
@@ -81,7 +81,7 @@ def problem_of(error: BaseException, request: str | Any = UNSET, *, by_id: bool 
     kind = kind_of(error, by_id=by_id)
     status, title = KINDS[kind]
     detail = "" if kind == "internal" else str(error) or title
-    if kind == "malformed" and isinstance(error, UnicodeDecodeError):
+    if isinstance(error, UnicodeDecodeError):  # whose message shows bytes
         detail = "text must be UTF-8"
     recorded = error.recorded if isinstance(error, ConflictError) else UNSET
     return Problem(TYPE + kind, title, status, detail, request, recorded)

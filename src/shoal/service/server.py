@@ -12,6 +12,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 import shoal
+from shoal.controller.stores.base import shown_url
 from shoal.service import logs
 from shoal.service.app import make_app
 from shoal.service.core import HOSTS, Service
@@ -72,7 +73,7 @@ def serve(
         if not is_loopback(host) and not keys.exist():
             raise ValueError(
                 f"host must be an address that only this machine can reach, such as 127.0.0.1, got {host!r}: "
-                f"{url} has no key. Make one: shoal keys add {url} --scope decide,reward"
+                f"{shown_url(url)} has no key. Make one: shoal keys add STORE --scope decide,reward"
             )
         sock = _listen(host, port)
     except BaseException:
