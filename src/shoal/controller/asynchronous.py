@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from shoal.controller.answers import Decision
 from shoal.controller.committer import Ticket
 from shoal.controller.errors import ControllerError
+from shoal.controller.fold import Fold
 from shoal.controller.population import Population, _Turn
 from shoal.policies.base import Sharing
 
@@ -121,11 +122,24 @@ class AsyncPopulation:
 
     async def decide_many(self, requests: Sequence[Mapping[str, Any]]) -> list[Decision | Exception]:
         """See `Population.decide_many`."""
-        return await self._run(3 * len(requests), self.population._each(requests, self.population._decide_one))
+        return await self._run(
+            3 * len(requests), self.population._each(requests, self.population._decide_one)
+        )
 
     async def reward_many(self, rewards: Sequence[Mapping[str, Any]]) -> list[Exception | None]:
         """See `Population.reward_many`."""
         return await self._run(len(rewards), self.population._each(rewards, self.population._reward_one))
+
+    async def read(self, question: Callable[[Fold], Result]) -> Result:
+        """Ask something of the state that takes little time."""
+        population = self.population
+        if self._is_local and population._lock.acquire(blocking=False):
+            try:
+                if population._fold is not None and population._lost is None:
+                    return question(population._fold)
+            finally:
+                population._lock.release()
+        return await self.call(population._read, question)
 
     async def call(self, method: Callable[..., Result], *args: Any, **options: Any) -> Result:
         """Anything else of a population, in a thread of the pool."""

@@ -1,8 +1,8 @@
 """Keys to the service: kept beside the populations, as hashes; shown once, when they are made.
 
-A key reads `shoal_ID_SECRET`. The secret is 256 random bits, so one round of SHA-256 protects it as well as many
-would. A running server learns at once of keys that another process adds or revokes: on SQLite it looks at
-each request, which takes microseconds; PostgreSQL notifies it.
+A key reads `shoal_ID_SECRET`. The secret is 256 random bits, so one round of SHA-256 protects it as well as
+many would. A running server learns at once of keys that another process adds or revokes: on SQLite it looks
+at each request, which takes microseconds; PostgreSQL notifies it.
 """
 
 import hashlib
@@ -179,9 +179,9 @@ class SQLiteKeys(Keys):
         self._db = sqlite3.connect(path, timeout=10.0, isolation_level=None, check_same_thread=False)
         self._lock = threading.Lock()
         self._write(
-            "CREATE TABLE IF NOT EXISTS key (id TEXT PRIMARY KEY, digest BLOB NOT NULL, scopes TEXT NOT NULL, "
-            "populations TEXT, rate REAL, made REAL NOT NULL, expires REAL, revoked REAL, note TEXT NOT NULL) "
-            "STRICT"
+            "CREATE TABLE IF NOT EXISTS key (id TEXT PRIMARY KEY, digest BLOB NOT NULL, "
+            "scopes TEXT NOT NULL, populations TEXT, rate REAL, made REAL NOT NULL, expires REAL, "
+            "revoked REAL, note TEXT NOT NULL) STRICT"
         )
 
     def _write(self, sql: str, *values: Any) -> None:

@@ -28,22 +28,26 @@ class Limits:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
         """By key: tokens that were left, and when."""
 
-    def take(self, key: str, rate: float | None = None, cost: float = 1.0) -> float:
-        """Take tokens; the seconds to wait until there are enough, 0 if there were."""
+    def take(self, key: str, rate: float | None = None) -> float:
+        """Take a token; the seconds to wait until there is one, 0 if there was."""
         rate = self.rate if rate is None else rate
         if not rate:
             return 0.0
         size = max(1.0, rate * self.burst)
-        cost = min(cost, size)  # what is larger than the bucket takes all of it
         now = self._clock()
         left, then = self._buckets.get(key, (size, now))
         left = min(size, left + (now - then) * rate)
-        wait = 0.0 if left >= cost else (cost - left) / rate
-        self._buckets[key] = (left if wait else left - cost, now)
+        wait = 0.0 if left >= 1.0 else (1.0 - left) / rate
+        self._buckets[key] = (left if wait else left - 1.0, now)
         self._buckets.move_to_end(key)
         if len(self._buckets) > REMEMBERED:
             self._buckets.popitem(last=False)
         return wait
+
+    def charge(self, key: str, cost: int) -> None:
+        """Take more tokens, after one was had; if there are too few, later requests wait for them."""
+        if cost > 0 and (found := self._buckets.get(key)) is not None:
+            self._buckets[key] = (found[0] - cost, found[1])
 
 
 def whole_seconds(wait: float) -> str:

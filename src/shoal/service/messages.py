@@ -27,7 +27,7 @@ class Request(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
 
 
 class NewPopulation(Request, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A population to make, or to find as described. What is left out takes its default, or what is recorded."""
+    """A population to make, or to find. What is left out has its default, or what is recorded."""
 
     policy: str
     """Name of a policy that the server knows, such as `bass`."""
@@ -43,7 +43,7 @@ class NewPopulation(Request, frozen=True, forbid_unknown_fields=True, omit_defau
     """What a missing reward is taken to be."""
     lend_after: Annotated[int, Meta(ge=0, le=1_000_000_000)] | None = None
     """Rewards that a new agent must have before others use its samples."""
-    parameters: dict[str, bool | Number | str | None] = {}
+    parameters: dict[str, bool | int | float | str | None] = {}
     """Of the policy."""
 
 
@@ -78,12 +78,6 @@ class Catalogue(Request, frozen=True, forbid_unknown_fields=True, omit_defaults=
     arms: Annotated[dict[Name, Features], Meta(min_length=1)]
 
 
-class Arm(Struct, frozen=True):
-    """An arm of the catalogue."""
-
-    features: list[float]
-
-
 class CatalogueContent(Struct, frozen=True):
     """The arms that the population keeps."""
 
@@ -108,6 +102,19 @@ class NewDecision(Request, frozen=True, forbid_unknown_fields=True, omit_default
     """Whether to return mean, width and index of every arm."""
     sharing: Sharing | None = None
     """How the agent shares, if it should be different from before."""
+
+
+class DecisionStanding(Struct, frozen=True):
+    """What is recorded of a decision."""
+
+    decision: Decision
+    at: float
+    """Seconds since 1970."""
+    rewards: list[float | None]
+    """Of each arm of the ranking, the reward in force."""
+    missed: bool
+    """Whether a reward did not come in time."""
+    cancelled: bool
 
 
 class Reward(Request, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

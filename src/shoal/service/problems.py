@@ -42,7 +42,7 @@ KINDS = {
 """Status and title of each kind; docs/service.md has the table."""
 
 
-class Refusal(Exception):
+class RefusedError(Exception):
     """A request is refused by the service itself."""
 
     def __init__(self, kind: str, detail: str, headers: dict[str, str] | None = None) -> None:
@@ -53,7 +53,7 @@ class Refusal(Exception):
 def kind_of(error: BaseException, *, by_id: bool = False) -> str:
     """The kind of an error; `by_id` for requests that name what they make by an id of the caller's."""
     match error:
-        case Refusal():
+        case RefusedError():
             return error.kind
         case GoneError():
             return "gone"
@@ -69,7 +69,7 @@ def kind_of(error: BaseException, *, by_id: bool = False) -> str:
             return "damaged"
         case msgspec.ValidationError():
             return "invalid"
-        case msgspec.DecodeError():
+        case msgspec.DecodeError() | UnicodeDecodeError():
             return "malformed"
         case ValueError():
             return "invalid"
@@ -81,7 +81,7 @@ def problem_of(error: BaseException, request: str | Any = UNSET, *, by_id: bool 
     kind = kind_of(error, by_id=by_id)
     status, title = KINDS[kind]
     detail = "" if kind == "internal" else str(error) or title
-    if kind == "malformed" and isinstance(error, UnicodeDecodeError):
+    if isinstance(error, UnicodeDecodeError):  # whose message shows bytes
         detail = "text must be UTF-8"
     recorded = error.recorded if isinstance(error, ConflictError) else UNSET
     return Problem(TYPE + kind, title, status, detail, request, recorded)
@@ -90,7 +90,7 @@ def problem_of(error: BaseException, request: str | Any = UNSET, *, by_id: bool 
 def headers_of(error: BaseException) -> dict[str, str]:
     """Further headers of an error's answer."""
     match error:
-        case Refusal():
+        case RefusedError():
             return error.headers
         case UnavailableError():
             return {"retry-after": str(max(1, round(error.retry_after)))}

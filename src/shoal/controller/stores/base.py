@@ -178,3 +178,12 @@ class Store(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release everything."""
+
+
+def shown_url(url: str) -> str:
+    """A URL as it may be shown, without a password."""
+    head, at, tail = url.rpartition("@")
+    if not at or "://" not in head:
+        return url
+    scheme, _, user = head.partition("://")
+    return f"{scheme}://{user.partition(':')[0]}@{tail}"
