@@ -252,6 +252,7 @@ class Picture:
         self.there = Members(self._labels, [], self._labels)
         self._edges: Booleans = np.zeros((0, 0), dtype=np.bool_)
         self._sample = self._labels
+        self._drawn: Drawing | HeatMap | None = None
         self._lock = threading.RLock()
         """Held by whoever looks or draws: requests come from several threads."""
 
@@ -272,7 +273,9 @@ class Picture:
             found = find_blocks(rows, there.samples)
         else:
             size = min(n, SAMPLE)
-            sample = np.sort(np.random.default_rng(0).choice(n, size, replace=False))
+            # one of each few that joined after one another: groups of the heat map are alike in that
+            bounds = np.linspace(0, n, size + 1).astype(np.int64)
+            sample = np.random.default_rng(0).integers(bounds[:-1], bounds[1:])
             rows = uses(self.population, there.indices[sample], there.indices)
             inner = rows[:, sample]
             found = spread(find_blocks(inner | inner.T, there.samples[sample]), rows)
@@ -283,7 +286,7 @@ class Picture:
         labels[:] = ALONE
         labels[there.indices] = keep_names(found, before[there.indices])
         self.there, self._edges, self._sample, self._labels = there, rows, sample, labels
-        self._made = key
+        self._made, self._drawn = key, None
         self._not_before = time.monotonic() + RESTS * (time.monotonic() - began)
 
     @property
@@ -309,9 +312,12 @@ class Picture:
         when = None if at is None else self._time_of(at)
         with self._lock:
             self._refresh()
-            if len(self.there.names) > MOST_DRAWN:
-                return self._heat_map(at, when, first, last)
-            return self._drawing(at, when, first, last)
+            make = self._heat_map if len(self.there.names) > MOST_DRAWN else self._drawing
+            if at is not None:
+                return make(at, when, first, last)
+            if self._drawn is None:
+                self._drawn = make(None, None, first, last)
+            return msgspec.structs.replace(self._drawn, sequence=last, first=first, last=last)
 
     def _time_of(self, seq: int) -> float | None:
         row = next(iter(self.follower._store.read(self.follower._number, seq - 1, seq)), None)
@@ -386,12 +392,13 @@ class Picture:
             present = self._was_there(at)
         order, starts, group, group_labels = grouped(labels)
         n_groups = len(starts)
-        one_hot = np.zeros((len(labels), n_groups), dtype=np.float32)
-        one_hot[np.arange(len(labels)), group] = present
-        members_of = one_hot.sum(axis=0)
+        members_of = np.bincount(group[present], minlength=n_groups).astype(np.float32)
         asked = self._sample[present[self._sample]]
         rows = self._edges[present[self._sample]]
-        by_group = rows.astype(np.float32) @ one_hot  # (asked, groups): how many of a group each shares with
+        if at is not None:
+            rows = rows & present
+        # how many of a group each of those asked shares with, shape (asked, groups)
+        by_group = np.add.reduceat(rows[:, order], starts, axis=1, dtype=np.float32)
         by_group[np.arange(len(asked)), group[asked]] -= 1.0  # itself
         counted = np.zeros((n_groups, n_groups), dtype=np.float32)
         np.add.at(counted, group[asked], by_group)
@@ -405,6 +412,10 @@ class Picture:
             all_pairs = np.maximum(np.outer(members_of, members_of), 1.0)
             together = together + possible * np.minimum((again + again.T) / all_pairs, 1.0)
         share = np.clip(together / np.maximum(possible, 1.0), 0.0, 1.0)
+        if not possible.all():  # of two groups nobody was asked: take what holds for their blocks
+            of_block = (group_labels[:, None] == np.unique(group_labels)).astype(np.float32)
+            wide = [of_block @ (of_block.T @ one @ of_block) @ of_block.T for one in (together, possible)]
+            share = np.where(possible > 0.0, share, wide[0] / np.maximum(wide[1], 1.0))
         return HeatMap(
             last if at is None else at,
             when,

@@ -261,9 +261,10 @@ class Follower:
             self._awaited.popitem(last=False)
 
     def _cut(self, seq: int, agent: int, others: tuple[int, ...]) -> None:
-        for other in others:
-            self.cut_pairs.extend((agent, other))
-            self.cut_seqs.append(seq)
+        pairs = np.empty((len(others), 2), dtype=np.int32)
+        pairs[:, 0], pairs[:, 1] = agent, others
+        self.cut_pairs.frombytes(pairs.tobytes())
+        self.cut_seqs.extend([seq] * len(others))
         if len(self.cut_seqs) > 1.25 * CUTS:  # drop some at once, as dropping moves all the rest
             spare = len(self.cut_seqs) - CUTS
             self.first = self.cut_seqs[spare - 1]

@@ -4,15 +4,16 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
-from typing import Any
 
 import msgspec
 
 from shoal.controller.errors import ControllerError, UnavailableError
 from shoal.controller.population import Population
 from shoal.controller.views import Sizes
+from shoal.service.core import Service
 from shoal.service.dashboard.data import Overview, Picture, overview
 from shoal.service.dashboard.following import RINGS, Follower
+from shoal.service.messages import encoder
 
 TICK = 1.0
 """Seconds between messages to open pages."""
@@ -25,14 +26,17 @@ STREAM = 300.0
 PATIENCE = 15.0
 """Seconds after which a page hears that nothing is new, so that whatever is in between keeps the connection."""
 
-_encoder = msgspec.json.Encoder()
-
 
 class Tick(msgspec.Struct, frozen=True):
-    """What is new: sizes, and the last two slots of each ring."""
+    """What is new."""
 
     sizes: Sizes
     slots: dict[int, Overview]
+    """The last two of each ring, by their length in seconds."""
+    refused: int
+    """Rewards refused since the service started: out of range, or other than recorded."""
+    unmatched: int
+    """Rewards since then for decisions that nobody knows."""
 
 
 class Watched:
@@ -49,31 +53,40 @@ class Watched:
         self.news = asyncio.Event()
         self.busy = asyncio.Lock()
 
-    def look(self) -> bytes:
+    def look(self, service: Service) -> bytes:
         """Read on in the journal; the message about it, for pages."""
         self.follower.catch_up()
         slots = {step: overview(self.follower, step, 2) for step in RINGS}
-        return b"event: tick\ndata: " + _encoder.encode(Tick(slots[60].sizes, slots)) + b"\n\n"
+        name = {"population": self.follower.population.name}
+        counted = service.metrics.registry.get_sample_value
+        tick = Tick(
+            slots[60].sizes,
+            slots,
+            int(counted("shoal_rewards_refused_total", name) or 0),
+            int(counted("shoal_rewards_unmatched_total", name) or 0),
+        )
+        return b"event: tick\ndata: " + encoder.encode(tick) + b"\n\n"
 
 
 class Watch:
     """All populations that are watched by one service."""
 
-    def __init__(self, service: Any) -> None:
+    def __init__(self, service: Service) -> None:
         self._service = service
         self._watched: dict[str, Watched] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def of(self, name: str) -> Watched:
         """A population, read up to a moment ago. From now on it is followed."""
+        population = (await self._service.population(name)).population
         known = self._watched.get(name)
-        if known is None:
-            known = await self._service.run(lambda: Watched(self._service.controller.population(name)))
-            if name in self._watched:  # another request was faster
-                known = self._watched[name]
+        if known is None or known.follower.population is not population:
+            known = await self._service.run(Watched, population)
+            if (other := self._watched.get(name)) and other.follower.population is population:
+                known = other  # another request was faster
             else:
                 self._watched[name] = known
-                task = asyncio.get_running_loop().create_task(self._follow(known))
+                task = asyncio.create_task(self._follow(name, known))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         if time.monotonic() - known.looked > TICK:
@@ -84,17 +97,17 @@ class Watch:
         async with known.busy:
             if time.monotonic() - known.looked < TICK / 2:
                 return
-            message = await self._service.run(known.look)
+            message = await self._service.run(known.look, self._service)
             known.looked = time.monotonic()
             if message != known.message:
                 known.message, known.number = message, known.number + 1
             known.news.set()
             known.news = asyncio.Event()
 
-    async def _follow(self, known: Watched) -> None:
-        """Read on for as long as the service runs."""
+    async def _follow(self, name: str, known: Watched) -> None:
+        """Read on for as long as the service runs, and the population is the same."""
         stopping = self._service.stopping
-        while not stopping.is_set():
+        while self._watched.get(name) is known:
             pause = TICK if known.listeners else IDLE
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), pause)

@@ -62,36 +62,36 @@ async function showAll(names, mine) {
   }
   const cards = h("div", { class: "cards" });
   content.replaceChildren(h("div", { class: "headline" }, h("h1", {}, "Populations")), h("p", { class: "lede" }, "Each is a set of agents that may share what they learn."), cards);
-  let summaries = [];
+  const known = new Map();
   const draw = () => {
-    cards.replaceChildren(...summaries.map((one) => {
-      const line = h("canvas", {});
-      const card = h("a", { class: "card population", href: `#/${encodeURIComponent(one.name)}` },
-        h("header", {}, h("h2", {}, one.name), h("span", { class: "chip" }, one.policy)), line,
-        blocksBar(one),
-        h("dl", {},
-          h("div", {}, h("dt", {}, "decisions"), h("dd", {}, number(one.decisions.reduce((a, b) => a + b, 0)))),
-          h("div", {}, h("dt", {}, "mean reward"), h("dd", {}, number(one.mean_reward))),
-          h("div", {}, h("dt", {}, "error saved"), h("dd", {}, one.own_error ? percent(1 - one.pooled_error / one.own_error) : "–"))),
-        h("p", { class: "note" }, "Figures of the last hour; the line shows decisions in each minute."));
-      requestAnimationFrame(() => sparkline(line, one.decisions, `Decisions in each minute of the last hour: at most ${whole(Math.max(...one.decisions))}`));
-      return card;
-    }));
-  };
-  const load = async () => {
-    const found = await Promise.all(names.map(api.summary));
-    if (mine !== visit) return;
     const focused = cards.contains(document.activeElement) ? [...cards.children].indexOf(document.activeElement) : -1;
-    summaries = found;
-    draw();
+    cards.replaceChildren(...names.map((name) => (known.has(name) ? summaryCard(known.get(name)) : h("div", { class: "card population" }, h("h2", {}, name), h("p", { class: "waiting" }, "Reading the journal")))));
     if (focused >= 0) cards.children[focused]?.focus();
-    tell("live");
   };
-  await load();
+  const load = () => Promise.all(names.map(async (name) => {
+    known.set(name, await api.summary(name));
+    if (mine !== visit) return;
+    draw();
+    tell("live");
+  }));
+  draw();
+  load().catch((error) => mine === visit && failed(error));
   const timer = setInterval(() => document.hidden || load().catch((error) => (error.status === 401 ? failed(error) : tell("waiting for the service", true))), 5000);
   const redraw = debounce(draw, 150);
   addEventListener("resize", redraw);
   return { close() { clearInterval(timer); removeEventListener("resize", redraw); }, recolour: draw };
+}
+
+function summaryCard(one) {
+  const line = h("canvas", {});
+  requestAnimationFrame(() => line.isConnected && sparkline(line, one.decisions, `Decisions in each minute of the last hour: at most ${whole(Math.max(...one.decisions))}`));
+  return h("a", { class: "card population", href: `#/${encodeURIComponent(one.name)}` },
+    h("header", {}, h("h2", {}, one.name), h("span", { class: "chip" }, one.policy)), line, blocksBar(one),
+    h("dl", {},
+      h("div", {}, h("dt", {}, "decisions"), h("dd", {}, number(one.decisions.reduce((a, b) => a + b, 0)))),
+      h("div", {}, h("dt", {}, "mean reward"), h("dd", {}, number(one.mean_reward))),
+      h("div", {}, h("dt", {}, "error saved"), h("dd", {}, one.own_error ? percent(1 - one.pooled_error / one.own_error) : "–"))),
+    h("p", { class: "note" }, "Figures of the last hour; the line shows decisions in each minute."));
 }
 
 // How many agents are in which block, as a bar.
@@ -109,6 +109,7 @@ function blocksBar(one) {
 
 async function showOne(name, mine) {
   document.title = `${name} – shoal`;
+  content.replaceChildren(h("div", { class: "headline" }, h("h1", {}, name)), h("p", { class: "waiting", role: "status" }, "Reading the journal"));
   const [overview, described] = await Promise.all([api.overview(name, 5), api.settings(name)]);
   if (mine !== visit) return null;
   let sizes = overview.sizes, graph = null, seen = sizes;
@@ -176,7 +177,8 @@ async function showOne(name, mine) {
   const events = api.live(name);
   let loadedAt = performance.now(), armsAt = performance.now();
   const ontick = (event) => {
-    const { sizes: now, slots } = JSON.parse(event.data);
+    const { sizes: now, slots, refused, unmatched } = JSON.parse(event.data);
+    series.refused(refused, unmatched);
     tell("live");
     sizes = now;
     if (document.hidden) return;
@@ -280,7 +282,7 @@ async function route() {
 async function start() {
   try {
     const who = await api.who();
-    document.getElementById("leave").hidden = !who.id;
+    document.getElementById("leave").hidden = who.id === "anybody";
   } catch (error) {
     return error.status === 401 ? askForKey() : failed(error);
   }

@@ -86,7 +86,7 @@ class GraphView {
   start() {
     const { graph } = this;
     this.sigma = new Sigma(graph, this.plane, {
-      labelRenderedSizeThreshold: 0, labelDensity: 0.6, labelGridCellSize: 90, labelFont: "system-ui, sans-serif", labelSize: 12,
+      labelRenderedSizeThreshold: this.data.agents.length > 150 ? 7 : 0, labelDensity: 0.6, labelGridCellSize: 90, labelFont: "system-ui, sans-serif", labelSize: 12,
       labelColor: { color: token("--text") }, defaultEdgeColor: token("--edge"), minEdgeThickness: 0.6, zIndex: true, stagePadding: 34,
       allowInvalidContainer: true, minCameraRatio: 0.05, maxCameraRatio: 3,
       defaultDrawNodeHover: (context, data, settings) => this.drawHover(context, data, settings),
@@ -333,7 +333,7 @@ class HeatView {
     this.placeLetters();
     const blocks = data.blocks.filter((block) => block.label >= 0).length;
     this.canvas.setAttribute("aria-label",
-      `Heat map of ${plural(data.n_agents, "agent")} in ${plural(blocks, "block")}: dark where agents share. Arrow keys move from group to group, Enter lists a group's agents. The table below has the blocks.`);
+      `Heat map of ${plural(data.n_agents, "agent")} in ${plural(blocks, "block")}: the fuller the colour, the more pairs share. Arrow keys move from group to group, Enter lists a group's agents. The table below has the blocks.`);
   }
 
   placeLetters() {
@@ -461,7 +461,7 @@ export class Sharing {
       const pairs = (n * (n - 1)) / 2, drawn = this.view.drawn;
       this.note.textContent = graph
         ? `${whole(data.n_edges)} of ${plural(pairs, "pair")} share${drawn && drawn < data.n_edges ? `; ${whole(drawn)} of them are drawn` : ""}`
-        : `${plural(n, "agent")} in the order of their blocks; dark where they share${data.asked < n ? `, as ${whole(data.asked)} of them say` : ""}`;
+        : `${plural(n, "agent")} in the order of their blocks${data.asked < n ? `; shares as ${whole(data.asked)} of them say` : ""}`;
     }
     this.legend.replaceChildren(...data.blocks.slice(0, 12).map((block) =>
       h("li", {}, badge(block.label), `${plural(block.agents, "agent")}${block.label < 0 ? " in no block" : ""}`)),

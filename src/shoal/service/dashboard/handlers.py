@@ -3,18 +3,19 @@
 import functools
 import gzip
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote_to_bytes
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 import shoal.reporting
+from shoal.service.core import Service, json_response, name_in
 from shoal.service.dashboard import data
 from shoal.service.dashboard.watching import Watch, Watched
+from shoal.service.problems import RefusedError
 
 STATIC = Path(__file__).parent / "static"
 REPORTING = Path(shoal.reporting.__file__).parent / "assets"
@@ -32,13 +33,6 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-SAFE = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-}
-_encoder = msgspec.json.Encoder()
 
 
 # The page and its files
@@ -54,7 +48,12 @@ def packed(path: Path) -> tuple[bytes, bytes, str]:
 
 def _file(request: Request, path: Path) -> Response:
     content, small, tag = packed(path)
-    headers = {**SAFE, "etag": tag, "cache-control": "no-cache", "vary": "accept-encoding"}
+    headers = {
+        "content-security-policy": POLICY,
+        "etag": tag,
+        "cache-control": "no-cache",  # kept, and asked about each time
+        "vary": "accept-encoding",
+    }
     if request.headers.get("if-none-match", "").removeprefix("W/") == tag:
         return Response(status_code=304, headers=headers)
     if "gzip" in request.headers.get("accept-encoding", ""):
@@ -71,21 +70,20 @@ async def page(request: Request) -> Response:
 async def file(request: Request) -> Response:
     """One of its files."""
     path = FILES.get(request.path_params["path"])
-    return Response(status_code=404, headers=SAFE) if path is None else _file(request, path)
+    if path is None:
+        raise RefusedError("unknown", "the page has no such file")
+    return _file(request, path)
 
 
 # What it asks for
 
 
 async def _watched(request: Request) -> Watched:
-    state = request.app.state
-    if not hasattr(state, "watch"):
-        state.watch = Watch(state.service)
-    return await state.watch.of(_name(request, "population"))
-
-
-def _name(request: Request, what: str) -> str:
-    return unquote_to_bytes(request.path_params[what]).decode()
+    service: Service = request.app
+    if not hasattr(service.state, "watch"):
+        service.state.watch = Watch(service)
+    found: Watched = await service.state.watch.of(name_in(request, "population"))
+    return found
 
 
 def _number(request: Request, what: str) -> int | None:
@@ -93,18 +91,14 @@ def _number(request: Request, what: str) -> int | None:
     if given is None:
         return None
     if not (given.isascii() and given.isdigit() and len(given) < 16):
-        raise ValueError(f"{what} must be a whole number, got {given[:40]!r}")
+        raise ValueError(f"{what} must be a whole number of at most 15 digits, got {given[:40]!r}")
     return int(given)
 
 
-async def _answer(request: Request, function: Any, *arguments: Any) -> Response:
+async def _answer(request: Request, function: Callable[..., Any], *arguments: Any) -> Response:
     """What a function says, computed in a thread."""
-
-    def work() -> bytes:
-        return _encoder.encode(function(*arguments))
-
-    content = await request.app.state.service.run(work)
-    return Response(content, headers={**SAFE, "cache-control": "no-store"}, media_type="application/json")
+    service: Service = request.app
+    return json_response(await service.run(function, *arguments))
 
 
 async def summary(request: Request) -> Response:
@@ -134,7 +128,7 @@ async def agents(request: Request) -> Response:
 
 async def agent(request: Request) -> Response:
     """An agent, explained."""
-    return await _answer(request, (await _watched(request)).picture.agent, _name(request, "agent"))
+    return await _answer(request, (await _watched(request)).picture.agent, name_in(request, "agent"))
 
 
 async def arms(request: Request) -> Response:
@@ -151,7 +145,7 @@ async def live(request: Request) -> Response:
     """What is new, once a second, as server-sent events."""
     watched = await _watched(request)
     messages = await request.app.state.watch.listen(watched)
-    headers = {**SAFE, "cache-control": "no-store", "x-accel-buffering": "no"}
+    headers = {"x-accel-buffering": "no"}  # proxies pass messages on at once
     return StreamingResponse(messages, headers=headers, media_type="text/event-stream")
 
 
