@@ -190,7 +190,7 @@ class Block(msgspec.Struct, frozen=True):
     """Agents that share with each other, in numbers."""
 
     label: int
-    """−1 for those that are in none."""
+    """−1 for those that are in none, −2 for those that share with several alike."""
     agents: int
     samples: int
     within: float | None
@@ -531,7 +531,7 @@ def grouped(labels: Integers) -> tuple[Integers, Integers, Integers, Integers]:
     """
     n = len(labels)
     found, counts = np.unique(labels, return_counts=True)
-    ranked = np.argsort(np.where(found == ALONE, -1, counts))[::-1]  # large ones first, loners last
+    ranked = np.argsort(np.where(found < 0, found - 1, counts))[::-1]  # large ones first, loners and undecided last
     rank = np.empty(len(found), dtype=np.int64)
     rank[ranked] = np.arange(len(found))
     order = np.argsort(rank[np.searchsorted(found, labels)], kind="stable")
@@ -558,7 +558,12 @@ def block_table(labels: Integers, samples: Integers, asked: Integers, rows: Bool
         within = int(inside[:, mine].sum()) / (n * (n - 1)) if n > 1 else None
         beyond = int(inside[:, ~mine].sum()) / (n * others) if others else None
         found.append(Block(label, n, int(samples[mine].sum()), within, beyond))
-    return sorted(found, key=lambda one: (one.label == ALONE, -one.agents, one.label))
+    return sorted(found, key=_rank)
+
+
+def _rank(block: Block) -> tuple[int, int, int]:
+    """Blocks by size, then those in none, then the undecided."""
+    return -min(block.label, 0), -block.agents, block.label
 
 
 def heat_blocks(
@@ -585,4 +590,4 @@ def heat_blocks(
                 float(together[outside].sum()) / beyond if beyond else None,
             )
         )
-    return sorted(found, key=lambda one: (one.label == ALONE, -one.agents, one.label))
+    return sorted(found, key=_rank)

@@ -33,6 +33,9 @@ export function number(value) {
   return minus(format(size >= 10 ? 1 : size >= 1 ? 2 : 3).format(value));
 }
 
+// On axes room is scarce.
+export const tick = (value) => (Math.abs(value) >= 1e4 && Math.abs(value) < 1e6 ? `${minus(String(+(value / 1e3).toPrecision(3)))} k` : number(value));
+
 export function percent(share, digits = 0) {
   return share === null || share === undefined || Number.isNaN(share) ? "–" : `${minus(format(digits).format(100 * share))} %`;
 }
@@ -63,10 +66,10 @@ export function span(seconds) {
 
 // Blocks are A, B, …, Z, AA, …: a letter says which one to those who cannot tell the colours.
 export function letter(label) {
-  if (label < 0) return "–";
+  if (label < 0) return label === -2 ? "?" : "–";
   return (label >= 26 ? letter(Math.floor(label / 26) - 1) : "") + String.fromCharCode(65 + (label % 26));
 }
-export const blockName = (label) => (label < 0 ? "no block" : `block ${letter(label)}`);
+export const blockName = (label) => (label === -2 ? "those undecided" : label < 0 ? "no block" : `block ${letter(label)}`);
 
 // The colour that a token of the style sheet stands for now, as "rgb(…)": canvases cannot read tokens themselves.
 const probe = h("i", { class: "hidden", "aria-hidden": "true" });

@@ -1,6 +1,6 @@
 // What happened over time: four charts that share their time axis, and the delays of rewards.
 
-import { h, number, plural, shareOf, span, table, time, token, twin, faded, whole } from "./dom.js";
+import { h, number, plural, shareOf, span, table, tick, time, token, twin, faded, whole } from "./dom.js";
 
 export const RANGES = [
   { step: 5, title: "15 minutes", window: 12 },
@@ -101,6 +101,7 @@ class Chart {
     if (!this.plot || this.step !== data.step) this.make(values);
     else this.plot.setData(values);
     this.step = data.step;
+    this.box.dataset.void = this.lines.every((line) => line.every((value) => value === null)) ? "Nothing yet" : "";
     this.read();
     this.twin.renew();
   }
@@ -114,7 +115,7 @@ class Chart {
       width: this.width(), height: 180, cursor: { sync: { key: "time" }, y: false, points: { size: 7 } }, legend: { show: false },
       padding: [8, 6, 0, 0],
       scales: { y: { range: kind.floats ? undefined : (_, low, high) => [0, Math.max(1, (high || 0) * 1.08)] } },
-      axes: [{ ...axis, space: 74, size: 32, values: (_, ticks) => ticks.map(clockTime) }, { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => number(tick)) }],
+      axes: [{ ...axis, space: 74, size: 32, values: (_, ticks) => ticks.map(clockTime) }, { ...axis, size: 56, values: (_, ticks) => ticks.map(tick) }],
       series: [{}, ...kind.series.map((series) => ({
         stroke: token(series.colour), width: 2, dash: series.dash, spanGaps: true, points: { show: false },
       }))],

@@ -30,7 +30,7 @@ function thin(colour, opacity) {
 function layout(labels, aspect) {
   const members = new Map();
   labels.forEach((label, agent) => members.set(label, [...(members.get(label) || []), agent]));
-  const blocks = [...members].sort((one, two) => (one[0] < 0) - (two[0] < 0) || two[1].length - one[1].length || one[0] - two[0]);
+  const blocks = [...members].sort((one, two) => Math.min(0, two[0]) - Math.min(0, one[0]) || two[1].length - one[1].length || one[0] - two[0]);
   const x = new Float64Array(labels.length), y = new Float64Array(labels.length), discs = [];
   for (const [label, agents] of blocks) {
     const loose = label < 0 ? 1.7 : 1, radius = loose * (Math.sqrt(agents.length) + 0.9);
@@ -464,7 +464,7 @@ export class Sharing {
         : `${plural(n, "agent")} in the order of their blocks${data.asked < n ? `; shares as ${whole(data.asked)} of them say` : ""}`;
     }
     this.legend.replaceChildren(...data.blocks.slice(0, 12).map((block) =>
-      h("li", {}, badge(block.label), `${plural(block.agents, "agent")}${block.label < 0 ? " in no block" : ""}`)),
+      h("li", {}, badge(block.label), `${plural(block.agents, "agent")}${block.label === -2 ? " undecided: they share with several blocks alike" : block.label < 0 ? " in no block" : ""}`)),
       ...(graph ? [] : [h("li", {}, "no pair shares", h("span", { class: "ramp", "aria-hidden": "true" }), "all share")]));
     this.slider.min = data.first;
     this.slider.max = data.last;
@@ -504,7 +504,7 @@ export class Sharing {
   table() {
     const { data } = this, parts = [];
     parts.push(table("Blocks of agents that share", [
-      { title: "block", value: (block) => block.label, text: (label) => (label < 0 ? "in none" : letter(label)) },
+      { title: "block", value: (block) => block.label, text: (label) => (label === -2 ? "undecided" : label < 0 ? "in none" : letter(label)) },
       { title: "agents", value: (block) => block.agents, text: whole },
       { title: "samples", value: (block) => block.samples, text: whole },
       { title: "pairs in it that share", value: (block) => block.within, text: shareOf },
