@@ -32,7 +32,7 @@ def few(controller: Controller, name: str = "shops", n: int = 20, seconds: float
         seed=5,
     )
     population = make(controller, world)
-    visits = Life(population, world)._visits(np.random.default_rng(7))
+    visits = Life(population, world, lambda: False).visits(np.random.default_rng(7))
     late: list[tuple[float, str, float]] = []
     for k in range(int(world.rate * seconds)):
         delay, decision, reward = next(visits)

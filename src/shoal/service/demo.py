@@ -5,16 +5,21 @@ come late and in any order, and within a minute the first pairs have been told a
 """
 
 import heapq
+import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from shoal.controller.controller import Controller
+from shoal.controller.controller import open as open_controller
 from shoal.controller.errors import ControllerError
 from shoal.controller.population import Population
+from shoal.service.app import make_app
+from shoal.service.keys import open_keys
+from shoal.service.server import run
 from shoal.types import Matrix
 
 TICK = 0.1
@@ -132,31 +137,25 @@ def make(controller: Controller, world: World) -> Population:
 
 
 class Life(threading.Thread):
-    """Decides and rewards in one population, until told to stop."""
+    """Decides and rewards in one population, until it has ended."""
 
-    def __init__(self, population: Population, world: World, *, speed: float = 1.0) -> None:
+    def __init__(self, population: Population, world: World, has_ended: Callable[[], bool]) -> None:
         super().__init__(name=f"shoal-demo-{world.name}", daemon=True)
-        self._population, self._world, self._speed = population, world, speed
-        self._stop = threading.Event()
-
-    def stop(self) -> None:
-        """Make no more decisions; returns when the last one has been made."""
-        self._stop.set()
-        if self.is_alive():
-            self.join(10.0)
+        self._population, self._world, self._has_ended = population, world, has_ended
 
     def run(self) -> None:
         """Live."""
-        visits = self._visits(np.random.default_rng())
+        visits = self.visits(np.random.default_rng())
         began, made = time.monotonic(), 0.0
         late: list[tuple[float, str, float]] = []
-        while not self._stop.wait(TICK):
+        while not self._has_ended():
+            time.sleep(TICK)
             now = time.monotonic()
             rushed = min(now - began, RUSH) * (FASTER - 1.0)
-            due = self._speed * self._world.rate * (now - began + rushed)
+            due = self._world.rate * (now - began + rushed)
             try:
                 # what a slow machine cannot keep up with is left out
-                while made < due and not self._stop.is_set():
+                while made < due and not self._has_ended():
                     made = max(made + 1.0, due - 50.0)
                     delay, decision, reward = next(visits)
                     heapq.heappush(late, (now + delay, decision, reward))
@@ -165,11 +164,10 @@ class Life(threading.Thread):
                     _, decision, reward = heapq.heappop(late)
                     come.append({"id": decision, "reward": reward})
                 self._population.reward_many(come[:1000])
-            except ControllerError:
-                if self._stop.wait(1.0):  # the service is stopping, or its disk is full
-                    return
+            except ControllerError:  # it is stopping, or its disk is full
+                time.sleep(1.0)
 
-    def _visits(self, rng: np.random.Generator) -> Iterator[tuple[float, str, float]]:
+    def visits(self, rng: np.random.Generator) -> Iterator[tuple[float, str, float]]:
         """Decisions with the delays of their rewards, and the rewards."""
         world, kinds = self._world, self._world.kinds()
         features = dict(zip(world.arms, world.features(), strict=True))
@@ -180,3 +178,34 @@ class Life(threading.Thread):
             likes = kinds[agent % world.n_kinds]
             reward = float(likes @ features[str(decision.arm)] + world.noise * rng.normal())
             yield float(rng.exponential(world.delay)), decision.id, float(np.clip(reward, -5.0, 5.0))
+
+
+def demo(url: str, port: int = 8000, on_start: Callable[[str], None] | None = None) -> None:
+    """Serve three populations that live, to this machine only, until SIGTERM or SIGINT.
+
+    Parameters
+    ----------
+    url : str
+        Of the store, as `shoal.open` takes it; what it holds from the last time lives on.
+    port : int
+        Where to listen; 0 for any free port.
+    on_start : callable, optional
+        Called with the server's URL when it listens.
+    """
+    keys = open_keys(url)
+    with socket.create_server(("127.0.0.1", port)) as sock:
+        controller = open_controller(url, sync="normal")  # a power failure may cost the last second
+        app = make_app(controller, keys, is_open=True)
+        lives = [Life(make(controller, world), world, app.stopping.is_set) for world in WORLDS]
+
+        def start() -> None:
+            for life in lives:
+                life.start()
+            if on_start is not None:
+                on_start(f"http://127.0.0.1:{sock.getsockname()[1]}")
+
+        try:
+            run(app, sock, on_start=start)
+        finally:
+            for life in lives:
+                life.join(5.0)

@@ -81,7 +81,7 @@ class Chart {
       onkeydown: (event) => this.move(event),
     });
     this.twin = twin(() => this.table());
-    this.node = h("figure", { class: "card" },
+    this.node = h("figure", { class: "card chart" },
       h("header", {}, h("h3", {}, kind.title), h("span", { class: "note" }, kind.unit)),
       h("p", { class: "note" }, kind.about), this.reading, this.box, this.twin.details);
     this.node.style.margin = 0;
@@ -264,6 +264,7 @@ export function sparkline(canvas, values, label) {
   canvas.height = Math.max(1, box.height * ratio_);
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", label);
+  if (values.at(-2)) values = values.slice(0, -1); // the last minute is not over yet
   const first = values.findIndex((value) => value > 0);
   values = values.slice(Math.max(0, Math.min(first < 0 ? 0 : first - 1, values.length - 10)));
   const c = canvas.getContext("2d"), high = Math.max(1, ...values), colour = token("--first");
