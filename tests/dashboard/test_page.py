@@ -83,15 +83,15 @@ def whole(text: str) -> int:
 
 
 @pytest.mark.parametrize("population", SIZES)
-@pytest.mark.parametrize("width", [420, 1400, 2560])
+@pytest.mark.parametrize("width", [420, 2560])
 def test_renders(opened: Any, population: str, width: int) -> None:
     dark = width == 2560
     page = opened(population, viewport={"width": width, "height": 1000}, color_scheme="dark" if dark else "light")
     assert page.text("h1") == population
     assert whole(page.figure("Agents")) == SIZES[population]
     assert page.view.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert np.unique(page.pixels(".stage").reshape(-1, 3), axis=0).shape[0] > 3
-    assert (page.pixels("main").mean() < 0.3) == dark
+    assert page.pixels(".stage").std() > 0.01
+    assert (page.pixels(".figures").mean() < 0.3) == dark
     sizes = [len(answer.body()) for answer in page.answers if "/graph" in answer.url]
     assert 0 < max(sizes) < 250_000  # never the edges of many agents
 
@@ -241,7 +241,7 @@ def test_everything_has_a_name_for_screen_readers(opened: Any) -> None:
         page = opened(population)
         nameless = page.view.evaluate(
             "() => [...document.querySelectorAll('button, input, a, canvas[tabindex], [role=img], [role=group], [role=region], table')]"
-            ".filter(e => !(e.getAttribute('aria-label') || e.innerText?.trim() || e.caption?.innerText)).map(e => e.outerHTML.slice(0, 120))"
+            ".filter(e => !(e.getAttribute('aria-label') || e.innerText?.trim() || e.caption?.textContent)).map(e => e.outerHTML.slice(0, 120))"
         )
         assert nameless == []
         assert page.view.locator("h1").count() == 1

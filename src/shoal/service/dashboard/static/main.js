@@ -29,6 +29,7 @@ function askForKey(problem = "") {
   const wrong = h("p", { class: "wrong", id: "wrong", role: "alert" }, problem);
   const form = h("form", { class: "card sign-in" }, h("h1", {}, "Sign in"),
     h("p", { class: "soft" }, "This service has keys. Yours needs the scope ", h("code", {}, "read"), "; ", h("code", {}, "shoal keys add --scope read"), " makes one."),
+    h("input", { type: "text", name: "username", autocomplete: "username", value: "shoal", hidden: true }), // for those who keep keys
     h("label", {}, "Key", key), wrong, h("button", { class: "main" }, "Sign in"));
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -185,7 +186,7 @@ async function showOne(name, mine) {
     series.tick(slots);
     head();
     const changed = now.cuts !== seen.cuts || now.agents !== seen.agents;
-    const pause = sharing.data?.kind === "heat" ? 10000 : 2000;
+    const pause = sharing.data?.kind === "heat" ? 10000 : sizes.agents > 100 ? 4000 : 2000;
     if (sharing.at === null && !sharing.playing && (changed || performance.now() - loadedAt > 15000) && performance.now() - loadedAt > pause && now.sequence !== seen.sequence) {
       loadedAt = performance.now();
       seen = now;

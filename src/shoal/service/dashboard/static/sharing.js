@@ -131,15 +131,24 @@ class GraphView {
     const { x, y, discs } = layout(data.labels, this.aspect());
     this.discs = discs;
     const most = Math.max(1, ...data.samples), room = n > 200 ? 3.2 : n > 60 ? 5 : 8;
-    this.colours = data.labels.map(colourOf);
+    const colours = new Map([...new Set(data.labels)].map((label) => [label, colourOf(label)]));
+    this.colours = data.labels.map((label) => colours.get(label));
     for (let k = 0; k < n; k++) {
-      const size = room * (0.6 + 0.6 * Math.sqrt(data.samples[k] / most));
-      if (graph.hasNode(k)) graph.mergeNodeAttributes(k, { size, label: data.agents[k], color: this.colours[k] });
-      else graph.addNode(k, { x: x[k], y: y[k], size, label: data.agents[k], color: this.colours[k] });
+      if (!graph.hasNode(k)) graph.addNode(k, { x: x[k], y: y[k], size: room, label: data.agents[k], color: this.colours[k] });
     }
-    this.fitBox(discs);
-    this.setEdges();
-    this.moveTo(x, y);
+    // all at once: sigma looks at the whole graph again after each change that it hears of
+    graph.updateEachNodeAttributes((node, attributes) => {
+      attributes.size = room * (0.6 + 0.6 * Math.sqrt(data.samples[+node] / most));
+      attributes.color = this.colours[+node];
+      return attributes;
+    });
+    const look = `${data.edges} ${data.labels} ${this.picked} ${token("--text")}`;
+    if (look !== this.look) {
+      this.look = look;
+      this.fitBox(discs);
+      this.setEdges();
+      this.moveTo(x, y);
+    }
     this.describe();
   }
 
@@ -187,8 +196,8 @@ class GraphView {
       const opacity = own ? 0.8 : inside ? (this.crowded ? 0.16 : 0.4) : this.crowded ? 0.3 : 0.5;
       const attributes = { color: thin(colour, opacity), size: own ? 1.8 : 1.2, zIndex: own ? 2 : inside ? 0 : 1, own };
       this.fading.delete(key);
-      if (graph.hasEdge(key)) graph.mergeEdgeAttributes(key, attributes);
-      else graph.addEdgeWithKey(key, i, j, attributes);
+      if (!graph.hasEdge(key)) graph.addEdgeWithKey(key, i, j, attributes);
+      else if (graph.getEdgeAttribute(key, "color") !== attributes.color || graph.getEdgeAttribute(key, "own") !== own) graph.mergeEdgeAttributes(key, attributes);
     }
     const now = performance.now();
     for (const edge of gone) this.fading.set(edge, now);
@@ -199,14 +208,19 @@ class GraphView {
     if (this.ticking) return;
     const bad = token("--bad");
     const step = () => {
-      const now = performance.now();
+      const now = performance.now(), { graph } = this;
       for (const [edge, since] of this.fading) {
-        const left = calm() ? 0 : 1 - (now - since) / FADE;
-        if (!this.graph.hasEdge(edge)) this.fading.delete(edge);
-        else if (left <= 0) { this.fading.delete(edge); this.graph.dropEdge(edge); }
-        else this.graph.mergeEdgeAttributes(edge, { color: thin(bad, 0.8 * left), size: 1.6, zIndex: 3, own: true });
+        if (!graph.hasEdge(edge)) this.fading.delete(edge);
+        else if (calm() || now - since >= FADE) { this.fading.delete(edge); graph.dropEdge(edge); }
       }
-      this.ticking = this.fading.size && this.sigma ? setTimeout(step, 120) : 0;
+      if (this.fading.size) {
+        graph.updateEachEdgeAttributes((edge, attributes) => {
+          const since = this.fading.get(edge);
+          if (since === undefined) return attributes;
+          return { ...attributes, color: thin(bad, 0.8 * (1 - (now - since) / FADE)), size: 1.6, zIndex: 3, own: true };
+        });
+      }
+      this.ticking = this.fading.size && this.sigma ? setTimeout(step, 250) : 0;
     };
     step();
   }
@@ -256,8 +270,9 @@ class GraphView {
   }
 
   pick(name) {
-    this.picked = name !== null && this.at.has(name) ? this.at.get(name) : null;
-    if (!this.sigma) return;
+    const picked = name !== null && this.at.has(name) ? this.at.get(name) : null;
+    if (picked === this.picked || !this.sigma) return;
+    this.picked = picked;
     this.setEdges();
     this.sigma.refresh({ skipIndexation: true });
     this.describe();
