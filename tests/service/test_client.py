@@ -151,10 +151,10 @@ def test_lost_requests_and_answers_count_once(running: InProcess) -> None:
     def fate() -> str:
         return draw.choices(["fine", "request lost", "answer lost"], [6, 2, 3])[0]
 
-    with lossy_client(running, fate, deadline=30.0) as client:
+    with lossy_client(running, fate, deadline=60.0) as client:
         shop = client.population("lossy", **SETTINGS)
         before = shop.describe().sequence
-        for n in range(30):
+        for n in range(12):
             made = shop.decide("ada", ARMS)
             shop.reward(made.id, n / 10)
             shop.observe("ada", [1.0, 0.0], n / 10)
@@ -163,7 +163,7 @@ def test_lost_requests_and_answers_count_once(running: InProcess) -> None:
             [{"id": one.id, "reward": 1.0} for one in made_many if isinstance(one, shoal.Decision)]
         )
         shop.forget("ada")
-        assert shop.describe().sequence - before == 1 + 3 * 30 + 20 + 1
+        assert shop.describe().sequence - before == 1 + 3 * 12 + 20 + 1
 
 
 def test_pauses_obey_the_server_and_the_deadline() -> None:

@@ -1046,7 +1046,17 @@ def explored(decision: str, settings: Settings, n_arms: int, greedy: int) -> tup
 
 def new_id() -> str:
     """A new decision's id: 28 hexadecimal digits that begin with the time, so that they sort by it."""
-    return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(8)}"
+    if not _random_bits:  # the system is asked for many at once: one call takes longer than a decision may
+        _random_bits.extend(memoryview(os.urandom(8 * 512)).cast("Q").tolist())
+    try:
+        bits = _random_bits.pop()
+    except IndexError:  # other threads took them all
+        bits = secrets.randbits(64)
+    return f"{time.time_ns() // 1_000_000:012x}{bits:016x}"
+
+
+_random_bits: list[int] = []
+os.register_at_fork(after_in_child=_random_bits.clear)  # or both would give out the same ids
 
 
 def _uptime() -> int:
