@@ -1,4 +1,4 @@
-"""A nursery of servers to be killed: it loads everything once, and forks a server for each line that it reads."""
+"""A nursery of servers to be killed: it loads everything once, then forks a server for each line it reads."""
 
 import os
 import signal
