@@ -223,7 +223,7 @@ async def get_population(call: Call) -> Response:
 async def _described(population: AsyncPopulation) -> m.Population:
     def question(fold: Fold) -> m.Population:
         s = fold.settings
-        known = None if s.reward_low is None or s.reward_high is None else (s.reward_low, s.reward_high)
+        known = None if s.reward_low is None or s.reward_high is None else [s.reward_low, s.reward_high]
         agents = sum(name is not None for name in fold.called)
         return m.Population(
             population.population.name, s.policy, s.dim, s.parameters, s.explore, known, s.reward_window,
