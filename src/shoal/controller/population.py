@@ -37,6 +37,7 @@ from shoal.controller.errors import (
 from shoal.controller.explaining import Graph, explain_agent, explain_pair, graph_of
 from shoal.controller.fold import Fold, Standing, current_stamp, standing_of
 from shoal.controller.forgetting import keyed_hash, merged_into, names_with, traces
+from shoal.controller.line import Line
 from shoal.controller.offers import Offers
 from shoal.controller.records import (
     AnyRecord,
@@ -113,6 +114,7 @@ class Population:
         """The right to append, with what is committed so far."""
         self._reads_only = lease is None
         self._lock = threading.RLock()
+        self._line = Line(self._lock)
         self._fold: Fold | None = None
         self._life = object()
         self._lost: ControllerError | None = None
@@ -161,16 +163,14 @@ class Population:
 
     def _run(self, n_rows: int, command: Callable[[_Turn], Result]) -> Result:
         """Run a command that appends up to so many rows, and wait until they are committed."""
-        result, ticket = self._execute(n_rows, command)
-        ticket.wait()
-        return result
-
-    def _execute(
-        self, n_rows: int, command: Callable[[_Turn], Result], patience: float = PATIENCE
-    ) -> tuple[Result, Ticket]:
-        """Run a command; its result, which holds once the ticket is done. `Population._run` waits for it."""
         committer = self._writer()
-        committer.reserve(n_rows, patience)
+        committer.reserve(n_rows, PATIENCE)
+        return self._line.run(lambda: self._perform(committer, n_rows, command))
+
+    def _perform(
+        self, committer: Committer, n_rows: int, command: Callable[[_Turn], Result]
+    ) -> tuple[Result, Ticket]:
+        """Run a command for whose rows there are places; its result holds once the ticket is done."""
         turn = None
         ticket = self._ticket
         try:
