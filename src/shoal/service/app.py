@@ -208,7 +208,7 @@ async def put_population(call: Call) -> Response:
         except TypeError as error:  # of the policy's signature
             raise ValueError(f"parameters must be those of policy {body.policy!r}: {error}") from None
 
-    population = service.adopt(await service.run(make))
+    population = await service.adopt(await service.run(make))
     return json_response(await _described(population), 200 if is_known else 201)
 
 

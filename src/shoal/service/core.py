@@ -144,6 +144,7 @@ class Service:
         self.populations: dict[str, AsyncPopulation] = {}
         self.state = SimpleNamespace(service=self)
         self._elsewhere: dict[str, tuple[float, NotOwnerError]] = {}
+        self._compiled: set[str] = set()
         self._under_way = 0
         self._commands = ThreadPoolExecutor(16, "shoal-command")
         self._slow = ThreadPoolExecutor(4, "shoal-slow")
@@ -228,15 +229,12 @@ class Service:
         self._arrivals = Arrivals(asyncio.get_running_loop())
 
     async def prepare(self) -> None:
-        """Open all populations and compile their policies, so that the first requests need not wait."""
+        """Open all populations, so that the first requests need not wait."""
         for name in await self.run(self.controller.populations):
             try:
                 await self.population(name)
             except (ControllerError, ValueError) as error:
                 log.warning("population %r is not served yet: %s", name, error)
-        policies = {one.population.settings.policy for one in self.populations.values()}
-        for policy in policies:
-            await self.run(_compile, policy)
         self.is_prepared = True
 
     def close(self) -> None:
@@ -262,13 +260,19 @@ class Service:
             raise NotOwnerError(*error.args)
         loop = asyncio.get_running_loop()
         try:
-            return self.adopt(await loop.run_in_executor(self._commands, self.controller.population, name))
+            return await self.adopt(
+                await loop.run_in_executor(self._commands, self.controller.population, name)
+            )
         except NotOwnerError as error:
             self._elsewhere[name] = (time.monotonic() + 1.0, error)
             raise
 
-    def adopt(self, population: Population) -> AsyncPopulation:
-        """Serve a population that is open."""
+    async def adopt(self, population: Population) -> AsyncPopulation:
+        """Serve a population that is open; first its policy is compiled, for which nobody else waits."""
+        policy = population.settings.policy
+        if policy not in self._compiled:
+            await self.run(_compile, policy)
+            self._compiled.add(policy)
         known = self.populations.get(population.name)
         if known is None or known.population is not population:
             assert self._arrivals is not None
