@@ -36,7 +36,7 @@ def document(table: Sequence[Endpoint]) -> dict[str, Any]:
     schemas, components = msgspec.json.schema_components(
         [*types, Problem], ref_template="#/components/schemas/{name}"
     )
-    components["NewPopulation"]["properties"]["policy"]["enum"] = policy_names()
+    components["NewPopulation"]["properties"]["policy"]["enum"] = list(policy_names())
     schema_of = dict(zip(map(str, [*types, Problem]), schemas, strict=True))
     paths: dict[str, Any] = {}
     for one in table:
