@@ -30,7 +30,7 @@ LEASE = 0.3
 class InProcess:
     """A server in a thread. Its stores are opened as tests of the controller open them."""
 
-    def __init__(self, url: str = ":memory:", **options: Any) -> None:
+    def __init__(self, url: str = ":memory:", *, check_ready: bool = True, **options: Any) -> None:
         self.keys = MemoryKeys() if url == ":memory:" else open_keys(url)
         self.app: Service = make_app(
             open_controller(url, lease=LEASE), self.keys, **{"is_open": True, **options}
@@ -43,7 +43,8 @@ class InProcess:
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],))
         self._thread.start()
         assert self._started.wait(20)
-        wait_until(lambda: httpx.get(f"{self.url}/readyz").status_code == 200)
+        if check_ready:
+            wait_until(lambda: httpx.get(f"{self.url}/readyz").status_code == 200)
 
     def close(self) -> None:
         self._server.should_exit = True
@@ -63,7 +64,7 @@ class Caller:
 
     def __init__(self, url: str, key: str | None = None) -> None:
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
-        self.http = httpx.Client(base_url=url, headers=headers, timeout=30.0)
+        self.http = httpx.Client(base_url=url, headers=headers, timeout=120.0)
 
     def __call__(self, method: str, path: str, body: Any = None, **options: Any) -> httpx.Response:
         if body is not None:

@@ -15,7 +15,7 @@ from shoal.controller.answers import Decision
 from shoal.controller.committer import Ticket
 from shoal.controller.errors import ControllerError
 from shoal.controller.fold import Fold
-from shoal.controller.population import Population, _Turn
+from shoal.controller.population import PATIENCE, Population, _Turn
 from shoal.policies.base import Sharing
 
 Result = TypeVar("Result")
@@ -151,15 +151,22 @@ class AsyncPopulation:
             try:
                 at_once = population._fold is not None and population._lost is None
                 if at_once:
-                    result, ticket = population._execute(n_rows, command, 0.0)
+                    result, ticket = self._perform(n_rows, command, 0.0)
             finally:
                 population._lock.release()
         else:
             at_once = False
         if not at_once:
-            result, ticket = await self.call(population._execute, n_rows, command)
+            result, ticket = await self.call(self._perform, n_rows, command, PATIENCE)
         await self._arrivals.wait(ticket)
         return result
+
+    def _perform(
+        self, n_rows: int, command: Callable[[_Turn], Result], patience: float
+    ) -> tuple[Result, Ticket]:
+        committer = self.population._writer()
+        committer.reserve(n_rows, patience)
+        return self.population._perform(committer, n_rows, command)
 
 
 def _delay(population: Population, turn: _Turn, id: str) -> float | None:

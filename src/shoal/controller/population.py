@@ -37,6 +37,7 @@ from shoal.controller.errors import (
 from shoal.controller.explaining import Graph, explain_agent, explain_pair, graph_of
 from shoal.controller.fold import Fold, Standing, current_stamp, standing_of
 from shoal.controller.forgetting import keyed_hash, merged_into, names_with, traces
+from shoal.controller.line import Line
 from shoal.controller.offers import Offers
 from shoal.controller.records import (
     AnyRecord,
@@ -113,6 +114,7 @@ class Population:
         """The right to append, with what is committed so far."""
         self._reads_only = lease is None
         self._lock = threading.RLock()
+        self._line = Line(self._lock)
         self._fold: Fold | None = None
         self._life = object()
         self._lost: ControllerError | None = None
@@ -161,16 +163,14 @@ class Population:
 
     def _run(self, n_rows: int, command: Callable[[_Turn], Result]) -> Result:
         """Run a command that appends up to so many rows, and wait until they are committed."""
-        result, ticket = self._execute(n_rows, command)
-        ticket.wait()
-        return result
-
-    def _execute(
-        self, n_rows: int, command: Callable[[_Turn], Result], patience: float = PATIENCE
-    ) -> tuple[Result, Ticket]:
-        """Run a command; its result, which holds once the ticket is done. `Population._run` waits for it."""
         committer = self._writer()
-        committer.reserve(n_rows, patience)
+        committer.reserve(n_rows, PATIENCE)
+        return self._line.run(lambda: self._perform(committer, n_rows, command))
+
+    def _perform(
+        self, committer: Committer, n_rows: int, command: Callable[[_Turn], Result]
+    ) -> tuple[Result, Ticket]:
+        """Run a command for whose rows there are places; its result holds once the ticket is done."""
         turn = None
         ticket = self._ticket
         try:
@@ -1046,7 +1046,17 @@ def explored(decision: str, settings: Settings, n_arms: int, greedy: int) -> tup
 
 def new_id() -> str:
     """A new decision's id: 28 hexadecimal digits that begin with the time, so that they sort by it."""
-    return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(8)}"
+    if not _random_bits:  # the system is asked for many at once: one call takes longer than a decision may
+        _random_bits.extend(memoryview(os.urandom(8 * 512)).cast("Q").tolist())
+    try:
+        bits = _random_bits.pop()
+    except IndexError:  # other threads took them all
+        bits = secrets.randbits(64)
+    return f"{time.time_ns() // 1_000_000:012x}{bits:016x}"
+
+
+_random_bits: list[int] = []
+os.register_at_fork(after_in_child=_random_bits.clear)  # or both would give out the same ids
 
 
 def _uptime() -> int:

@@ -122,22 +122,29 @@ def unpack(data: bytes, source: str) -> Fold:
     return fold
 
 
-def load(store: Store, population: int, upto: int | None = None, watch: Watch | None = None) -> Fold:
+def load(
+    store: Store,
+    population: int,
+    upto: int | None = None,
+    *,
+    watch: Watch | None = None,
+    checks: bool = False,
+) -> Fold:
     """The fold of a population's journal up to a sequence number.
 
     It starts from the latest snapshot that is good, or else from the base, if a part of the journal has been
     archived. What lies before the base is read from the archives. `watch` is called with fold and row before
-    each row in the store is applied.
+    each row in the store is applied. `checks`: compute recorded cuts again (see `Fold.checks`).
     """
     for _ in range(TRIES):
         last = store.last_seq(population) if upto is None else upto
         base = base_of(store, population)
         if last < base.seq:
-            return from_archives(base.archives, last)
-        found = _from_snapshot(store, population, base.seq, last, watch)
+            return from_archives(base.archives, last, checks=checks)
+        found = _from_snapshot(store, population, base.seq, last, watch, checks)
         if found is not None:
             return found
-        fold = from_base(store, population, base)
+        fold = from_base(store, population, base, checks=checks)
         if catch_up(fold, store, population, last, is_base=True, watch=watch):
             break  # otherwise more was archived meanwhile
     if fold.seq < last:
@@ -147,7 +154,9 @@ def load(store: Store, population: int, upto: int | None = None, watch: Watch | 
     return fold
 
 
-def _from_snapshot(store: Store, population: int, first: int, last: int, watch: Watch | None) -> Fold | None:
+def _from_snapshot(
+    store: Store, population: int, first: int, last: int, watch: Watch | None, checks: bool
+) -> Fold | None:
     for epoch, seq in store.snapshots(population):
         if not first <= seq <= last:
             continue
@@ -160,30 +169,32 @@ def _from_snapshot(store: Store, population: int, first: int, last: int, watch: 
         except SnapshotError as error:
             warnings.warn(f"{error}; it is passed over", RuntimeWarning, stacklevel=2)
             continue
+        fold.checks = checks
         if fold.seq == seq and catch_up(fold, store, population, last, watch=watch):
             return fold
     return None
 
 
-def from_base(store: Store, population: int, base: Base) -> Fold:
+def from_base(store: Store, population: int, base: Base, *, checks: bool = False) -> Fold:
     """The state up to the last archived row; if its bytes are damaged, from the archives."""
     if not base.seq:
-        return Fold()
+        return Fold(checks=checks)
     source = f"the base of population {population} in {store.url}"
     try:
-        return unpack(store.base_state(population) or b"", source)
+        fold = unpack(store.base_state(population) or b"", source)
     except SnapshotError as error:
         try:
-            fold = from_archives(base.archives, base.seq)
+            fold = from_archives(base.archives, base.seq, checks=checks)
         except JournalError as missing:
             raise JournalError(f"{error}, and {missing}") from error
         warnings.warn(f"{error}; the archives are read instead", RuntimeWarning, stacklevel=2)
-        return fold
+    fold.checks = checks
+    return fold
 
 
-def from_archives(archives: tuple[Archive, ...], upto: int) -> Fold:
+def from_archives(archives: tuple[Archive, ...], upto: int, *, checks: bool = False) -> Fold:
     """The state up to a sequence number, from nothing but archives."""
-    fold = Fold()
+    fold = Fold(checks=checks)
     fold.apply_all(
         row
         for archive in archives

@@ -59,10 +59,15 @@ def make_app(controller: Controller, keys: Keys, **options: Any) -> Service:
 
 
 def endpoints() -> list[Endpoint]:
-    """The table of routes. In a path, `population`, `agent`, `id` and `arm` are percent-encoded names."""
+    """The table of routes. In a path, `population`, `agent`, `id` and `arm` are percent-encoded names.
+
+    They are tried in order, so those that are called most come first.
+    """
     p = "/v1/populations/{population}"
     either = (Explanation, PairExplanation)
     return [
+        Endpoint("POST", f"{p}/decisions", "decide", decide, {201: Decision}, m.NewDecision, by_id=True),
+        Endpoint("PUT", f"{p}/decisions/{{id}}/reward", "reward", put_reward, {204: None}, m.Reward),
         Endpoint("GET", "/livez", None, live, {200: m.Health}),
         Endpoint("GET", "/readyz", None, ready, {200: m.Health}),
         Endpoint("GET", "/openapi.json", None, describe, {200: dict[str, Any]}),
@@ -73,13 +78,11 @@ def endpoints() -> list[Endpoint]:
         Endpoint("GET", "/v1/populations", SIGNED_IN, list_populations, {200: m.Populations}),
         Endpoint("PUT", p, "admin", put_population, {200: m.Population, 201: m.Population}, m.NewPopulation),
         Endpoint("GET", p, "read", get_population, {200: m.Population, 304: None}),
-        Endpoint("POST", f"{p}/decisions", "decide", decide, {201: Decision}, m.NewDecision, by_id=True),
         Endpoint(
             "POST", f"{p}/decisions:batch", "decide", decide_many, {200: m.DecisionResults}, m.Decisions
         ),
         Endpoint("GET", f"{p}/decisions/{{id}}", "read", get_decision, {200: m.DecisionStanding}),
         Endpoint("DELETE", f"{p}/decisions/{{id}}", "decide", cancel, {204: None}),
-        Endpoint("PUT", f"{p}/decisions/{{id}}/reward", "reward", put_reward, {204: None}, m.Reward),
         Endpoint("POST", f"{p}/rewards:batch", "reward", reward_many, {200: m.RewardResults}, m.Rewards),
         Endpoint(
             "POST", f"{p}/observations", "reward", observe, {200: m.Learned}, m.NewObservation, by_id=True
@@ -205,7 +208,7 @@ async def put_population(call: Call) -> Response:
         except TypeError as error:  # of the policy's signature
             raise ValueError(f"parameters must be those of policy {body.policy!r}: {error}") from None
 
-    population = service.adopt(await service.run(make))
+    population = await service.adopt(await service.run(make))
     return json_response(await _described(population), 200 if is_known else 201)
 
 
@@ -220,7 +223,7 @@ async def get_population(call: Call) -> Response:
 async def _described(population: AsyncPopulation) -> m.Population:
     def question(fold: Fold) -> m.Population:
         s = fold.settings
-        known = None if s.reward_low is None or s.reward_high is None else (s.reward_low, s.reward_high)
+        known = None if s.reward_low is None or s.reward_high is None else [s.reward_low, s.reward_high]
         agents = sum(name is not None for name in fold.called)
         return m.Population(
             population.population.name, s.policy, s.dim, s.parameters, s.explore, known, s.reward_window,

@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import logging
+import random
 import re
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +33,7 @@ from shoal.service.problems import MEDIA_TYPE, RefusedError, headers_of, kind_of
 from shoal.service.sessions import Sessions
 
 Result = TypeVar("Result")
+_random = random.Random()  # for ids of requests, of which nothing depends; asking the system takes longer
 log = logging.getLogger("shoal.service")
 
 SIGNED_IN = "signed in"
@@ -41,8 +42,6 @@ HOSTS = ("localhost", "127.0.0.1", "[::1]")
 LARGEST_BODY = 4_000_000
 MOST_WAITING = 2_000
 """Requests under way."""
-PATIENCE = 20.0
-"""Seconds within which a body must have arrived."""
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -145,6 +144,7 @@ class Service:
         self.populations: dict[str, AsyncPopulation] = {}
         self.state = SimpleNamespace(service=self)
         self._elsewhere: dict[str, tuple[float, NotOwnerError]] = {}
+        self._compiled: set[str] = set()
         self._under_way = 0
         self._commands = ThreadPoolExecutor(16, "shoal-command")
         self._slow = ThreadPoolExecutor(4, "shoal-slow")
@@ -229,15 +229,12 @@ class Service:
         self._arrivals = Arrivals(asyncio.get_running_loop())
 
     async def prepare(self) -> None:
-        """Open all populations and compile their policies, so that the first requests need not wait."""
+        """Open all populations, so that the first requests need not wait."""
         for name in await self.run(self.controller.populations):
             try:
                 await self.population(name)
             except (ControllerError, ValueError) as error:
                 log.warning("population %r is not served yet: %s", name, error)
-        policies = {one.population.settings.policy for one in self.populations.values()}
-        for policy in policies:
-            await self.run(_compile, policy)
         self.is_prepared = True
 
     def close(self) -> None:
@@ -263,13 +260,19 @@ class Service:
             raise NotOwnerError(*error.args)
         loop = asyncio.get_running_loop()
         try:
-            return self.adopt(await loop.run_in_executor(self._commands, self.controller.population, name))
+            return await self.adopt(
+                await loop.run_in_executor(self._commands, self.controller.population, name)
+            )
         except NotOwnerError as error:
             self._elsewhere[name] = (time.monotonic() + 1.0, error)
             raise
 
-    def adopt(self, population: Population) -> AsyncPopulation:
-        """Serve a population that is open."""
+    async def adopt(self, population: Population) -> AsyncPopulation:
+        """Serve a population that is open; first its policy is compiled, for which nobody else waits."""
+        policy = population.settings.policy
+        if policy not in self._compiled:
+            await self.run(_compile, policy)
+            self._compiled.add(policy)
         known = self.populations.get(population.name)
         if known is None or known.population is not population:
             assert self._arrivals is not None
@@ -350,8 +353,8 @@ def _route(one: Endpoint) -> Route:
     decoder = None if one.body is None else msgspec.json.Decoder(one.body)
     in_population = "{population}" in one.path
 
-    async def endpoint(request: Request) -> Response:
-        scope = request.scope
+    async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
         service: Service = scope["app"]
         state = scope["state"]
         state["route"], state["by_id"] = one.path, one.by_id
@@ -361,9 +364,20 @@ def _route(one: Endpoint) -> Route:
         body = None
         if decoder is not None:
             body = decoder.decode(await read_body(request))
-        return await one.handler(Call(service, request, key, body, query))
+        response = await one.handler(Call(service, request, key, body, query))
+        await response(scope, receive, send)
 
-    return Route(one.path, endpoint, methods=[one.method], name=one.handler.__name__)
+    return Route(one.path, _Plain(endpoint), methods=[one.method], name=one.handler.__name__)
+
+
+class _Plain:
+    """A function by the ASGI protocol, which Starlette calls without wrapping it."""
+
+    def __init__(self, function: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
+        self._function = function
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return self._function(scope, receive, send)
 
 
 def _guarded(route: BaseRoute) -> BaseRoute:
@@ -397,7 +411,7 @@ def _query(text: bytes, known: tuple[str, ...]) -> dict[str, str]:
 
 
 async def read_body(request: Request) -> bytes:
-    """The body of a request, which must be JSON, not too large, and here in time."""
+    """The body of a request, which must be JSON and not too large."""
     headers = request.scope["state"]["headers"]
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
@@ -406,19 +420,13 @@ async def read_body(request: Request) -> bytes:
     if length.isdigit() and int(length) > LARGEST_BODY:
         raise _too_large()
     receive = request.receive
-    try:
-        async with asyncio.timeout(PATIENCE):
-            message = await receive()
-            body: bytes = message.get("body", b"")
-            while message.get("more_body"):
-                message = await receive()
-                body += message.get("body", b"")
-                if len(body) > LARGEST_BODY:
-                    raise _too_large()
-    except TimeoutError:
-        raise RefusedError(
-            "timeout", f"the body was not complete after {PATIENCE:g} s", {"connection": "close"}
-        ) from None
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    while message.get("more_body"):
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > LARGEST_BODY:
+            raise _too_large()
     if message["type"] == "http.disconnect":
         raise ClientGoneError
     return body
@@ -441,7 +449,7 @@ def _request_id(given: bytes | None) -> str:
     """The caller's id of a request, if it is one that cannot hold a name, or a new one."""
     if given is not None and re.fullmatch(rb"[0-9a-fA-F-]{8,64}", given):
         return given.decode()
-    return secrets.token_hex(8)
+    return f"{_random.getrandbits(64):016x}"
 
 
 class _Answer:

@@ -1,13 +1,14 @@
 """Keys to the service: kept beside the populations, as hashes; shown once, when they are made.
 
 A key reads `shoal_ID_SECRET`. The secret is 256 random bits, so one round of SHA-256 protects it as well as
-many would. A running server learns at once of keys that another process adds or revokes: on SQLite it looks
-at each request, which takes microseconds; PostgreSQL notifies it.
+many would. A running server learns at once of keys that another process adds or revokes: beside an SQLite
+file there is another, mapped into memory, whose few bytes are new after each change; PostgreSQL notifies it.
 """
 
 import hashlib
 import hmac
 import json
+import mmap
 import secrets
 import sqlite3
 import threading
@@ -178,6 +179,9 @@ class SQLiteKeys(Keys):
             open_store(path).close()
         self._db = sqlite3.connect(path, timeout=10.0, isolation_level=None, check_same_thread=False)
         self._lock = threading.Lock()
+        self._mark = _open_mark(Path(f"{path}.keys"))
+        self._seen, self._read_at = b"", 0.0
+        self._keys: dict[str, Key] = {}
         self._write(
             "CREATE TABLE IF NOT EXISTS key (id TEXT PRIMARY KEY, digest BLOB NOT NULL, "
             "scopes TEXT NOT NULL, populations TEXT, rate REAL, made REAL NOT NULL, expires REAL, "
@@ -189,21 +193,26 @@ class SQLiteKeys(Keys):
             with self._lock:
                 self._db.execute("PRAGMA synchronous = FULL")
                 self._db.execute(sql, values)
+            self._mark[:] = secrets.token_bytes(len(self._mark))
         except sqlite3.OperationalError as error:
             raise UnavailableError(f"keys cannot be written: {error}") from error
 
+    def _fresh(self) -> dict[str, Key]:
+        """All keys; a query for each request would cost as much as the request."""
+        now = time.monotonic()
+        if self._seen != self._mark[:] or now > self._read_at + 1.0:
+            seen = self._mark[:]  # before the keys are read: what changes meanwhile is read again
+            with self._lock:
+                rows = self._db.execute(f"SELECT {COLUMNS} FROM key ORDER BY made").fetchall()
+            self._keys = {row[0]: _key(row) for row in rows}
+            self._seen, self._read_at = seen, now
+        return self._keys
+
     def find(self, id: str) -> Key | None:
-        with self._lock:
-            found = self._db.execute(f"SELECT {COLUMNS} FROM key WHERE id = ?", (id,)).fetchone()
-        return None if found is None else _key(found)
+        return self._fresh().get(id)
 
     def all(self) -> list[Key]:
-        with self._lock:
-            return [_key(row) for row in self._db.execute(f"SELECT {COLUMNS} FROM key ORDER BY made")]
-
-    def exist(self) -> bool:
-        with self._lock:
-            return self._db.execute("SELECT 1 FROM key LIMIT 1").fetchone() is not None
+        return list(self._fresh().values())
 
     def _insert(self, row: tuple[Any, ...]) -> None:
         self._write(f"INSERT INTO key ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", *row)
@@ -213,6 +222,16 @@ class SQLiteKeys(Keys):
 
     def close(self) -> None:
         self._db.close()
+        self._mark.close()
+
+
+def _open_mark(path: Path) -> mmap.mmap:
+    """A few bytes that all processes see, without asking the operating system."""
+    with path.open("a+b") as file:
+        if file.tell() < 16:
+            file.write(bytes(16))
+            file.flush()
+        return mmap.mmap(file.fileno(), 16)
 
 
 class PostgresKeys(Keys):

@@ -15,6 +15,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Id = Annotated[str, Meta(min_length=1, max_length=128)]
 Number = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Features = Annotated[list[Number], Meta(min_length=1, max_length=LARGEST_DIM)]
+Range = Annotated[list[Number], Meta(min_length=2, max_length=2)]
 Arms = dict[Name, Features] | list[str | Features] | None
 Sharing = Literal["both", "borrow", "none"]
 
@@ -35,7 +36,7 @@ class NewPopulation(Request, frozen=True, forbid_unknown_fields=True, omit_defau
     """Dimension of the arms."""
     explore: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
     """Share of decisions that are drawn uniformly; 0.02 by default."""
-    reward_range: tuple[Number, Number] | None = None
+    reward_range: Range | None = None
     """Rewards outside of it are refused."""
     reward_window: Annotated[float, Meta(gt=0.0, le=1e9)] | None = None
     """Seconds after which a reward counts as missing."""
@@ -55,7 +56,7 @@ class Population(Struct, frozen=True):
     dim: int
     parameters: dict[str, Any]
     explore: float
-    reward_range: tuple[float, float] | None
+    reward_range: Range | None
     reward_window: float | None
     default_reward: float | None
     lend_after: int

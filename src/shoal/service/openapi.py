@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 import shoal
+from shoal.policies.registry import policy_names
 from shoal.service.core import SIGNED_IN, Endpoint
 from shoal.service.messages import Problem
 from shoal.service.problems import KINDS, MEDIA_TYPE
@@ -19,6 +20,12 @@ QUERY = {
     "after": ("Number of a record.", {"type": "integer", "minimum": 0, "maximum": 2**62}),
     "limit": ("How many at most.", {"type": "integer", "minimum": 0, "maximum": 1000}),
 }
+LINKS = {
+    "put_population": ("get_population", "add_arms", "decide", "put_agent", "observe", "graph", "events"),
+    "decide": ("put_reward", "get_decision", "cancel"),
+    "put_agent": ("get_agent", "explain", "forget"),
+}
+"""What may be done next with what was made."""
 NOT_JSON = {"/metrics": "text/plain; version=0.0.4; charset=utf-8"}
 
 
@@ -29,6 +36,7 @@ def document(table: Sequence[Endpoint]) -> dict[str, Any]:
     schemas, components = msgspec.json.schema_components(
         [*types, Problem], ref_template="#/components/schemas/{name}"
     )
+    components["NewPopulation"]["properties"]["policy"]["enum"] = list(policy_names())
     schema_of = dict(zip(map(str, [*types, Problem]), schemas, strict=True))
     paths: dict[str, Any] = {}
     for one in table:
@@ -76,6 +84,14 @@ def _operation(one: Endpoint, schema_of: dict[str, Any]) -> dict[str, Any]:
             for status in sorted({code for code, _ in KINDS.values()} - {500})
         },
     }
+    if one.handler.__name__ in LINKS:
+        made = "201" if 201 in one.answers else "204"
+        names = {name: f"$request.path.{name}" for name in re.findall(r"{(\w+)}", one.path)}
+        if one.handler.__name__ == "decide":
+            names["id"] = "$response.body#/id"
+        operation["responses"][made]["links"] = {
+            other: {"operationId": other, "parameters": names} for other in LINKS[one.handler.__name__]
+        }
     if one.scope is not None:
         operation["security"] = [{"key": []}]
         if one.scope != SIGNED_IN:

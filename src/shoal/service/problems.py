@@ -25,7 +25,6 @@ KINDS = {
     "forbidden": (403, "The key does not allow this"),
     "unknown": (404, "No such thing"),
     "method": (405, "Not possible here"),
-    "timeout": (408, "The request did not arrive in time"),
     "conflict": (409, "Something else is recorded"),
     "gone": (410, "It has been forgotten"),
     "too-large": (413, "The request is too large"),
@@ -110,7 +109,7 @@ def error_of(problem: Problem, retry_after: float = 1.0) -> Exception:
         case "conflict" | "id-reused":
             recorded = None if problem.recorded is UNSET else problem.recorded
             return ConflictError(problem.detail, recorded)
-        case "unavailable" | "too-many" | "timeout":
+        case "unavailable" | "too-many":
             return UnavailableError(problem.detail, retry_after)
         case "not-owner":
             return NotOwnerError(problem.detail)

@@ -11,7 +11,8 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-import shoal
+from shoal.controller.controller import LEASE
+from shoal.controller.controller import open as open_controller
 from shoal.controller.stores.base import shown_url
 from shoal.service import logs
 from shoal.service.app import make_app
@@ -22,8 +23,8 @@ from shoal.service.limits import Limits
 log = logging.getLogger("shoal.service")
 LARGEST_HEAD = 65_536
 """Bytes that may come before a request is complete, apart from its body."""
-HEAD_PATIENCE = 20.0
-"""Seconds within which a request's head must have arrived."""
+PATIENCE = 20.0
+"""Seconds within which a request must have arrived."""
 MOST_CONNECTIONS = 5_000
 
 
@@ -44,6 +45,7 @@ def serve(
     private_key: str | None = None,
     rate: float = 0.0,
     sync: str = "full",
+    lease: float = LEASE,
     log_requests: bool = True,
     on_start: Callable[[str], None] | None = None,
 ) -> None:
@@ -61,7 +63,7 @@ def serve(
         For HTTPS, in PEM format.
     rate : float
         Requests a second that a key may make, unless it says otherwise; 0 for any number.
-    sync : {"full", "normal"}
+    sync, lease : {"full", "normal"}, float
         See `shoal.open`.
     log_requests : bool
         Whether each request is logged.
@@ -80,7 +82,7 @@ def serve(
         keys.close()
         raise
     with sock:
-        controller = shoal.open(url, sync=sync)
+        controller = open_controller(url, sync=sync, lease=lease)
         if isinstance(keys, PostgresKeys):
             keys.listen()
         app = make_app(
@@ -120,6 +122,7 @@ def config_of(app: Service, **options: Any) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=20,
         limit_concurrency=MOST_CONNECTIONS,
@@ -142,44 +145,47 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.stopping.set()
         await super().shutdown(sockets)
+        self._captured_signals.clear()  # which it would send to itself again at the end
 
 
 class Protocol(HttpToolsProtocol):
-    """Uvicorn's, which also ends connections whose requests never become complete, or have endless heads."""
+    """Uvicorn's, which also ends connections whose requests are never complete, or have endless heads."""
 
     _head_size = 0
-    _in_head = True
+    _is_in_head = True
+    _is_complete = False
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._expect_head()
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # head and body are written one by one
+        self._timer = self.loop.call_later(PATIENCE, self._give_up)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._in_head:
+        self._is_complete = False
+        if self._is_in_head:
             self._head_size += len(data)
-            if self._timer is None:  # a further request on this connection has begun
-                self._timer = self.loop.call_later(HEAD_PATIENCE, self._give_up)
         super().data_received(data)
-        if self._in_head and self._head_size > LARGEST_HEAD and not self.transport.is_closing():
+        if self._is_complete:
+            self._stop_timer()
+        elif self._is_in_head and self._head_size > LARGEST_HEAD and not self.transport.is_closing():
             self.send_400_response("The request's head is too large.")
+        elif self._timer is None:  # most requests come in one piece, and need none
+            self._timer = self.loop.call_later(PATIENCE, self._give_up)
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
-        self._stop_timer()
+        self._is_in_head = False
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._in_head, self._head_size = True, 0
-
-    def _expect_head(self) -> None:
-        self._in_head, self._head_size = True, 0
-        self._timer = self.loop.call_later(HEAD_PATIENCE, self._give_up)
+        self._is_in_head, self._head_size, self._is_complete = True, 0, True
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
