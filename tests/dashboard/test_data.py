@@ -82,7 +82,7 @@ def test_a_heat_map_whose_agents_were_all_asked_is_exact() -> None:
         assert len(heat.labels) <= data.BINS <= 512
         edges = population._read(graph_of).edges
         labels = pictured_labels(population)
-        order, starts, group, group_labels = data.grouped(labels)
+        _, starts, group, group_labels = data.grouped(labels)
         assert [*starts.tolist(), 600] == heat.bounds
         assert group_labels.tolist() == heat.labels
         naive = cells(heat).copy()
@@ -117,7 +117,9 @@ def test_a_heat_map_of_a_sample_is_near(monkeypatch: pytest.MonkeyPatch) -> None
         assert isinstance(near, data.HeatMap)
         assert isinstance(exact, data.HeatMap)
         assert near.asked == 200
-        assert [block.agents for block in near.blocks] == pytest.approx([b.agents for b in exact.blocks], abs=12)
+        assert [block.agents for block in near.blocks] == pytest.approx(
+            [b.agents for b in exact.blocks], abs=12
+        )
         assert [block.within for block in near.blocks[:3]] == pytest.approx(
             [block.within for block in exact.blocks[:3]], abs=0.03
         )

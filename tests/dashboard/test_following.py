@@ -176,4 +176,6 @@ def test_samples_that_were_observed_are_followed_too() -> None:
         follower = Follower(population)
         found = totals(follower)
         assert found["observed"] == 60 * 12
-        assert found["cuts"] == len(follower.cut_seqs) == population._read(lambda fold: fold.count_cuts()) > 500
+        assert (
+            found["cuts"] == len(follower.cut_seqs) == population._read(lambda fold: fold.count_cuts()) > 500
+        )

@@ -26,7 +26,9 @@ def open_server():  # type: ignore[no-untyped-def]
 
 
 def fill(path: str) -> str:
-    return path.replace("{population}", "shops").replace("{agent}", "shop%201").replace("{path:path}", "main.js")
+    return (
+        path.replace("{population}", "shops").replace("{agent}", "shop%201").replace("{path:path}", "main.js")
+    )
 
 
 def test_the_page_and_its_files(open_server: InProcess) -> None:
@@ -38,7 +40,9 @@ def test_the_page_and_its_files(open_server: InProcess) -> None:
         assert "unsafe" not in policy
         assert page.headers["x-frame-options"] == "DENY"
         assert page.headers["x-content-type-options"] == "nosniff"
-        assert not re.search(r"<script(?![^>]*src=)|\son\w+=|style=", page.text), "a script or style in the page"
+        assert not re.search(r"<script(?![^>]*src=)|\son\w+=|style=", page.text), (
+            "a script or style in the page"
+        )
         wanted = {*re.findall(r'(?:src|href)="(/static/[^"]+)"', page.text)}
         modules = [handlers.FILES[name].read_text() for name in handlers.FILES if name.endswith(".js")]
         wanted |= {f"/static/{name}" for text in modules for name in re.findall(r'from "\./(\w+\.js)"', text)}
@@ -55,7 +59,15 @@ def test_the_page_and_its_files(open_server: InProcess) -> None:
 
 
 def test_only_files_of_the_page_can_be_asked_for(open_server: InProcess) -> None:
-    for path in ("handlers.py", "../handlers.py", "..%2Fhandlers.py", "%2e%2e/handlers.py", "", "/etc/passwd", "a%00"):
+    for path in (
+        "handlers.py",
+        "../handlers.py",
+        "..%2Fhandlers.py",
+        "%2e%2e/handlers.py",
+        "",
+        "/etc/passwd",
+        "a%00",
+    ):
         with httpx.Client(base_url=open_server.url) as http:
             assert http.get(f"/static/{path}").status_code == 404, path
 
@@ -81,11 +93,13 @@ def test_data_needs_a_key_that_may_read_the_population(tmp_path: Path) -> None:
     with InProcess(str(tmp_path / "shop.db")) as server:
         few(server.app.controller, seconds=10.0)
         server.app.controller.population("other", policy="bass", dim=2, seed=1)
-        keys = {scope: server.keys.add([scope], ["shops"])[1] for scope in ("read", "decide", "reward", "admin")}
+        keys = {
+            scope: server.keys.add([scope], ["shops"])[1] for scope in ("read", "decide", "reward", "admin")
+        }
         keys["foreign"] = server.keys.add(["read"], ["other"])[1]
         for path in PATHS:
-            for name, key in {None: None, **keys}.items():
-                headers = {} if key is None else {"authorization": f"Bearer {key}"}
+            for name in (None, *keys):
+                headers = {} if name is None else {"authorization": f"Bearer {keys[name]}"}
                 with httpx.stream("GET", server.url + fill(path), headers=headers) as answer:
                     wanted = 200
                     if path.startswith("/dashboard/"):
@@ -151,7 +165,9 @@ def test_what_is_new_is_told_once_a_second(open_server: InProcess) -> None:
     assert sum(last["sums"]["decisions"]) > 10
     assert (found[-1]["refused"], found[-1]["unmatched"]) == (0, 0)
     with httpx.Client(base_url=open_server.url) as http:
-        assert http.put("/v1/populations/shops/decisions/nobody/reward", json={"reward": 1.0}).status_code == 404
+        assert (
+            http.put("/v1/populations/shops/decisions/nobody/reward", json={"reward": 1.0}).status_code == 404
+        )
         shops.reward(shops.decide("shop 1").id, 0.5)
     assert messages(f"{open_server.url}/dashboard/shops/live", 2)[-1]["unmatched"] == 1
 

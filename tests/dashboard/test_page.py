@@ -15,7 +15,25 @@ from tests.browser import needs_browser
 from tests.dashboard.worlds import few
 from tests.service.running import InProcess
 
+from shoal.controller.answers import Explanation
+
 pytestmark = needs_browser
+FRAMES = """() => new Promise((done) => {
+  const gaps = [], tasks = [];
+  const note = (list) => tasks.push(...list.getEntries().map((one) => one.duration));
+  const watch = new PerformanceObserver(note);
+  watch.observe({ entryTypes: ["longtask"] });
+  const start = performance.now();
+  let last = start;
+  const frame = (now) => {
+    gaps.push(now - last);
+    last = now;
+    if (now - start < 5000) requestAnimationFrame(frame);
+    else done({ gaps, long: tasks.reduce((sum, one) => sum + one, 0) });
+  };
+  requestAnimationFrame(frame);
+})"""
+"""Milliseconds between frames during five seconds, and those spent in tasks of more than 50 ms."""
 SIZES = {"shops": 20, "500 agents": 500, "20,000 agents": 20_000}
 
 
@@ -47,7 +65,9 @@ class Page:
 
     def figure(self, title: str) -> str:
         """One of the figures at the head."""
-        return str(self.view.locator(".figures div", has_text=title).locator("dd").evaluate("e => e.firstChild.data"))
+        return str(
+            self.view.locator(".figures div", has_text=title).locator("dd").evaluate("e => e.firstChild.data")
+        )
 
     def rows(self, caption: str) -> list[list[str]]:
         """The table with a caption, without its heading."""
@@ -86,7 +106,9 @@ def whole(text: str) -> int:
 @pytest.mark.parametrize("width", [420, 2560])
 def test_renders(opened: Any, population: str, width: int) -> None:
     dark = width == 2560
-    page = opened(population, viewport={"width": width, "height": 1000}, color_scheme="dark" if dark else "light")
+    page = opened(
+        population, viewport={"width": width, "height": 1000}, color_scheme="dark" if dark else "light"
+    )
     assert page.text("h1") == population
     assert whole(page.figure("Agents")) == SIZES[population]
     assert page.view.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -152,6 +174,7 @@ def test_a_click_on_an_agent_explains_it(running: InProcess, opened: Any) -> Non
     name = page.text(".agent h3").split("\n")[-1]
     population = running.app.controller.population("shops")
     explained = population.explain(name)
+    assert isinstance(explained, Explanation)
     assert page.text(".agent .why") == str(explained)
     assert page.text(".agent h3 .badge") == "A"
     assert whole(page.text(".agent .pair dd")) == explained.samples
@@ -159,7 +182,9 @@ def test_a_click_on_an_agent_explains_it(running: InProcess, opened: Any) -> Non
     other = page.view.locator(".agent ol button").first
     other_name = other.inner_text()
     other.click()
-    page.view.wait_for_function("name => document.querySelector('.agent h3').innerText.includes(name)", arg=other_name)
+    page.view.wait_for_function(
+        "name => document.querySelector('.agent h3').innerText.includes(name)", arg=other_name
+    )
     page.view.click(".agent button[aria-label=Close]")
     assert "Pick an agent" in page.text(".agent")
 
@@ -171,7 +196,10 @@ def test_back_through_time_and_to_now(running: InProcess, opened: Any) -> None:
         page.view.locator(".through input").evaluate(
             "(slider, at) => { slider.value = at; slider.dispatchEvent(new Event('input')) }", at
         )
-        page.view.wait_for_function("at => document.querySelector('.through output').innerText.includes(`After record ${at} `)", arg=at)
+        page.view.wait_for_function(
+            "at => document.querySelector('.through output').innerText.includes(`After record ${at} `)",
+            arg=at,
+        )
         graph = population.graph(at)
         assert page.text("#who-shares + p").startswith(f"{np.count_nonzero(graph.edges) // 2} of ")
     page.view.click(".through >> text=Now")
@@ -204,8 +232,8 @@ def test_by_keyboard_alone(opened: Any) -> None:
         page.view.keyboard.press("Tab")
         seen.append(
             page.view.evaluate(
-                "() => { const e = document.activeElement, s = getComputedStyle(e);"
-                " return [e.getAttribute('aria-label') || e.innerText, s.outlineStyle !== 'none' && s.outlineWidth !== '0px'] }"
+                "() => { const e = document.activeElement, style = getComputedStyle(e);"
+                " return [e.ariaLabel || e.innerText, style.outlineStyle !== 'none'] }"
             )
         )
     names = [name for name, _ in seen]
@@ -217,7 +245,7 @@ def test_by_keyboard_alone(opened: Any) -> None:
     page.view.keyboard.press("ArrowRight")
     page.view.wait_for_selector(".agent .why")
     first = page.text(".agent h3")
-    for key in ("ArrowRight", "ArrowLeft", "ArrowUp", "ArrowDown"):
+    for key in ("ArrowRight", "ArrowUp", "ArrowDown", "ArrowLeft", "ArrowLeft"):  # not back to the first
         page.view.keyboard.press(key)
     page.view.wait_for_function("first => document.querySelector('.agent h3').innerText !== first", arg=first)
     page.view.keyboard.press("Escape")
@@ -240,8 +268,10 @@ def test_everything_has_a_name_for_screen_readers(opened: Any) -> None:
     for population in SIZES:
         page = opened(population)
         nameless = page.view.evaluate(
-            "() => [...document.querySelectorAll('button, input, a, canvas[tabindex], [role=img], [role=group], [role=region], table')]"
-            ".filter(e => !(e.getAttribute('aria-label') || e.innerText?.trim() || e.caption?.textContent)).map(e => e.outerHTML.slice(0, 120))"
+            "() => [...document.querySelectorAll('button, input, a, table, [tabindex], [role]')]"
+            ".filter(e => !(e.ariaLabel || e.innerText?.trim()"
+            " || e.caption?.textContent || ['content', 'pulse'].includes(e.id)))"
+            ".map(e => e.outerHTML.slice(0, 120))"
         )
         assert nameless == []
         assert page.view.locator("h1").count() == 1
@@ -288,15 +318,7 @@ def test_stays_quick_while_500_decisions_a_second_arrive(running: InProcess, ope
     thread = threading.Thread(target=live)
     thread.start()
     try:
-        found = page.view.evaluate(
-            """() => new Promise((done) => {
-              const gaps = []; let long = 0, last = performance.now();
-              new PerformanceObserver((list) => list.getEntries().forEach((e) => (long += e.duration))).observe({ entryTypes: ["longtask"] });
-              const start = last;
-              const frame = (now) => { gaps.push(now - last); last = now; now - start < 5000 ? requestAnimationFrame(frame) : done({ gaps, long }); };
-              requestAnimationFrame(frame);
-            })"""
-        )
+        found = page.view.evaluate(FRAMES)
         began = time.monotonic()
         page.view.fill(".agent input", "agent 77")
         page.view.click(".agent ol button >> text=agent 77")
@@ -305,15 +327,18 @@ def test_stays_quick_while_500_decisions_a_second_arrive(running: InProcess, ope
     finally:
         stop.set()
         thread.join()
-    rate = made[0] / 5.0
-    gaps = np.sort(found["gaps"])
-    print(f"{rate:.0f} decisions/s; frames: median {np.median(gaps):.0f} ms, 95 % {gaps[int(0.95 * len(gaps))]:.0f} ms, "
-          f"longest {gaps[-1]:.0f} ms; long tasks {found['long'] / 50:.1f} % of the time; an agent explained in {took:.2f} s")  # fmt: skip
+    gaps, longest = np.sort(found["gaps"]), found["long"] / 5000.0
+    print(
+        f"frames: median {np.median(gaps):.0f} ms, 95 % up to {gaps[int(0.95 * len(gaps))]:.0f} ms, "
+        f"longest {gaps[-1]:.0f} ms; {longest:.1%} of the time in long tasks; explained in {took:.2f} s"
+    )
     assert population.sequence - before > 2_000
     assert np.median(gaps) < 100.0
-    assert found["long"] < 0.5 * 5000.0
+    assert longest < 0.5
     assert took < 5.0
-    page.view.wait_for_function("() => +document.querySelectorAll('.figures dd')[2].firstChild.data.replace(/\\\\D/g, '') > 1000")
+    page.view.wait_for_function(
+        "() => +document.querySelectorAll('.figures dd')[2].firstChild.data.replace(/\\D/g, '') > 1000"
+    )
 
 
 def test_signing_in_and_out(tmp_path: Path, browser: Any) -> None:
@@ -341,7 +366,9 @@ def test_signing_in_and_out(tmp_path: Path, browser: Any) -> None:
         server.keys.revoke(made.id)
         page.view.click("a.population >> text=shops")
         page.view.wait_for_selector("h1 >> text=Sign in")
-        page.complaints = [one for one in page.complaints if "401" not in one]  # the browser reports them itself
+        page.complaints = [
+            one for one in page.complaints if "401" not in one
+        ]  # the browser reports them itself
         page.close()
 
 

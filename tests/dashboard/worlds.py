@@ -43,9 +43,7 @@ def few(controller: Controller, name: str = "shops", n: int = 20, seconds: float
     return population
 
 
-def many(
-    controller: Controller, name: str, n: int, taught: int, samples: int, *, dim: int = 3
-) -> Population:
+def many(controller: Controller, name: str, n: int, taught: int, samples: int, *, dim: int = 3) -> Population:
     """`n` agents of `KINDS` kinds, of whom the first `taught` have `samples` samples each, and the rest one.
 
     BASS tells those apart who have enough samples; all others share with everyone.

@@ -1,4 +1,4 @@
-"""The service: `shoal serve`, `shoal demo`, `shoal keys add|list|revoke`, `shoal backup` and `shoal restore`."""
+"""The service: `shoal serve`, `demo`, `keys add|list|revoke`, `backup` and `restore`."""
 
 import json
 import re
@@ -77,7 +77,10 @@ def demo(
     print("Preparing three populations: shops, antennas and clinics ...", flush=True)
 
     def say(url: str) -> None:
-        print(f"They live at {url}/ - open it in a browser. Pairs part within a minute. Ctrl-C ends it.", flush=True)
+        print(
+            f"They live at {url}/ - open it in a browser. Pairs part within a minute. Ctrl-C ends it.",
+            flush=True,
+        )
 
     with tempfile.TemporaryDirectory(prefix="shoal-demo-") as directory:
         run_demo(store or str(Path(directory) / "demo.db"), port, say)

@@ -109,4 +109,3 @@ def lent(population: Population, indices: list[int]) -> list[Lent]:
         return found
 
     return population._read(question)
-

@@ -1,7 +1,7 @@
 """Three simulated populations that live: shops, antennas and clinics, as in the paper's examples.
 
-Each agent belongs to one of a few kinds that nobody tells the policy. Decisions are made at a modest pace, rewards
-come late and in any order, and within a minute the first pairs have been told apart.
+Each agent belongs to one of a few kinds that nobody tells the policy. Decisions are made at a modest pace,
+rewards come late and in any order, and within a minute the first pairs have been told apart.
 """
 
 import heapq
@@ -70,27 +70,18 @@ def _least_distance(x: Matrix) -> float:
 
 
 _TOWNS = (
-    "Lille Nantes Lyon Bordeaux Nice Rennes Dijon Metz Brest Tours Caen Nancy Pau Reims Angers Amiens Rouen "
-    "Limoges Poitiers Grenoble Toulon Orléans Mulhouse Perpignan Besançon Avignon Calais Cannes Colmar Bourges "
-    "Quimper Valence Troyes Lorient Chambéry Niort"
-).split()
+    "Lille", "Nantes", "Lyon", "Bordeaux", "Nice", "Rennes", "Dijon", "Metz", "Brest", "Tours", "Caen",
+    "Nancy", "Pau", "Reims", "Angers", "Amiens", "Rouen", "Limoges", "Poitiers", "Grenoble", "Toulon",
+    "Orléans", "Mulhouse", "Perpignan", "Besançon", "Avignon", "Calais", "Cannes", "Colmar", "Bourges",
+    "Quimper", "Valence", "Troyes", "Lorient", "Chambéry", "Niort",
+)  # fmt: skip
 _WARES = (
-    "lipstick",
-    "sunscreen",
-    "shampoo",
-    "perfume",
-    "hand cream",
-    "gift set",
-    "toothpaste",
-    "face mask",
-    "hair dye",
-    "razor",
-    "soap",
-    "nail polish",
-)
+    "lipstick", "sunscreen", "shampoo", "perfume", "hand cream", "gift set",
+    "toothpaste", "face mask", "hair dye", "razor", "soap", "nail polish",
+)  # fmt: skip
 
 WORLDS = (
-    World("shops", tuple(_TOWNS), _WARES, n_kinds=3, on_offer=4, rate=8.0, delay=4.0, noise=0.2, seed=11),
+    World("shops", _TOWNS, _WARES, n_kinds=3, on_offer=4, rate=8.0, delay=4.0, noise=0.2, seed=11),
     World(
         "antennas",
         tuple(f"mast {row}{column:02d}" for row in "ABCDEF" for column in range(1, 11)),

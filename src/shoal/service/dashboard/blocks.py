@@ -69,7 +69,7 @@ def spread(labels: Integers, rows: Booleans) -> Integers:
     if not n_blocks:
         return np.full(rows.shape[1], ALONE, dtype=np.int64)
     weight = _weights(rows.sum(axis=1) - 1, rows.shape[1])
-    total = np.bincount(labels[labels >= 0], weight[labels >= 0], n_blocks)
+    total = (weight * (labels == np.arange(n_blocks)[:, None])).sum(axis=1)
     found = np.empty(rows.shape[1], dtype=np.int64)
     for start in range(0, rows.shape[1], 2_048):  # a part at a time, so that others get their turn
         part = slice(start, start + 2_048)
@@ -116,9 +116,7 @@ def _agreement(labels: Integers, rows: Booleans, weight: Vector, n_blocks: int) 
     return np.asarray(2.0 * (one_hot @ rows.astype(np.float32)) - one_hot.sum(axis=1)[:, None])
 
 
-def _improve(
-    labels: Integers, together: Booleans, weight: Vector, n_blocks: int, order: list[int]
-) -> None:
+def _improve(labels: Integers, together: Booleans, weight: Vector, n_blocks: int, order: list[int]) -> None:
     """Move agents one by one to where they agree most, until nobody gains."""
     agreement = _agreement(labels, together, weight, n_blocks).astype(np.float64)
     signs = np.where(together, 1.0, -1.0)

@@ -1,4 +1,4 @@
-"""What the page shows of a population, as plain structs. Every function here may be called from any thread."""
+"""What the page shows of a population, as plain structs. Any thread may call these functions."""
 
 import base64
 import threading
@@ -8,15 +8,15 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from shoal.controller.answers import Explanation, Lender, Stopped
 from shoal.controller.errors import UnknownError
-from shoal.controller.explaining import Explanation, Lender, Stopped
 from shoal.controller.population import Population
 from shoal.controller.views import Members, Sizes, edges, lent, members, sizes, uses
 from shoal.policies.cuts import CuttingPolicy
 from shoal.policies.registry import find_policy
 from shoal.service.dashboard.blocks import ALONE, find_blocks, keep_names, spread
 from shoal.service.dashboard.following import COLUMNS, DELAYS, RINGS, Event, Follower, shown_settings
-from shoal.types import Booleans, Integers, Matrix
+from shoal.types import AnyArray, Booleans, Integers, Vector
 
 MOST_DRAWN = 500
 """Agents up to which the graph itself is sent."""
@@ -73,7 +73,7 @@ def overview(follower: Follower, step: int = 60, count: int | None = None) -> Ov
     )
 
 
-def rounded(values: Matrix) -> list[float]:
+def rounded(values: Vector) -> list[float]:
     """Numbers for a picture: six digits are more than it can show."""
     return [float(f"{value:.6g}") for value in values.tolist()]
 
@@ -531,7 +531,9 @@ def grouped(labels: Integers) -> tuple[Integers, Integers, Integers, Integers]:
     """
     n = len(labels)
     found, counts = np.unique(labels, return_counts=True)
-    ranked = np.argsort(np.where(found < 0, found - 1, counts))[::-1]  # large ones first, loners and undecided last
+    ranked = np.argsort(np.where(found < 0, found - 1, counts))[
+        ::-1
+    ]  # large ones first, loners and undecided last
     rank = np.empty(len(found), dtype=np.int64)
     rank[ranked] = np.arange(len(found))
     order = np.argsort(rank[np.searchsorted(found, labels)], kind="stable")
@@ -568,9 +570,9 @@ def _rank(block: Block) -> tuple[int, int, int]:
 
 def heat_blocks(
     group_labels: Integers,
-    together: Matrix,
-    possible: Matrix,
-    members_of: Matrix,
+    together: AnyArray,
+    possible: AnyArray,
+    members_of: AnyArray,
     labels: Integers,
     samples: Integers,
     present: Booleans,

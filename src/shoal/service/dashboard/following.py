@@ -33,7 +33,7 @@ from shoal.controller.records import (
 )
 from shoal.controller.stores.base import Store
 from shoal.controller.views import journal_of
-from shoal.types import Integers, Matrix, Vector
+from shoal.types import Integers, Matrix
 
 RECENT = 50_000
 """Records before the end at which a follower starts, and from which it starts again if it falls behind."""
@@ -70,8 +70,8 @@ COLUMNS = (
     "own_error",
     "pooled_error",
 )
-"""What is summed in each slot. `matched` counts rewards whose decisions are known here, `reward` is their sum;
-`weighted` over `weight` estimates what arms drawn uniformly would have earned; the errors are squared."""
+"""What is summed in each slot. `matched` counts rewards whose decisions are known here, `reward` is their
+sum; `weighted` over `weight` estimates what uniformly drawn arms would have earned; errors are squared."""
 (DECISIONS, EXPLORED, REWARDS, OBSERVED, MISSED, CANCELLED, CUT, JOINED, MATCHED, REWARD, WEIGHT, WEIGHTED,
  OWN_ERROR, POOLED_ERROR) = range(len(COLUMNS))  # fmt: skip
 WIDTH = len(COLUMNS) + len(DELAYS) + 1
@@ -292,9 +292,7 @@ class Follower:
 
     def _forget(self, agents: set[int]) -> None:
         """Keep nothing of whom the population has forgotten."""
-        self._awaited = OrderedDict(
-            (id, one) for id, one in self._awaited.items() if one.agent not in agents
-        )
+        self._awaited = OrderedDict((id, one) for id, one in self._awaited.items() if one.agent not in agents)
         pairs = np.array(self.cut_pairs, dtype=np.int32).reshape(-1, 2)
         stay = ~np.isin(pairs, list(agents)).any(axis=1)
         seqs = np.array(self.cut_seqs, dtype=np.int64)[stay]

@@ -1,4 +1,4 @@
-"""Watches over the populations that somebody has looked at, and tells open pages once a second what is new."""
+"""Watches the populations that somebody has looked at, and tells open pages once a second what is new."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ MOST_LISTENERS = 64
 STREAM = 300.0
 """Seconds after which a page has to ask again, and its key is looked at again."""
 PATIENCE = 15.0
-"""Seconds after which a page hears that nothing is new, so that whatever is in between keeps the connection."""
+"""Seconds after which a page hears that nothing is new, so that proxies keep the connection."""
 
 
 class Tick(msgspec.Struct, frozen=True):

@@ -136,12 +136,7 @@ class GraphView {
     for (let k = 0; k < n; k++) {
       if (!graph.hasNode(k)) graph.addNode(k, { x: x[k], y: y[k], size: room, label: data.agents[k], color: this.colours[k] });
     }
-    // all at once: sigma looks at the whole graph again after each change that it hears of
-    graph.updateEachNodeAttributes((node, attributes) => {
-      attributes.size = room * (0.6 + 0.6 * Math.sqrt(data.samples[+node] / most));
-      attributes.color = this.colours[+node];
-      return attributes;
-    });
+    for (let k = 0; k < n; k++) this.restyle("Node", k, { size: room * (0.6 + 0.6 * Math.sqrt(data.samples[k] / most)), color: this.colours[k] });
     const look = `${data.edges} ${data.labels} ${this.picked} ${token("--text")}`;
     if (look !== this.look) {
       this.look = look;
@@ -149,6 +144,7 @@ class GraphView {
       this.setEdges();
       this.moveTo(x, y);
     }
+    this.sigma.scheduleRefresh();
     this.describe();
   }
 
@@ -160,6 +156,11 @@ class GraphView {
   fitBox(discs) {
     const low = (axis) => Math.min(...discs.map((disc) => disc[axis] - disc.radius)), high = (axis) => Math.max(...discs.map((disc) => disc[axis] + disc.radius));
     if (discs.length) this.sigma.setCustomBBox({ x: [low("x"), high("x")], y: [low("y"), high("y")] });
+  }
+
+  // Changes attributes without telling sigma, which would look at each by itself; it is told to look at all of them later.
+  restyle(kind, key, attributes) {
+    Object.assign(this.graph[`get${kind}Attributes`](key), attributes);
   }
 
   // Which edges to draw: a sample, more of those between blocks, and all of whoever is picked.
@@ -197,7 +198,7 @@ class GraphView {
       const attributes = { color: thin(colour, opacity), size: own ? 1.8 : 1.2, zIndex: own ? 2 : inside ? 0 : 1, own };
       this.fading.delete(key);
       if (!graph.hasEdge(key)) graph.addEdgeWithKey(key, i, j, attributes);
-      else if (graph.getEdgeAttribute(key, "color") !== attributes.color || graph.getEdgeAttribute(key, "own") !== own) graph.mergeEdgeAttributes(key, attributes);
+      else this.restyle("Edge", key, attributes);
     }
     const now = performance.now();
     for (const edge of gone) this.fading.set(edge, now);
@@ -214,11 +215,8 @@ class GraphView {
         else if (calm() || now - since >= FADE) { this.fading.delete(edge); graph.dropEdge(edge); }
       }
       if (this.fading.size) {
-        graph.updateEachEdgeAttributes((edge, attributes) => {
-          const since = this.fading.get(edge);
-          if (since === undefined) return attributes;
-          return { ...attributes, color: thin(bad, 0.8 * (1 - (now - since) / FADE)), size: 1.6, zIndex: 3, own: true };
-        });
+        for (const [edge, since] of this.fading) this.restyle("Edge", edge, { color: thin(bad, 0.8 * (1 - (now - since) / FADE)), size: 1.6, zIndex: 3, own: true });
+        this.sigma.scheduleRefresh();
       }
       this.ticking = this.fading.size && this.sigma ? setTimeout(step, 250) : 0;
     };
@@ -226,19 +224,15 @@ class GraphView {
   }
 
   moveTo(x, y) {
-    const { graph } = this, from = graph.mapNodes((node, { x: fromX, y: fromY }) => [fromX, fromY]);
+    const from = this.graph.mapNodes((node, { x: fromX, y: fromY }) => [fromX, fromY]);
     const far = from.some(([a, b], k) => Math.hypot(a - x[k], b - y[k]) > 1e-6);
     cancelAnimationFrame(this.moving);
     if (!far) return;
     const began = performance.now(), length = calm() || document.hidden ? 1 : 700;
     const step = () => {
       const t = Math.min(1, (performance.now() - began) / length), ease = t * t * (3 - 2 * t);
-      graph.updateEachNodeAttributes((node, attributes) => {
-        const k = +node;
-        attributes.x = from[k][0] + ease * (x[k] - from[k][0]);
-        attributes.y = from[k][1] + ease * (y[k] - from[k][1]);
-        return attributes;
-      }, { attributes: ["x", "y"] });
+      from.forEach(([a, b], k) => this.restyle("Node", k, { x: a + ease * (x[k] - a), y: b + ease * (y[k] - b) }));
+      this.sigma.scheduleRefresh();
       if (t < 1) this.moving = requestAnimationFrame(step);
     };
     this.moving = requestAnimationFrame(step);
@@ -274,7 +268,7 @@ class GraphView {
     if (picked === this.picked || !this.sigma) return;
     this.picked = picked;
     this.setEdges();
-    this.sigma.refresh({ skipIndexation: true });
+    this.sigma.scheduleRefresh();
     this.describe();
   }
 
