@@ -116,7 +116,7 @@ async function showOne(name, mine) {
   let sizes = overview.sizes, graph = null, seen = sizes;
   const lede = h("p", { class: "lede" }), figures = h("dl", { class: "figures" });
   const panel = new AgentPanel(name, pick);
-  const sharing = new Sharing(name, pick, (from, to, words) => panel.group(from, to, words).catch(() => {}), (data) => { if (sharing.at === null) graph = data; head(); });
+  const sharing = new Sharing(name, pick, (from, to, words) => panel.group(from, to, words).catch((error) => error.status === 401 && failed(error)), (data) => { if (sharing.at === null) graph = data; head(); });
   const series = new Series(async (step) => { series.show(await api.overview(name, step)); head(); });
   const arms = h("section", { class: "card bars" }), agents = new AgentTable(name, pick), settings = settingsCard(described);
   content.replaceChildren(
@@ -176,6 +176,7 @@ async function showOne(name, mine) {
 
   // From now on once a second, what is new.
   const events = api.live(name);
+  const wary = (error) => mine === visit && error.status === 401 && failed(error); // the rest may be over in a second
   let loadedAt = performance.now(), armsAt = performance.now();
   const ontick = (event) => {
     const { sizes: now, slots, refused, unmatched } = JSON.parse(event.data);
@@ -190,14 +191,14 @@ async function showOne(name, mine) {
     if (sharing.at === null && !sharing.playing && (changed || performance.now() - loadedAt > 15000) && performance.now() - loadedAt > pause && now.sequence !== seen.sequence) {
       loadedAt = performance.now();
       seen = now;
-      sharing.load().catch(() => {});
+      sharing.load().catch(wary);
     } else if (sharing.at !== null && sharing.data) {
       sharing.slider.max = now.sequence;
     }
     if (performance.now() - armsAt > 10000) {
       armsAt = performance.now();
-      showArms().catch(() => {});
-      api.overview(name, series.range.step).then((data) => mine === visit && series.show(data)).catch(() => {});
+      showArms().catch(wary);
+      api.overview(name, series.range.step).then((data) => mine === visit && series.show(data)).catch(wary);
     }
   };
   events.addEventListener("tick", ontick);
