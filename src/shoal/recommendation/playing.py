@@ -22,7 +22,7 @@ from shoal.reporting.words import number
 from shoal.simulation import Trace, simulate
 from shoal.types import Vector
 
-ALPHAS = (0.1, 0.3, 0.6, 1.2)
+ALPHAS = (0.03, 0.1, 0.3, 0.6, 1.2)
 """Widths that are tried, in units of the noise."""
 CHOSEN_ON = 3
 """Runs that parameters are chosen on."""

@@ -35,7 +35,7 @@ def document(found: Recommendation) -> Document:
         notices=list(found.notes),
         sections=[
             Section("policies", "What was played", [_table(found), Text(_how(found))]),
-            Section("use", "How to use it", [Text(found.call(), lead="In Python:"), Text(_live(found))]),
+            Section("use", "How to use it", [Text(found.call(), lead="In Python"), Text(_live(found))]),
             Section("limits", "What this cannot tell", [Bullets(limits(found))]),
         ],
     )
@@ -72,7 +72,7 @@ def _table(found: Recommendation) -> Table:
                 one.label,
                 f"{one.parameters['alpha']:g}",
                 plus_minus("{:,.0f}", one.mean, one.margin()),
-                EMPTY if one is alone else plus_minus("{:+,.0f}", difference, margin),
+                EMPTY if one is alone else f"{number('{:+,.0f}', difference)} ± {margin:,.0f}",
                 EMPTY if math.isnan(one.late) else number("{:.0%}", one.late),
             ]
         )
