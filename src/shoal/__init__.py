@@ -4,7 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.client import AsyncClient, Client
+    from shoal.client import AsyncClient as AsyncClient
+    from shoal.client import Client as Client
     from shoal.controller.answers import Decision
     from shoal.controller.controller import Controller, open
     from shoal.controller.errors import (
@@ -56,10 +57,8 @@ __all__ = [
     "CLUB",
     "CMLB",
     "SCLUB",
-    "AsyncClient",
     "ChangingAgents",
     "ChangingArms",
-    "Client",
     "ClusterMixture",
     "ConflictError",
     "Continuum",
@@ -109,7 +108,7 @@ __all__ = [
 
 # Names are imported lazily: Numba and matplotlib take seconds to load, and `shoal --help` needs neither.
 _HOMES = {
-    "shoal.client": ("AsyncClient", "Client"),
+    "shoal.client": ("AsyncClient", "Client"),  # not in __all__: they need the extra `client`
     "shoal.controller.answers": ("Decision",),
     "shoal.controller.controller": ("Controller", "open"),
     "shoal.controller.errors": (
@@ -181,4 +180,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """All public names, loaded or not."""
-    return sorted({*globals(), *__all__, *_MODULES})
+    return sorted({*globals(), *_HOME_OF, *_MODULES})
