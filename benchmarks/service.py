@@ -190,7 +190,7 @@ def measure(
     }
 
 
-def compare(url: str, seconds: float, repeats: int = 3) -> dict[str, Any]:
+def compare(url: str, seconds: float, repeats: int = 2) -> dict[str, Any]:
     """All kinds of request with all numbers of connections, in turn; of each the cheapest run."""
     server = Running(url)
     try:
@@ -215,7 +215,7 @@ def compare(url: str, seconds: float, repeats: int = 3) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, and write the table."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 4.0
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 2.0
     results: dict[str, Any] = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "load": os.getloadavg()[1],
