@@ -40,7 +40,7 @@ test: lint  ## Lint, run all tests, those of kernels and steps again without com
 	$(BIN)/coverage report --skip-covered
 
 chaos: setup  ## Attack files, threads, forks and signals for many minutes (SHOAL_CHAOS=20 by default)
-	SHOAL_CHAOS=$${SHOAL_CHAOS:-20} $(BIN)/python -m pytest $(PARALLEL) tests/attack tests/controller --timeout 0
+	SHOAL_CHAOS=$${SHOAL_CHAOS:-20} $(BIN)/python -m pytest $(PARALLEL) tests/attack tests/controller tests/service --timeout 0
 
 lint: setup  ## Style, formatting, types and import direction
 	$(BIN)/ruff check
@@ -48,9 +48,10 @@ lint: setup  ## Style, formatting, types and import direction
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup  ## Measure speed and memory, and write docs/performance.md and the table of docs/live.md
+bench: setup  ## Measure speed and memory, and write docs/performance.md and the tables of docs/live.md and docs/service.md
 	$(BIN)/python benchmarks/bench.py
 	$(BIN)/python benchmarks/controller.py
+	$(BIN)/python benchmarks/service.py
 
 release: setup  ## Build the stated version, try its wheel in a fresh environment, tag it
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[release]'

@@ -190,7 +190,7 @@ def measure(
     }
 
 
-def compare(url: str, seconds: float, repeats: int = 3) -> dict[str, Any]:
+def compare(url: str, seconds: float, repeats: int = 2) -> dict[str, Any]:
     """All kinds of request with all numbers of connections, in turn; of each the cheapest run."""
     server = Running(url)
     try:
@@ -215,8 +215,11 @@ def compare(url: str, seconds: float, repeats: int = 3) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, and write the table."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 4.0
-    results: dict[str, Any] = {"machine": f"{platform.machine()}, {os.cpu_count()} cores"}
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 2.0
+    results: dict[str, Any] = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "load": os.getloadavg()[1],
+    }
     with tempfile.TemporaryDirectory() as directory:
         results["sqlite"] = compare(f"{directory}/bench.db", seconds)
     binaries = find_binaries()
@@ -227,6 +230,40 @@ def main() -> None:
         finally:
             server.remove()
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}{table(results)}{END}{rest.partition(END)[2]}")
+
+
+def table(results: dict[str, Any]) -> str:
+    """What was measured, for the page."""
+    lines = [
+        "| store, connections | decisions/s | p50 | p99 | processor time | of *parse* | of *bare* |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for store in ("sqlite", "postgres"):
+        for connections, one in results.get(store, {}).items():
+            if connections == "steady":
+                continue
+            made, ratios = one["decide"], one["ratios"]
+            lines.append(
+                f"| {store}, {connections} | {made['requests_per_s']:,.0f} | {made['p50_ms']:.1f} ms "
+                f"| {made['p99_ms']:.1f} ms | {made['cpu_us']:.0f} µs "
+                f"| {ratios['parse']:.1f} × {one['parse']['cpu_us']:.0f} µs "
+                f"| {ratios['bare']:.1f} × {one['bare']['cpu_us']:.0f} µs |"
+            )
+    for store in ("sqlite", "postgres"):
+        if store in results:
+            one = results[store]["steady"]
+            lines.append(
+                f"| {store}, 500 decisions and 500 rewards a second | {one['requests_per_s']:,.0f} requests "
+                f"| {one['p50_ms']:.1f} ms | {one['p99_ms']:.1f} ms | {one['cpu_us']:.0f} µs | | |"
+            )
+    return "\n".join(
+        [
+            *lines,
+            f"\nMeasured on {results['machine']}, with a load of {results['load']:.1f} from elsewhere.\n",
+        ]
+    )
 
 
 if __name__ == "__main__":

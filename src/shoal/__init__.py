@@ -4,7 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.client import AsyncClient, Client
+    from shoal.client import AsyncClient as AsyncClient
+    from shoal.client import Client as Client
     from shoal.controller.answers import Decision
     from shoal.controller.controller import Controller, open
     from shoal.controller.errors import (
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from shoal.policies.oracle import Oracle
     from shoal.policies.registry import load_policy, make_policy, policy_names, register_policy
     from shoal.policies.sclub import SCLUB
+    from shoal.recommendation import Recommendation, recommend
     from shoal.separation import separated, separation_statistic
     from shoal.simulation import Trace, simulate
     from shoal.theory import beta
@@ -55,10 +57,8 @@ __all__ = [
     "CLUB",
     "CMLB",
     "SCLUB",
-    "AsyncClient",
     "ChangingAgents",
     "ChangingArms",
-    "Client",
     "ClusterMixture",
     "ConflictError",
     "Continuum",
@@ -80,6 +80,7 @@ __all__ = [
     "Policy",
     "PolicyFileError",
     "Population",
+    "Recommendation",
     "RotatingClusters",
     "SyntheticClusters",
     "Trace",
@@ -96,6 +97,7 @@ __all__ = [
     "plot_graph",
     "plot_regret",
     "policy_names",
+    "recommend",
     "register_environment",
     "register_policy",
     "separated",
@@ -106,7 +108,7 @@ __all__ = [
 
 # Names are imported lazily: Numba and matplotlib take seconds to load, and `shoal --help` needs neither.
 _HOMES = {
-    "shoal.client": ("AsyncClient", "Client"),
+    "shoal.client": ("AsyncClient", "Client"),  # not in __all__: they need the extra `client`
     "shoal.controller.answers": ("Decision",),
     "shoal.controller.controller": ("Controller", "open"),
     "shoal.controller.errors": (
@@ -145,6 +147,7 @@ _HOMES = {
     "shoal.policies.oracle": ("Oracle",),
     "shoal.policies.registry": ("load_policy", "make_policy", "policy_names", "register_policy"),
     "shoal.policies.sclub": ("SCLUB",),
+    "shoal.recommendation": ("Recommendation", "recommend"),
     "shoal.separation": ("separated", "separation_statistic"),
     "shoal.simulation": ("Trace", "simulate"),
     "shoal.theory": ("beta",),
@@ -177,4 +180,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """All public names, loaded or not."""
-    return sorted({*globals(), *__all__, *_MODULES})
+    return sorted({*globals(), *_HOME_OF, *_MODULES})

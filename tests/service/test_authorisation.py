@@ -147,6 +147,14 @@ def test_populations_that_a_key_is_for(keyed: Keyed) -> None:
         assert caller("GET", "/v1/populations/%6Fther").status_code == 200
 
 
+def test_nobody_is_told_where_the_store_is(keyed: Keyed) -> None:
+    with Caller(keyed.server.url, keyed.keys["all"]) as caller:
+        answer = caller("GET", "/v1/populations/nowhere")
+        assert answer.status_code == 404
+        assert "the store has no population 'nowhere'" in answer.json()["detail"]
+        assert "shop.db" not in answer.text
+
+
 def test_revoked_at_once(keyed: Keyed) -> None:
     made, text = keyed.server.keys.add(["read"])
     with Caller(keyed.server.url, text) as caller:

@@ -267,3 +267,7 @@ def test_rewards_outlive_the_caller(running: InProcess, tmp_path: Path) -> None:
 def test_addresses_that_are_none() -> None:
     with pytest.raises(ValueError, match="url must begin with http"):
         shoal.Client("127.0.0.1:8000")
+    for key in ("", "shoal_1_secret\n", "shoal 1"):
+        with pytest.raises(ValueError, match="key must be as") as caught:
+            shoal.Client("http://127.0.0.1:8000", key)
+        assert "secret" not in str(caught.value)

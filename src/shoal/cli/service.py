@@ -168,6 +168,33 @@ def revoke_key(
     print(f"revoked: {key}")
 
 
+@app.command()
+def backup(
+    store: Annotated[str, typer.Argument(metavar="STORE", help="An SQLite file; it may be in use.")],
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="The copy; it appears when it is complete.")],
+) -> None:
+    """Copy a store as of now, also while it is served. For PostgreSQL, use pg_dump."""
+    from shoal.controller.backups import backup
+
+    size = backup(store, target)
+    print(f"{size:,} bytes written to {target}")
+
+
+@app.command()
+def restore(
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="A copy that `shoal backup` made.")],
+    store: Annotated[
+        str, typer.Argument(metavar="STORE", help="The SQLite file to be; nobody may write to it.")
+    ],
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a store that is there.")] = False,
+) -> None:
+    """Put a copy in a store's place; who was forgotten since is forgotten again."""
+    from shoal.controller.backups import restore
+
+    restore(source, store, replace=replace)
+    print(f"{source} is now {store}")
+
+
 def _durable(store: str) -> str:
     if store == ":memory:":
         raise ValueError("STORE must be a file or a server: one in memory ends with its process")

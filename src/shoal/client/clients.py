@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,6 +37,8 @@ class _Common:
         self.url, self.deadline = url.rstrip("/"), deadline
         self._headers = {"content-type": "application/json"}
         if key is not None:
+            if not re.fullmatch(r"[!-~]+", key):  # the message must not show it
+                raise ValueError("key must be as `shoal keys add` showed it, without spaces")
             self._headers["authorization"] = f"Bearer {key}"
         self._fallbacks: OrderedDict[str, Fallback] = OrderedDict()
         self.buffer: Buffer | None = None

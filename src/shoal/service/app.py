@@ -217,7 +217,8 @@ async def get_population(call: Call) -> Response:
     population = await call.population()
     if found := _unchanged(call, population):
         return found
-    return json_response(await _described(population), headers=_etag(population))
+    tag = _etag(population)  # before the state is read: what is newer than its tag does no harm
+    return json_response(await _described(population), headers=tag)
 
 
 async def _described(population: AsyncPopulation) -> m.Population:
@@ -263,7 +264,7 @@ async def decide_many(call: Call) -> Response:
             [
                 m.DecisionResult(decision=one)
                 if isinstance(one, Decision)
-                else m.DecisionResult(problem=problem_of(one, by_id=True))
+                else m.DecisionResult(problem=problem_of(one, by_id=True, hidden=call.service.store))
                 for one in results
             ]
         )
@@ -337,7 +338,12 @@ async def reward_many(call: Call) -> Response:
     metrics.count(metrics.rewards, name, sum(error is None for error in results))
     return json_response(
         m.RewardResults(
-            [m.RewardResult() if one is None else m.RewardResult(problem=problem_of(one)) for one in results]
+            [
+                m.RewardResult()
+                if one is None
+                else m.RewardResult(problem=problem_of(one, hidden=call.service.store))
+                for one in results
+            ]
         )
     )
 
@@ -368,9 +374,9 @@ async def get_catalogue(call: Call) -> Response:
     population = await call.population()
     if found := _unchanged(call, population):
         return found
-    inner = population.population
+    inner, tag, sequence = population.population, _etag(population), _sequence(population)
     arms = await population.call(lambda: inner.catalogue)
-    return json_response(m.CatalogueContent(arms, _sequence(population)), headers=_etag(population))
+    return json_response(m.CatalogueContent(arms, sequence), headers=tag)
 
 
 async def add_arms(call: Call) -> Response:
@@ -395,13 +401,13 @@ async def get_agent(call: Call) -> Response:
     population = await call.population()
     if found := _unchanged(call, population):
         return found
-    inner, name = population.population, call.names["agent"]
+    inner, name, tag = population.population, call.names["agent"], _etag(population)
 
     def question(fold: Fold) -> m.Agent:
         index = inner._agent(fold, name)
         return m.Agent(fold.called[index] or name, fold.sharing[index], fold.taught[index], fold.seq)
 
-    return json_response(await population.read(question), headers=_etag(population))
+    return json_response(await population.read(question), headers=tag)
 
 
 async def put_agent(call: Call) -> Response:
@@ -423,8 +429,9 @@ async def explain(call: Call) -> Response:
     population = await call.population()
     if found := _unchanged(call, population):
         return found
+    tag = _etag(population)
     said = await population.call(population.population.explain, call.names["agent"], call.query.get("other"))
-    return json_response(said, headers=_etag(population))
+    return json_response(said, headers=tag)
 
 
 async def graph(call: Call) -> Response:
@@ -439,12 +446,12 @@ async def graph(call: Call) -> Response:
         raise RefusedError(
             "too-large", f"graphs of up to {MOST_IN_GRAPH:,} agents are sent, this has {n_agents:,}"
         )
-    sequence = _sequence(population) if at is None else at
+    tag, sequence = (_etag(population), _sequence(population)) if at is None else ({}, at)
     found_graph: Graph = await call.service.run(inner.graph, at)
     later = np.triu(found_graph.edges, 1)
     edges = [np.flatnonzero(row).tolist() for row in later]
     content = m.GraphContent(sequence, found_graph.agents, edges)
-    return json_response(content, headers=_etag(population) if at is None else None)
+    return json_response(content, headers=tag)
 
 
 async def events(call: Call) -> Response:

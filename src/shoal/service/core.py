@@ -136,6 +136,8 @@ class Service:
     ) -> None:
         self.controller, self.keys, self.is_open, self.table = controller, keys, is_open, table
         self.hosts, self.limits, self._access_log = frozenset(hosts), limits or Limits(), access_log
+        self.store = controller.store.url
+        """Where the store is, which clients are not told."""
         self.sessions = Sessions()
         self.metrics = Metrics(self)
         self.stopping = asyncio.Event()
@@ -199,7 +201,7 @@ class Service:
         if kind_of(error) == "internal":
             log_failure(log, error, state["request_id"], state["route"])
         if not answer.status:
-            problem = problem_of(error, state["request_id"], by_id=state["by_id"])
+            problem = problem_of(error, state["request_id"], by_id=state["by_id"], hidden=self.store)
             response = Response(encoder.encode(problem), problem.status, headers_of(error), MEDIA_TYPE)
             await response(scope, receive, answer)
 
@@ -227,6 +229,7 @@ class Service:
     def begin(self) -> None:
         """Belong to the event loop that is running."""
         self._arrivals = Arrivals(asyncio.get_running_loop())
+        self.keys.listen()
 
     async def prepare(self) -> None:
         """Open all populations, so that the first requests need not wait."""

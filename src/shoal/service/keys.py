@@ -85,6 +85,10 @@ class Keys(ABC):
     def close(self) -> None:
         """Release everything."""
 
+    def listen(self) -> None:
+        """From now on, until `close`, know what other processes change without asking for each request."""
+        return
+
     def exist(self) -> bool:
         """Whether a key was ever made: from then on nobody may call without."""
         return bool(self.all())
@@ -255,7 +259,6 @@ class PostgresKeys(Keys):
         self._thread: threading.Thread | None = None
 
     def listen(self) -> None:
-        """Keep the keys up to date, until `close`."""
         self._thread = threading.Thread(target=self._listen, name="shoal-keys", daemon=True)
         self._thread.start()
 

@@ -3,16 +3,20 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from shoal.controller.explaining import graph_of
 from shoal.controller.fold import Fold
 from shoal.policies.cuts import CuttingPolicy
 
 if TYPE_CHECKING:
     from shoal.service.core import Service
 
+MOST_COUNTED = 1_000
+"""Agents whose edges are counted one by one."""
 FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 LATE = (1.0, 10.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 86400.0, 7 * 86400.0, 30 * 86400.0)
 
@@ -91,18 +95,20 @@ class _Sizes(Collector):
             "cuts": GaugeMetricFamily("shoal_cuts", "Pairs that stopped sharing", labels=["population"]),
         }
         for name, one in list(self._service.populations.items()):
-            fold = one.population._fold
-            if fold is None or one.population._lost is not None:
+            if one.population._fold is None or one.population._lost is not None:
                 continue
-            for key, value in _sizes(fold).items():
+            for key, value in one.population._read(_sizes).items():
                 sizes[key].add_metric([name], value)
         yield from sizes.values()
 
 
 def _sizes(fold: Fold) -> dict[str, float]:
-    agents = sum(name is not None for name in list(fold.called))
+    agents = sum(name is not None for name in fold.called)
     sizes: dict[str, float] = {"agents": agents, "pending": len(fold.pending), "sequence": fold.seq}
-    if isinstance(fold.policy, CuttingPolicy):  # all pairs share that were not separated
+    if isinstance(fold.policy, CuttingPolicy):
         sizes["cuts"] = fold.count_cuts()
+    if len(fold.called) <= MOST_COUNTED:
+        sizes["edges"] = float(np.triu(graph_of(fold).edges, 1).sum())
+    elif "cuts" in sizes:  # all pairs but those that were separated, apart from agents who do not share
         sizes["edges"] = agents * (agents - 1) / 2 - sizes["cuts"]
     return sizes

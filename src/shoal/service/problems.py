@@ -75,11 +75,15 @@ def kind_of(error: BaseException, *, by_id: bool = False) -> str:
     return "internal"
 
 
-def problem_of(error: BaseException, request: str | Any = UNSET, *, by_id: bool = False) -> Problem:
-    """An error as a document. Of what nobody expected, it says nothing."""
+def problem_of(
+    error: BaseException, request: str | Any = UNSET, *, by_id: bool = False, hidden: str = ""
+) -> Problem:
+    """An error as a document; it does not say where the store is, and of what nobody expected, nothing."""
     kind = kind_of(error, by_id=by_id)
     status, title = KINDS[kind]
     detail = "" if kind == "internal" else str(error) or title
+    if hidden:
+        detail = detail.replace(hidden, "the store")
     if isinstance(error, UnicodeDecodeError):  # whose message shows bytes
         detail = "text must be UTF-8"
     recorded = error.recorded if isinstance(error, ConflictError) else UNSET

@@ -17,7 +17,7 @@ from shoal.controller.stores.base import shown_url
 from shoal.service import logs
 from shoal.service.app import make_app
 from shoal.service.core import HOSTS, Service
-from shoal.service.keys import PostgresKeys, open_keys
+from shoal.service.keys import open_keys
 from shoal.service.limits import Limits
 
 log = logging.getLogger("shoal.service")
@@ -83,8 +83,6 @@ def serve(
         raise
     with sock:
         controller = open_controller(url, sync=sync, lease=lease)
-        if isinstance(keys, PostgresKeys):
-            keys.listen()
         app = make_app(
             controller,
             keys,
