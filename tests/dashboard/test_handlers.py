@@ -97,13 +97,15 @@ def test_data_needs_a_key_that_may_read_the_population(tmp_path: Path) -> None:
             scope: server.keys.add([scope], ["shops"])[1] for scope in ("read", "decide", "reward", "admin")
         }
         keys["foreign"] = server.keys.add(["read"], ["other"])[1]
+        revoked, keys["revoked"] = server.keys.add(["read"])
+        server.keys.revoke(revoked.id)
         for path in PATHS:
             for name in (None, *keys):
                 headers = {} if name is None else {"authorization": f"Bearer {keys[name]}"}
                 with httpx.stream("GET", server.url + fill(path), headers=headers) as answer:
                     wanted = 200
                     if path.startswith("/dashboard/"):
-                        wanted = 401 if name is None else 200 if name == "read" else 403
+                        wanted = {None: 401, "revoked": 401, "read": 200}.get(name, 403)
                     assert answer.status_code == wanted, (path, name)
 
 
