@@ -82,15 +82,17 @@ def export(population: "Population", path: str | os.PathLike[str], archived: boo
     with population._lock:
         population._ticket.wait()
         seq = fold.seq
-    return writers[path.suffix](path, _Exporter(population, fold, seq, archived).lines())
+    return writers[path.suffix](path, Exporter(population, fold, seq, archived).lines())
 
 
-class _Exporter:
+class Exporter:
+    """Reads a journal, archived parts too, and finds what its rows refer to."""
+
     def __init__(self, population: "Population", fold: Fold, seq: int, archived: bool) -> None:
         self._store, self._number, self._name = population._store, population._number, population.name
         self._fold, self._seq, self._archived = fold, seq, archived
         self._outcomes: dict[tuple[str, int], tuple[str, float | None, int]] = {}
-        self._offers: dict[bytes, ArmSet] = {}
+        self._sets: dict[bytes, ArmSet] = {}
         self._more_arms: dict[bytes, bytes] = {}
         if archived:
             self._more_arms = archives.arms_in(archives.base_of(self._store, self._number).archives)
@@ -101,6 +103,7 @@ class _Exporter:
         return self._store.read(self._number, 0, self._seq)
 
     def lines(self) -> Iterator[Line]:
+        """A line for each arm shown or observed."""
         for row in self._rows():  # first what came of each decision, then the decisions
             record = decode(row.body)
             match record:
@@ -125,7 +128,7 @@ class _Exporter:
                     )  # fmt: skip
 
     def _of_decision(self, row: Row, record: Decided) -> Iterator[Line]:
-        offer = self._offer(record.arms)
+        offer = self.offer(record.arms)
         features = vector(record.x).reshape(len(record.shown), -1)
         cancelled = self._outcomes.get((record.id, -1))
         for place, position in enumerate(record.shown):
@@ -137,15 +140,20 @@ class _Exporter:
                 record.own, record.pooled, features[place].tolist(),
             )  # fmt: skip
 
-    def _agent(self, agent: int) -> str:
-        return self._fold.called[merged_into(self._fold, agent)] or ""
+    def owner(self, agent: int) -> int:
+        """The agent that another one turned out to be; itself, usually."""
+        return merged_into(self._fold, agent)
 
-    def _offer(self, digest: bytes) -> ArmSet:
-        if digest not in self._offers:
-            if len(self._offers) >= OFFERS:
-                self._offers.clear()
-            self._offers[digest] = restored(self._find(digest), self._fold.settings.dim, self._find)
-        return self._offers[digest]
+    def _agent(self, agent: int) -> str:
+        return self._fold.called[self.owner(agent)] or ""
+
+    def offer(self, digest: bytes) -> ArmSet:
+        """A set of arms that was on offer."""
+        if digest not in self._sets:
+            if len(self._sets) >= OFFERS:
+                self._sets.clear()
+            self._sets[digest] = restored(self._find(digest), self._fold.settings.dim, self._find)
+        return self._sets[digest]
 
     def _find(self, digest: bytes) -> bytes:
         data = self._more_arms.get(digest) or self._store.arms(self._number, digest)

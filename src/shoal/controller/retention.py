@@ -213,7 +213,8 @@ def clean(population: "Population") -> None:
         done = tuple(archives.rewrite(one, targets[one]) if one in targets else one for one in base.archives)
         state = None
         if targets and all(archives.is_there(one) and not one.wipe for one in done):
-            state = snapshots.pack(snapshots.from_archives(done, base.seq))
+            plan = snapshots.plan_of(store, number)
+            state = snapshots.pack(snapshots.from_archives(done, base.seq, plan))
         old = tuple(one.path for one in targets)
         with population._lock:
             if base_of(store, number) != started:
