@@ -187,7 +187,7 @@ class Opened(Record, frozen=True, array_like=True, gc=False, tag=14):
 
 
 class Guarded(Record, frozen=True, array_like=True, gc=False, tag=15):
-    """An agent stops borrowing, or begins again, for what sharing paid it since the last such record."""
+    """Whether an agent borrows, by the verdict on what sharing paid it since the last such record."""
 
     agent: int
     borrows: bool

@@ -16,6 +16,7 @@ from shoal.controller.evaluation import estimators
 from shoal.controller.evaluation.estimators import ENOUGH, ESTIMATORS, Estimate, Log, mean_of, why_not
 from shoal.controller.evaluation.logs import Events, is_evaluable, outcomes
 from shoal.controller.evaluation.rehearsal import other_settings, rehearse
+from shoal.controller.records import Decided
 from shoal.policies.base import Policy
 from shoal.policies.registry import find_policy
 from shoal.types import Vector
@@ -110,9 +111,21 @@ def evaluate_population(
         np.array([float(a.greedy == b.decided.shown[0]) for a, b in zip(thoughts, some, strict=True)]),
         np.array([one.pooled for one in thoughts]),
         np.array([one.expected for one in thoughts]),
+        np.array(
+            [
+                _chance(a.greedy, b.decided, settings.explore, len(exporter.offer(b.decided.arms)))
+                for a, b in zip(thoughts, some, strict=True)
+            ]
+        ),
     )
     made = _fresh(settings.policy, events.n_agents, settings.dim, settings.parameters)
     return _judged(events, log, settings.policy, settings.parameters, _replayed(events, made))
+
+
+def _chance(arm: int, decided: Decided, explore: float, n_arms: int) -> float:
+    """The probability with which a decision had shown an arm."""
+    usual = decided.baseline if decided.mode == "apprentice" else decided.greedy
+    return explore / n_arms + (1.0 - explore) * (arm == usual)
 
 
 def evaluate_log(events: Events, policy: str | None, parameters: dict[str, Any]) -> Evaluation:

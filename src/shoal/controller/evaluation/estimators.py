@@ -38,6 +38,8 @@ class Log:
     """Reward that a model, from earlier decisions alone, expects of the logged arm."""
     expected: Vector
     """Reward that it expects of what the target would have chosen."""
+    wanted: Vector | None = None
+    """Probability with which the log makes the target's choice, whether it did or not; None if unknown."""
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -104,13 +106,17 @@ def switch(log: Log) -> Estimate:
     """Doubly robust, but where weights are large the model alone, whose bias its interval does not hold.
 
     The threshold is the one, among quantiles of the weights, with the smallest bound on the squared error:
-    variance, plus the square of the share that the model decides times the range of the rewards.
+    variance, plus the square of the share that the model decides times the range of the rewards. Where that
+    share has to be estimated by weights, the bound is seldom small enough for anything to be left to it.
     """
     weights = log.weights
     scale = float(np.ptp(log.rewards))
     best, threshold = math.inf, math.inf
-    for tau in np.unique(np.quantile(weights, np.linspace(0.0, 1.0, 21))):
-        bias = scale * float(np.mean(np.where(weights > tau, weights, 0.0)))
+    for tau in np.unique(np.quantile(weights[weights > 0.0], np.linspace(0.0, 1.0, 21))):
+        share = float(
+            np.mean(np.where(weights > tau, weights, 0.0) if log.wanted is None else log.wanted * tau < 1.0)
+        )
+        bias = scale * min(share, 1.0)
         error = float(doubly_robust_terms(log, tau).var()) / len(log) + bias**2
         if error < best:
             best, threshold = error, float(tau)
@@ -138,6 +144,8 @@ def why_not(log: Log) -> str:
         return "There are no decisions with a probability and a reward."
     unlikely = weights > LIKELY
     unseen = 1.0 - float(np.mean(np.where(unlikely, 0.0, weights)))
+    if log.wanted is not None:
+        unseen = float(np.mean(log.wanted * LIKELY < 1.0))
     found = int(np.count_nonzero(unlikely))
     if unseen <= NEGLIGIBLE or found >= ENOUGH:
         return ""

@@ -58,9 +58,11 @@ class WhatIf(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         """In words."""
+        better = self.improvement
         return (
             f"{len(self.gained):,} edges gained, {len(self.lost):,} lost; dividend {self.other.mean:.3g} "
-            f"instead of {self.present.mean:.3g}; squared error smaller by {self.improvement}"
+            f"instead of {self.present.mean:.3g}; squared error smaller by {better.mean:.3g} "
+            f"[{better.low:.3g}, {better.high:.3g}] over {better.count:,} rewards"
         )
 
 

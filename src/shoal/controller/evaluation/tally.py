@@ -27,7 +27,7 @@ class Tally(msgspec.Struct, array_like=True):
     guarded: list[bool] = []
     """Who does not borrow, because it did harm."""
     marks: dict[int, tuple[int, float, float]] = {}
-    """The sums of an agent when it last stopped borrowing, or began again."""
+    """The sums of an agent when it was last judged by the harm guard."""
 
     def join(self) -> None:
         """An agent more."""
@@ -48,7 +48,7 @@ class Tally(msgspec.Struct, array_like=True):
         self.squares[agent] += new * new - old * old
 
     def guard(self, agent: int, borrows: bool) -> None:
-        """An agent stops borrowing, or begins again; what it is judged by starts anew."""
+        """An agent was judged; what it is judged by starts anew."""
         self.guarded[agent] = not borrows
         self.marks[agent] = self.of(agent)
 
@@ -69,8 +69,8 @@ class Tally(msgspec.Struct, array_like=True):
         """All rewards of an agent."""
         return Sums(self.counts[agent], self.totals[agent], self.squares[agent])
 
-    def spell(self, agent: int) -> Sums:
-        """Its rewards since it stopped borrowing, or began again."""
+    def period(self, agent: int) -> Sums:
+        """Its rewards since it was last judged."""
         mark = self.marks.get(agent)
         return self.of(agent) if mark is None else self.of(agent) - Sums(*mark)
 
