@@ -48,9 +48,9 @@ NAMES = [f"agent {i}" for i in range(N)]
 CATALOGUE = {f"arm {k}": ARMS[k] for k in range(K)}
 
 
-def population(controller: shoal.Controller) -> shoal.Population:
+def population(controller: shoal.Controller, policy: str = "bass") -> shoal.Population:
     """A population of the size that is measured."""
-    made = controller.population("bench", policy="bass", dim=D, seed=1)
+    made = controller.population(policy, policy=policy, dim=D, seed=1)
     if not made.catalogue:
         made.set_arms(CATALOGUE)
     return made
@@ -92,10 +92,10 @@ def in_memory(rounds: int = 4_000) -> dict[str, float]:
 # Durable
 
 
-def durable(url: str) -> dict[str, float]:
+def durable(url: str, policy: str) -> dict[str, float]:
     """Rows per second with 64 callers, over those of 64 callers who insert the same rows and nothing else."""
     controller = shoal.open(url, snapshot_every=0)
-    live = population(controller)
+    live = population(controller, policy)
     for start in range(0, N, 500):
         live.decide_many({"agent": name} for name in NAMES[start : start + 500])
     runs = []
@@ -359,10 +359,10 @@ def table(found: dict[str, Any]) -> str:
          f"{memory['controller_us']:.0f} µs over {memory['bare_us']:.0f} µs"),
     ]  # fmt: skip
     for store in ("sqlite", "postgres"):
-        if one := found.get(store):
+        for policy, one in found.get(store, {}).items():
             rows.append(
                 (
-                    f'{store}, `sync="full"`, 64 callers, over 64 callers who only insert the same rows',
+                    f'{store}, `sync="full"`, {policy}, 64 callers, over 64 who only insert the same rows',
                     f"{one['ratio']:.2f} ×",
                     f"{one['rows_per_s']:,.0f} over {one['bare_rows_per_s']:,.0f} rows/s",
                 )
@@ -395,11 +395,12 @@ def main() -> None:
     print(json.dumps(found), flush=True)
     with tempfile.TemporaryDirectory() as name, _server() as server:
         directory = Path(name)
-        found["sqlite"] = durable(str(directory / "durable.db"))
-        print(json.dumps(found["sqlite"]), flush=True)
+        urls = {"sqlite": str(directory / "durable.db")}
         if server is not None:
-            found["postgres"] = durable(server.room())
-            print(json.dumps(found["postgres"]), flush=True)
+            urls["postgres"] = server.room()
+        for store, url in urls.items():
+            found[store] = {policy: durable(url, policy) for policy in ("bass", "independent")}
+            print(json.dumps(found[store]), flush=True)
         found["recovery"] = recovery(directory, rewards)
     print(json.dumps(found["recovery"]), flush=True)
     RESULTS.write_text(json.dumps(found, indent=2) + "\n")

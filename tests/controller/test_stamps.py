@@ -41,11 +41,15 @@ def tampered(store: MemoryStore) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("policy", ["bass", "club"])
-def test_recorded_cuts_are_applied_and_differences_reported(policy: str) -> None:
+def test_recorded_cuts_are_applied_and_differences_reported(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     controller = played(policy)
     before = controller.population("shop").graph()
     store: Any = controller.store
     one, two = tampered(store)
+    for module in ("fold", "population", "verification"):
+        monkeypatch.setattr(f"shoal.controller.{module}.current_stamp", lambda: "another machine")
     again = Controller(store)
     with pytest.warns(
         RuntimeWarning, match="cuts are recorded and .* computed, as the journal was written by"
@@ -59,6 +63,21 @@ def test_recorded_cuts_are_applied_and_differences_reported(policy: str) -> None
     assert {tuple(pair) for pair in changed.tolist()} == {(i, j), (j, i)}
     decision = shop.decide(one, THETA)  # and life goes on
     shop.reward(decision.id, 1.0)
+
+
+@pytest.mark.parametrize("policy", ["bass", "club"])
+def test_the_same_stamp_is_followed_and_verified_on_request(policy: str) -> None:
+    controller = played(policy)
+    store: Any = controller.store
+    one, two = tampered(store)
+    again = Controller(store)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        after = again.population("shop").graph()
+    assert after.edges[after.agents.index(one), after.agents.index(two)]
+    problems = again.verify()["shop"]
+    assert problems
+    assert all("cuts are recorded and" in problem for problem in problems)
 
 
 def test_another_stamp_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:

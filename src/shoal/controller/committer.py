@@ -5,6 +5,7 @@ number of rows in flight is bounded: a caller first takes a place for each of it
 need be, so that a slow store slows its callers down and nothing is dropped.
 """
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -35,10 +36,11 @@ class Owner(Protocol):
 class Ticket:
     """Stands for rows on their way to the store."""
 
-    __slots__ = ("_error", "_lock")
+    __slots__ = ("_callbacks", "_error", "_lock")
 
     def __init__(self, *, done: bool = False) -> None:
         self._lock = threading.Lock()
+        self._callbacks: list[Callable[[ControllerError | None], None]] = []
         self._error: ControllerError | None = None
         if not done:
             self._lock.acquire()
@@ -47,6 +49,22 @@ class Ticket:
         """Let those who wait go on."""
         self._error = error
         self._lock.release()
+        if self._callbacks:
+            self._call()
+
+    def when_done(self, callback: Callable[[ControllerError | None], None]) -> None:
+        """Have a function called, once, with what kept the rows from being committed, or None.
+
+        It is called by the thread that commits, or at once if there is nothing to wait for.
+        """
+        self._callbacks.append(callback)
+        if self.is_done:  # both threads may come here; each callback is taken by one of them
+            self._call()
+
+    def _call(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                self._callbacks.pop()(self._error)
 
     def wait(self) -> None:
         """Return when the rows are committed, or raise why they were not."""

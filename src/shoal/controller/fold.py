@@ -142,8 +142,10 @@ class Fold:
     policy: Policy
     settings: Settings
 
-    def __init__(self, plan: Plan | None = None) -> None:
+    def __init__(self, plan: Plan | None = None, *, checks: bool = False) -> None:
         self.plan = plan
+        self.checks = checks
+        """Whether cuts that the same version recorded on this kind of machine are computed again."""
         self.seq = 0
         self.at = 0
         self.stamp = ""
@@ -431,6 +433,7 @@ class _Batch:
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold
+        self.stamp = current_stamp()
         self.clear()
 
     def clear(self) -> None:
@@ -439,40 +442,49 @@ class _Batch:
         self.xs: list[bytes] = []
         self.rewards: list[float] = []
         self.cuts: list[tuple[int, int]] = []
+        """Position of a pull, and from whom its agent was separated."""
         self.size = 0
 
     def add(self, kind: int, agent: int, x: bytes, reward: float, cuts: tuple[int, ...]) -> None:
         if not self.kinds:  # nobody joins between pulls that are played together
             self.size = max(1, min(4096, CUTS_AT_ONCE // max(1, len(self.fold.called))))
+        if cuts:
+            self.cuts.extend((len(self.kinds), other) for other in cuts)
         self.kinds.append(kind)
         self.agents.append(agent)
         self.xs.append(x)
         self.rewards.append(reward)
-        if cuts:
-            self.cuts.extend((agent, other) for other in cuts)
         if len(self.kinds) >= self.size:
             self.play()
 
     def play(self) -> None:
         if not self.kinds:
             return
-        fold = self.fold
-        before = fold.count_cuts()
+        policy, before = self.fold.policy, self.fold.count_cuts()
         xs = vector(b"".join(self.xs)).reshape(len(self.xs), -1)
-        fold.policy.replay(self.kinds, self.agents, xs, self.rewards)
-        if isinstance(fold.policy, CuttingPolicy):
-            computed = fold.ordered_cuts(before)
-            gone = fold.policy.state.common.withdrawn  # their part in others' cuts went with them
-            recorded = np.sort(np.array(self.cuts, dtype=np.int64).reshape(-1, 2), axis=1)
-            recorded = recorded[~gone[recorded].any(axis=1)]
-            recorded = recorded[np.lexsort(recorded.T[::-1])]
-            if not np.array_equal(recorded, computed):
-                fold.differences.append(
-                    f"up to record {fold.seq}, {len(recorded)} cuts are recorded and {len(computed)} computed"
-                )
-                sets = (set(map(tuple, pairs.tolist())) for pairs in (recorded, computed))
-                self._follow(fold.policy, *sets)
+        if not isinstance(policy, CuttingPolicy):
+            policy.replay(self.kinds, self.agents, xs, self.rewards)
+        elif self.fold.stamp == self.stamp and not self.fold.checks:
+            policy.follow(self.kinds, self.agents, xs, self.rewards, self.cuts)
+            self.fold.ordered_cuts(before)
+        else:
+            policy.replay(self.kinds, self.agents, xs, self.rewards)
+            self._compare(policy, before)
         self.clear()
+
+    def _compare(self, policy: CuttingPolicy, before: int) -> None:
+        """Note where recorded cuts differ from those computed, and follow the record."""
+        computed = self.fold.ordered_cuts(before)
+        gone = policy.state.common.withdrawn  # their part in others' cuts went with them
+        pairs = [(self.agents[position], other) for position, other in self.cuts]
+        recorded = np.sort(np.array(pairs, dtype=np.int64).reshape(-1, 2), axis=1)
+        recorded = recorded[~gone[recorded].any(axis=1)]
+        recorded = recorded[np.lexsort(recorded.T[::-1])]
+        if not np.array_equal(recorded, computed):
+            found = f"{len(recorded)} cuts are recorded and {len(computed)} computed"
+            self.fold.differences.append(f"up to record {self.fold.seq}, {found}")
+            sets = (set(map(tuple, each.tolist())) for each in (recorded, computed))
+            self._follow(policy, *sets)
 
     def _follow(self, policy: CuttingPolicy, recorded: set[Any], computed: set[Any]) -> None:
         """Cut what was cut when the journal was written, and nothing else: that is what agents lived with."""

@@ -46,6 +46,7 @@ from shoal.controller.explaining import (
 )
 from shoal.controller.fold import Fold, Standing, current_stamp, standing_of
 from shoal.controller.forgetting import keyed_hash, merged_into, names_with, traces
+from shoal.controller.line import Line
 from shoal.controller.offers import Offers
 from shoal.controller.records import (
     AnyRecord,
@@ -153,6 +154,7 @@ class Population:
         """The right to append, with what is committed so far."""
         self._reads_only = lease is None
         self._lock = threading.RLock()
+        self._line = Line(self._lock)
         self._fold: Fold | None = None
         self._life = object()
         self._lost: ControllerError | None = None
@@ -253,6 +255,12 @@ class Population:
         """Run a command that appends up to so many rows, and wait until they are committed."""
         committer = self._writer()
         committer.reserve(n_rows, PATIENCE)
+        return self._line.run(lambda: self._perform(committer, n_rows, command))
+
+    def _perform(
+        self, committer: Committer, n_rows: int, command: Callable[[_Turn], Result]
+    ) -> tuple[Result, Ticket]:
+        """Run a command for whose rows there are places; its result holds once the ticket is done."""
         turn = None
         ticket = self._ticket
         try:
@@ -274,8 +282,7 @@ class Population:
                         ticket = self._ticket  # what the answer rests on may still be on its way
         finally:
             committer.give_back(n_rows - (len(turn.rows) if turn else 0))
-        ticket.wait()
-        return result
+        return result, ticket
 
     def _writer(self) -> Committer:
         """Whoever commits for this population, if it may be changed here."""

@@ -144,22 +144,29 @@ def plan_of(store: Store, population: int, upto: int | None = None) -> Plan | No
     return Plan(settings, rows[-1].seq)
 
 
-def load(store: Store, population: int, upto: int | None = None, watch: Watch | None = None) -> Fold:
+def load(
+    store: Store,
+    population: int,
+    upto: int | None = None,
+    *,
+    watch: Watch | None = None,
+    checks: bool = False,
+) -> Fold:
     """The fold of a population's journal up to a sequence number.
 
     It starts from the latest snapshot that is good, or else from the base, if a part of the journal has been
     archived. What lies before the base is read from the archives. `watch` is called with fold and row before
-    each row in the store is applied.
+    each row in the store is applied. `checks`: compute recorded cuts again (see `Fold.checks`).
     """
     for _ in range(TRIES):
         last = store.last_seq(population) if upto is None else upto
         base = base_of(store, population)
         if last < base.seq:
-            return from_archives(base.archives, last)
-        found = _from_snapshot(store, population, base.seq, last, watch)
+            return from_archives(base.archives, last, checks=checks)
+        found = _from_snapshot(store, population, base.seq, last, watch, checks)
         if found is not None:
             return found
-        fold = from_base(store, population, base, plan_of(store, population, last))
+        fold = from_base(store, population, base, plan_of(store, population, last), checks=checks)
         if catch_up(fold, store, population, last, is_base=True, watch=watch):
             break  # otherwise more was archived meanwhile
     if fold.seq < last:
@@ -169,7 +176,9 @@ def load(store: Store, population: int, upto: int | None = None, watch: Watch | 
     return fold
 
 
-def _from_snapshot(store: Store, population: int, first: int, last: int, watch: Watch | None) -> Fold | None:
+def _from_snapshot(
+    store: Store, population: int, first: int, last: int, watch: Watch | None, checks: bool
+) -> Fold | None:
     for epoch, seq in store.snapshots(population):
         if not first <= seq <= last:
             continue
@@ -182,37 +191,42 @@ def _from_snapshot(store: Store, population: int, first: int, last: int, watch: 
         except SnapshotError as error:
             warnings.warn(f"{error}; it is passed over", RuntimeWarning, stacklevel=2)
             continue
+        fold.checks = checks
         if fold.seq == seq and catch_up(fold, store, population, last, watch=watch):
             return fold
     return None
 
 
-def from_base(store: Store, population: int, base: Base, plan: Plan | None = None) -> Fold:
+def from_base(
+    store: Store, population: int, base: Base, plan: Plan | None = None, *, checks: bool = False
+) -> Fold:
     """The state up to the last archived row; if its bytes are damaged, from the archives.
 
     From them, too, if it is another policy's than the one that was switched to afterwards.
     """
     if not base.seq:
-        return Fold(plan)
+        return Fold(plan, checks=checks)
     if plan is not None and plan.until <= base.seq:
         plan = None
     source = f"the base of population {population} in {store.url}"
     try:
         fold = unpack(store.base_state(population) or b"", source, oldest=1)
-        if not (plan or Plan(fold.settings, 0)).made(fold.policy):
-            return from_archives(base.archives, base.seq, plan)
         fold.plan = plan
-        return fold
+        if not (plan or Plan(fold.settings, 0)).made(fold.policy):
+            fold = from_archives(base.archives, base.seq, plan, checks=checks)
     except SnapshotError as error:
         try:
-            fold = from_archives(base.archives, base.seq, plan)
+            fold = from_archives(base.archives, base.seq, plan, checks=checks)
         except JournalError as missing:
             raise JournalError(f"{error}, and {missing}") from error
         warnings.warn(f"{error}; the archives are read instead", RuntimeWarning, stacklevel=2)
-        return fold
+    fold.checks = checks
+    return fold
 
 
-def from_archives(archives: tuple[Archive, ...], upto: int, plan: Plan | None = None) -> Fold:
+def from_archives(
+    archives: tuple[Archive, ...], upto: int, plan: Plan | None = None, *, checks: bool = False
+) -> Fold:
     """The state up to a sequence number, from nothing but archives."""
 
     def rows() -> Iterator[Row]:
@@ -224,7 +238,7 @@ def from_archives(archives: tuple[Archive, ...], upto: int, plan: Plan | None = 
         for row in rows():
             if row.decision == SWITCHES and isinstance(settings := decode(row.body), Settings):
                 plan = Plan(settings, row.seq)
-    fold = Fold(plan)
+    fold = Fold(plan, checks=checks)
     fold.apply_all(rows())
     return fold
 

@@ -95,7 +95,7 @@ def write_snapshot(store: Store, name: str) -> Report:
     if number is None:
         raise UnknownError(f"{store.url} has no population {name!r}")
     epoch, sample = store.epoch(number), Sample()
-    fold = snapshots.load(store, number, watch=sample)
+    fold = snapshots.load(store, number, watch=sample, checks=True)
     wrong = sample.differences(fold)
     if not wrong:
         store.save_snapshot(number, Snapshot(epoch, fold.seq, snapshots.pack(fold)))

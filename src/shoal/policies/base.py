@@ -424,6 +424,18 @@ class Policy(ABC):
         ValueError
             At the first pull that is refused; those before it have been played.
         """
+        steps, who, x, values = self._pulls(kinds, agents, xs, rewards)
+        with self._change("replay"):
+            self._check_agents(who)
+            self.reserve(int(np.count_nonzero(steps & 1)))
+            first = int(replay_checked(self._pinned_state(), steps, who, x, values))
+        if first >= 0:
+            raise ValueError(f"pull {first} of agent {who[first]} was refused: {x[first]}, {values[first]}")
+
+    def _pulls(
+        self, kinds: ArrayLike, agents: ArrayLike, xs: ArrayLike, rewards: ArrayLike
+    ) -> tuple[Integers, Integers, Matrix, Vector]:
+        """Pulls to replay, as arrays that compiled code takes; which agents there are is not checked."""
         steps, who = (np.ascontiguousarray(array, dtype=np.int64) for array in (kinds, agents))
         x = validation.matrix("xs", xs, columns=self._dim)
         values = np.ascontiguousarray(rewards, dtype=np.float64)
@@ -434,13 +446,11 @@ class Policy(ABC):
             )
         if ((steps < BEGIN) | (steps > PULL)).any():
             raise ValueError("kinds must be 0, 1, 2 or 3")
-        with self._change("replay"):
-            for agent in np.unique(who).tolist():
-                self._check_agent(agent)
-            self.reserve(int(np.count_nonzero(steps & 1)))
-            first = int(replay_checked(self._pinned_state(), steps, who, x, values))
-        if first >= 0:
-            raise ValueError(f"pull {first} of agent {who[first]} was refused: {x[first]}, {values[first]}")
+        return steps, who, x, values
+
+    def _check_agents(self, agents: Integers) -> None:
+        for agent in np.unique(agents).tolist():
+            self._check_agent(agent)
 
     @property
     def pending(self) -> Integers:

@@ -107,7 +107,7 @@ class CLUB(CuttingPolicy, ClusteredPolicy):
         state = self._pinned_state()
         was, known = members(state.apart[agent], self.n_agents), ~state.common.withdrawn
         for other in np.flatnonzero(separated & ~was & known).tolist():
-            part(state, agent, other, self.rounds)
+            separate(state, agent, other, self.rounds)
         rejoin(state.apart, agent, was & ~separated & known)
         self._forget_cuts_of(agent, was & ~separated & known)
         relabel(state)
@@ -164,14 +164,23 @@ def revise(state: CLUBState, agent: int, t: int) -> None:
         if other != agent and not has_bit(state.apart[agent], other):
             allowed = state.gamma * (state.widths[agent] + state.widths[other])
             if distance(theta[agent], theta[other]) > allowed:
-                part(state, agent, other, t)
+                separate(state, agent, other, t)
                 may_split = may_split or not (is_simple and share_a_neighbor(state.apart, n, agent, other))
     if may_split:
         relabel(state)
 
 
+@step("part", CLUBState)
+def part(state: CLUBState, agent: int, other: int, t: int) -> bool:
+    if has_bit(state.apart[agent], other):
+        return False
+    separate(state, agent, other, t)
+    relabel(state)
+    return True
+
+
 @inlined
-def part(state: CLUBState, agent: int, other: int, t: int) -> None:
+def separate(state: CLUBState, agent: int, other: int, t: int) -> None:
     """Cut an edge, and write it down."""
     note(state.cuts, agent, other, t)
     set_bit(state.apart[agent], other)

@@ -12,6 +12,7 @@ from shoal.kernels.bits import WORD, add_everywhere, are_mutual, as_set, count_a
 from shoal.kernels.graphs import pairs_of, pairs_within, separation_times
 from shoal.policies.base import Policy
 from shoal.policies.explanations import Stop
+from shoal.policies.steps import follow_checked
 from shoal.types import AnyArray, Booleans, Integers, Vector
 
 CUT_BYTES = 16
@@ -71,6 +72,45 @@ class CuttingPolicy(Policy):
         with self._change("part_from"):
             self.reserve(1)
             self._part_from(agent, separated)
+
+    def follow(
+        self, kinds: ArrayLike, agents: ArrayLike, xs: ArrayLike, rewards: ArrayLike, cuts: ArrayLike
+    ) -> None:
+        """`replay` where it is known who separates when: nothing is tested, which is most of the work.
+
+        Parameters
+        ----------
+        kinds, agents, xs, rewards
+            As for `replay`.
+        cuts : array of int, shape (m, 2)
+            Position of a pull, ascending, and an agent from whom its agent separates.
+
+        Raises
+        ------
+        ValueError
+            At the first pull that is refused, or separates whom it cannot; those before it have been played.
+        """
+        steps, who, x, values = self._pulls(kinds, agents, xs, rewards)
+        known = np.ascontiguousarray(cuts, dtype=np.int64).reshape(-1, 2)
+        position, other = known.T
+        if len(known) and (
+            (np.diff(position, prepend=0, append=len(steps) - 1) < 0).any()
+            or not (steps[position] & 1).all()
+            or (who[position] == other).any()
+        ):
+            raise ValueError("cuts must name pulls with a reward, in order, and agents other than theirs")
+        with self._change("follow"):
+            self._check_agents(who)
+            for agent in np.unique(other).tolist():
+                self._check_id(agent)
+            self.reserve(len(steps))
+            self._forget_tests()
+            first = int(follow_checked(self._pinned_state(), steps, who, x, values, known))
+        if first >= 0:
+            raise ValueError(f"pull {first} of agent {who[first]} was refused: {x[first]}, {values[first]}")
+
+    def _forget_tests(self) -> None:
+        """Let go of what the step `learn` does not keep up to date."""
 
     @property
     def separation_time(self) -> Integers:

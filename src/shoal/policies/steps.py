@@ -100,6 +100,20 @@ def revise(state: Any, agent: int, t: int) -> None:
     _STEPS["revise", type(unpin(state))](state, agent, t)
 
 
+def learn(state: Any, agent: int, x: Vector, reward: float, t: int) -> None:
+    """`observe` where `part` follows instead of `revise`; what only tests need may be left out of date.
+
+    A policy that cuts edges registers it if `observe` prepares tests; it lets go of the preparations before.
+    """
+    registered = _STEPS.get(("learn", type(unpin(state)))) or _STEPS["observe", type(unpin(state))]
+    registered(state, agent, x, reward, t)
+
+
+def part(state: Any, agent: int, other: int, t: int) -> bool:
+    """Separate two agents in round `t`; False, and nothing is changed, if they are separated already."""
+    return bool(_STEPS["part", type(unpin(state))](state, agent, other, t))
+
+
 def expect(state: Any, agent: int, x: Vector, sign: int) -> None:
     """Let a reward be due for a pull of `x` (`sign` 1), or no longer (−1): it came, or never will."""
     registered: Any = _STEPS.get(("expect", type(unpin(state))), expect_alone)
@@ -132,6 +146,16 @@ def _overload_observe(state: Any, agent: Any, x: Any, reward: Any, t: Any) -> An
 @overload(revise, strict=False, jit_options=OPTIONS)
 def _overload_revise(state: Any, agent: Any, t: Any) -> Any:
     return _plain_step("revise", state)
+
+
+@overload(learn, strict=False, jit_options=OPTIONS)
+def _overload_learn(state: Any, agent: Any, x: Any, reward: Any, t: Any) -> Any:
+    return _plain_step("learn", state, _STEPS["observe", state.instance_class])
+
+
+@overload(part, strict=False, jit_options=OPTIONS)
+def _overload_part(state: Any, agent: Any, other: Any, t: Any) -> Any:
+    return _plain_step("part", state)
 
 
 @overload(expect, strict=False, jit_options=OPTIONS)
@@ -260,29 +284,37 @@ def cancel_checked(state: Any, agent: int, x: Vector) -> int:
     return ACCEPTED
 
 
-@compiled
-def update_checked(state: Any, agent: int, x: Vector, reward: float, begun: bool) -> int:
-    """Finish a round in which only `agent` pulled, or a pull that has begun; refuse, changing nothing.
+@inlined
+def admit(state: Any, agent: int, x: Vector, reward: float, begun: bool) -> tuple[int, int]:
+    """Whether a sample is fair, and its round; the reward of a pull that has begun is no longer due then.
 
     A sample that is longer than it should be beside the ridge is accepted as BADLY_SCALED.
     """
     for m in range(x.shape[0]):
         if not abs(x[m]) <= LARGEST:
-            return REFUSED
+            return REFUSED, 0
     size = dot(x, x)
     if not abs(reward) <= LARGEST or size > LARGEST_SCALE * state.common.ridge:
-        return REFUSED
+        return REFUSED, 0
     t = state.common.clock[0]
     if begun:  # its round was counted when it began
         if state.common.pending.counts[agent] == 0:
-            return NOT_BEGUN
+            return NOT_BEGUN, 0
         expect(state, agent, x, -1)
     else:
         t += 1
-    observe(state, agent, x, reward, t)
-    revise(state, agent, t)
-    state.common.clock[0] = t
-    return BADLY_SCALED if size > BAD_SCALE * state.common.ridge else ACCEPTED
+    return BADLY_SCALED if size > BAD_SCALE * state.common.ridge else ACCEPTED, t
+
+
+@compiled
+def update_checked(state: Any, agent: int, x: Vector, reward: float, begun: bool) -> int:
+    """Finish a round in which only `agent` pulled, or a pull that has begun; refuse, changing nothing."""
+    answer, t = admit(state, agent, x, reward, begun)
+    if answer not in (REFUSED, NOT_BEGUN):
+        observe(state, agent, x, reward, t)
+        revise(state, agent, t)
+        state.common.clock[0] = t
+    return answer
 
 
 @compiled
@@ -295,6 +327,35 @@ def replay_checked(state: Any, kinds: Integers, agents: Integers, xs: Matrix, re
             answer = cancel_checked(state, agents[i], xs[i])
         else:
             answer = update_checked(state, agents[i], xs[i], rewards[i], kinds[i] == FINISH)
+        if answer in (REFUSED, NOT_BEGUN):
+            return i
+    return -1
+
+
+@compiled
+def follow_checked(
+    state: Any, kinds: Integers, agents: Integers, xs: Matrix, rewards: Vector, cuts: Integers
+) -> int:
+    """`replay_checked` without tests: of each row of `cuts` the pull with this position separates two agents.
+
+    Withdrawn agents have no cuts: those with them are passed over.
+    """
+    n = 0
+    for i in range(kinds.shape[0]):
+        if kinds[i] == BEGIN:
+            answer = begin_checked(state, agents[i], xs[i])
+        elif kinds[i] == CANCEL:
+            answer = cancel_checked(state, agents[i], xs[i])
+        else:
+            answer, t = admit(state, agents[i], xs[i], rewards[i], kinds[i] == FINISH)
+            if answer not in (REFUSED, NOT_BEGUN):
+                learn(state, agents[i], xs[i], rewards[i], t)
+                state.common.clock[0] = t
+                while n < cuts.shape[0] and cuts[n, 0] == i:
+                    gone = state.common.withdrawn[cuts[n, 1]]
+                    if not gone and not part(state, agents[i], cuts[n, 1], t):
+                        return i
+                    n += 1
         if answer in (REFUSED, NOT_BEGUN):
             return i
     return -1

@@ -233,6 +233,13 @@ def forget_points(state: CrowdState) -> None:
     state.shared.due[0] = state.shared.moves[0] + FIRST_REFRESH
 
 
+def forget_tests(state: CrowdState, handle: Any) -> None:
+    """Let go of the shared points, so that `learn` need not find out who still contains them."""
+    if not np.isnan(state.shared.points).all():
+        forget_points(state)
+        describe(handle, 0, len(state.degree))
+
+
 def problem(state: CrowdState) -> str:
     """What is wrong with a loaded state, as a phrase."""
     local, n, d = state.local, len(state.degree), state.local.b.shape[1]
@@ -537,6 +544,32 @@ def sum_pool(
 
 @step("observe", CrowdState)
 def observe(state: CrowdState, agent: int, x: Vector, reward: float, t: int) -> None:
+    shared = state.shared
+    take_in(state, agent, x, reward)
+    mark_agent(
+        state.local, state.radius, state.threshold, state.common.ridge, shared.points, shared.masks,
+        state.scratch.choice, agent,
+    )  # fmt: skip
+    mark_block(shared.masks, shared.everyone, state.radius.shape[0], agent // WORD)
+
+
+@step("learn", CrowdState)
+def learn(state: CrowdState, agent: int, x: Vector, reward: float, t: int) -> None:
+    take_in(state, agent, x, reward)  # there are no points, and nobody contains any
+    state.shared.due[0] = state.shared.moves[0] + FIRST_REFRESH
+
+
+@step("part", CrowdState)
+def part(state: CrowdState, agent: int, other: int, t: int) -> bool:
+    if is_cut(state.apart, agent, other):
+        return False
+    separate(state.cuts, state.apart, state.degree, state.common.active, agent, other, t)
+    return True
+
+
+@inlined
+def take_in(state: CrowdState, agent: int, x: Vector, reward: float) -> None:
+    """Add a sample to all sums."""
     local, shared, card, w = state.local, state.shared, state.cards[agent], agent // WORD
     # Everything that others read of this agent is brought up to date here, in O(d²), with no work per pair.
     add_sample(local, agent, x, reward)
@@ -559,11 +592,6 @@ def observe(state: CrowdState, agent: int, x: Vector, reward: float, t: int) -> 
                     state.common.cost[0] -= not is_cut(state.apart, agent, j)
     shared.recent[shared.moves[0] % SAMPLE] = agent
     shared.moves[0] += 1
-    mark_agent(
-        local, state.radius, state.threshold, state.common.ridge, shared.points, shared.masks,
-        state.scratch.choice, agent,
-    )  # fmt: skip
-    mark_block(shared.masks, shared.everyone, state.radius.shape[0], w)
 
 
 @compiled

@@ -221,6 +221,9 @@ class BASS(CuttingPolicy):
         solve_cholesky(scratch.L, scratch.total[-self.dim :], estimate)
         return estimate
 
+    def _forget_tests(self) -> None:
+        self._own.forget_tests(self.state, self._pin(self.state))
+
     def _end_edges(self, agent: int) -> None:
         neighbors = self._pool(agent)
         neighbors[agent] = False

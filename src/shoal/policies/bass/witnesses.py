@@ -164,6 +164,11 @@ def separate_pair(state: WitnessState, agent: int, other: int, t: int) -> None:
     separate(state, agent, other, t)
 
 
+def forget_tests(state: WitnessState, handle: Any) -> None:
+    """Let go of all witnesses: `learn` would not notice which of them its agent's ellipsoid leaves."""
+    state.witness[...] = state.excess[...] = np.nan
+
+
 def rejoin(state: WitnessState, agent: int, joined: Booleans) -> None:
     """Let an agent share again with those in `joined`, whose cuts are no longer in the log."""
     join_again(state.apart, agent, joined)
@@ -182,16 +187,7 @@ def select(state: WitnessState, agent: int, arms: Matrix, t: int) -> int:
 def observe(state: WitnessState, agent: int, x: Vector, reward: float, t: int) -> None:
     local, work = state.local, state.scratch
     residual = reward - dot(x, local.theta_hat[agent])
-    growth = add_sample(local, agent, x, reward)
-    if state.common.lends[agent]:
-        add_packed(state.lent[agent], x, reward)
-        add_packed(state.blocks[agent // WORD], x, reward)
-        state.common.cost[0] += state.degree[agent]
-        if state.common.reserved[0] > 0:
-            for j in range(state.degree.shape[0]):
-                if state.common.active[j] and not state.common.borrows[j]:
-                    state.common.cost[0] -= not has_bit(state.apart[agent], j)
-    state.radius[agent] = scaled_radius(state, agent)
+    growth = take_in(state, agent, x, reward)
     # A sample moves the agent's ellipsoid, not its witnesses, nor any other agent's distances. So O(N d)
     # brings this row up to date, where testing all pairs anew would take O(N d³).
     points, excess = state.witness[agent], state.excess[agent, : state.radius.shape[0]]
@@ -204,6 +200,35 @@ def observe(state: WitnessState, agent: int, x: Vector, reward: float, t: int) -
         excess_at(local.theta_hat[agent], local.A[agent], points, work.rows, excess)
     else:
         excess_grows(points, x, reward, shrink, work.rows[0], excess)
+
+
+@step("learn", WitnessState)
+def learn(state: WitnessState, agent: int, x: Vector, reward: float, t: int) -> None:
+    take_in(state, agent, x, reward)  # there are no witnesses
+
+
+@inlined
+def take_in(state: WitnessState, agent: int, x: Vector, reward: float) -> float:
+    """Add a sample to all sums; `1 + xᵀ A⁻¹ x`, with the agent's A as it was before."""
+    growth = add_sample(state.local, agent, x, reward)
+    if state.common.lends[agent]:
+        add_packed(state.lent[agent], x, reward)
+        add_packed(state.blocks[agent // WORD], x, reward)
+        state.common.cost[0] += state.degree[agent]
+        if state.common.reserved[0] > 0:
+            for j in range(state.degree.shape[0]):
+                if state.common.active[j] and not state.common.borrows[j]:
+                    state.common.cost[0] -= not has_bit(state.apart[agent], j)
+    state.radius[agent] = scaled_radius(state, agent)
+    return growth
+
+
+@step("part", WitnessState)
+def part(state: WitnessState, agent: int, other: int, t: int) -> bool:
+    if has_bit(state.apart[agent], other):
+        return False
+    separate(state, agent, other, t)
+    return True
 
 
 @step("revise", WitnessState)
