@@ -54,7 +54,7 @@ def test_switch_drops_large_weights_where_that_pays() -> None:
 
 def test_against_another_package(log: Log) -> None:
     bandits = pytest.importorskip("estimators.bandits.ips", reason="vw-estimators is not installed")
-    from estimators.bandits import gaussian, snips  # type: ignore[import-not-found]
+    from estimators.bandits import gaussian, snips
 
     oracles = {"ips": bandits.Estimator(), "snips": snips.Estimator(), "gaussian": gaussian.Interval()}
     for r, p, target in zip(log.rewards, log.probabilities, log.target, strict=True):

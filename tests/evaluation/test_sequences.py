@@ -110,4 +110,6 @@ def test_few_terms_have_no_asymptotic_interval() -> None:
     assert np.isnan(curve.low[: BURN_IN - 1]).all()
     np.testing.assert_allclose(curve.mean, np.arange(100) / 2)
     so_far = np.arange(60.0)
-    assert (curve.low[59], curve.high[59]) == asymptotic(Sums(60, so_far.sum(), so_far @ so_far))
+    assert (curve.low[59], curve.high[59]) == asymptotic(
+        Sums(60, float(so_far.sum()), float(so_far @ so_far))
+    )

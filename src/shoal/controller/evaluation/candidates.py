@@ -72,11 +72,17 @@ class Evaluation(msgspec.Struct, frozen=True):
     calibration: Calibration
     replayed: Replayed | None = None
 
+    @property
+    def best(self) -> Estimate:
+        """The doubly robust estimate; SNIPS, if there is no model. Only if there are estimates."""
+        by_name = {one.name: one for one in self.estimates}
+        return by_name.get("doubly robust") or by_name["SNIPS"]
+
     def __str__(self) -> str:
         """In words."""
         if self.sentence:
-            return self.sentence
-        best = next(one for one in self.estimates if one.name in ("doubly robust", "SNIPS"))
+            return f"{self.policy}: {self.sentence}"
+        best = self.best
         return (
             f"{self.policy}: {best.value:.4g} [{best.low:.4g}, {best.high:.4g}] per decision ({best.name}), "
             f"where {self.logged.value:.4g} was earned"
