@@ -36,7 +36,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_population(store: str, tmp_path: Path) -> None:
     said = run("evaluate", store).stdout
     assert said.startswith("dividend  ")
-    assert "uplift    +" in said
+    assert "(holdout)" in said
     said = run(
         "evaluate", store, "--policy", "independent", "-p", "alpha=0.5", "--report", str(tmp_path)
     ).stdout
@@ -94,9 +94,9 @@ def test_the_report_in_a_browser(store: str, tmp_path: Path) -> None:
         one = controller.population("shop")
         page = write_report(one, tmp_path, [one.evaluate("independent")])
     with open_browser() as browser:
+        complaints: list[str] = []
         for width in (1400, 420):
             view = browser.new_page(viewport={"width": width, "height": 900})
-            complaints: list[str] = []
             view.on("pageerror", lambda error: complaints.append(str(error)))
             view.goto(page.as_uri())
             titles = view.locator("h2").all_inner_texts()
