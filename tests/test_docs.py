@@ -28,6 +28,7 @@ def python_blocks(page: str) -> list[str]:
         "docs/adding-an-environment.md",
         "docs/theory.md",
         "docs/live.md",
+        "docs/evaluation.md",
     ],
 )
 def test_examples_run(page: str, tmp_path: Path) -> None:

@@ -69,6 +69,10 @@ class Line(msgspec.Struct, frozen=True):
     """Reward of the first arm that the policy predicted."""
     x: list[float]
     """Features of the arm."""
+    mode: str | None
+    """Who chose: "" for the policy, "guarded", "holdout" or "apprentice"."""
+    baseline: str | None
+    """The arm that the product's own rule preferred, if it was told."""
 
 
 def export(population: "Population", path: str | os.PathLike[str], archived: bool) -> int:
@@ -124,7 +128,7 @@ class Exporter:
                     yield Line(
                         row.seq, "observation", _time(row.at), self._agent(record.agent), record.id,
                         "rewarded", record.reward, _time(row.at), None, None, None, None, None, None, None,
-                        None, vector(record.x).tolist(),
+                        None, vector(record.x).tolist(), None, None,
                     )  # fmt: skip
 
     def _of_decision(self, row: Row, record: Decided) -> Iterator[Line]:
@@ -137,7 +141,8 @@ class Exporter:
                 row.seq, "decision", _time(row.at), self._agent(record.agent), record.id, status, reward,
                 _time(at) if reward is not None else None, str(offer.name(position)), place,
                 record.arms.hex(), len(offer), record.probability, str(offer.name(record.greedy)),
-                record.own, record.pooled, features[place].tolist(),
+                record.own, record.pooled, features[place].tolist(), record.mode,
+                str(offer.name(record.baseline)) if record.baseline >= 0 else None,
             )  # fmt: skip
 
     def owner(self, agent: int) -> int:
@@ -184,7 +189,7 @@ def _write_parquet(path: Path, lines: Iterator[Line]) -> int:
         "sequence": pa.int64(), "kind": text, "at": time, "agent": text, "id": text, "status": text,
         "reward": real, "rewarded_at": time, "arm": text, "place": pa.int32(), "arms": text,
         "n_arms": pa.int32(), "probability": real, "greedy": text, "own": real, "pooled": real,
-        "x": pa.list_(real),
+        "x": pa.list_(real), "mode": text, "baseline": text,
     }  # fmt: skip
     schema, count = pa.schema(list(types.items())), 0
     with whole_file(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
