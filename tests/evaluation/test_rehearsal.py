@@ -10,10 +10,12 @@ from tests.evaluation.shops import play, shop
 
 import shoal
 from shoal.controller import snapshots
-from shoal.controller.errors import ConflictError
+from shoal.controller.errors import ConflictError, JournalError
+from shoal.controller.evaluation import rehearsal
 from shoal.controller.population import Population
 from shoal.controller.records import Decided, Joined, Observed, Rewarded, decode
 from shoal.controller.records import vector as vector_of
+from shoal.controller.snapshotter import Sample
 
 
 def by_hand(one: Population, policy: Any) -> list[tuple[float, float, float]]:
@@ -131,6 +133,46 @@ def test_switching_there_and_back(place: Place) -> None:
         one._controller.population("shop", policy="cluster_mixture", dim=3)
 
 
+def test_what_was_there_before_the_switch_is_passed_over(tmp_path: Path) -> None:
+    """A snapshot of the old policy, a reader that follows, and a second process that checks predictions."""
+    place = Place("sqlite", tmp_path / "shop.db")
+    one = shop(place.open(sync="normal"))
+    play(one, 6)
+    one.snapshot()
+    reader = place.open(read_only=True)
+    looked_on = reader.population("shop")
+    assert looked_on.settings.policy == "bass"
+    one.switch("cluster_mixture")
+    play(one, 2, first=20)
+    assert looked_on.settings.policy == "cluster_mixture"
+    assert looked_on.packed() == one.packed()
+    sample = Sample(one_in=1)
+    fold = snapshots.load(one._store, one._number, watch=sample)
+    assert sample.differences(fold) == []
+    assert sample.checked == 20  # those of the policy in force
+    content = one.packed()[0]
+    place.crash(one._controller)
+    assert place.open(sync="normal").population("shop").packed()[0] == content
+    place.close()
+
+
+def test_decisions_go_on_while_the_other_policy_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = shop()
+    play(one, 4)
+    real = rehearsal.refold
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        found = real(*arguments, **options)
+        play(one, 1, first=50 + one.sequence)  # meanwhile
+        return found
+
+    monkeypatch.setattr(rehearsal, "refold", slow)
+    before = one.sequence
+    assert one.switch("cluster_mixture") > before + 1
+    assert sound(one._controller)
+    assert one.dividend().count > 40
+
+
 def test_a_population_that_never_switched_cannot_go_back() -> None:
     one = shop()
     with pytest.raises(ConflictError, match="has never been switched"):
@@ -178,8 +220,13 @@ def test_switching_after_archiving(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert sound(one._controller)
     content = one.packed()[0]
     place.crash(one._controller)
+    away = Path(archived.path).rename(tmp_path / "away")  # the base is the new policy's: it needs no archive
     one = place.open(sync="normal").population("shop")
     assert one.packed()[0] == content
+    with pytest.raises(JournalError):
+        one.switch_back()
+    assert one.packed()[0] == content
+    away.rename(archived.path)
     assert one.evaluate().decisions > 60  # archived ones too
     now[0] += 10_000_000
     assert one.archive(tmp_path / "old", before=now[0] / 1e6) is not None  # with the switch itself
