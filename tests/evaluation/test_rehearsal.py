@@ -1,5 +1,6 @@
 """What if, and switching live: the journal played into another policy, and what must survive it."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,37 @@ def test_decisions_go_on_while_the_other_policy_learns(monkeypatch: pytest.Monke
     assert one.switch("cluster_mixture") > before + 1
     assert sound(one._controller)
     assert one.dividend().count > 40
+
+
+def test_switching_among_threads(tmp_path: Path) -> None:
+    """Nobody waits for anybody else for ever, and all that was acknowledged is there."""
+    place = Place("sqlite", tmp_path / "shop.db")
+    one = shop(place.open(sync="normal"))
+    play(one, 3)
+    stop, made = threading.Event(), list[int]()
+
+    def serve(n: int) -> None:
+        count = 0
+        while not stop.is_set():
+            decision = one.decide(f"agent {n}", id=f"thread {n} {count}")
+            one.reward(decision.id, 1.0)
+            count += 1
+        made.append(count)
+
+    threads = [threading.Thread(target=serve, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    before = one.dividend().count
+    for policy in ("cluster_mixture", "bass", "independent"):
+        one.switch(policy)
+    stop.set()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert len(made) == 6
+    assert one.dividend().count >= before
+    assert one.dividend().count == 26 + sum(made)
+    assert sound(one._controller)
+    place.close()
 
 
 def test_a_population_that_never_switched_cannot_go_back() -> None:

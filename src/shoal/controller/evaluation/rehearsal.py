@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from shoal.controller.population import Population
 
 NEVER = 2**62
+PATIENCE = 10.0
+"""Seconds to wait for a place in the queue."""
 
 
 class Opinion(NamedTuple):
@@ -183,7 +185,7 @@ def switch_back(population: "Population") -> int:
 
 def _take_over(population: "Population", settings: Settings) -> int:
     """Let other settings be in force; the record that says so."""
-    population._writer()
+    committer = population._writer()
     store, number = population._store, population._number
     while True:
         population.settle()
@@ -195,15 +197,25 @@ def _take_over(population: "Population", settings: Settings) -> int:
             fold = refold(population, settings, seq)  # the long part, while others go on
             base = base_of(store, number)
             at_base = refold(population, settings, base.seq) if base.seq else None
-            with population._lock:
-                state = population._state()
-                population._ticket.wait()
-                if state.forgotten_at != forgotten_at or population.is_rebuilding:
-                    continue  # somebody was forgotten meanwhile
-                if not snapshots.catch_up(fold, store, number, state.seq):
-                    continue
-                if at_base is not None:
-                    store.set_base(population.lease, pack_base(base), snapshots.pack(at_base))
-                fold.plan = Plan(settings, fold.seq + 1)
-                population._fold = fold
-                return population._run(1, lambda turn: turn.write(settings, decision=SWITCHES))
+            committer.reserve(1, PATIENCE)
+            unused = 1
+            try:
+                with population._lock:
+                    state = population._state()
+                    population._ticket.wait()
+                    if state.forgotten_at != forgotten_at or population.is_rebuilding:
+                        continue  # somebody was forgotten meanwhile
+                    if not snapshots.catch_up(fold, store, number, state.seq):
+                        continue
+                    if at_base is not None:
+                        store.set_base(population.lease, pack_base(base), snapshots.pack(at_base))
+                    fold.plan = Plan(settings, fold.seq + 1)
+                    population._fold, unused = fold, 0
+                    # Not by `_run`, where others may stand in line who wait for the lock held here.
+                    sequence, ticket = population._perform(
+                        committer, 1, lambda turn: turn.write(settings, decision=SWITCHES)
+                    )
+            finally:
+                committer.give_back(unused)
+        ticket.wait()
+        return sequence
