@@ -118,3 +118,12 @@ def test_a_report_of_nothing() -> None:
     few = document(one)
     assert few.lead == "There are 5 rewards: too few to say what sharing pays."
     assert "chance did so 0 times" in few.remarks[0]
+
+
+def test_the_lead_says_which_way_it_goes() -> None:
+    from shoal.controller.evaluation.dividends import Dividend
+    from shoal.controller.evaluation.report import _lead
+
+    assert _lead(Dividend(100, 0.5, 0.2, 0.8)).startswith("Sharing pays: it makes the squared error of")
+    assert "larger by 0.5 (0.2 to 0.8)" in _lead(Dividend(100, -0.5, -0.8, -0.2))
+    assert "cannot be told yet: its dividend is 0.5 (−0.1 to 1.1)" in _lead(Dividend(100, 0.5, -0.1, 1.1))

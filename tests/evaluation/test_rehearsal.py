@@ -271,6 +271,25 @@ def test_switching_after_archiving(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     place.close()
 
 
+def test_archiving_what_was_before_a_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1_800_000_000_000_000]
+    monkeypatch.setattr(Population, "_now", lambda _: now[0])
+    place = Place("sqlite", tmp_path / "shop.db")
+    one = shop(place.open(sync="normal"))
+    play(one, 5)
+    now[0] += 10_000_000
+    one.switch("cluster_mixture")
+    play(one, 2, first=20)
+    content = one.packed()[0]
+    archived = one.archive(tmp_path, before=now[0] / 1e6)
+    assert archived is not None
+    assert sound(one._controller)
+    place.crash(one._controller)
+    Path(archived.path).unlink()  # the base is that of the policy in force
+    assert place.open(sync="normal").population("shop").packed()[0] == content
+    place.close()
+
+
 def test_a_switch_that_cannot_be_committed_has_not_happened(monkeypatch: pytest.MonkeyPatch) -> None:
     one = shop()
     play(one, 4)

@@ -374,7 +374,7 @@ class Population:
                 if recorded != value:
                     raise ConflictError(
                         f"population {self.name!r} has {key} = {recorded!r}, not {value!r}; settings are "
-                        "fixed when a population is made",
+                        "fixed when a population is made, and only `switch` changes policy and parameters",
                         recorded,
                     )
             if not self._reads_only and fold.stamp != (stamp := current_stamp()):

@@ -88,7 +88,7 @@ def snips(log: Log) -> Estimate:
 
 def direct(log: Log) -> Estimate:
     """What the model expects. As good as the model, and no data of any size tells how good."""
-    return Estimate("direct", float(log.expected.mean()), math.nan, math.nan)
+    return Estimate("direct", float(log.expected.mean()), math.nan, math.nan, 1.0)
 
 
 def doubly_robust_terms(log: Log, clip: float = math.inf) -> Vector:

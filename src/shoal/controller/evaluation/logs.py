@@ -20,7 +20,7 @@ from shoal.controller.errors import UnknownError
 from shoal.controller.exporting import Exporter
 from shoal.controller.fold import Fold
 from shoal.controller.importing import SHOWN, features_in, names_of, read_rows
-from shoal.controller.records import Cancelled, Corrected, Decided, Missed, Rewarded, Row, decode
+from shoal.controller.records import Cancelled, Corrected, Decided, Missed, Rewarded, decode
 from shoal.types import Integers, Matrix, Vector
 
 if TYPE_CHECKING:
@@ -276,7 +276,8 @@ def _read_arms(
 class Outcome(msgspec.Struct):
     """What came of a decision with one arm."""
 
-    row: Row
+    at: int
+    """When it was made, in microseconds since 1970."""
     decided: Decided
     agent: int
     """Whose it is now: agents may have been merged."""
@@ -307,7 +308,7 @@ def outcomes(population: "Population", since: float | None = None) -> tuple[Fold
         record = decode(row.body)
         if isinstance(record, Decided):
             if since is None or row.at >= since * 1e6:
-                found[record.id] = Outcome(row, record, exporter.owner(record.agent))
+                found[record.id] = Outcome(row.at, record, exporter.owner(record.agent))
             continue
         if not isinstance(record, Rewarded | Missed | Corrected | Cancelled) or record.id not in found:
             continue

@@ -197,7 +197,7 @@ def _take_over(population: "Population", settings: Settings) -> int:
             fold = refold(population, settings, seq)  # the long part, while others go on
             base = base_of(store, number)
             at_base = refold(population, settings, base.seq) if base.seq else None
-            committer.reserve(1, PATIENCE)
+            committer.reserve(1, PATIENCE)  # before the lock: those who have all places may wait for it
             unused = 1
             try:
                 with population._lock:
@@ -211,7 +211,6 @@ def _take_over(population: "Population", settings: Settings) -> int:
                         store.set_base(population.lease, pack_base(base), snapshots.pack(at_base))
                     fold.plan = Plan(settings, fold.seq + 1)
                     population._fold, unused = fold, 0
-                    # Not by `_run`, where others may stand in line who wait for the lock held here.
                     sequence, ticket = population._perform(
                         committer, 1, lambda turn: turn.write(settings, decision=SWITCHES)
                     )

@@ -67,7 +67,7 @@ def document(
             f"Uplift over the product's own rule: {population.uplift(since=start)}.".replace("..", ".")
         )
     remarks += [f"{one}".rstrip(".") + "." for one in evaluations]
-    times = [one.row.at for one in found]
+    times = [one.at for one in found]
     period = f"{_day(min(times))} to {_day(max(times))}" if times else "nothing yet"
     rewarded = sum(one.reward is not None for one in found)
     return Document(
@@ -95,11 +95,15 @@ def _lead(dividend: Dividend) -> str:
         return "No decision has a reward yet."
     if not math.isfinite(dividend.low):
         return f"There are {dividend.count} rewards: too few to say what sharing pays."
-    verdict = "Sharing pays" if dividend.low > 0 else "Sharing does harm" if dividend.high < 0 else ""
-    size = f"{number('{:+.3g}', dividend.mean)} ({interval('{:.3g}', dividend.low, dividend.high)})"
-    if not verdict:
-        return f"Whether sharing pays cannot be told yet: {size} of squared error per reward."
-    return f"{verdict}: it makes the squared error of predictions smaller by {size} per reward."
+    mean, low, high = dividend.mean, dividend.low, dividend.high
+    if low <= 0.0 <= high:
+        size = f"{number('{:.3g}', mean)} ({interval('{:.3g}', low, high)})"
+        return f"Whether sharing pays cannot be told yet: its dividend is {size} per reward."
+    if high < 0.0:
+        mean, low, high = -mean, -high, -low
+    size = f"{number('{:.3g}', mean)} ({interval('{:.3g}', low, high)})"
+    pays, becomes = ("pays", "smaller") if dividend.low > 0.0 else ("does harm", "larger")
+    return f"Sharing {pays}: it makes the squared error of predictions {becomes} by {size} per reward."
 
 
 def _uplift(population: "Population", since: float | None) -> list[Part]:
@@ -200,7 +204,7 @@ def _candidates(evaluations: Sequence[Evaluation]) -> list[Part]:
                     row.name,
                     number("{:.4g}", row.value),
                     interval("{:.4g}", row.low, row.high),
-                    f"{row.clipped:.1%}",
+                    f"{row.clipped:.1%}" if row.clipped else "",
                 ]
                 for row in rows
             ]
@@ -242,7 +246,7 @@ def _delays(found: list[Outcome]) -> list[Part]:
     come = [one for one in found if one.reward is not None and not one.is_default]
     if not come:
         return [Text("There are no rewards yet.")]
-    late = np.array([max(one.rewarded_at - one.row.at, 0) / 1e6 for one in come])
+    late = np.array([max(one.rewarded_at - one.at, 0) / 1e6 for one in come])
     counts = {
         "rewarded": len(come),
         "missing, with a default": sum(one.is_default for one in found),
