@@ -88,7 +88,16 @@ MICRO = 1_000_000
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What was decided for an agent."""
+    """What was decided for an agent.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> shop = shoal.open(":memory:").population("shop", policy="bass", dim=2)
+    >>> first = shop.decide("ada", arms=[[1.0, 0.0], [0.0, 1.0]], id="first")
+    >>> first.agent, first.id, first.arm in (0, 1)
+    ('ada', 'first', True)
+    """
 
     id: str
     agent: str
@@ -138,7 +147,17 @@ class _Turn:
 
 
 class Population:
-    """Named agents that may share. Made by `Controller.population`; any number of threads may use it."""
+    """Named agents that may share. Made by `Controller.population`; any number of threads may use it.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> shop = shoal.open(":memory:").population("shop", policy="bass", dim=2)
+    >>> first = shop.decide("ada", arms=[[1.0, 0.0], [0.0, 1.0]], id="first")
+    >>> shop.reward("first", 1.0)
+    >>> print(shop.explain("ada"))
+    ada has 1 sample and borrows none.
+    """
 
     def __init__(self, controller: "Controller", name: str, number: int, *, lease: Lease | None) -> None:
         self.name = name
