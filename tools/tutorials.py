@@ -10,9 +10,10 @@ that code before it has written.
 import contextlib
 import io
 import json
-import os
 import re
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,9 +40,10 @@ def play(text: str, directory: Path) -> Iterator[str]:
     """Run a page's code, in `directory`, as one program; yield what each block prints."""
     space: dict[str, Any] = {"__name__": "__main__"}
     for number, part in enumerate(parts(text), start=1):
-        printed = io.StringIO()
+        block, printed = directory / f"block_{number}.py", io.StringIO()
+        block.write_text(part.code)  # Numba and tracebacks look for the source of what is defined
         with contextlib.chdir(directory), contextlib.redirect_stdout(printed):
-            exec(compile(part.code, f"block {number}", "exec"), space)
+            exec(compile(part.code, str(block), "exec"), space)
         yield printed.getvalue()
 
 
@@ -62,7 +64,7 @@ def notebook(text: str) -> str:
 
     def add(kind: str, source: str) -> None:
         if source.strip():
-            more = {"execution_count": None, "outputs": []} if kind == "code" else {}
+            more: dict[str, Any] = {"execution_count": None, "outputs": []} if kind == "code" else {}
             lines = source.strip("\n").splitlines(keepends=True)
             cells.append(
                 {"cell_type": kind, "id": f"cell-{len(cells)}", "metadata": {}, "source": lines, **more}
@@ -89,11 +91,13 @@ def notebook(text: str) -> str:
 
 def main(names: list[str]) -> None:
     """Run pages and renew what they show."""
-    os.environ.setdefault("MPLBACKEND", "agg")
     for page in PAGES:
         if not names or page.stem in names:
             text = page.read_text()
-            page.write_text(renewed(text, list(play(text, page.parent))))
+            with tempfile.TemporaryDirectory() as directory:
+                page.write_text(renewed(text, list(play(text, Path(directory)))))
+                for picture in PICTURE.findall(text):
+                    shutil.copy(Path(directory, picture), page.parent)
 
 
 if __name__ == "__main__":

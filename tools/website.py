@@ -108,8 +108,6 @@ def reference_index() -> str:
         for name in re.findall(r"^::: shoal\.(\w+)", text, flags=re.MULTILINE):
             first = inspect.getdoc(getattr(shoal, name)) or ""
             first = " ".join(first.split("\n\n")[0].split()).replace("|", "\\|")
-                "|", "\\|"
-            )
             said[-1] += f"\n| [`{name}`]({page}.md#shoal.{name}) | {first} |"
     return "\n\n".join(said) + "\n"
 

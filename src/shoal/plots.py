@@ -4,6 +4,7 @@ Uses matplotlib's objects, never pyplot, so nothing depends on a display or on g
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from typing import Any, NamedTuple
@@ -114,7 +115,8 @@ def plot_graph(
             )
             ax.plot([], [], color=color, label=f"{mask.sum():,} edges {name}")
     own = [style for name in policy_names() if (style := _own_style(name))]
-    wheel = [style.color for style in (*own, *OTHERS)]
+    # Greys would look like edges.
+    wheel = [style.color for style in (*own, *OTHERS) if len({*re.findall("..", style.color[1:])}) > 1]
     for number, group in enumerate(np.unique(groups[ids])):
         here = ids[groups[ids] == group]
         x, y = position[here].T
