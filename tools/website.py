@@ -59,6 +59,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     added: dict[str, str | bytes] = {
         "changelog.md": from_root((ROOT / "CHANGELOG.md").read_text()),
         "contributing.md": from_root((ROOT / "CONTRIBUTING.md").read_text()),
+        "security.md": from_root((ROOT / "SECURITY.md").read_text()),
+        "code-of-conduct.md": from_root((ROOT / "CODE_OF_CONDUCT.md").read_text()),
     }
     for name, text in reference_pages().items():
         added[f"reference/{name}.md"] = text
