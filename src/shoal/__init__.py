@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from shoal.policies.oracle import Oracle
     from shoal.policies.registry import load_policy, make_policy, policy_names, register_policy
     from shoal.policies.sclub import SCLUB
+    from shoal.recommendation import Recommendation, recommend
     from shoal.separation import separated, separation_statistic
     from shoal.simulation import Trace, simulate
     from shoal.theory import beta
@@ -76,6 +77,7 @@ __all__ = [
     "Policy",
     "PolicyFileError",
     "Population",
+    "Recommendation",
     "RotatingClusters",
     "SyntheticClusters",
     "Trace",
@@ -93,6 +95,7 @@ __all__ = [
     "plot_graph",
     "plot_regret",
     "policy_names",
+    "recommend",
     "register_environment",
     "register_policy",
     "separated",
@@ -140,6 +143,7 @@ _HOMES = {
     "shoal.policies.oracle": ("Oracle",),
     "shoal.policies.registry": ("load_policy", "make_policy", "policy_names", "register_policy"),
     "shoal.policies.sclub": ("SCLUB",),
+    "shoal.recommendation": ("Recommendation", "recommend"),
     "shoal.separation": ("separated", "separation_statistic"),
     "shoal.simulation": ("Trace", "simulate"),
     "shoal.theory": ("beta",),

@@ -111,6 +111,24 @@ def test_renaming(one: Population) -> None:
     assert sound(one._controller)
 
 
+def test_renaming_to_a_second_name(one: Population, place: Place) -> None:
+    for name in ("ada", "ada@work"):
+        teach(one, name, 2)
+    one.merge("ada", "ada@work")
+    known = estimate(one, "ada")
+    one.rename("ada", "ada@work")
+    assert one.agents == ["ada@work"]
+    assert estimate(one, "ada@work") == known
+    place.crash(one._controller)
+    one = shop(place.open())
+    assert one.agents == ["ada@work"]
+    with pytest.raises(UnknownError, match="'ada'"):
+        one.explain("ada")
+    one.forget("ada@work")
+    assert one.agents == []
+    assert sound(one._controller)
+
+
 @pytest.mark.parametrize("policy", ["bass", "independent", "cluster_mixture"])
 def test_merging_adds_samples(place: Place, policy: str) -> None:
     one = shop(place.open(), policy=policy)

@@ -72,6 +72,35 @@ def drawing_display() -> Iterator[Any]:
     yield show
 
 
+@contextlib.contextmanager
+def runs_display() -> Iterator[Any]:
+    """A function that shows how many runs are finished: a bar on a terminal, else a line now and then."""
+    from rich.console import Console
+
+    from shoal.jit.compiled import say_nothing_of_compiling
+
+    say_nothing_of_compiling()
+    console = Console(stderr=True)
+    if console.is_terminal:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        with Bar(*columns, TimeRemainingColumn(compact=True), console=console, transient=True) as bar:
+            task = bar.add_task("reading and compiling", total=None)
+            yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
+        return
+    due = time.monotonic() + LINE_SECONDS
+
+    def show(done: int, total: int, what: str) -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + LINE_SECONDS
+            print(f"{done} of {total} runs", file=sys.stderr, flush=True)
+
+    yield show
+
+
 class ProgressLines:
     """Prints a line for each tenth done, every ten seconds, and when another policy is compiled."""
 

@@ -396,9 +396,9 @@ class Population:
 
         def command(turn: _Turn) -> None:
             index = self._agent(turn.fold, agent)
-            if (holder := turn.fold.names.get(name)) == index and turn.fold.called[index] == name:
+            if turn.fold.called[index] == name:
                 return
-            if holder is not None:
+            if turn.fold.names.get(name, index) != index:  # one of its own may become its first
                 raise ConflictError(
                     f"population {self.name!r} has an agent {name!r} already; merge them?", name
                 )

@@ -8,7 +8,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Required, TypedDict, Unpack
+from typing import Any, NamedTuple, Required, TypedDict, Unpack
 
 import numpy as np
 
@@ -103,11 +103,11 @@ class LoggedRatings(RatedEnvironment):
         seed: int | None = None,
         cache: PathLike | None = None,
     ) -> None:
-        path = _existing(path)
-        form = _form_of(path) if form is None else validation.one_of("form", form, tuple(ROWS))
+        path = existing(path)
+        form = form_of(path) if form is None else validation.one_of("form", form, tuple(ROWS))
         files, digest = [path], None
         if isinstance(features, str | os.PathLike):
-            features = _existing(features)
+            features = existing(features)
             files.append(features)
         else:
             features = _as_arrow(features)
@@ -149,7 +149,22 @@ Rows = Callable[[Any, list[str]], Iterator[tuple[str, list[Any]]]]
 """Yields the place (file and line) and the values of the named columns, row by row."""
 
 
+class Events(NamedTuple):
+    """The rows of a log, in order: positions in the lists of ids, and rewards."""
+
+    agent_ids: list[str]
+    arm_ids: list[str]
+    agents: "array[int]"
+    arms: "array[int]"
+    rewards: "array[float]"
+
+
 def read_log(path: Path, rows: Rows, agent: str, arm: str, reward: str) -> Ratings:
+    """Read a log as a table of mean rewards."""
+    return Ratings.collect(*read_events(path, rows, agent, arm, reward))
+
+
+def read_events(path: Path, rows: Rows, agent: str, arm: str, reward: str) -> Events:
     """Read all rows of a log."""
     agent_codes, arm_codes = Numbering(), Numbering()
     agents, arms, rewards = array("i"), array("i"), array("d")
@@ -161,7 +176,7 @@ def read_log(path: Path, rows: Rows, agent: str, arm: str, reward: str) -> Ratin
         arms.append(arm_codes[str(what)])
     if not rewards:
         raise ValueError(f"{path}: no rows")
-    return Ratings.collect(list(agent_codes), list(arm_codes), agents, arms, rewards)
+    return Events(list(agent_codes), list(arm_codes), agents, arms, rewards)
 
 
 def read_features(features: Path | Table, arm: str) -> ArmFeatures:
@@ -170,7 +185,7 @@ def read_features(features: Path | Table, arm: str) -> ArmFeatures:
     rows: Rows
     if not isinstance(features, Path):
         names, rows = features.column_names, _table_rows
-    elif _form_of(features) == "csv":
+    elif form_of(features) == "csv":
         with sources.whole_file(features), open(features, encoding="utf-8-sig", newline="") as file:
             names = next(csv.reader(file), [])
         rows = _csv_rows
@@ -281,13 +296,15 @@ def _number(place: str, column: str, value: Any) -> float:
     return number
 
 
-def _existing(path: PathLike) -> Path:
+def existing(path: PathLike) -> Path:
+    """The path of a file that is there."""
     path = Path(path)
     if not path.is_file():
         raise sources.DataUnavailable(f"there is no file {path}")
     return path
 
 
-def _form_of(path: Path) -> str:
+def form_of(path: Path) -> str:
+    """The form of a file, "csv" or "parquet", by its first bytes."""
     with open(path, "rb") as file:
         return "parquet" if file.read(4) == b"PAR1" else "csv"

@@ -1,0 +1,42 @@
+"""Which policy for a log: `shoal recommend`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer()
+
+MOST_AGENTS = 1_000
+
+
+@app.command()
+def recommend(
+    log: Annotated[Path, typer.Argument(help="Who had which arm with which reward: CSV or Parquet.")],
+    features: Annotated[Path, typer.Option(help="The features of each arm: CSV or Parquet.")],
+    agent: Annotated[str, typer.Option(help="The log's column of agents.")] = "agent",
+    arm: Annotated[str, typer.Option(help="The column of arms, in both files.")] = "arm",
+    reward: Annotated[str, typer.Option(help="The log's column of rewards.")] = "reward",
+    agents: Annotated[int, typer.Option(help="Agents drawn from the log at most.")] = MOST_AGENTS,
+    horizon: Annotated[
+        int | None, typer.Option(help="Rounds of a run. [default: the rows, 5,000 to 20,000]")
+    ] = None,
+    runs: Annotated[int, typer.Option(help="Runs that the figures are from.")] = 6,
+    seed: Annotated[int, typer.Option(help="Seed of the agents drawn and of the runs.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory for the report, a page with table and curves.")
+    ] = None,
+) -> None:
+    """Inspect a log, play the policies that fit on it, and say which to take and why."""
+    from shoal.cli.progress import runs_display
+    from shoal.recommendation.logs import recommend_for_log
+
+    with runs_display() as progress:
+        found = recommend_for_log(
+            log, features=features, agent=agent, arm=arm, reward=reward, n_agents=agents, horizon=horizon,
+            runs=runs, seed=seed, progress=progress,
+        )  # fmt: skip
+    print(found)
+    if out is not None:
+        print(f"\nThe report is {found.report(out)}.", file=sys.stderr)
