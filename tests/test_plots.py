@@ -263,16 +263,18 @@ def test_an_explanation_is_drawn_as_it_is_said() -> None:
     assert found.lenders
     assert found.stopped
     ax = shoal.plot_explanation(found, name=lambda agent: f"user {agent}")
-    lengths = [bar.get_width() for bar in ax.containers[0]]  # type: ignore[attr-defined]
+    lengths = [bar.get_width() for bar in ax.containers[0]]
     shown = found.lenders[: plots.MOST_BARS]
     assert lengths == [found.samples, *(lender.samples for lender in shown)]
     labels = [tick.get_text() for tick in ax.get_yticklabels()]
     stopped = found.stopped[: plots.MOST_BARS]
-    assert labels == [f"user {agent}" for agent in (0, *(one.agent for one in (*shown, *stopped)))]
+    assert labels == [
+        f"user {agent}" for agent in (0, *(one.agent for one in shown), *(one.agent for one in stopped))
+    ]
     said = [text.get_text() for text in ax.texts if text.get_text().startswith("✕")]
     assert len(said) == len(stopped)
     assert f"stopped in round {stopped[0].round:,}" in said[0]
-    check_layout(ax.figure)
+    check_layout(ax.figure)  # type: ignore[arg-type]
 
 
 def test_many_lenders_are_summed_up() -> None:
@@ -281,8 +283,8 @@ def test_many_lenders_are_summed_up() -> None:
         policy.update(agent, [1.0, 0.0], 0.5)
     ax = shoal.plot_explanation(policy.explain(0))
     assert [tick.get_text() for tick in ax.get_yticklabels()][-1] == "21 more"
-    assert sum(bar.get_width() for bar in ax.containers[0]) == 30  # type: ignore[attr-defined]
-    check_layout(ax.figure)
+    assert sum(bar.get_width() for bar in ax.containers[0]) == 30
+    check_layout(ax.figure)  # type: ignore[arg-type]
 
 
 def test_an_explanation_of_a_population_is_drawn_with_its_names() -> None:

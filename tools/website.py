@@ -27,6 +27,11 @@ REFERENCE = {
         "Playing a policy in an environment, and looking at what happened.",
         ("shoal.simulation", "shoal.plots"),
     ),
+    "recommendation": (
+        "Recommending a policy",
+        "Which policy to take, from runs in your world.",
+        ("shoal.recommendation",),
+    ),
     "theory": (
         "The test and its radius",
         "What decides whether two agents go on sharing.",
