@@ -262,7 +262,7 @@ def test_an_explanation_is_drawn_as_it_is_said() -> None:
     found = policy.explain(0)
     assert found.lenders
     assert found.stopped
-    ax = shoal.plot_explanation(found, name=lambda agent: f"user {agent}")
+    ax = plots.plot_explanation(found, name=lambda agent: f"user {agent}")
     lengths = [bar.get_width() for bar in ax.containers[0]]
     shown = found.lenders[: plots.MOST_BARS]
     assert lengths == [found.samples, *(lender.samples for lender in shown)]
@@ -281,7 +281,7 @@ def test_many_lenders_are_summed_up() -> None:
     policy = shoal.BASS(n_agents=30, dim=2)
     for agent in range(30):
         policy.update(agent, [1.0, 0.0], 0.5)
-    ax = shoal.plot_explanation(policy.explain(0))
+    ax = plots.plot_explanation(policy.explain(0))
     assert [tick.get_text() for tick in ax.get_yticklabels()][-1] == "21 more"
     assert sum(bar.get_width() for bar in ax.containers[0]) == 30
     check_layout(ax.figure)  # type: ignore[arg-type]
@@ -292,10 +292,10 @@ def test_an_explanation_of_a_population_is_drawn_with_its_names() -> None:
         shop = controller.population("shop", policy="bass", dim=2)
         for agent in ("ada", "ben"):
             shop.observe(agent, [1.0, 0.0], 0.5)
-        ax = shoal.plot_explanation(shop.explain("ada"))
+        ax = plots.plot_explanation(shop.explain("ada"))
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["ada", "ben"]
 
 
 def test_an_explanation_of_a_pair_is_not_drawn() -> None:
     with pytest.raises(ValueError, match=r"explanation must be of one agent.*got Explanation"):
-        shoal.plot_explanation(dozen().explain(0, 11))
+        plots.plot_explanation(dozen().explain(0, 11))

@@ -6,6 +6,7 @@
 import html
 import inspect
 import re
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,7 @@ def reference_pages() -> dict[str, str]:
     found: dict[str, list[str]] = {page: [] for page in REFERENCE}
     for name in shoal.__all__:
         found[page_of(getattr(shoal, name).__module__)].append(name)
+    found["simulation"].append("plots.plot_explanation")
     return {
         page: "\n\n".join([f"# {title}", introduction, *(f"::: shoal.{name}" for name in found[page])]) + "\n"
         for page, (title, introduction, _) in REFERENCE.items()
@@ -112,8 +114,8 @@ def reference_index() -> str:
     said = ["# Reference", "All public names, `import shoal` first."]
     for page, text in reference_pages().items():
         said.append(f"## {REFERENCE[page][0]}\n\n| name | |\n|---|---|")
-        for name in re.findall(r"^::: shoal\.(\w+)", text, flags=re.MULTILINE):
-            first = inspect.getdoc(getattr(shoal, name)) or ""
+        for name in re.findall(r"^::: shoal\.([\w.]+)", text, flags=re.MULTILINE):
+            first = inspect.getdoc(attrgetter(name)(shoal)) or ""
             first = " ".join(first.split("\n\n")[0].split()).replace("|", "\\|")
             said[-1] += f"\n| [`{name}`]({page}.md#shoal.{name}) | {first} |"
     return "\n\n".join(said) + "\n"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         SyntheticClusters,
         UnitClusters,
     )
-    from shoal.plots import plot_ellipsoids, plot_explanation, plot_graph, plot_regret
+    from shoal.plots import plot_ellipsoids, plot_graph, plot_regret
     from shoal.policies.base import Policy
     from shoal.policies.bass import BASS
     from shoal.policies.club import CLUB
@@ -91,7 +91,6 @@ __all__ = [
     "make_policy",
     "open",
     "plot_ellipsoids",
-    "plot_explanation",
     "plot_graph",
     "plot_regret",
     "policy_names",
@@ -147,7 +146,7 @@ _HOMES = {
     "shoal.separation": ("separated", "separation_statistic"),
     "shoal.simulation": ("Trace", "simulate"),
     "shoal.theory": ("beta",),
-    "shoal.plots": ("plot_ellipsoids", "plot_explanation", "plot_graph", "plot_regret"),
+    "shoal.plots": ("plot_ellipsoids", "plot_graph", "plot_regret"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = (
