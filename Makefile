@@ -10,7 +10,7 @@ COVERED := $(BIN)/python -m pytest --cov --cov-report= --cov-fail-under=0
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test chaos lint bench release clean
+.PHONY: help setup run serve test chaos lint bench release clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 run: setup  ## Reproduce the quick experiments into results/quick
 	$(BIN)/shoal reproduce quick --out results/quick
+
+serve: setup  ## See three simulated populations live, in the browser (PORT=... picks the port)
+	$(BIN)/shoal demo --port $${PORT:-8000}
 
 test: lint  ## Lint, run all tests, those of kernels and steps again without compilation, and count the lines they reach
 	$(BIN)/coverage erase

@@ -1,4 +1,7 @@
-"""Who may do what: every route by every kind of caller. A route that is not in the table below fails."""
+"""Who may do what: every route by every kind of caller. A route that is not in the table below fails.
+
+Those of the page are tried in tests/dashboard/test_handlers.py.
+"""
 
 import re
 import time
@@ -125,18 +128,6 @@ def test_each_route_with_each_key(keyed: Keyed, route: str) -> None:
         allowed = name == "all" or needed in (None, "any", name)
         assert (status == 403) == (not allowed), (name, status)
         assert status != 401, (name, status)
-
-
-@pytest.mark.parametrize("scope", [None, "read", "foreign", "all"])
-def test_routes_of_the_dashboard_that_show_data(keyed: Keyed, scope: str | None) -> None:
-    for route in [one for one in routes(keyed.server) if "/dashboard/" in one]:
-        status = outcome(keyed, route, None if scope is None else keyed.keys[scope])
-        if scope is None:
-            assert status == 401, route
-        elif scope == "all" or (scope == "read" and "{population}" in route):
-            assert status not in (401, 403), route
-        else:
-            assert status == 403, route
 
 
 def test_populations_that_a_key_is_for(keyed: Keyed) -> None:

@@ -1,4 +1,4 @@
-"""The service: `shoal serve`, `shoal keys add|list|revoke`, `shoal backup` and `shoal restore`."""
+"""The service: `shoal serve`, `demo`, `keys add|list|revoke`, `backup` and `restore`."""
 
 import json
 import re
@@ -58,6 +58,32 @@ def serve(
         log_requests=log_requests,
         on_start=lambda url: print(f"shoal serves {_shown(store)} at {url}", flush=True),
     )
+
+
+@app.command()
+def demo(
+    store: Annotated[
+        str | None, typer.Argument(metavar="[STORE]", help="Where to keep it. [default: a temporary file]")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for a free one.")] = 8000,
+) -> None:
+    """Serve three simulated populations that live, with the page that shows them, until Ctrl-C."""
+    import tempfile
+
+    from shoal.jit.compiled import say_nothing_of_compiling
+    from shoal.service.demo import demo as run_demo
+
+    say_nothing_of_compiling()
+    print("Preparing three populations: shops, antennas and clinics ...", flush=True)
+
+    def say(url: str) -> None:
+        print(
+            f"They live at {url}/ - open it in a browser. Pairs part within a minute. Ctrl-C ends it.",
+            flush=True,
+        )
+
+    with tempfile.TemporaryDirectory(prefix="shoal-demo-") as directory:
+        run_demo(store or str(Path(directory) / "demo.db"), port, say)
 
 
 @keys_app.command("add")
