@@ -24,7 +24,7 @@ def test_requests_by_curl_work() -> None:
         )
         done = subprocess.run(["bash", "-e", "-c", script], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert '"arm":"tea"' in done.stdout
+    assert '"id":"visit-7","agent":"ada","arm":"' in done.stdout
     assert "problem" not in done.stdout
 
 
