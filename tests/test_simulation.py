@@ -381,3 +381,43 @@ def test_everyone_waits_and_is_told_at_once() -> None:
 def test_bad_delays(delay: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         shoal.simulate(bass(), world(), horizon=9, seed=0, delay=delay)
+
+
+@pytest.mark.parametrize("pulling", ["asynchronous", "synchronous"])
+@pytest.mark.parametrize("delay", [0, 5])
+def test_dividends_are_those_of_predictions_at_the_time(pulling: str, delay: int) -> None:
+    """Against the same run played call by call; and recording them changes nothing."""
+    world = shoal.SyntheticClusters(n_agents=6, dim=3, n_clusters=2, angle=1.0, seed=0)
+    options: Any = {"horizon": 60, "seed": 3, "pulling": pulling, "delay": delay, "points": 7}
+    policy = shoal.BASS(6, 3, alpha=0.3, delta=0.1)
+    trace = shoal.simulate(policy, world, dividend=True, **options)
+    plain = shoal.simulate(shoal.BASS(6, 3, alpha=0.3, delta=0.1), world, **options)
+    np.testing.assert_array_equal(trace.choices, plain.choices)
+    np.testing.assert_array_equal(trace.regret, plain.regret)
+    assert plain.dividend is None
+    assert trace.dividends is not None
+    assert trace.dividend is not None
+    per_round = 6 if pulling == "synchronous" else 1
+    if pulling == "asynchronous":
+        twin = shoal.BASS(6, 3, alpha=0.3, delta=0.1)
+        for t, (agent, arm, reward) in enumerate(
+            zip(trace.agents, trace.choices, trace.rewards, strict=True)
+        ):
+            own, pooled = twin.predict(agent, world.arms[arm])
+            assert trace.dividends[t] == pytest.approx((own - reward) ** 2 - (pooled - reward) ** 2)
+            if delay:
+                twin.begin(agent, world.arms[arm])
+                if t >= delay:
+                    early = t - delay
+                    x = world.arms[trace.choices[early]]
+                    twin.update(trace.agents[early], x, trace.rewards[early], begun=True)
+            else:
+                twin.update(agent, world.arms[arm], reward)
+    expected = [trace.dividends[: per_round * t].mean() for t in trace.recorded]
+    np.testing.assert_allclose(trace.dividend, expected)
+
+
+def test_dividends_need_predictions() -> None:
+    world = shoal.SyntheticClusters(n_agents=2, dim=3, n_clusters=2, angle=1.0, seed=0)
+    with pytest.raises(ValueError, match="dividend needs a policy that tells its predictions"):
+        shoal.simulate(Plain(bass()), world, horizon=5, seed=0, dividend=True)

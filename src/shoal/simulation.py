@@ -59,6 +59,11 @@ class Trace:
     cuts: Integers | None
     """(cuts, 3) each edge that was cut, as two agents and a round; None for policies that cut none."""
     n_agents: int
+    dividends: Vector | None = None
+    """(events,) what sharing paid: squared error of what the agent's own samples predicted of the arm, minus
+    that of what the policy did; None unless asked for."""
+    dividend: Vector | None = None
+    """(points,) their mean so far; None unless asked for."""
 
     def __repr__(self) -> str:
         """The run in one line; the arrays are attributes."""
@@ -91,6 +96,7 @@ def simulate(
     pulling: Pulling = "asynchronous",
     delay: Delay = 0,
     points: int = 200,
+    dividend: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Trace:
     """Play `policy` in `environment` for `horizon` rounds and return what happened.
@@ -116,6 +122,8 @@ def simulate(
         and agent. Rewards are learned in the order of their pulls; those still due at the end never are.
     points : int
         Number of rounds, evenly spaced and ending with the last, after which the graph is recorded.
+    dividend : bool
+        Whether to record what sharing paid; some 30 µs a pull, for policies that tell their predictions.
     progress : callable, optional
         Called from time to time with the number of rounds played since the last call.
 
@@ -152,6 +160,9 @@ def simulate(
     labels = None if environment.labels is None else np.unique(environment.labels, return_inverse=True)[1]
     true_edges = 0 if labels is None else pairs_within(labels)
     play_block = _play_compiled if _runs_compiled(policy) else _play_plain
+    if dividend and not isinstance(policy, Policy):
+        raise ValueError(f"dividend needs a policy that tells its predictions, got {policy!r}")
+    paid = np.zeros(len(agents)) if dividend else None
 
     mark = 0
     block_events = min(BLOCK_EVENTS, max(1, BLOCK_PAIRS // environment.n_agents))
@@ -167,30 +178,44 @@ def simulate(
         # Stop after each recorded round of the block to look at the graph.
         marks = np.flatnonzero((recorded > start) & (recorded <= stop))
         for begin, end in zip([start, *recorded[marks]], [*recorded[marks], stop], strict=True):
-            if begin < end:
-                here = slice(offsets[begin] - first_event, offsets[end] - first_event)
+            # Predictions change with every round: to see them all, rounds are played one by one.
+            for first, last in _steps(int(begin), int(end), singly=dividend):
+                here = slice(offsets[first] - first_event, offsets[last] - first_event)
+                choosable = arms[first - start : last - start] if len(arms) > 1 else arms
+                events = slice(offsets[first], offsets[last])
+                predicted = _predictions(policy, agents[events], choosable[0]) if dividend else None
                 play_block(
                     policy,
-                    offsets[begin : end + 1],
+                    offsets[first : last + 1],
                     agents,
-                    arms[begin - start : end - start] if len(arms) > 1 else arms,
+                    choosable,
                     means[here],
                     by_arm[here],
                     noise[here],
-                    late._replace(offsets=late.offsets[begin : end + 1]),
+                    late._replace(offsets=late.offsets[first : last + 1]),
                     choices,
                     rewards,
-                    regret[begin:end],
+                    regret[first:last],
                 )
-                if progress is not None:
-                    progress(int(end - begin))
+                if paid is not None and predicted is not None:
+                    chosen = np.take_along_axis(predicted, choices[None, events, None], axis=2)[..., 0]
+                    own, pooled = (chosen - rewards[events]) ** 2
+                    paid[events] = own - pooled
+            if begin < end and progress is not None:
+                progress(int(end - begin))
             if mark < len(recorded) and recorded[mark] == end:
                 f1[mark], edges[mark], communication[mark] = _look_at(policy, labels, true_edges)
                 mark += 1
     _stop_waiting(policy, agents, late)
     np.cumsum(regret, out=regret)
     cuts, n_agents = getattr(policy, "cuts", None), environment.n_agents
-    return Trace(agents, choices, rewards, regret, recorded, f1, edges, communication, cuts, n_agents)
+    so_far = None
+    if paid is not None:
+        counts = offsets[recorded]
+        so_far = np.concatenate([[0.0], np.cumsum(paid)])[counts] / np.maximum(counts, 1)
+    return Trace(
+        agents, choices, rewards, regret, recorded, f1, edges, communication, cuts, n_agents, paid, so_far
+    )
 
 
 class Late(NamedTuple):
@@ -203,6 +228,21 @@ class Late(NamedTuple):
     arms: Matrix  # (most pulls pending at once, d)
     free: Integers  # rows of `arms` that no pull holds
     n_free: Integers  # (1,) how many of them
+
+
+def _steps(begin: int, end: int, *, singly: bool) -> Iterator[tuple[int, int]]:
+    """Rounds to be played together."""
+    if singly:
+        yield from zip(range(begin, end), range(begin + 1, end + 1), strict=True)
+    elif begin < end:
+        yield begin, end
+
+
+def _predictions(policy: Policy, agents: Integers, arms: Matrix) -> Tensor:
+    """Own and pooled predictions of all arms for all who pull in a round, shape (2, n, K)."""
+    own = [arms @ policy.local_estimate(agent) for agent in agents.tolist()]
+    pooled = [policy.scores(agent, arms).mean for agent in agents.tolist()]
+    return np.array([own, pooled]).reshape(2, len(agents), len(arms))
 
 
 def recorded_rounds(horizon: int, points: int) -> Integers:

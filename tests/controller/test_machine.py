@@ -21,6 +21,7 @@ from tests.controller.places import ARMS, Place, sound
 from tests.controller.server import Server
 
 from shoal.controller.errors import ConflictError, GoneError, UnknownError
+from shoal.controller.evaluation.sequences import BURN_IN
 from shoal.controller.fold import standing_of
 from shoal.controller.population import Population
 
@@ -54,7 +55,7 @@ class Machine(RuleBasedStateMachine):
         self.default = default
         self.options: dict[str, Any] = {
             "policy": policy, "dim": 2, "explore": 0.3, "seed": 1, "reward_window": WINDOW,
-            "default_reward": default,
+            "default_reward": default, "harm_guard": True,
         }  # fmt: skip
         self.people: dict[str, object] = {}
         self.called: dict[object, str] = {}
@@ -216,6 +217,26 @@ class Machine(RuleBasedStateMachine):
             self.forgotten |= {key for key, one in self.shown.items() if one.person is person}
             self.forgotten |= {key for key, (who, *_) in self.seen.items() if who is person}
 
+    # Other policies
+
+    @rule(policy=st.sampled_from(["bass", "independent", None]))
+    def switch(self, policy: str | None) -> None:
+        if policy is None:
+            error = None if len(self.one.switches) > 1 else ConflictError
+            self.expect(error, self.one.switch_back)
+        else:
+            self.one.switch(policy)
+        self.options["policy"] = self.one.settings.policy
+
+    @rule(name=names, sign=st.sampled_from([-1.0, 1.0]))
+    def guard(self, name: str, sign: float) -> None:
+        """Enough rewards for a verdict, of one who is predicted badly by others."""
+        for _ in range(BURN_IN + 2):
+            decision = self.one.decide(name, ARMS)
+            self.shown[decision.id] = Shown(self.person(name), decision.ranking)  # type: ignore[arg-type]
+            self.one.reward(decision.id, sign * ARMS[str(decision.arm)][0])
+            self.shown[decision.id].rewards[str(decision.arm)] = sign * ARMS[str(decision.arm)][0]
+
     # Ends and beginnings
 
     @rule(kind=st.sampled_from(["crash", "reopen", "snapshot"]))
@@ -246,12 +267,28 @@ class Machine(RuleBasedStateMachine):
                     one.ranking[place]: reward for place, reward in standing.rewards.items()
                 } == one.rewards
             samples.setdefault(one.person, []).extend((ARMS[arm], y) for arm, y in one.rewards.items())
+        self.dividends_agree()
         for name, who in self.people.items():
             xs = np.array([x for x, _ in samples.get(who, [])]).reshape(-1, 2)
             ys = np.array([y for _, y in samples.get(who, [])])
             indexes, policy = self.one._read(lambda fold: (fold.names, fold.policy))
             expected = np.linalg.solve(policy.parameters["ridge"] * np.eye(2) + xs.T @ xs, xs.T @ ys)
             np.testing.assert_allclose(policy.local_estimate(indexes[name]), expected, atol=1e-9)
+
+    def dividends_agree(self) -> None:
+        """What sharing paid is the sum over all first arms that have a reward, of whoever they are now."""
+        paid: dict[object, list[float]] = {}
+        for key, one in self.shown.items():
+            if rows := self.controller.store.find(self.one.lease.population, key):
+                record, reward = standing_of(rows).decided, one.rewards.get(one.ranking[0])
+                if reward is not None:
+                    value = (record.own - reward) ** 2 - (record.pooled - reward) ** 2
+                    paid.setdefault(one.person, []).append(value)
+        for name, who in self.people.items():
+            found, values = self.one.dividend(name), paid.get(who, [])
+            assert found.count == len(values)
+            if values:
+                np.testing.assert_allclose(found.mean, np.mean(values), atol=1e-9)
 
     def teardown(self) -> None:
         try:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.controller.places import Place, shop, sound
 
 from shoal.controller.controller import open as open_controller
 
@@ -21,3 +22,10 @@ def test_a_slow_start_does_not_stop_the_committer(tmp_path: Path, monkeypatch: p
         monkeypatch.setattr(controller.store, "create", slow)
         controller.population("shop", policy="independent", dim=2)
         assert controller.verify() == {"shop": []}
+
+
+def test_whole_numbers_as_reward_range(place: Place) -> None:
+    """They are recorded as what they are read back as, so that the state in memory is the journal's."""
+    controller = place.open()
+    shop(controller, reward_range=(-10, 10), reward_window=5, default_reward=1)
+    assert sound(controller)

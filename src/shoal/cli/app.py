@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 import shoal
-from shoal.cli import data, experiments, policies, population, recommend, service
+from shoal.cli import data, evaluate, experiments, policies, population, recommend, service
 
 app = typer.Typer(
     name="shoal",
@@ -27,6 +27,7 @@ def _options(
 
 app.add_typer(experiments.app)
 app.add_typer(policies.app)
+app.add_typer(evaluate.app)
 app.add_typer(recommend.app)
 app.add_typer(data.app, name="data")
 app.add_typer(population.app, name="population")

@@ -52,8 +52,8 @@ def simulate(
         seed=seed,
         pulling=pulling,
         delay=_delay(delay),
-        policy_parameters=dict(_assignment("--parameter", text) for text in parameter or []),
-        environment_parameters=dict(_assignment("--env-parameter", text) for text in env_parameter or []),
+        policy_parameters=dict(assignment("--parameter", text) for text in parameter or []),
+        environment_parameters=dict(assignment("--env-parameter", text) for text in env_parameter or []),
     )
     print_runs(play_single(spec))
 
@@ -239,7 +239,7 @@ def _delay(text: str) -> "Delay":
         ) from None
 
 
-def _assignment(option: str, text: str) -> tuple[str, Any]:
+def assignment(option: str, text: str) -> tuple[str, Any]:
     """`delta=0.9` as ("delta", 0.9); anything that is not a TOML value is a string."""
     name, sign, value = text.partition("=")
     if not (name and sign and value):

@@ -1,4 +1,5 @@
-"""Live populations: `shoal population list`, `show`, `export`, `import`, `forget`, `verify` and `archive`."""
+"""Live populations: `shoal population list`, `show`, `export`, `import`, `forget`, `verify`, `archive`
+and `switch`."""
 
 import contextlib
 import json
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from shoal.cli.policies import assignment
 
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
     from shoal.client import Client
@@ -40,12 +43,12 @@ def list_(store: AnyUrl, as_json: AsJson = False) -> None:
     else:
         from shoal.controller.summaries import summary
 
-        with _opened(store, read_only=True) as controller:
+        with opened(store, read_only=True) as controller:
             rows = [summary(controller.population(name)) for name in controller.populations()]
     if as_json:
-        _print_json(rows)
+        print_json(rows)
     else:
-        _print_table(shown, [[row[key] for key in shown] for row in rows])
+        print_table(shown, [[row[key] for key in shown] for row in rows])
 
 
 @app.command()
@@ -57,12 +60,12 @@ def show(store: AnyUrl, population: Name, as_json: AsJson = False) -> None:
     else:
         from shoal.controller.summaries import summary
 
-        with _opened(store, read_only=True) as controller:
+        with opened(store, read_only=True) as controller:
             found = summary(controller.population(population))
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
-        _print_table(None, [[key, value] for key, value in found.items()])
+        print_table(None, [[key, value] for key, value in found.items()])
 
 
 @app.command()
@@ -74,9 +77,9 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write decisions, observations and the rewards in force to a file."""
-    with _opened(store, read_only=True) as controller:
+    with opened(store, read_only=True) as controller:
         rows = controller.population(population).export(path, archived=archived)
-    _print_json({"rows": rows, "path": str(path)}) if as_json else print(f"{rows:,} rows written to {path}")
+    print_json({"rows": rows, "path": str(path)}) if as_json else print(f"{rows:,} rows written to {path}")
 
 
 @app.command("import")
@@ -107,7 +110,7 @@ def import_(
 ) -> None:
     """Learn from a log. The same file again, or after an interruption, counts no row twice."""
     columns = features.split(",") if "," in features else features
-    with _opened(store, create=policy is not None) as controller, _progress("importing") as progress:
+    with opened(store, create=policy is not None) as controller, _progress("importing") as progress:
         done = controller.population(population, policy, dim).import_log(
             path,
             agent=agent,
@@ -120,7 +123,7 @@ def import_(
             progress=progress,
         )
     if as_json:
-        _print_json({key: getattr(done, key) for key in ("rows", "added", "known", "gone", "n_bad")})
+        print_json({key: getattr(done, key) for key in ("rows", "added", "known", "gone", "n_bad")})
         return
     print(f"{done.added:,} of {done.rows:,} rows learned; {done.known:,} were known, {done.gone:,} forgotten")
     for row in done.bad[:10]:
@@ -148,7 +151,7 @@ def forget(
         return
     from shoal.controller.archives import base_of
 
-    with _opened(store) as controller:
+    with opened(store) as controller:
         chosen = controller.population(population)
         chosen.sharing(agent)  # an error if there is no such agent
         if not yes:
@@ -168,10 +171,10 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check that journals are whole and that they give the state; the exit code is 1 if they do not."""
-    with _opened(store, read_only=True) as controller:
+    with opened(store, read_only=True) as controller:
         problems = controller.verify(*([] if population is None else [population]))
     if as_json:
-        _print_json(problems)
+        print_json(problems)
     else:
         for name, found in problems.items():
             print(f"{name}: {'sound' if not found else f'{len(found)} problems'}")
@@ -192,11 +195,11 @@ def archive(
     as_json: AsJson = False,
 ) -> None:
     """Move old rows of the journal to a file; the population goes on from a base."""
-    limit = _moment(before)
-    with _opened(store) as controller:
+    limit = moment(before)
+    with opened(store) as controller:
         made = controller.population(population).archive(directory, before=limit)
     if as_json:
-        _print_json(
+        print_json(
             None
             if made is None
             else {"path": made.path, "first": made.first, "last": made.last, "until": made.until}
@@ -205,6 +208,32 @@ def archive(
         print(f"no rows from before {limit:%Y-%m-%d %H:%M} UTC")
     else:
         print(f"records {made.first:,} to {made.last:,} moved to {made.path}")
+
+
+@app.command()
+def switch(
+    store: StoreUrl,
+    population: Name,
+    policy: Annotated[str | None, typer.Option(help="Another policy. [default: the present one]")] = None,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option("--parameter", "-p", help="Of the policy, e.g. delta=0.9. Can be repeated."),
+    ] = None,
+    back: Annotated[bool, typer.Option("--back", help="To what it was before the last switch.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let a population go on with another policy or other parameters, which first learn its whole journal."""
+    if back and (policy or parameter):
+        raise ValueError("--back goes to the settings of before: leave out --policy and --parameter")
+    parameters = dict(assignment("--parameter", text) for text in parameter or [])
+    with opened(store) as controller:
+        chosen = controller.population(population)
+        sequence = chosen.switch_back() if back else chosen.switch(policy, **parameters)
+        now = chosen.switches[-1]
+    if as_json:
+        print_json({"sequence": sequence, "policy": now.policy, "parameters": now.parameters})
+    else:
+        print(f"{population!r} goes on with {now.policy} from record {sequence:,}")
 
 
 def _is_service(store: str) -> bool:
@@ -224,7 +253,8 @@ def _described(client: "Client", name: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _opened(store: str, *, read_only: bool = False, create: bool = False) -> Iterator["Controller"]:
+def opened(store: str, *, read_only: bool = False, create: bool = False) -> Iterator["Controller"]:
+    """A controller of a store that is there."""
     if _is_service(store):
         raise ValueError(
             "STORE must be a file or a database here, not a service; run this where the store is"
@@ -250,7 +280,7 @@ def _progress(what: str) -> Iterator[Any]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _moment(text: str) -> datetime:
+def moment(text: str, option: str = "--before") -> datetime:
     """A time from a date, a date with a time, or a number of days ago."""
     if text.endswith("d") and text[:-1].isdigit():
         return datetime.now(UTC) - timedelta(days=int(text[:-1]))
@@ -258,16 +288,18 @@ def _moment(text: str) -> datetime:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(
-            f"--before must be a date such as 2026-01-31, or a number of days such as 90d, got {text!r}"
+            f"{option} must be a date such as 2026-01-31, or a number of days such as 90d, got {text!r}"
         ) from None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-def _print_json(value: Any) -> None:
+def print_json(value: Any) -> None:
+    """For programs."""
     print(json.dumps(value, indent=2, default=str))
 
 
-def _print_table(headings: tuple[str, ...] | None, rows: list[list[Any]]) -> None:
+def print_table(headings: tuple[str, ...] | None, rows: list[list[Any]]) -> None:
+    """For people."""
     from rich.console import Console
     from rich.table import Table
 
@@ -275,11 +307,11 @@ def _print_table(headings: tuple[str, ...] | None, rows: list[list[Any]]) -> Non
     for heading in headings or ("", ""):
         table.add_column(heading.replace("_", " "), overflow="fold")
     for row in rows:
-        table.add_row(*map(_shown, row))
+        table.add_row(*map(shown_as_text, row))
     Console(highlight=False).print(table)
 
 
-def _shown(value: Any) -> str:
+def shown_as_text(value: Any) -> str:
     from rich.markup import escape
 
     if isinstance(value, bool):

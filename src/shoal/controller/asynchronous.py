@@ -84,10 +84,11 @@ class AsyncPopulation:
         top: int = 1,
         scores: bool = False,
         sharing: Sharing | None = None,
+        baseline: str | int | None = None,
     ) -> Decision:
         """See `Population.decide`."""
         decide = self.population._decide
-        return await self._run(3, lambda turn: decide(turn, agent, arms, id, top, scores, sharing))
+        return await self._run(3, lambda turn: decide(turn, agent, arms, id, top, scores, sharing, baseline))
 
     async def reward(
         self, id: str, reward: float, *, replaces: float | None = None, arm: str | int | None = None

@@ -133,6 +133,9 @@ class Controller:
         reward_window: float | None = None,
         default_reward: float | None = None,
         lend_after: int | None = None,
+        harm_guard: bool | None = None,
+        holdout: float | None = None,
+        apprentice: bool | None = None,
         **parameters: Any,
     ) -> Population:
         """A population, made at first use. What is given later must agree with what is recorded.
@@ -155,6 +158,13 @@ class Controller:
             What a missing reward is taken to be. Without one, nothing is learned of the decision.
         lend_after : int, default 0
             Rewards that a new agent must have before others use its samples.
+        harm_guard : bool, default False
+            Whether an agent to whom sharing demonstrably does harm stops borrowing, until it would help.
+        holdout : float, default 0
+            Share of agents for whom the product's own rule decides, so that `uplift` can compare. Every
+            decision then has to be told what that rule prefers (`baseline`).
+        apprentice : bool, default False
+            Whether that rule decides for everybody, and the policy only learns.
         **parameters
             Of the policy.
         """
@@ -169,6 +179,9 @@ class Controller:
                 reward_window=reward_window,
                 default_reward=default_reward,
                 lend_after=lend_after,
+                harm_guard=harm_guard,
+                holdout=holdout,
+                apprentice=apprentice,
                 **parameters,
             )
             known = self._populations.get(name)
@@ -291,10 +304,10 @@ def make_settings(given: Mapping[str, Any]) -> Settings:
     dim = validation.positive_int("dim", own.pop("dim"))
     explore = validation.number("explore", own.pop("explore", 0.02), low=0.0, high=1.0)
     low, high = own.pop("reward_low", None), own.pop("reward_high", None)
-    if low is not None and not validation.number("reward_range", low) < validation.number(
-        "reward_range", high
-    ):
-        raise ValueError(f"reward_range must be a pair of increasing numbers, got {(low, high)}")
+    if low is not None:
+        low, high = (validation.number("reward_range", end) for end in (low, high))
+        if not low < high:
+            raise ValueError(f"reward_range must be a pair of increasing numbers, got {(low, high)}")
     window = own.pop("reward_window", None)
     if window is not None:
         window = validation.number("reward_window", window, low=0.0, high=1e9, open_low=True)
@@ -305,6 +318,8 @@ def make_settings(given: Mapping[str, Any]) -> Settings:
         if window is None:
             raise ValueError("default_reward needs a reward_window: when is a reward missing?")
     lend_after = validation.natural("lend_after", own.pop("lend_after", 0))
+    guard, apprentice = (_flag(own, name) for name in ("harm_guard", "apprentice"))
+    holdout = validation.number("holdout", own.pop("holdout", 0.0), low=0.0, high=1.0)
     own["seed"] = validation.seed_or_none("seed", own.get("seed"))
     if own["seed"] is None:
         own["seed"] = secrets.randbits(32)
@@ -316,8 +331,15 @@ def make_settings(given: Mapping[str, Any]) -> Settings:
         )
     return Settings(
         given["policy"], dim, parameters, explore, low, high, window, default, lend_after,
-        secrets.token_bytes(32), current_stamp(),
+        secrets.token_bytes(32), current_stamp(), guard, holdout, apprentice,
     )  # fmt: skip
+
+
+def _flag(given: dict[str, Any], name: str) -> bool:
+    value = given.pop(name, False)
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {validation.show(value)}")
+    return value
 
 
 def _given(**settings: Any) -> dict[str, Any]:

@@ -69,6 +69,10 @@ class Line(msgspec.Struct, frozen=True):
     """Reward of the first arm that the policy predicted."""
     x: list[float]
     """Features of the arm."""
+    mode: str | None
+    """Who chose: "" for the policy, "guarded", "holdout" or "apprentice"."""
+    baseline: str | None
+    """The arm that the product's own rule preferred, if it was told."""
 
 
 def export(population: "Population", path: str | os.PathLike[str], archived: bool) -> int:
@@ -82,15 +86,17 @@ def export(population: "Population", path: str | os.PathLike[str], archived: boo
     with population._lock:
         population._ticket.wait()
         seq = fold.seq
-    return writers[path.suffix](path, _Exporter(population, fold, seq, archived).lines())
+    return writers[path.suffix](path, Exporter(population, fold, seq, archived).lines())
 
 
-class _Exporter:
+class Exporter:
+    """Reads a journal, archived parts too, and finds what its rows refer to."""
+
     def __init__(self, population: "Population", fold: Fold, seq: int, archived: bool) -> None:
         self._store, self._number, self._name = population._store, population._number, population.name
         self._fold, self._seq, self._archived = fold, seq, archived
         self._outcomes: dict[tuple[str, int], tuple[str, float | None, int]] = {}
-        self._offers: dict[bytes, ArmSet] = {}
+        self._sets: dict[bytes, ArmSet] = {}
         self._more_arms: dict[bytes, bytes] = {}
         if archived:
             self._more_arms = archives.arms_in(archives.base_of(self._store, self._number).archives)
@@ -101,6 +107,7 @@ class _Exporter:
         return self._store.read(self._number, 0, self._seq)
 
     def lines(self) -> Iterator[Line]:
+        """A line for each arm shown or observed."""
         for row in self._rows():  # first what came of each decision, then the decisions
             record = decode(row.body)
             match record:
@@ -121,11 +128,11 @@ class _Exporter:
                     yield Line(
                         row.seq, "observation", _time(row.at), self._agent(record.agent), record.id,
                         "rewarded", record.reward, _time(row.at), None, None, None, None, None, None, None,
-                        None, vector(record.x).tolist(),
+                        None, vector(record.x).tolist(), None, None,
                     )  # fmt: skip
 
     def _of_decision(self, row: Row, record: Decided) -> Iterator[Line]:
-        offer = self._offer(record.arms)
+        offer = self.offer(record.arms)
         features = vector(record.x).reshape(len(record.shown), -1)
         cancelled = self._outcomes.get((record.id, -1))
         for place, position in enumerate(record.shown):
@@ -134,18 +141,24 @@ class _Exporter:
                 row.seq, "decision", _time(row.at), self._agent(record.agent), record.id, status, reward,
                 _time(at) if reward is not None else None, str(offer.name(position)), place,
                 record.arms.hex(), len(offer), record.probability, str(offer.name(record.greedy)),
-                record.own, record.pooled, features[place].tolist(),
+                record.own, record.pooled, features[place].tolist(), record.mode,
+                str(offer.name(record.baseline)) if record.baseline >= 0 else None,
             )  # fmt: skip
 
-    def _agent(self, agent: int) -> str:
-        return self._fold.called[merged_into(self._fold, agent)] or ""
+    def owner(self, agent: int) -> int:
+        """The agent that another one turned out to be; itself, usually."""
+        return merged_into(self._fold, agent)
 
-    def _offer(self, digest: bytes) -> ArmSet:
-        if digest not in self._offers:
-            if len(self._offers) >= OFFERS:
-                self._offers.clear()
-            self._offers[digest] = restored(self._find(digest), self._fold.settings.dim, self._find)
-        return self._offers[digest]
+    def _agent(self, agent: int) -> str:
+        return self._fold.called[self.owner(agent)] or ""
+
+    def offer(self, digest: bytes) -> ArmSet:
+        """A set of arms that was on offer."""
+        if digest not in self._sets:
+            if len(self._sets) >= OFFERS:
+                self._sets.clear()
+            self._sets[digest] = restored(self._find(digest), self._fold.settings.dim, self._find)
+        return self._sets[digest]
 
     def _find(self, digest: bytes) -> bytes:
         data = self._more_arms.get(digest) or self._store.arms(self._number, digest)
@@ -176,7 +189,7 @@ def _write_parquet(path: Path, lines: Iterator[Line]) -> int:
         "sequence": pa.int64(), "kind": text, "at": time, "agent": text, "id": text, "status": text,
         "reward": real, "rewarded_at": time, "arm": text, "place": pa.int32(), "arms": text,
         "n_arms": pa.int32(), "probability": real, "greedy": text, "own": real, "pooled": real,
-        "x": pa.list_(real),
+        "x": pa.list_(real), "mode": text, "baseline": text,
     }  # fmt: skip
     schema, count = pa.schema(list(types.items())), 0
     with whole_file(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:

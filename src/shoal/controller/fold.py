@@ -8,7 +8,7 @@ to compiled code together.
 import platform
 from array import array
 from bisect import bisect_left
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite.binding
 import msgspec
@@ -17,6 +17,7 @@ import numpy as np
 
 import shoal
 from shoal.controller.errors import JournalError
+from shoal.controller.evaluation.tally import Tally, dividend
 from shoal.controller.records import (
     AnyRecord,
     Cancelled,
@@ -24,6 +25,7 @@ from shoal.controller.records import (
     Corrected,
     Decided,
     Forgotten,
+    Guarded,
     Joined,
     Merged,
     Missed,
@@ -52,6 +54,25 @@ def current_stamp() -> str:
     """Versions and machine that the last digits of all numbers depend on."""
     versions = f"shoal {shoal.__version__}, numba {numba.__version__}, numpy {np.__version__}"
     return f"{versions}, {platform.machine()} {llvmlite.binding.get_host_cpu_name()}"
+
+
+class Plan(NamedTuple):
+    """A policy to use from the first record on, though the journal has it only from record `until` on.
+
+    Where a population was switched to another policy, its state is what that policy makes of all records.
+    """
+
+    settings: Settings
+    until: int
+
+    def made(self, policy: Policy) -> bool:
+        """Whether a policy is the one planned."""
+        wanted, found = self.settings.parameters, policy.parameters
+        return (
+            type(policy) is find_policy(self.settings.policy)
+            and wanted.keys() == found.keys()
+            and all(np.array_equal(wanted[key], found[key]) for key in wanted)
+        )
 
 
 class Standing:
@@ -121,7 +142,8 @@ class Fold:
     policy: Policy
     settings: Settings
 
-    def __init__(self, *, checks: bool = False) -> None:
+    def __init__(self, plan: Plan | None = None, *, checks: bool = False) -> None:
+        self.plan = plan
         self.checks = checks
         """Whether cuts that the same version recorded on this kind of machine are computed again."""
         self.seq = 0
@@ -136,6 +158,10 @@ class Fold:
         self.sharing: list[Sharing] = []
         self.taught: list[int] = []
         """Rewards that each agent has had."""
+        self.tally = Tally()
+        """What sharing paid them."""
+        self.history: list[tuple[int, Settings]] = []
+        """The settings so far, each with the record from which they were in force."""
         self.pending: dict[str, Standing] = {}
         """Decisions that await rewards, the oldest first."""
         self.catalogue: bytes | None = None
@@ -154,8 +180,8 @@ class Fold:
         for row in rows:
             if row.seq != self.seq + 1:
                 raise JournalError(f"the journal goes on with record {row.seq} after {self.seq}")
-            if self._batch is None and self.seq:
-                self._batch = _Batch(self)
+            if self._batch is None and self.seq and (self.plan is None or row.seq > self.plan.until):
+                self._batch = _Batch(self)  # before that, recorded cuts are another policy's
             try:
                 record = decode(row.body)
             except msgspec.MsgspecError as error:
@@ -181,6 +207,7 @@ class Fold:
             case Rewarded() if record.agent >= 0:
                 cuts = self._pull(PULL, record.agent, record.x, record.reward, record.cuts)
                 self._count(record.agent)
+                self._pay(record.agent, record.own, record.pooled, record.reward)
                 if record.id in self.pending:  # a ranking of which other rewards are due
                     self.pending[record.id].note(record)
             case Rewarded() | Missed():
@@ -229,6 +256,8 @@ class Fold:
         else:
             cuts = self._pull(FINISH, agent, x, record.reward, cuts)
             self._count(agent)
+            if record.place == 0:
+                self._pay(agent, standing.decided.own, standing.decided.pooled, record.reward)
         standing.note(record)
         if not standing.is_pending:
             del self.pending[standing.decided.id]
@@ -239,6 +268,10 @@ class Fold:
         if self.taught[agent] == self.settings.lend_after and self.sharing[agent] == "both":
             self._flush()
             self.policy.set_sharing(agent, "both")
+
+    def _pay(self, agent: int, own: float | None, pooled: float | None, reward: float) -> None:
+        if own is not None and pooled is not None:
+            self.tally.add(agent, dividend(own, pooled, reward, self.settings))
 
     def _change(self, record: AnyRecord) -> None:
         """Whatever changes more than one agent's sums."""
@@ -269,14 +302,21 @@ class Fold:
                 self.catalogue = record.arms
             case Opened():
                 self.stamp = record.stamp
+            case Guarded():
+                self.tally.guard(record.agent, record.borrows)
 
     def _set(self, record: Settings) -> None:
-        kind = find_policy(record.policy)
-        if not issubclass(kind, Policy):
-            raise ValueError(f"policy must be one that can be saved in a file, got {record.policy!r}")
-        policy = kind(0, record.dim, **record.parameters)
-        policy.warns = False  # the population warns, before anything is changed
-        self.policy, self.settings, self.stamp = policy, record, record.stamp
+        if not self.seq:
+            chosen = record if self.plan is None else self.plan.settings
+            kind = find_policy(chosen.policy)
+            if not issubclass(kind, Policy):
+                raise ValueError(f"policy must be one that can be saved in a file, got {chosen.policy!r}")
+            self.policy = kind(0, chosen.dim, **chosen.parameters)
+            self.policy.warns = False  # the population warns, before anything is changed
+        elif (self.plan is None or self.seq + 1 >= self.plan.until) and not Plan(record, 0).made(self.policy):
+            raise JournalError(f"record {self.seq + 1} switches to a policy that must see the journal first")
+        self.settings, self.stamp = record, record.stamp
+        self.history.append((self.seq + 1, record))
 
     def _join(self, record: Joined) -> None:
         if record.agent != len(self.called) or record.name in self.names:
@@ -288,6 +328,7 @@ class Fold:
         self.called.append(name)
         self.sharing.append(sharing)
         self.taught.append(0)
+        self.tally.join()
         agent = len(self.called) - 1
         self.policy.add_agents(1)
         if (mode := self._mode(agent)) != "both":
@@ -306,6 +347,7 @@ class Fold:
                 self.names[name] = agent
         self.called[other], self.merged[other] = None, agent
         self.taught[agent] += self.taught[other]
+        self.tally.merge(agent, other)
         self.policy.set_sharing(agent, self._mode(agent))
         for standing in self.pending.values():
             if standing.decided.agent == other:
@@ -314,6 +356,7 @@ class Fold:
     def _forget(self, record: Forgotten) -> None:
         for agent in record.agents:
             self.called[agent] = None
+            self.tally.forget(agent)
             if not self.policy.state.common.withdrawn[agent]:
                 self.policy.remove_agent(agent, withdraw=True)
         gone = set(record.agents)
@@ -326,6 +369,12 @@ class Fold:
         x = vector(record.x)
         if self.policy.holds(record.agent, x, record.old, record.round):
             self.policy.correct(record.agent, x, record.old, record.new)
+        if record.own is not None and record.pooled is not None:
+            old, new = (
+                dividend(record.own, record.pooled, reward, self.settings)
+                for reward in (record.old, record.new)
+            )
+            self.tally.replace(record.agent, old, new)
         if record.id in self.pending:
             self.pending[record.id].note(record)
 

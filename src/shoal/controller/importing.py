@@ -83,14 +83,14 @@ class _Log:
     ) -> None:
         self.path, self.agent, self.reward, self.arm, self.id = path, agent, reward, arm, id
         self.features, self.arms = features, arms
-        self.columns = [agent, reward, *([arm] if arm is not None else _names_of(features))]
+        self.columns = [agent, reward, *([arm] if arm is not None else names_of(features))]
         if id is not None:
             self.columns.append(id)
         self.digest = _digest(path) if id is None else ""
 
     def samples(self) -> Iterator[_Sample | BadRow]:
         """The rows in order, their numbers not yet checked."""
-        for line, row in _rows(self.path, self.columns):
+        for line, row in read_rows(self.path, self.columns):
             if isinstance(row, str):
                 yield BadRow(line, row)
                 continue
@@ -107,7 +107,7 @@ class _Log:
             assert self.arm is not None
             x: Any = self.arms.features[self.arms.position(str(row[self.arm]))]
         else:
-            x = _features_in(row, self.features)
+            x = features_in(row, self.features)
         key = f"{self.digest}-{line:09d}" if self.id is None else str(row[self.id])
         return _Sample(line, checked_name(self.agent, name), x, row[self.reward], key)
 
@@ -212,7 +212,7 @@ def _sentence(log: _Log, first: list[BadRow], count: int, total: int) -> str:
 # Files
 
 
-def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any] | str]]:
+def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any] | str]]:
     """The rows of a file with their lines; of one that cannot be read, why."""
     if path.suffix == ".csv":
         return _rows_of_csv(path, columns)
@@ -276,11 +276,11 @@ def _digest(path: Path) -> str:
 # Features
 
 
-def _names_of(features: str | Sequence[str]) -> list[str]:
+def names_of(features: str | Sequence[str]) -> list[str]:
     return [features] if isinstance(features, str) else list(features)
 
 
-def _features_in(row: Mapping[str, Any], features: str | Sequence[str]) -> Any:
+def features_in(row: Mapping[str, Any], features: str | Sequence[str]) -> Any:
     """The features in a row: one list, in a CSV file as JSON, or a number from each of several columns."""
     if not isinstance(features, str):
         return [row[column] for column in features]
@@ -310,14 +310,14 @@ def _arms(
             )
     if not isinstance(arms, Mapping):
         path, found = Path(arms), dict[str, Any]()
-        for line, row in _rows(path, [column, *_names_of(features)]):
+        for line, row in read_rows(path, [column, *names_of(features)]):
             if isinstance(row, str):
                 raise ValueError(f"{path}, row {line:,}: {row}")
             name = str(row[column])
             if name in found:
                 raise ValueError(f"{path}, row {line:,}: the arm {name!r} is there twice")
             try:
-                x = validation.vector("features", _features_in(row, features), population.settings.dim)
+                x = validation.vector("features", features_in(row, features), population.settings.dim)
             except ValueError as error:
                 raise ValueError(f"{path}, row {line:,}: {error}") from None
             found[name] = np.ascontiguousarray(x)

@@ -34,6 +34,9 @@ from shoal.controller.errors import (
     UnavailableError,
     UnknownError,
 )
+from shoal.controller.evaluation import baseline as baseline_
+from shoal.controller.evaluation import candidates, dividends, rehearsal
+from shoal.controller.evaluation.guard import judge, without_borrowing
 from shoal.controller.explaining import Graph, explain_agent, explain_pair, graph_of
 from shoal.controller.fold import Fold, Standing, current_stamp, standing_of
 from shoal.controller.forgetting import keyed_hash, merged_into, names_with, traces
@@ -49,6 +52,7 @@ from shoal.controller.records import (
     Joined,
     Merged,
     Missed,
+    Mode,
     Observed,
     Opened,
     Renamed,
@@ -158,6 +162,56 @@ class Population:
         if not 1 <= at <= last:
             raise UnknownError(f"population {self.name!r} has records 1, …, {last}, got at = {at}")
         return graph_of(snapshots.load(self._store, self._number, at))
+
+    # Is it paying?
+
+    def dividend(
+        self, agent: str | None = None, *, since: datetime | float | None = None, method: str = "asymptotic"
+    ) -> dividends.Dividend:
+        """What sharing pays, per reward: squared error of own predictions minus that of the policy's.
+
+        Parameters
+        ----------
+        agent : str, optional
+            One agent; without it, all of them.
+        since : datetime with a time zone, or seconds since 1970, optional
+            Only decisions made from then on; read from the journal.
+        method : {"asymptotic", "bernstein"}
+            Of the confidence sequence: for rewards of any size, in the limit; or for those in a
+            `reward_range`, exactly. See docs/evaluation.md.
+        """
+        return dividends.dividend(self, agent, since, method)
+
+    def uplift(self, *, since: datetime | float | None = None) -> baseline_.Uplift:
+        """What the policy earns more than the product's own rule, by `holdout` or as an `apprentice`."""
+        return baseline_.uplift(self, None if since is None else dividends.moment(since))
+
+    def evaluate(
+        self, policy: str | None = None, *, since: datetime | float | None = None, **parameters: Any
+    ) -> candidates.Evaluation:
+        """What another policy, or other parameters, would have earned; from explored decisions."""
+        moment = None if since is None else dividends.moment(since)
+        return candidates.evaluate_population(self, policy, parameters, moment)
+
+    def what_if(self, policy: str | None = None, **parameters: Any) -> rehearsal.WhatIf:
+        """Who would share with whom under another policy or other parameters, and what that would pay."""
+        return rehearsal.what_if(self, policy, parameters)
+
+    def switch(self, policy: str | None = None, **parameters: Any) -> int:
+        """Go on with another policy or other parameters, which first learn the whole journal.
+
+        Decisions go on meanwhile. Returns the number of the record from which they are in force.
+        """
+        return rehearsal.switch(self, policy, parameters)
+
+    def switch_back(self) -> int:
+        """Go on with the policy and parameters from before the last switch, as if they had always stayed."""
+        return rehearsal.switch_back(self)
+
+    @property
+    def switches(self) -> list[rehearsal.Switch]:
+        """The policies and parameters so far, the first ones included."""
+        return rehearsal.switches(self)
 
     # Running commands
 
@@ -284,7 +338,7 @@ class Population:
                 if recorded != value:
                     raise ConflictError(
                         f"population {self.name!r} has {key} = {recorded!r}, not {value!r}; settings are "
-                        "fixed when a population is made",
+                        "fixed when a population is made, and only `switch` changes policy and parameters",
                         recorded,
                     )
             if not self._reads_only and fold.stamp != (stamp := current_stamp()):
@@ -425,6 +479,7 @@ class Population:
         top: int = 1,
         scores: bool = False,
         sharing: Sharing | None = None,
+        baseline: str | int | None = None,
     ) -> Decision:
         """Choose an arm for an agent, who joins if it is new.
 
@@ -441,8 +496,11 @@ class Population:
             Also return mean, width and index of every arm.
         sharing : {"both", "borrow", "none"}, optional
             How the agent shares, if it should be different from before.
+        baseline : str or int, optional
+            The arm that the product's own rule would show: needed if the population has a `holdout` or is an
+            `apprentice`.
         """
-        return self._run(3, lambda turn: self._decide(turn, agent, arms, id, top, scores, sharing))
+        return self._run(3, lambda turn: self._decide(turn, agent, arms, id, top, scores, sharing, baseline))
 
     def _decide(
         self,
@@ -453,6 +511,7 @@ class Population:
         top: int,
         scores: bool,
         sharing: Sharing | None,
+        baseline: str | int | None,
     ) -> Decision:
         fold = turn.fold
         checked_name("agent", agent)
@@ -468,25 +527,55 @@ class Population:
         offer = self._offers.requested(fold, arms)
         if top > len(offer):
             raise ValueError(f"top must be at most the number of arms, {len(offer)}, got {top}")
+        told = -1 if baseline is None else offer.position(baseline)
+        compares = fold.settings.apprentice or fold.settings.holdout > 0.0
+        if compares and (told < 0 or top > 1):
+            raise ValueError(
+                f"population {self.name!r} compares with the product's own rule: baseline must name the arm "
+                f"that it prefers, and top be 1, got baseline = {validation.show(baseline)}, top = {top}"
+            )
         if agent not in fold.names or sharing is not None:  # nothing is written for a request that is refused
             fold.policy.check_scale("arms", offer.features)
         index = self._joining(turn, agent, sharing)
-        choice = fold.policy.choose(index, offer.features)
-        table = fold.policy.scores(index, offer.features) if scores or top > 1 else None
+        mode: Mode = ""
+        if (evidence := judge(fold, index)) is not None:
+            turn.write(evidence, index)
+        if fold.tally.guarded[index]:
+            mode = "guarded"
+            with without_borrowing(fold.policy, index):
+                choice = fold.policy.choose(index, offer.features)
+                table = fold.policy.scores(index, offer.features) if scores or top > 1 else None
+        else:
+            choice = fold.policy.choose(index, offer.features)
+            table = fold.policy.scores(index, offer.features) if scores or top > 1 else None
         greedy = int(choice.arm)
         shown, probability = (greedy,), None
         if top > 1:
             assert table is not None
             shown = tuple(np.argsort(-table.index, kind="stable")[:top].tolist())
+        elif fold.settings.holdout > 0.0 and baseline_.in_holdout(fold.settings, index):
+            shown, probability, mode = (told,), 1.0, "holdout"
         else:
-            position, probability = explored(decision, fold.settings, len(offer), greedy)
+            mode = "apprentice" if fold.settings.apprentice else mode
+            usual = told if fold.settings.apprentice else greedy
+            position, probability = explored(decision, fold.settings, len(offer), usual)
             shown = (position,)
         own, pooled = choice.own, choice.pooled
         if shown[0] != greedy:
             own, pooled = fold.policy.predict(index, offer.features[shown[0]])
         x = offer.features[list(shown)].tobytes() if len(shown) > 1 else offer.features[shown[0]].tobytes()
         record = Decided(
-            decision, index, offer.digest, shown, greedy, probability, float(own), float(pooled), x
+            decision,
+            index,
+            offer.digest,
+            shown,
+            greedy,
+            probability,
+            float(own),
+            float(pooled),
+            x,
+            mode,
+            told,
         )
         turn.arms += self._offers.news(fold, offer)
         seq = turn.write(record, index, decision)
@@ -613,8 +702,9 @@ class Population:
             late = late or place in standing.missed
             record = Rewarded(decision, place, reward, fold.policy.rounds)
             if late:  # it was given up waiting for
-                x = standing.x(place)
-                record = Rewarded(decision, place, reward, fold.policy.rounds + 1, (), decided.agent, x)
+                x, rounds = standing.x(place), fold.policy.rounds + 1
+                predicted = (decided.own, decided.pooled) if place == 0 else (None, None)
+                record = Rewarded(decision, place, reward, rounds, (), decided.agent, x, *predicted)
             turn.write(record, decided.agent, decision)
             if late and decided.id not in fold.pending:
                 standing.note(record)
@@ -641,6 +731,7 @@ class Population:
             decided.agent,
             standing.x(place),
             standing.learned[place],
+            *((decided.own, decided.pooled) if place == 0 else (None, None)),
         )
         turn.write(correction, decided.agent, decision)
         standing.note(correction)
@@ -720,7 +811,7 @@ class Population:
         return self._many(requests, 3, self._decide_one)
 
     def _decide_one(self, turn: _Turn, request: Mapping[str, Any]) -> Decision:
-        known = {"agent", "arms", "id", "top", "scores", "sharing"}
+        known = {"agent", "arms", "id", "top", "scores", "sharing", "baseline"}
         _check_keys(request, known, {"agent"})
         return self._decide(
             turn,
@@ -730,6 +821,7 @@ class Population:
             request.get("top", 1),
             bool(request.get("scores")),
             request.get("sharing"),
+            request.get("baseline"),
         )
 
     def reward_many(self, rewards: Iterable[Mapping[str, Any]]) -> list[Exception | None]:

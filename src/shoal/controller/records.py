@@ -5,13 +5,19 @@ Their bytes are MessagePack arrays that start with the record's tag. A released 
 are added at its end, with a default, and tags are never used twice.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
 from shoal.policies.base import Sharing
 from shoal.types import Vector
+
+Mode = Literal["", "guarded", "holdout", "apprentice"]
+"""Who chose: the policy; the policy by the agent's own samples alone; the product's rule, for a share of the
+agents or, for all of them, while the policy learns."""
+SWITCHES = "\x01settings"
+"""What rows of `Settings` after the first are found by; no decision can have this id."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -36,6 +42,12 @@ class Settings(Record, frozen=True, array_like=True, gc=False, tag=0):
     key: bytes
     """Keys the hashes from which exploration is drawn."""
     stamp: str
+    harm_guard: bool = False
+    """Whether agents to whom sharing does harm stop borrowing."""
+    holdout: float = 0.0
+    """Share of agents for whom the product's own rule decides."""
+    apprentice: bool = False
+    """Whether that rule decides for all, and the policy only learns."""
 
 
 class Joined(Record, frozen=True, array_like=True, gc=False, tag=1):
@@ -65,6 +77,9 @@ class Decided(Record, frozen=True, array_like=True, gc=False, tag=2):
     """Reward that the policy predicts for it."""
     x: bytes
     """Features of the chosen arms."""
+    mode: Mode = ""
+    baseline: int = -1
+    """Position of the arm that the product's own rule prefers; −1 if it was not told."""
 
 
 class Rewarded(Record, frozen=True, array_like=True, gc=False, tag=3):
@@ -79,6 +94,9 @@ class Rewarded(Record, frozen=True, array_like=True, gc=False, tag=3):
     agent: int = -1
     """Whose reward it is, and the features of the arm, if it was no longer awaited."""
     x: bytes = b""
+    own: float | None = None
+    """What the decision had predicted, if it was no longer awaited and this is its first arm's reward."""
+    pooled: float | None = None
 
 
 class Missed(Record, frozen=True, array_like=True, gc=False, tag=4):
@@ -101,6 +119,9 @@ class Corrected(Record, frozen=True, array_like=True, gc=False, tag=5):
     agent: int
     x: bytes
     round: int
+    own: float | None = None
+    """What the decision had predicted of its first arm, if the reward is that one's."""
+    pooled: float | None = None
 
 
 class Cancelled(Record, frozen=True, array_like=True, gc=False, tag=6):
@@ -165,6 +186,19 @@ class Opened(Record, frozen=True, array_like=True, gc=False, tag=14):
     stamp: str
 
 
+class Guarded(Record, frozen=True, array_like=True, gc=False, tag=15):
+    """Whether an agent borrows, by the verdict on what sharing paid it since the last such record."""
+
+    agent: int
+    borrows: bool
+    count: int
+    """Rewards that say so."""
+    mean: float
+    """Their mean dividend, and its interval."""
+    low: float
+    high: float
+
+
 AnyRecord = (
     Settings
     | Joined
@@ -181,6 +215,7 @@ AnyRecord = (
     | Tombstone
     | Catalogue
     | Opened
+    | Guarded
 )
 
 

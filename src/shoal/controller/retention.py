@@ -74,7 +74,12 @@ def _try_to_archive(population: "Population", directory: Path, limit: int) -> Ar
     path = archives.new_path(directory, population.name, number, base.seq + 1, last)
     # Noted before it is written: if that is interrupted, whoever opens the population next deletes it.
     _amend(population, litter=(*base.litter, str(path)))
-    fold = snapshots.load(store, number, last)
+    plan = snapshots.plan_of(store, number)
+    if plan is not None and plan.until > last:  # the base is to be of use to the policy in force now
+        fold = snapshots.from_base(store, number, base, plan)
+        snapshots.catch_up(fold, store, number, last, is_base=True)
+    else:
+        fold = snapshots.load(store, number, last)
     seen = _Seen(base)
     checksum = archives.write(
         path,
@@ -213,7 +218,8 @@ def clean(population: "Population") -> None:
         done = tuple(archives.rewrite(one, targets[one]) if one in targets else one for one in base.archives)
         state = None
         if targets and all(archives.is_there(one) and not one.wipe for one in done):
-            state = snapshots.pack(snapshots.from_archives(done, base.seq))
+            plan = snapshots.plan_of(store, number)
+            state = snapshots.pack(snapshots.from_archives(done, base.seq, plan))
         old = tuple(one.path for one in targets)
         with population._lock:
             if base_of(store, number) != started:

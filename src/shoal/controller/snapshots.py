@@ -6,21 +6,22 @@ over: the one before it is used, or the whole journal.
 
 import hashlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
 from shoal.controller.archives import Archive, Base, base_of, read
 from shoal.controller.errors import JournalError
-from shoal.controller.fold import Fold, Standing
-from shoal.controller.records import Decided, Forgotten, Row, Settings, decode
+from shoal.controller.evaluation.tally import Tally
+from shoal.controller.fold import Fold, Plan, Standing
+from shoal.controller.records import SWITCHES, Decided, Forgotten, Row, Settings, decode
 from shoal.controller.stores.base import Store
 from shoal.policies.base import Sharing
 from shoal.policies.files import PolicyFileError
 from shoal.policies.registry import policy_from_bytes
 
-FORMAT = 1
+FORMAT = 2
 MAGIC = b"shoal snapshot\n"
 CHECKSUM = 32
 KEPT = 2
@@ -57,6 +58,9 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
     forgotten_at: int
     cut_log: bytes
     policy: bytes
+    tally: Tally | None = None
+    """None in format 1, in which a base may still be: what sharing paid was not counted yet."""
+    history: list[tuple[int, Settings]] = []
 
 
 class SnapshotError(ValueError):
@@ -86,12 +90,14 @@ def pack(fold: Fold) -> bytes:
             fold.forgotten_at,
             fold.cut_log.tobytes(),
             bytes(fold.policy.to_bytes()),
+            fold.tally.packed(),
+            fold.history,
         )
     )
     return MAGIC + hashlib.blake2b(content, digest_size=CHECKSUM).digest() + content
 
 
-def unpack(data: bytes, source: str) -> Fold:
+def unpack(data: bytes, source: str, oldest: int = FORMAT) -> Fold:
     """The fold in the bytes of a snapshot; `SnapshotError` if they are not one."""
     start = len(MAGIC) + CHECKSUM
     content = memoryview(data)[start:]
@@ -103,7 +109,7 @@ def unpack(data: bytes, source: str) -> Fold:
     try:
         first, *_ = msgspec.msgpack.decode(content, type=list[msgspec.Raw])
         version = msgspec.msgpack.decode(first)
-        if version != FORMAT:
+        if not oldest <= version <= FORMAT:
             raise SnapshotError(f"{source} has format {version}; this version reads {FORMAT}")
         kept = msgspec.msgpack.decode(content, type=_Content)
         fold = Fold()
@@ -115,11 +121,27 @@ def unpack(data: bytes, source: str) -> Fold:
     fold.names, fold.called, fold.sharing, fold.taught = kept.names, kept.called, kept.sharing, kept.taught
     fold.catalogue, fold.forgotten_at, fold.merged = kept.catalogue, kept.forgotten_at, kept.merged
     fold.cut_log.frombytes(kept.cut_log)
+    fold.history = kept.history or [(1, kept.settings)]
+    if kept.tally is not None:
+        fold.tally = kept.tally
+    else:
+        for _ in kept.called:
+            fold.tally.join()
     for one in kept.pending:
         standing = Standing(one.seq, one.at, one.decided)
         standing.rewards, standing.learned, standing.missed = one.rewards, one.learned, set(one.missed)
         fold.pending[one.decided.id] = standing
     return fold
+
+
+def plan_of(store: Store, population: int, upto: int | None = None) -> Plan | None:
+    """The policy that a population was last switched to, if it was, and that record is in the store."""
+    rows = [row for row in store.find(population, SWITCHES) if upto is None or row.seq <= upto]
+    if not rows:
+        return None
+    settings = decode(rows[-1].body)
+    assert isinstance(settings, Settings)
+    return Plan(settings, rows[-1].seq)
 
 
 def load(
@@ -144,7 +166,7 @@ def load(
         found = _from_snapshot(store, population, base.seq, last, watch, checks)
         if found is not None:
             return found
-        fold = from_base(store, population, base, checks=checks)
+        fold = from_base(store, population, base, plan_of(store, population, last), checks=checks)
         if catch_up(fold, store, population, last, is_base=True, watch=watch):
             break  # otherwise more was archived meanwhile
     if fold.seq < last:
@@ -175,16 +197,26 @@ def _from_snapshot(
     return None
 
 
-def from_base(store: Store, population: int, base: Base, *, checks: bool = False) -> Fold:
-    """The state up to the last archived row; if its bytes are damaged, from the archives."""
+def from_base(
+    store: Store, population: int, base: Base, plan: Plan | None = None, *, checks: bool = False
+) -> Fold:
+    """The state up to the last archived row; if its bytes are damaged, from the archives.
+
+    From them, too, if it is another policy's than the one that was switched to afterwards.
+    """
     if not base.seq:
-        return Fold(checks=checks)
+        return Fold(plan, checks=checks)
+    if plan is not None and plan.until <= base.seq:
+        plan = None
     source = f"the base of population {population} in {store.url}"
     try:
-        fold = unpack(store.base_state(population) or b"", source)
+        fold = unpack(store.base_state(population) or b"", source, oldest=1)
+        fold.plan = plan
+        if not (plan or Plan(fold.settings, 0)).made(fold.policy):
+            fold = from_archives(base.archives, base.seq, plan, checks=checks)
     except SnapshotError as error:
         try:
-            fold = from_archives(base.archives, base.seq, checks=checks)
+            fold = from_archives(base.archives, base.seq, plan, checks=checks)
         except JournalError as missing:
             raise JournalError(f"{error}, and {missing}") from error
         warnings.warn(f"{error}; the archives are read instead", RuntimeWarning, stacklevel=2)
@@ -192,16 +224,22 @@ def from_base(store: Store, population: int, base: Base, *, checks: bool = False
     return fold
 
 
-def from_archives(archives: tuple[Archive, ...], upto: int, *, checks: bool = False) -> Fold:
+def from_archives(
+    archives: tuple[Archive, ...], upto: int, plan: Plan | None = None, *, checks: bool = False
+) -> Fold:
     """The state up to a sequence number, from nothing but archives."""
-    fold = Fold(checks=checks)
-    fold.apply_all(
-        row
-        for archive in archives
-        if archive.first <= upto
-        for row in read(archive)
-        if isinstance(row, Row) and row.seq <= upto
-    )
+
+    def rows() -> Iterator[Row]:
+        for archive in archives:
+            if archive.first <= upto:
+                yield from (row for row in read(archive) if isinstance(row, Row) and row.seq <= upto)
+
+    if plan is None:
+        for row in rows():
+            if row.decision == SWITCHES and isinstance(settings := decode(row.body), Settings):
+                plan = Plan(settings, row.seq)
+    fold = Fold(plan, checks=checks)
+    fold.apply_all(rows())
     return fold
 
 
@@ -225,7 +263,7 @@ def catch_up(
         nonlocal stale
         for row in store.read(population, start, upto):
             is_next = row.seq == fold.seq + 1
-            if not is_next or (start and not is_base and isinstance(decode(row.body), Forgotten)):
+            if not is_next or (start and not is_base and _is_break(row)):
                 stale = True
                 return
             if watch is not None:
@@ -234,6 +272,11 @@ def catch_up(
 
     fold.apply_all(rows())
     return not stale
+
+
+def _is_break(row: Row) -> bool:
+    """Whether a fold that lacks a row has to start again from the beginning."""
+    return isinstance(decode(row.body), Forgotten | Settings)
 
 
 def prune(store: Store, population: int, keep: int = KEPT) -> None:

@@ -65,6 +65,8 @@ class Sample:
         self._seen = row.seq
         if row.seq * 2_654_435_761 % 2**32 >= 2**32 // self._one_in or fold.stamp != self._stamp:
             return
+        if fold.plan is not None and row.seq < fold.plan.until:  # another policy's predictions
+            return
         record = decode(row.body)
         if isinstance(record, Decided):
             self.checked += 1

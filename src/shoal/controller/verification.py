@@ -48,9 +48,10 @@ def _fold_again(population: "Population", base: Base) -> tuple[Fold, list[str]]:
                 check(archive)
             except JournalError as error:
                 problems.append(str(error))
-    fold = snapshots.from_base(store, number, base, checks=True)
+    plan = snapshots.plan_of(store, number)
+    fold = snapshots.from_base(store, number, base, plan, checks=True)
     if base.seq and not problems and all(is_there(one) and not one.wipe for one in base.archives):
-        again = snapshots.from_archives(base.archives, base.seq, checks=True)
+        again = snapshots.from_archives(base.archives, base.seq, fold.plan, checks=True)
         problems += again.differences
         if again.stamp == current_stamp() and snapshots.pack(again) != snapshots.pack(fold):
             problems.append(f"the base at record {base.seq} is not what the archives give")

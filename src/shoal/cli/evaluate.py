@@ -1,0 +1,172 @@
+"""Is it paying? `shoal evaluate`, of a live population or of a log from elsewhere."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shoal.cli.policies import assignment
+from shoal.cli.population import AsJson, moment, opened, print_json, print_table
+
+if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
+    from shoal.controller.evaluation.candidates import Evaluation
+
+app = typer.Typer()
+
+
+@app.command()
+def evaluate(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="SOURCE", help="An SQLite file or postgresql://…; or a .csv or .parquet log."),
+    ],
+    population: Annotated[
+        str | None, typer.Option(help="Name of the population. [default: the only one]")
+    ] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Policy to evaluate. Can be repeated, for a report.")
+    ] = None,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option("--parameter", "-p", help="Of the policy, e.g. scatter=0. Can be repeated."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only decisions from then on: 2026-01-31 or 90d; of a population.")
+    ] = None,
+    probability: Annotated[
+        str | None, typer.Option(help="Column of a log with the probability of the logged arm.")
+    ] = None,
+    reward: Annotated[str, typer.Option(help="Column of a log with the rewards.")] = "reward",
+    agent: Annotated[str | None, typer.Option(help="Column of a log with the agents' names.")] = None,
+    arm: Annotated[str | None, typer.Option(help="Column of a log with the logged arm's name.")] = None,
+    arms: Annotated[Path | None, typer.Option(help="File with the features of the arms of a log.")] = None,
+    features: Annotated[
+        str, typer.Option(help="In that file, the column with the features as a list, or several: x1,x2.")
+    ] = "features",
+    offered: Annotated[
+        str | None, typer.Option(help="Column of a log with the arms on offer. [default: all, always]")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Column of a log: probability that another policy has for the arm.")
+    ] = None,
+    time: Annotated[str | None, typer.Option(help="Column of a log by which it must be sorted.")] = None,
+    id_column: Annotated[
+        str | None, typer.Option("--id", help="Column of a log in which no value may come twice.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write a page about a population to a directory.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what sharing pays, what the policy earns more than before, and what another would have earned."""
+    parameters = dict(assignment("--parameter", text) for text in parameter or [])
+    if Path(source).suffix in (".csv", ".parquet"):
+        from shoal.controller.evaluation.candidates import evaluate_log
+        from shoal.controller.evaluation.logs import read_log
+        from shoal.jit.compiled import say_nothing_of_compiling
+
+        if probability is None:
+            raise ValueError("--probability must name the column with the probability of the logged arm")
+        if report is not None:
+            raise ValueError("--report is about a population; a log has no history to show")
+        say_nothing_of_compiling()
+        events = read_log(
+            source,
+            probability=probability,
+            reward=reward,
+            agent=agent,
+            arm=arm,
+            arms=arms,
+            features=features.split(",") if "," in features else features,
+            offered=offered,
+            target=target,
+            time=time,
+            id=id_column,
+        )
+        named: list[str | None] = [*policy] if policy else [None]
+        found = [evaluate_log(events, one, parameters) for one in named]
+        if as_json:
+            print_json([_plain(one) for one in found])
+            return
+        for one in found:
+            _print_evaluation(one)
+        return
+    start = None if since is None else moment(since, "--since")
+    with opened(source, read_only=True) as controller:
+        names = controller.populations()
+        if population is None and len(names) != 1:
+            raise ValueError(f"--population must name one of {', '.join(names) or 'none'}")
+        chosen = controller.population(population or names[0])
+        settings = chosen.settings
+        dividend = chosen.dividend(since=start)
+        uplift = chosen.uplift(since=start) if settings.apprentice or settings.holdout else None
+        wanted: list[str | None] = [*policy] if policy else [None] if parameters else []
+        evaluations = [chosen.evaluate(one, since=start, **parameters) for one in wanted]
+        others = [chosen.what_if(one, **parameters) for one in wanted]
+        if report is not None:
+            from shoal.controller.evaluation.report import write_report
+
+            page = write_report(chosen, report, evaluations, start)
+    if as_json:
+        print_json(
+            {
+                "dividend": _plain(dividend),
+                "uplift": None if uplift is None else _plain(uplift),
+                "evaluations": [_plain(one) for one in evaluations],
+                "what_if": [_plain(one) for one in others],
+            }
+        )
+        return
+    print(f"dividend  {dividend}")
+    if uplift is not None:
+        print(f"uplift    {uplift}")
+    for evaluation, other in zip(evaluations, others, strict=True):
+        print()
+        _print_evaluation(evaluation)
+        print(f"what if   {other}")
+    if report is not None:
+        print(f"report    {page}")
+
+
+def _print_evaluation(found: "Evaluation") -> None:
+    print(f"{found.policy}, from {found.decisions:,} decisions of {found.source}")
+    rows: list[list[Any]] = [_row(found.logged)]
+    rows += [_row(one) for one in found.estimates]
+    if found.difference is not None:
+        rows.append(_row(found.difference._replace(name="more than logged")))
+    if found.replayed is not None and found.replayed.value is not None:
+        rows.append(
+            _row(found.replayed.value._replace(name=f"replayed ({found.replayed.accepted:,} decisions)"))
+        )
+    print_table(("reward per decision", "value", "95%", "clipped"), rows)
+    if found.sentence:
+        print(found.sentence)
+    else:
+        print(f"The policy agrees with {found.agreement:.1%} of the decisions; they tell as much as ", end="")
+        print(f"{found.effective_size:,.0f} of its own would.")
+    if found.replayed is not None and found.replayed.sentence:
+        print(found.replayed.sentence)
+    print(found.calibration.sentence)
+
+
+def _row(one: Any) -> list[str]:
+    interval = "" if math.isnan(one.low) else f"{one.low:.4g} to {one.high:.4g}"
+    return [one.name, f"{one.value:.4g}", interval, f"{one.clipped:.1%}" if one.clipped else ""]
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it: no nan, no infinity."""
+    import msgspec
+
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {key: _plain(one) for key, one in value._asdict().items()}
+    if isinstance(value, msgspec.Struct):
+        return {key: _plain(one) for key, one in msgspec.structs.asdict(value).items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,1 @@
+"""Is it paying? What a journal, or a log from elsewhere, can tell: dividends, uplift, other policies."""
