@@ -64,7 +64,7 @@ class Caller:
 
     def __init__(self, url: str, key: str | None = None) -> None:
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
-        self.http = httpx.Client(base_url=url, headers=headers, timeout=120.0)
+        self.http = httpx.Client(base_url=url, headers=headers, timeout=500.0)
 
     def __call__(self, method: str, path: str, body: Any = None, **options: Any) -> httpx.Response:
         if body is not None:
