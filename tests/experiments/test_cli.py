@@ -276,17 +276,19 @@ def commands(group: Any, path: str = "shoal") -> Iterator[tuple[str, Any]]:
 
 
 def test_every_command_and_option_is_documented() -> None:
-    pages = {
-        name: (DOCS / f"{name}.md").read_text() for name in ("experiments", "real-data", "live", "evaluation")
+    page_of = {
+        "shoal data": "real-data",
+        "shoal population": "live",
+        "shoal evaluate": "evaluation",
+        "shoal recommend": "your-data",
     }
-    page_of = {"shoal data": "real-data", "shoal population": "live"}
+    pages = {name: (DOCS / f"{name}.md").read_text() for name in ("experiments", *page_of.values())}
     found = dict(commands(typer.main.get_command(app)))
     assert {"shoal run", "shoal bench", "shoal data fetch", "shoal data prepare"} <= set(found)
     assert {"shoal population list", "shoal population forget"} <= set(found)
     for name, command in found.items():
-        text = pages[
-            "evaluation" if name == "shoal evaluate" else page_of.get(name.rpartition(" ")[0], "experiments")
-        ]
+        group = name.rpartition(" ")[0]
+        text = pages[page_of.get(name) or page_of.get(group, "experiments")]
         assert name in text
         for parameter in command.params:
             for option in (opt for opt in parameter.opts if opt.startswith("--") and opt != "--help"):
