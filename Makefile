@@ -10,7 +10,7 @@ COVERED := $(BIN)/python -m pytest --cov --cov-report= --cov-fail-under=0
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test chaos lint bench release clean
+.PHONY: help setup run serve test chaos lint bench release clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,11 +23,14 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "Name another one, for example: make setup PYTHON=python3.12"; exit 1; }
 	@echo "Installing into $(VENV) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,cluster,data,postgres]'
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,cluster,data,postgres,serve,client]'
 	@touch $@
 
 run: setup  ## Reproduce the quick experiments into results/quick
 	$(BIN)/shoal reproduce quick --out results/quick
+
+serve: setup  ## See three simulated populations live, in the browser (PORT=... picks the port)
+	$(BIN)/shoal demo --port $${PORT:-8000}
 
 test: lint  ## Lint, run all tests, those of kernels and steps again without compilation, and count the lines they reach
 	$(BIN)/coverage erase
@@ -37,7 +40,7 @@ test: lint  ## Lint, run all tests, those of kernels and steps again without com
 	$(BIN)/coverage report --skip-covered
 
 chaos: setup  ## Attack files, threads, forks and signals for many minutes (SHOAL_CHAOS=20 by default)
-	SHOAL_CHAOS=$${SHOAL_CHAOS:-20} $(BIN)/python -m pytest $(PARALLEL) tests/attack tests/controller --timeout 0
+	SHOAL_CHAOS=$${SHOAL_CHAOS:-20} $(BIN)/python -m pytest $(PARALLEL) tests/attack tests/controller tests/service --timeout 0
 
 lint: setup  ## Style, formatting, types and import direction
 	$(BIN)/ruff check
@@ -45,9 +48,10 @@ lint: setup  ## Style, formatting, types and import direction
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup  ## Measure speed and memory, and write docs/performance.md and the table of docs/live.md
+bench: setup  ## Measure speed and memory, and write docs/performance.md and the tables of docs/live.md and docs/service.md
 	$(BIN)/python benchmarks/bench.py
 	$(BIN)/python benchmarks/controller.py
+	$(BIN)/python benchmarks/service.py
 
 release: setup  ## Build the stated version, try its wheel in a fresh environment, tag it
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[release]'

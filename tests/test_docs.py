@@ -29,6 +29,7 @@ def python_blocks(page: str) -> list[str]:
         "docs/theory.md",
         "docs/live.md",
         "docs/evaluation.md",
+        "docs/service.md",
     ],
 )
 def test_examples_run(page: str, tmp_path: Path) -> None:

@@ -4,6 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shoal.client import AsyncClient as AsyncClient
+    from shoal.client import Client as Client
+    from shoal.controller.answers import Decision
     from shoal.controller.controller import Controller, open
     from shoal.controller.errors import (
         ConflictError,
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
         UnavailableError,
         UnknownError,
     )
-    from shoal.controller.population import Decision, Population
+    from shoal.controller.population import Population
     from shoal.environments.base import Environment
     from shoal.environments.letor import LearningToRank
     from shoal.environments.logged import LoggedRatings
@@ -105,6 +108,8 @@ __all__ = [
 
 # Names are imported lazily: Numba and matplotlib take seconds to load, and `shoal --help` needs neither.
 _HOMES = {
+    "shoal.client": ("AsyncClient", "Client"),  # not in __all__: they need the extra `client`
+    "shoal.controller.answers": ("Decision",),
     "shoal.controller.controller": ("Controller", "open"),
     "shoal.controller.errors": (
         "ConflictError",
@@ -114,7 +119,7 @@ _HOMES = {
         "UnavailableError",
         "UnknownError",
     ),
-    "shoal.controller.population": ("Decision", "Population"),
+    "shoal.controller.population": ("Population",),
     "shoal.environments.base": ("Environment",),
     "shoal.environments.letor": ("LearningToRank",),
     "shoal.environments.logged": ("LoggedRatings",),
@@ -175,4 +180,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """All public names, loaded or not."""
-    return sorted({*globals(), *__all__, *_MODULES})
+    return sorted({*globals(), *_HOME_OF, *_MODULES})

@@ -15,9 +15,10 @@ import pytest
 from tests.controller.places import ARMS, Place, shop, sound
 
 from shoal.controller import committer
+from shoal.controller.answers import Decision
 from shoal.controller.controller import open as open_controller
 from shoal.controller.errors import ConflictError, JournalError, NotOwnerError, UnavailableError, UnknownError
-from shoal.controller.population import Decision, Population
+from shoal.controller.population import Population
 from shoal.controller.stores.base import Batch, Snapshot
 
 

@@ -279,6 +279,10 @@ def test_every_command_and_option_is_documented() -> None:
     page_of = {
         "shoal data": "real-data",
         "shoal population": "live",
+        "shoal keys": "service",
+        "shoal serve": "service",
+        "shoal backup": "service",
+        "shoal restore": "service",
         "shoal evaluate": "evaluation",
         "shoal recommend": "your-data",
     }
@@ -287,8 +291,7 @@ def test_every_command_and_option_is_documented() -> None:
     assert {"shoal run", "shoal bench", "shoal data fetch", "shoal data prepare"} <= set(found)
     assert {"shoal population list", "shoal population forget"} <= set(found)
     for name, command in found.items():
-        group = name.rpartition(" ")[0]
-        text = pages[page_of.get(name) or page_of.get(group, "experiments")]
+        text = pages[page_of.get(name) or page_of.get(name.rpartition(" ")[0], "experiments")]
         assert name in text
         for parameter in command.params:
             for option in (opt for opt in parameter.opts if opt.startswith("--") and opt != "--help"):

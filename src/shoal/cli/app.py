@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 import shoal
-from shoal.cli import data, evaluate, experiments, policies, population, recommend
+from shoal.cli import data, evaluate, experiments, policies, population, recommend, service
 
 app = typer.Typer(
     name="shoal",
@@ -31,3 +31,4 @@ app.add_typer(evaluate.app)
 app.add_typer(recommend.app)
 app.add_typer(data.app, name="data")
 app.add_typer(population.app, name="population")
+app.add_typer(service.app)

@@ -3,6 +3,7 @@ and `switch`."""
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -14,36 +15,53 @@ import typer
 from shoal.cli.policies import assignment
 
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
+    from shoal.client import Client
     from shoal.controller.controller import Controller
 
 app = typer.Typer(help="Look at, export, import, check and prune live populations.", no_args_is_help=True)
 
 StoreUrl = Annotated[str, typer.Argument(metavar="STORE", help="An SQLite file, or postgresql://….")]
+AnyUrl = Annotated[
+    str,
+    typer.Argument(
+        metavar="STORE",
+        help="An SQLite file, postgresql://…, or http(s)://… of a service, with a key in SHOAL_KEY.",
+    ),
+]
 Name = Annotated[str, typer.Argument(metavar="POPULATION", help="Name of the population.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 @app.command("list")
-def list_(store: StoreUrl, as_json: AsJson = False) -> None:
+def list_(store: AnyUrl, as_json: AsJson = False) -> None:
     """Show which populations a store holds, and how large they are."""
-    from shoal.controller.summaries import summary
+    shown: tuple[str, ...] = ("name", "policy", "dim", "agents", "pending", "records", "last_record")
+    if _is_service(store):
+        shown = ("name", "policy", "dim", "agents", "pending", "sequence")
+        with _client(store) as client:
+            rows = [_described(client, name) for name in client.populations()]
+    else:
+        from shoal.controller.summaries import summary
 
-    with opened(store, read_only=True) as controller:
-        rows = [summary(controller.population(name)) for name in controller.populations()]
+        with opened(store, read_only=True) as controller:
+            rows = [summary(controller.population(name)) for name in controller.populations()]
     if as_json:
         print_json(rows)
     else:
-        shown = ("name", "policy", "dim", "agents", "pending", "records", "last_record")
         print_table(shown, [[row[key] for key in shown] for row in rows])
 
 
 @app.command()
-def show(store: StoreUrl, population: Name, as_json: AsJson = False) -> None:
+def show(store: AnyUrl, population: Name, as_json: AsJson = False) -> None:
     """Show a population's settings, sizes and archives."""
-    from shoal.controller.summaries import summary
+    if _is_service(store):
+        with _client(store) as client:
+            found = _described(client, population)
+    else:
+        from shoal.controller.summaries import summary
 
-    with opened(store, read_only=True) as controller:
-        found = summary(controller.population(population))
+        with opened(store, read_only=True) as controller:
+            found = summary(controller.population(population))
     if as_json:
         print_json(found)
     else:
@@ -116,12 +134,21 @@ def import_(
 
 @app.command()
 def forget(
-    store: StoreUrl,
+    store: AnyUrl,
     population: Name,
     agent: Annotated[str, typer.Argument(help="Name of the agent.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Forget a person: their samples, rows and name, in the store and in archives that can be reached."""
+    if _is_service(store):
+        with _client(store) as client:
+            remote = client.population(population)
+            remote.agent(agent)  # an error if there is no such agent
+            if not yes:
+                typer.confirm(f"Forget {agent!r} of {population!r} for good?", abort=True, err=True)
+            remote.forget(agent)
+        print(f"forgotten: {agent!r}")
+        return
     from shoal.controller.archives import base_of
 
     with opened(store) as controller:
@@ -209,9 +236,29 @@ def switch(
         print(f"{population!r} goes on with {now.policy} from record {sequence:,}")
 
 
+def _is_service(store: str) -> bool:
+    return store.startswith(("http://", "https://"))
+
+
+def _client(url: str) -> "Client":
+    from shoal.client import Client
+
+    return Client(url, os.environ.get("SHOAL_KEY") or None)
+
+
+def _described(client: "Client", name: str) -> dict[str, Any]:
+    import msgspec
+
+    return msgspec.structs.asdict(client.population(name).describe())
+
+
 @contextlib.contextmanager
 def opened(store: str, *, read_only: bool = False, create: bool = False) -> Iterator["Controller"]:
     """A controller of a store that is there."""
+    if _is_service(store):
+        raise ValueError(
+            "STORE must be a file or a database here, not a service; run this where the store is"
+        )
     if not create and "://" not in store and not Path(store).is_file():
         raise FileNotFoundError(2, "No such file", store)  # a mistyped path must not become a new store
     from shoal.controller.controller import open as open_controller

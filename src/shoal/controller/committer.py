@@ -112,6 +112,8 @@ class Committer:
         self._dead: dict[object, ControllerError] = {}
         """Lives of populations whose rows were refused, and why: what they sent after that is refused too."""
         self.commits = 0
+        self.seconds = 0.0
+        """Spent committing."""
         self._thread = threading.Thread(target=self._run, name="shoal-committer", daemon=True)
         self._thread.start()
 
@@ -149,6 +151,11 @@ class Committer:
             self._work.notify()
         return item.ticket
 
+    @property
+    def in_flight(self) -> int:
+        """Rows that wait to be committed."""
+        return self._in_flight
+
     def close(self) -> None:
         """Commit what is waiting, and stop."""
         with self._mutex:
@@ -169,7 +176,9 @@ class Committer:
                     return
                 items = self._take()
             if items:
+                start = time.perf_counter()
                 self._commit(items)
+                self.seconds += time.perf_counter() - start
                 with self._mutex:
                     self._in_flight -= sum(len(item.rows) for item in items)
                     self._room.notify_all()

@@ -1,10 +1,9 @@
 """Who lends to whom in a population and why: what the policy says, with names and times."""
 
-from typing import Any
-
 import msgspec
 import numpy as np
 
+from shoal.controller.answers import Explanation, Lender, PairExplanation, Stopped
 from shoal.controller.fold import Fold
 from shoal.types import Booleans
 
@@ -15,65 +14,6 @@ class Graph(msgspec.Struct, frozen=True):
     agents: list[str]
     edges: Booleans
     """Symmetric, shape (N, N) for N agents, in their order."""
-
-
-class Lender(msgspec.Struct, frozen=True):
-    """Someone whose samples an agent uses."""
-
-    agent: str
-    samples: float
-    """How many; where the policy is not sure that they belong together, times the probability of that."""
-
-
-class Stopped(msgspec.Struct, frozen=True):
-    """Someone with whom an agent stopped sharing for good."""
-
-    agent: str
-    sequence: int | None
-    """Number of the record that separated them."""
-    at: float | None
-    """Its time, in seconds since 1970."""
-    margin: float
-    """The test's statistic over its threshold, from their present samples: above 1 they separate."""
-
-
-class Explanation(msgspec.Struct, frozen=True):
-    """Whose samples an agent uses, and with whom it stopped sharing. `str()` says it in words."""
-
-    agent: str
-    sharing: str
-    samples: int
-    """Its own."""
-    borrowed: float
-    """Others' that it uses."""
-    lenders: list[Lender]
-    """The most helpful first."""
-    stopped: list[Stopped]
-    """The latest first."""
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
-
-
-class PairExplanation(msgspec.Struct, frozen=True):
-    """Whether two agents share, and why. `str()` says it in words."""
-
-    agent: str
-    other: str
-    together: bool
-    lent_by_agent: float
-    lent_by_other: float
-    sequence: int | None
-    """Number of the record that separated them."""
-    at: float | None
-    """Its time, in seconds since 1970."""
-    test: dict[str, Any]
-    """Whatever else the policy says of the two: statistic, threshold, radii, probabilities."""
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
 
 
 def graph_of(fold: Fold) -> Graph:

@@ -64,8 +64,12 @@ class Offers:
 
     def offered(self, fold: Fold, digest: bytes) -> ArmSet:
         """A set of arms that was on offer."""
-        if digest in self._known:
-            return self._known[digest]
+        return self.offered_in(fold.settings.dim, digest)
+
+    def offered_in(self, dim: int, digest: bytes) -> ArmSet:
+        """The same, for features of a dimension."""
+        if (known := self._known.get(digest)) is not None:
+            return known
 
         def find(wanted: bytes) -> bytes:
             data = self._store.arms(self._number, wanted)
@@ -73,4 +77,4 @@ class Offers:
                 raise JournalError(f"population {self._name!r} lacks the arms {wanted.hex()}")
             return data
 
-        return restored(find(digest), fold.settings.dim, find)
+        return restored(find(digest), dim, find)

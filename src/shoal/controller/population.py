@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike
 
 from shoal import validation
 from shoal.controller import exporting, importing, retention, snapshots
+from shoal.controller.answers import Decision, Explanation, PairExplanation, Score
 from shoal.controller.archives import Base, base_of
 from shoal.controller.arms import ArmSet, checked_name
 from shoal.controller.committer import Committer, Ticket
@@ -36,14 +37,7 @@ from shoal.controller.errors import (
 from shoal.controller.evaluation import baseline as baseline_
 from shoal.controller.evaluation import candidates, dividends, rehearsal
 from shoal.controller.evaluation.guard import judge, without_borrowing
-from shoal.controller.explaining import (
-    Explanation,
-    Graph,
-    PairExplanation,
-    explain_agent,
-    explain_pair,
-    graph_of,
-)
+from shoal.controller.explaining import Graph, explain_agent, explain_pair, graph_of
 from shoal.controller.fold import Fold, Standing, current_stamp, standing_of
 from shoal.controller.forgetting import keyed_hash, merged_into, names_with, traces
 from shoal.controller.line import Line
@@ -89,36 +83,6 @@ MISSES_AT_ONCE = 256
 """Missing rewards that are written down together."""
 LONGEST_ID = 128
 MICRO = 1_000_000
-
-
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What was decided for an agent."""
-
-    id: str
-    agent: str
-    arm: str | int
-    """The chosen arm, by its name, or by its position if arms have no names."""
-    ranking: tuple[str | int, ...]
-    """All chosen arms, the best first; more than one if `top` was asked for."""
-    probability: float | None
-    """The exact probability with which this arm was chosen; None for rankings."""
-    greedy: str | int
-    """The arm that the policy prefers."""
-    own: float
-    """Reward of the chosen arm that the agent's own samples predict."""
-    pooled: float
-    """Reward of the chosen arm that the policy predicts."""
-    sequence: int
-    """Its number in the journal."""
-    scores: "dict[str | int, Score] | None" = None
-
-
-class Score(msgspec.Struct, frozen=True):
-    """How the policy sees an arm: it prefers the largest index, mean plus width."""
-
-    mean: float
-    width: float
-    index: float
 
 
 class _Turn:
@@ -953,6 +917,10 @@ class Population:
 
     def _many(self, requests: Iterable[Any], n_rows: int, one: Callable[[_Turn, Any], Any]) -> list[Any]:
         items = list(requests)
+        return self._run(n_rows * len(items), self._each(items, one)) if items else []
+
+    def _each(self, items: Sequence[Any], one: Callable[[_Turn, Any], Any]) -> Callable[[_Turn], list[Any]]:
+        """A command that takes several requests; the result of each, or its error."""
         if len(items) > MOST_AT_ONCE:
             raise ValueError(f"requests must be at most {MOST_AT_ONCE:,} at once, got {len(items):,}")
 
@@ -965,7 +933,7 @@ class Population:
                     results.append(error)
             return results
 
-        return self._run(n_rows * len(items), command) if items else []
+        return command
 
     # Rewards that do not come
 
@@ -1170,7 +1138,17 @@ def explored(decision: str, settings: Settings, n_arms: int, greedy: int) -> tup
 
 def new_id() -> str:
     """A new decision's id: 28 hexadecimal digits that begin with the time, so that they sort by it."""
-    return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(8)}"
+    if not _random_bits:  # the system is asked for many at once: one call takes longer than a decision may
+        _random_bits.extend(memoryview(os.urandom(8 * 512)).cast("Q").tolist())
+    try:
+        bits = _random_bits.pop()
+    except IndexError:  # other threads took them all
+        bits = secrets.randbits(64)
+    return f"{time.time_ns() // 1_000_000:012x}{bits:016x}"
+
+
+_random_bits: list[int] = []
+os.register_at_fork(after_in_child=_random_bits.clear)  # or both would give out the same ids
 
 
 def _uptime() -> int:

@@ -46,6 +46,8 @@ class Store(ABC):
     url: str
     is_immediate = False
     """Whether appending takes so little time that callers do it themselves, without a thread for it."""
+    is_local = True
+    """Whether reading waits for no network."""
 
     @abstractmethod
     def populations(self) -> dict[str, int]:
@@ -176,3 +178,12 @@ class Store(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release everything."""
+
+
+def shown_url(url: str) -> str:
+    """A URL as it may be shown, without a password."""
+    head, at, tail = url.rpartition("@")
+    if not at or "://" not in head:
+        return url
+    scheme, _, user = head.partition("://")
+    return f"{scheme}://{user.partition(':')[0]}@{tail}"

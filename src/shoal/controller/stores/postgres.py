@@ -13,7 +13,7 @@ from typing import Any
 
 from shoal.controller.errors import JournalError, NotOwnerError, UnavailableError, UnknownError
 from shoal.controller.records import Row
-from shoal.controller.stores.base import SCHEMA, Batch, Lease, Snapshot
+from shoal.controller.stores.base import SCHEMA, Batch, Lease, Snapshot, shown_url
 from shoal.controller.stores.sql import COLUMNS, SQLStore
 
 try:
@@ -102,10 +102,11 @@ class PostgresStore(SQLStore):
     """
 
     prefix, mark = "shoal_", "%s"
+    is_local = False
 
     def __init__(self, url: str, *, sync: str = "full", read_only: bool = False) -> None:
         self._conninfo = url
-        self.url = _without_password(url)
+        self.url = shown_url(url)
         self._synchronous = SYNC[sync]
         self.read_only = read_only
         self._writing, self._reading = threading.RLock(), threading.RLock()
@@ -389,12 +390,3 @@ class PostgresStore(SQLStore):
 
 def _line(error: Exception) -> str:
     return " ".join(str(error).split())
-
-
-def _without_password(url: str) -> str:
-    """A URL as it may be shown."""
-    head, at, tail = url.rpartition("@")
-    if not at or "://" not in head:
-        return url
-    scheme, _, user = head.partition("://")
-    return f"{scheme}://{user.partition(':')[0]}@{tail}"

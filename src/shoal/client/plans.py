@@ -1,0 +1,241 @@
+"""What clients ask of the service: each a plan, which either kind of client carries out."""
+
+import contextlib
+import hashlib
+import math
+import secrets
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from shoal.client.exchange import Plan, content_of, exchange
+from shoal.controller.answers import Decision, Explanation, PairExplanation
+from shoal.controller.errors import UnknownError
+from shoal.service import messages as m
+from shoal.service.problems import error_of
+
+AT_ONCE = 500
+"""Requests in a batch."""
+Arms = Any
+"""Names with features, rows of features, names from the catalogue, or None for the whole catalogue."""
+
+
+class Fallback(msgspec.Struct, frozen=True):
+    """What is known of a decision that the service did not make: enough to let it learn the reward."""
+
+    population: str
+    agent: str
+    x: list[float] | None
+    arm: str | None
+
+
+def new_id() -> str:
+    """A decision's id: 28 hexadecimal digits that begin with the time, so that they sort by it."""
+    return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(8)}"
+
+
+def path_of(*parts: str) -> str:
+    """A path of names, percent-encoded; a full stop too, since `..` would lead elsewhere."""
+    return "/v1/populations/" + "/".join(quote(part, safe="").replace(".", "%2E") for part in parts)
+
+
+def populations(deadline: float) -> Plan[list[str]]:
+    reply, _ = yield from exchange("GET", "/v1/populations", deadline=deadline)
+    return content_of(reply, m.Populations).populations
+
+
+def make(name: str, settings: m.NewPopulation, deadline: float) -> Plan[m.Population]:
+    reply, _ = yield from exchange("PUT", path_of(name), settings, deadline=deadline)
+    return content_of(reply, m.Population)
+
+
+def describe(name: str, deadline: float) -> Plan[m.Population]:
+    reply, _ = yield from exchange("GET", path_of(name), deadline=deadline)
+    return content_of(reply, m.Population)
+
+
+def decide(name: str, request: m.NewDecision, deadline: float) -> Plan[Decision]:
+    reply, _ = yield from exchange("POST", path_of(name) + "/decisions", request, deadline=deadline)
+    return content_of(reply, Decision)
+
+
+def decide_many(
+    name: str, requests: Sequence[m.NewDecision], deadline: float
+) -> Plan[list[Decision | Exception]]:
+    found: list[Decision | Exception] = []
+    for start in range(0, len(requests), AT_ONCE):
+        body = m.Decisions(list(requests[start : start + AT_ONCE]))
+        reply, _ = yield from exchange("POST", path_of(name) + "/decisions:batch", body, deadline=deadline)
+        for one in content_of(reply, m.DecisionResults).results:
+            found.append(_error(one.problem) if isinstance(one.decision, msgspec.UnsetType) else one.decision)
+    return found
+
+
+def reward(name: str, id: str, body: m.Reward, deadline: float) -> Plan[None]:
+    path = path_of(name, "decisions", id) + "/reward"
+    reply, _ = yield from exchange("PUT", path, body, deadline=deadline)
+    return content_of(reply, type(None))
+
+
+def reward_many(name: str, rewards: Sequence[m.NamedReward], deadline: float) -> Plan[list[Exception | None]]:
+    found: list[Exception | None] = []
+    for start in range(0, len(rewards), AT_ONCE):
+        body = m.Rewards(list(rewards[start : start + AT_ONCE]))
+        reply, _ = yield from exchange("POST", path_of(name) + "/rewards:batch", body, deadline=deadline)
+        for one in content_of(reply, m.RewardResults).results:
+            found.append(None if isinstance(one.problem, msgspec.UnsetType) else error_of(one.problem))
+    return found
+
+
+def cancel(name: str, id: str, deadline: float) -> Plan[None]:
+    reply, _ = yield from exchange("DELETE", path_of(name, "decisions", id), deadline=deadline)
+    return content_of(reply, type(None))
+
+
+def observe(name: str, body: m.NewObservation, deadline: float) -> Plan[bool]:
+    reply, _ = yield from exchange("POST", path_of(name) + "/observations", body, deadline=deadline)
+    return content_of(reply, m.Learned).new
+
+
+def observe_fallback(id: str, known: Fallback, reward: float, deadline: float) -> Plan[None]:
+    """Let the service learn the reward of a decision that it did not make, or not in time.
+
+    If it did make it after all, that one was not shown. The observation's id is made of the decision's, so
+    that the same reward again is counted once.
+    """
+    with contextlib.suppress(UnknownError):
+        yield from cancel(known.population, id, deadline)
+    own = f"fallback-{hashlib.blake2b(id.encode(), digest_size=16).hexdigest()}"
+    body = m.NewObservation(known.agent, reward, known.x, known.arm, own)
+    yield from observe(known.population, body, deadline)
+
+
+def agent(name: str, agent: str, deadline: float) -> Plan[m.Agent]:
+    reply, _ = yield from exchange("GET", path_of(name, "agents", agent), deadline=deadline)
+    return content_of(reply, m.Agent)
+
+
+def add(name: str, agent: str, sharing: m.Sharing, deadline: float) -> Plan[None]:
+    body = {"sharing": sharing}
+    reply, _ = yield from exchange("PUT", path_of(name, "agents", agent), body, deadline=deadline)
+    return content_of(reply, type(None))
+
+
+def forget(name: str, agent: str, deadline: float) -> Plan[None]:
+    reply, tried = yield from exchange("DELETE", path_of(name, "agents", agent), deadline=deadline)
+    if tried > 1 and reply.status == 410:  # an attempt before this one, whose answer was lost, did it
+        return None
+    return content_of(reply, type(None))
+
+
+def explain(name: str, agent: str, other: str | None, deadline: float) -> Plan[Explanation | PairExplanation]:
+    path = path_of(name, "agents", agent) + "/explanation"
+    if other is not None:
+        reply, _ = yield from exchange("GET", f"{path}?other={quote(other, safe='')}", deadline=deadline)
+        return content_of(reply, PairExplanation)
+    reply, _ = yield from exchange("GET", path, deadline=deadline)
+    return content_of(reply, Explanation)
+
+
+def graph(name: str, at: int | None, deadline: float) -> Plan[m.GraphContent]:
+    query = "" if at is None else f"?at={at}"
+    reply, _ = yield from exchange("GET", f"{path_of(name)}/graph{query}", deadline=deadline)
+    return content_of(reply, m.GraphContent)
+
+
+def events(name: str, after: int, limit: int, deadline: float) -> Plan[m.Events]:
+    path = f"{path_of(name)}/events?after={after}&limit={limit}"
+    reply, _ = yield from exchange("GET", path, deadline=deadline)
+    return content_of(reply, m.Events)
+
+
+def catalogue(name: str, deadline: float) -> Plan[dict[str, list[float]]]:
+    reply, _ = yield from exchange("GET", path_of(name) + "/catalogue", deadline=deadline)
+    return content_of(reply, m.CatalogueContent).arms
+
+
+def set_arms(name: str, arms: Mapping[str, Iterable[float]], deadline: float) -> Plan[None]:
+    body = {"arms": {arm: _floats(x) for arm, x in arms.items()}}
+    reply, _ = yield from exchange("PATCH", path_of(name) + "/catalogue", body, deadline=deadline)
+    return content_of(reply, type(None))
+
+
+def retire(name: str, arm: str, deadline: float) -> Plan[None]:
+    reply, tried = yield from exchange("DELETE", path_of(name, "catalogue", arm), deadline=deadline)
+    if tried > 1 and reply.status == 404:  # an attempt before this one, whose answer was lost, did it
+        return None
+    return content_of(reply, type(None))
+
+
+# From what callers give to what is sent
+
+
+def new_decision(
+    agent: str, arms: Arms, id: str | None, top: int, scores: bool, sharing: m.Sharing | None
+) -> m.NewDecision:
+    """A request, with an id, so that it can be repeated."""
+    return m.NewDecision(agent, plain_arms(arms), new_id() if id is None else id, top, scores, sharing)
+
+
+def new_decision_of(request: Mapping[str, Any]) -> m.NewDecision:
+    """A request from a mapping of the arguments of `decide`."""
+    known = {"agent": None, "arms": None, "id": None, "top": 1, "scores": False, "sharing": None}
+    for key in request:
+        if key not in known:
+            raise ValueError(f"a request has no {key!r}; it may have {', '.join(sorted(known))}")
+    if "agent" not in request:
+        raise ValueError("each request must have 'agent'")
+    return new_decision(**{**known, **request})
+
+
+def plain_arms(arms: Arms) -> Any:
+    """Arms, arrays among them, as lists."""
+    if arms is None:
+        return None
+    if isinstance(arms, Mapping):
+        return {name: _floats(x) for name, x in arms.items()}
+    return [one if isinstance(one, str) else _floats(one) for one in arms]
+
+
+def fallback_decision(request: m.NewDecision, arm: str | int) -> Decision:
+    """A decision for when the service cannot make one; its sequence number is 0."""
+    return Decision(
+        id=str(request.id),
+        agent=request.agent,
+        arm=arm,
+        ranking=(arm,),
+        probability=None,
+        greedy=arm,
+        own=math.nan,
+        pooled=math.nan,
+        sequence=0,
+    )
+
+
+def fallback_of(population: str, request: m.NewDecision, arm: str | int) -> Fallback:
+    """What to remember of a decision that falls back on an arm; ValueError if the arm is not on offer."""
+    arms: Any = request.arms
+    x: list[float] | None = None
+    if isinstance(arms, dict):
+        is_there = arm in arms
+        x = arms[arm] if is_there else None
+    elif isinstance(arms, list) and not all(isinstance(one, str) for one in arms):
+        is_there = isinstance(arm, int) and 0 <= arm < len(arms)
+        x = arms[arm] if is_there and isinstance(arm, int) else None
+    else:
+        is_there = isinstance(arm, str) and (arms is None or arm in arms)
+    if not is_there:
+        raise ValueError(f"fallback must be one of the arms on offer, got {arm!r}")
+    return Fallback(population, request.agent, x, None if x is not None else str(arm))
+
+
+def _floats(x: Iterable[float]) -> list[float]:
+    return [float(one) for one in x]
+
+
+def _error(problem: m.Problem | msgspec.UnsetType) -> Exception:
+    assert not isinstance(problem, msgspec.UnsetType)
+    return error_of(problem)

@@ -1,0 +1,484 @@
+"""The API: a table of routes, and below it a handler for each.
+
+Handlers of the table take a `Call`. What handlers of `shoal.service.dashboard.routes` (a list of Starlette
+routes, mounted if it is there) may use of a `Request`:
+
+    request.app.state.service   the `Service` (core.py): `.controller`, `await .population(name)` (an
+                                `AsyncPopulation`), `await .run(function, *args)` in a thread for what may
+                                take long, `.metrics`, and `.stopping`, an `asyncio.Event` to end streams by
+    request.state.key           the `Key` (keys.py) that the request was made with, by header or cookie;
+                                `keys.ANYBODY` on a server of this machine without keys
+    request.state.request_id    the request's id, which is in the log
+    core.name_in(request, "agent")  a name from the path, percent-decoded: paths are matched before that
+
+Routes of the dashboard under `/v1/` and `/dashboard/` need scope `read`, for the population in their path (as
+`{population}`) or for all; others (the page itself, its files) are for anybody. `POST /session` with
+`{"key": …}` signs in: it sets a cookie, HttpOnly and SameSite, which stands for the key; `GET /session` says
+who is signed in, or 401; `DELETE /session` signs out. A handler raises `problems.RefusedError(kind, detail)`,
+or an error of the controller, or ValueError, and the answer is a problem document. A response that sets its
+own Content-Security-Policy or Cache-Control keeps it.
+"""
+
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from shoal.controller.answers import Decision, Explanation, PairExplanation
+from shoal.controller.asynchronous import AsyncPopulation
+from shoal.controller.controller import Controller
+from shoal.controller.errors import ControllerError, NotOwnerError
+from shoal.controller.explaining import Graph
+from shoal.controller.fold import Fold
+from shoal.policies.registry import policy_names
+from shoal.service import messages as m
+from shoal.service.core import SIGNED_IN, Call, Endpoint, Service, json_response, unauthenticated
+from shoal.service.journal import events_of
+from shoal.service.keys import ANYBODY, Key, Keys
+from shoal.service.openapi import document
+from shoal.service.problems import RefusedError, kind_of, problem_of
+
+MOST_ARMS = 10_000
+"""On offer in one request, over all of a batch."""
+MOST_IN_GRAPH = 1_000
+"""Agents whose graph is sent whole."""
+MOST_EVENTS = 1_000
+OWN_SETTINGS = ("name", *m.NewPopulation.__struct_fields__)
+
+
+def make_app(controller: Controller, keys: Keys, **options: Any) -> Service:
+    """The service of a controller; for the options see `Service`."""
+    return Service(controller, keys, endpoints(), dashboard(), **options)
+
+
+def endpoints() -> list[Endpoint]:
+    """The table of routes. In a path, `population`, `agent`, `id` and `arm` are percent-encoded names.
+
+    They are tried in order, so those that are called most come first.
+    """
+    p = "/v1/populations/{population}"
+    either = (Explanation, PairExplanation)
+    return [
+        Endpoint("POST", f"{p}/decisions", "decide", decide, {201: Decision}, m.NewDecision, by_id=True),
+        Endpoint("PUT", f"{p}/decisions/{{id}}/reward", "reward", put_reward, {204: None}, m.Reward),
+        Endpoint("GET", "/livez", None, live, {200: m.Health}),
+        Endpoint("GET", "/readyz", None, ready, {200: m.Health}),
+        Endpoint("GET", "/openapi.json", None, describe, {200: dict[str, Any]}),
+        Endpoint("GET", "/metrics", "read", scrape, {200: str}),
+        Endpoint("POST", "/session", None, sign_in, {200: m.Who}, m.Session),
+        Endpoint("GET", "/session", SIGNED_IN, who_is_there, {200: m.Who}),
+        Endpoint("DELETE", "/session", None, sign_out, {204: None}),
+        Endpoint("GET", "/v1/populations", SIGNED_IN, list_populations, {200: m.Populations}),
+        Endpoint("PUT", p, "admin", put_population, {200: m.Population, 201: m.Population}, m.NewPopulation),
+        Endpoint("GET", p, "read", get_population, {200: m.Population, 304: None}),
+        Endpoint(
+            "POST", f"{p}/decisions:batch", "decide", decide_many, {200: m.DecisionResults}, m.Decisions
+        ),
+        Endpoint("GET", f"{p}/decisions/{{id}}", "read", get_decision, {200: m.DecisionStanding}),
+        Endpoint("DELETE", f"{p}/decisions/{{id}}", "decide", cancel, {204: None}),
+        Endpoint("POST", f"{p}/rewards:batch", "reward", reward_many, {200: m.RewardResults}, m.Rewards),
+        Endpoint(
+            "POST", f"{p}/observations", "reward", observe, {200: m.Learned}, m.NewObservation, by_id=True
+        ),
+        Endpoint("GET", f"{p}/catalogue", "read", get_catalogue, {200: m.CatalogueContent, 304: None}),
+        Endpoint("PATCH", f"{p}/catalogue", "admin", add_arms, {204: None}, m.Catalogue),
+        Endpoint("DELETE", f"{p}/catalogue/{{arm}}", "admin", retire_arm, {204: None}),
+        Endpoint("GET", f"{p}/agents/{{agent}}", "read", get_agent, {200: m.Agent, 304: None}),
+        Endpoint("PUT", f"{p}/agents/{{agent}}", "admin", put_agent, {204: None}, m.SharingMode),
+        Endpoint("DELETE", f"{p}/agents/{{agent}}", "admin", forget, {204: None}),
+        Endpoint(
+            "GET",
+            f"{p}/agents/{{agent}}/explanation",
+            "read",
+            explain,
+            {200: either, 304: None},
+            None,
+            ("other",),
+        ),
+        Endpoint("GET", f"{p}/graph", "read", graph, {200: m.GraphContent, 304: None}, None, ("at",)),
+        Endpoint("GET", f"{p}/events", "read", events, {200: m.Events}, None, ("after", "limit")),
+    ]
+
+
+def dashboard() -> Sequence[BaseRoute]:
+    """The routes of the page, if it is there."""
+    if find_spec("shoal.service.dashboard") is None:
+        return ()
+    found: Sequence[BaseRoute] = import_module("shoal.service.dashboard").routes
+    return found
+
+
+# The service itself
+
+
+async def live(call: Call) -> Response:
+    """Whether the process is alive."""
+    return json_response(m.Health("alive"))
+
+
+async def ready(call: Call) -> Response:
+    """Whether all populations can be used: they are open, caught up, compiled, and owned by this process."""
+    service = call.service
+    if service.stopping.is_set():
+        raise RefusedError("unavailable", "the server is stopping", {"retry-after": "5"})
+    if not service.is_prepared:
+        raise RefusedError("unavailable", "populations are being opened", {"retry-after": "1"})
+    lost = sum(isinstance(one.population._lost, NotOwnerError) for one in service.populations.values())
+    if lost:
+        raise RefusedError(
+            "not-owner", f"{lost} populations are owned by another process", {"retry-after": "1"}
+        )
+    return json_response(m.Health("ready", f"{len(service.populations)} populations"))
+
+
+async def describe(call: Call) -> Response:
+    """This document."""
+    return json_response(document(call.service.table))
+
+
+async def scrape(call: Call) -> Response:
+    """Metrics in the text format of Prometheus."""
+    text = await call.service.run(call.service.metrics.text)
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def sign_in(call: Call) -> Response:
+    """Sign a browser in with a key, by a cookie."""
+    service = call.service
+    if wait := service.limits.take("session", 5.0):  # guessing is hopeless, and should be slow, too
+        raise RefusedError("too-many", "too many tried to sign in", {"retry-after": str(int(wait) + 1)})
+    key = service.keys.check(call.body.key)
+    if key is None:
+        raise unauthenticated("the key is not known, has expired or was revoked")
+    cookie = service.sessions.begin(key.id, is_secure=_is_secure(call.request))
+    return json_response(_who(key), headers={"set-cookie": cookie})
+
+
+async def who_is_there(call: Call) -> Response:
+    """Whose key the request was made with."""
+    return json_response(_who(call.key))
+
+
+async def sign_out(call: Call) -> Response:
+    """Take the cookie back."""
+    cookie = call.service.sessions.end(is_secure=_is_secure(call.request))
+    return Response(status_code=204, headers={"set-cookie": cookie})
+
+
+def _who(key: Key) -> m.Who:
+    populations = None if key.populations is None else sorted(key.populations)
+    return m.Who("anybody" if key is ANYBODY else key.id, sorted(key.scopes), populations)
+
+
+def _is_secure(request: Request) -> bool:
+    return str(request.scope["scheme"]) == "https"
+
+
+# Populations
+
+
+async def list_populations(call: Call) -> Response:
+    """The populations that the key is for."""
+    names = await call.service.run(call.service.controller.populations)
+    allowed = call.key.populations
+    return json_response(m.Populations([name for name in names if allowed is None or name in allowed]))
+
+
+async def put_population(call: Call) -> Response:
+    """Make a population, or find one with these settings; others than recorded are refused."""
+    service, body, name = call.service, call.body, call.names["population"]
+    if body.policy not in policy_names():  # no module is imported because a client says so
+        raise ValueError(f"policy must be one of {', '.join(policy_names())}, got {body.policy[:40]!r}")
+    for key in body.parameters:
+        if key in OWN_SETTINGS:
+            raise ValueError(f"{key} is a setting of the population, not a parameter of its policy")
+    settings = {key: getattr(body, key) for key in m.NewPopulation.__struct_fields__ if key != "parameters"}
+    is_known = name in service.populations or name in await service.run(service.controller.populations)
+
+    def make() -> Any:
+        try:
+            return service.controller.population(name, **settings, **body.parameters)
+        except TypeError as error:  # of the policy's signature
+            raise ValueError(f"parameters must be those of policy {body.policy!r}: {error}") from None
+
+    population = await service.adopt(await service.run(make))
+    return json_response(await _described(population), 200 if is_known else 201)
+
+
+async def get_population(call: Call) -> Response:
+    """Settings and sizes of a population."""
+    population = await call.population()
+    if found := _unchanged(call, population):
+        return found
+    tag = _etag(population)  # before the state is read: what is newer than its tag does no harm
+    return json_response(await _described(population), headers=tag)
+
+
+async def _described(population: AsyncPopulation) -> m.Population:
+    def question(fold: Fold) -> m.Population:
+        s = fold.settings
+        known = None if s.reward_low is None or s.reward_high is None else [s.reward_low, s.reward_high]
+        agents = sum(name is not None for name in fold.called)
+        return m.Population(
+            population.population.name, s.policy, s.dim, s.parameters, s.explore, known, s.reward_window,
+            s.default_reward, s.lend_after, agents, len(fold.pending), fold.seq,
+        )  # fmt: skip
+
+    return await population.read(question)
+
+
+# Decisions
+
+
+async def decide(call: Call) -> Response:
+    """Choose an arm for an agent. With an id of the caller's, a repeated request gets the same decision."""
+    body = call.body
+    _check_arms([body])
+    population = await call.population()
+    made = await population.decide(
+        body.agent, body.arms, id=body.id, top=body.top, scores=body.scores, sharing=body.sharing
+    )
+    call.service.metrics.count(call.service.metrics.decisions, population.population.name)
+    where = f"{call.request.scope['path']}/{quote(made.id, safe='')}"
+    return json_response(made, 201, {"location": where})
+
+
+async def decide_many(call: Call) -> Response:
+    """Choose for many agents, in one commit; of each request, its decision or its problem."""
+    requests = call.body.requests
+    call.service.charge(call.key, len(requests))
+    _check_arms(requests)
+    population = await call.population()
+    results = await population.decide_many([_mapping(one) for one in requests]) if requests else []
+    made = sum(isinstance(one, Decision) for one in results)
+    call.service.metrics.count(call.service.metrics.decisions, population.population.name, made)
+    return json_response(
+        m.DecisionResults(
+            [
+                m.DecisionResult(decision=one)
+                if isinstance(one, Decision)
+                else m.DecisionResult(problem=problem_of(one, by_id=True, hidden=call.service.store))
+                for one in results
+            ]
+        )
+    )
+
+
+async def get_decision(call: Call) -> Response:
+    """What is recorded of a decision."""
+    population = await call.population()
+    inner, id = population.population, call.names["id"]
+
+    def question(fold: Fold) -> m.DecisionStanding:
+        standing = inner._known(fold, id)
+        offer = inner._offers.offered(fold, standing.decided.arms)
+        return m.DecisionStanding(
+            inner._decision(fold, standing.decided, standing.seq, offer),
+            standing.at / 1e6,
+            [standing.rewards.get(place) for place in range(len(standing.decided.shown))],
+            bool(standing.missed),
+            standing.cancelled,
+        )
+
+    return json_response(await population.call(inner._read, question))
+
+
+async def cancel(call: Call) -> Response:
+    """Take back a decision that was never shown."""
+    await (await call.population()).cancel(call.names["id"])
+    return Response(status_code=204)
+
+
+def _mapping(request: Any) -> dict[str, Any]:
+    return msgspec.structs.asdict(request)
+
+
+def _check_arms(requests: Sequence[m.NewDecision]) -> None:
+    count = sum(len(one.arms) for one in requests if one.arms is not None)
+    if count > MOST_ARMS:
+        raise RefusedError("too-large", f"{MOST_ARMS:,} arms may be on offer in one request, got {count:,}")
+
+
+# Rewards
+
+
+async def put_reward(call: Call) -> Response:
+    """Report the reward of a decision, once or again; with `replaces`, correct it."""
+    body, metrics = call.body, call.service.metrics
+    population = await call.population()
+    name = population.population.name
+    try:
+        delay = await population.reward(call.names["id"], body.reward, replaces=body.replaces, arm=body.arm)
+    except (ValueError, ControllerError) as error:
+        _count_refused(call, name, error)
+        raise
+    metrics.count(metrics.rewards, name)
+    if delay is not None:
+        metrics.child(metrics.delay, name).observe(delay)
+    return Response(status_code=204)
+
+
+async def reward_many(call: Call) -> Response:
+    """Report many rewards, in one commit; of each, nothing or its problem."""
+    rewards = call.body.rewards
+    call.service.charge(call.key, len(rewards))
+    population = await call.population()
+    name, metrics = population.population.name, call.service.metrics
+    results = await population.reward_many([_mapping(one) for one in rewards]) if rewards else []
+    for error in results:
+        if error is not None:
+            _count_refused(call, name, error)
+    metrics.count(metrics.rewards, name, sum(error is None for error in results))
+    return json_response(
+        m.RewardResults(
+            [
+                m.RewardResult()
+                if one is None
+                else m.RewardResult(problem=problem_of(one, hidden=call.service.store))
+                for one in results
+            ]
+        )
+    )
+
+
+async def observe(call: Call) -> Response:
+    """Learn from an arm that was tried elsewhere."""
+    body = call.body
+    if (body.x is None) == (body.arm is None):
+        raise ValueError("an observation must have either x or arm")
+    population = await call.population()
+    is_new = await population.observe(body.agent, body.x, body.reward, id=body.id, arm=body.arm)
+    return json_response(m.Learned(is_new))
+
+
+def _count_refused(call: Call, population: str, error: BaseException) -> None:
+    metrics, kind = call.service.metrics, kind_of(error)
+    if kind in ("unknown", "gone"):
+        metrics.count(metrics.unmatched, population)
+    elif kind in ("conflict", "invalid"):
+        metrics.count(metrics.refused, population)
+
+
+# The catalogue
+
+
+async def get_catalogue(call: Call) -> Response:
+    """The arms that the population keeps."""
+    population = await call.population()
+    if found := _unchanged(call, population):
+        return found
+    inner, tag, sequence = population.population, _etag(population), _sequence(population)
+    arms = await population.call(lambda: inner.catalogue)
+    return json_response(m.CatalogueContent(arms, sequence), headers=tag)
+
+
+async def add_arms(call: Call) -> Response:
+    """Add arms to the catalogue, or change their features."""
+    population = await call.population()
+    await population.call(population.population.set_arms, call.body.arms)
+    return Response(status_code=204)
+
+
+async def retire_arm(call: Call) -> Response:
+    """Take an arm out of the catalogue; decisions about it stay."""
+    population = await call.population()
+    await population.call(population.population.retire, call.names["arm"])
+    return Response(status_code=204)
+
+
+# Agents
+
+
+async def get_agent(call: Call) -> Response:
+    """How an agent shares, and how many rewards it has had."""
+    population = await call.population()
+    if found := _unchanged(call, population):
+        return found
+    inner, name, tag = population.population, call.names["agent"], _etag(population)
+
+    def question(fold: Fold) -> m.Agent:
+        index = inner._agent(fold, name)
+        return m.Agent(fold.called[index] or name, fold.sharing[index], fold.taught[index], fold.seq)
+
+    return json_response(await population.read(question), headers=tag)
+
+
+async def put_agent(call: Call) -> Response:
+    """Let an agent join before its first decision, or change how it shares."""
+    population = await call.population()
+    await population.call(population.population.add, call.names["agent"], sharing=call.body.sharing)
+    return Response(status_code=204)
+
+
+async def forget(call: Call) -> Response:
+    """Forget a person: no number, name or row of theirs stays."""
+    population = await call.population()
+    await call.service.run(population.population.forget, call.names["agent"])
+    return Response(status_code=204)
+
+
+async def explain(call: Call) -> Response:
+    """Whose samples an agent uses, and with whom it stopped sharing; with `other`, the same of a pair."""
+    population = await call.population()
+    if found := _unchanged(call, population):
+        return found
+    tag = _etag(population)
+    said = await population.call(population.population.explain, call.names["agent"], call.query.get("other"))
+    return json_response(said, headers=tag)
+
+
+async def graph(call: Call) -> Response:
+    """Who shares with whom, now or after the record `at`, of up to a thousand agents."""
+    population = await call.population()
+    at = call.number("at")
+    if at is None and (found := _unchanged(call, population)):
+        return found
+    inner = population.population
+    n_agents = await population.read(lambda fold: len(fold.called))
+    if n_agents > MOST_IN_GRAPH:
+        raise RefusedError(
+            "too-large", f"graphs of up to {MOST_IN_GRAPH:,} agents are sent, this has {n_agents:,}"
+        )
+    tag, sequence = (_etag(population), _sequence(population)) if at is None else ({}, at)
+    found_graph: Graph = await call.service.run(inner.graph, at)
+    later = np.triu(found_graph.edges, 1)
+    edges = [np.flatnonzero(row).tolist() for row in later]
+    content = m.GraphContent(sequence, found_graph.agents, edges)
+    return json_response(content, headers=tag)
+
+
+async def events(call: Call) -> Response:
+    """Records of the journal after one, in order, up to a thousand."""
+    population = await call.population()
+    after, limit = call.number("after", 0), call.number("limit", 100, high=MOST_EVENTS)
+    return json_response(await call.service.run(events_of, population.population, after, limit))
+
+
+# ETag: the number of the last record
+
+
+def _sequence(population: AsyncPopulation) -> int:
+    fold = population.population._fold
+    return 0 if fold is None else fold.seq
+
+
+def _etag(population: AsyncPopulation) -> dict[str, str]:
+    if population.population.is_rebuilding:  # the state is about to change without a record
+        return {}
+    return {"etag": f'"{_sequence(population)}"', "cache-control": "private, no-cache"}
+
+
+def _unchanged(call: Call, population: AsyncPopulation) -> Response | None:
+    """The answer to a caller that has seen the present state, if it has."""
+    seen = call.request.scope["state"]["headers"].get(b"if-none-match")
+    tag = _etag(population) if seen is not None else {}
+    if tag and seen is not None and tag["etag"].encode() in (one.strip() for one in seen.split(b",")):
+        return Response(status_code=304, headers=tag)
+    return None

@@ -1,0 +1,483 @@
+"""What stands around the handlers: who calls, how often, what is counted and logged, how errors look."""
+
+import asyncio
+import contextlib
+import logging
+import random
+import re
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import parse_qsl, unquote_to_bytes, urlsplit
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, Router
+from starlette.types import Message, Receive, Scope, Send
+
+from shoal.controller.asynchronous import Arrivals, AsyncPopulation
+from shoal.controller.controller import Controller
+from shoal.controller.controller import open as open_controller
+from shoal.controller.errors import ControllerError, NotOwnerError, UnavailableError
+from shoal.controller.population import Population
+from shoal.service.keys import ANYBODY, Key, Keys
+from shoal.service.limits import Limits, whole_seconds
+from shoal.service.logs import log_failure
+from shoal.service.messages import encoder
+from shoal.service.metrics import Metrics
+from shoal.service.problems import MEDIA_TYPE, RefusedError, headers_of, kind_of, problem_of
+from shoal.service.sessions import Sessions
+
+Result = TypeVar("Result")
+_random = random.Random()  # for ids of requests, of which nothing depends; asking the system takes longer
+log = logging.getLogger("shoal.service")
+
+SIGNED_IN = "signed in"
+"""In the table of routes: any key will do."""
+HOSTS = ("localhost", "127.0.0.1", "[::1]")
+LARGEST_BODY = 4_000_000
+MOST_WAITING = 2_000
+"""Requests under way."""
+HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+"""Of every answer. Those of the API also have the following, where a handler does not say otherwise."""
+STRICT = [
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cache-control", b"no-store"),
+]
+
+
+class Endpoint(NamedTuple):
+    """A row of the table of routes."""
+
+    method: str
+    path: str
+    scope: str | None
+    """What the key must allow; SIGNED_IN for any key, None for anybody."""
+    handler: Callable[["Call"], Awaitable[Response]]
+    answers: Mapping[int, Any]
+    """What is answered when all goes well, by status: a type, several types, or None for no content."""
+    body: Any = None
+    query: tuple[str, ...] = ()
+    """Names of what may follow the `?`."""
+    by_id: bool = False
+    """Whether a conflict means that an id of the caller's stands for another request."""
+
+
+class Call:
+    """A request, as the handlers of the table see it."""
+
+    __slots__ = ("body", "key", "names", "query", "request", "service")
+
+    def __init__(
+        self, service: "Service", request: Request, key: Key, body: Any, query: dict[str, str]
+    ) -> None:
+        self.service, self.request, self.key, self.body, self.query = service, request, key, body, query
+        self.names = {name: name_in(request, name) for name in request.path_params}
+        """From the path: population, agent, id, arm."""
+
+    async def population(self) -> AsyncPopulation:
+        """The population in the path."""
+        return await self.service.population(self.names["population"])
+
+    def number(self, name: str, default: int | None = None, *, high: int = 2**62) -> int | None:
+        """A number from the query."""
+        text = self.query.get(name)
+        if text is None:
+            return default
+        if not re.fullmatch(r"\d{1,19}", text, re.ASCII) or int(text) > high:
+            raise RefusedError("invalid", f"{name} must be an integer from 0 to {high:,}, got {text[:40]!r}")
+        return int(text)
+
+
+class ClientGoneError(Exception):
+    """Nobody waits for the answer."""
+
+
+class Service:
+    """The application, by the ASGI protocol.
+
+    Parameters
+    ----------
+    controller : Controller
+        The service's from now on: it is closed when the server stops.
+    keys : Keys
+    table : sequence of Endpoint
+    further : sequence of Starlette's routes
+        Those of the dashboard.
+    is_open : bool
+        Whether anybody may call while there are no keys: only if nobody but this machine can reach us.
+    hosts : collection of str
+        Names under which the server may be called; "*" for any.
+    limits : Limits
+    access_log : callable, optional
+        Takes the fields of each request's line.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        keys: Keys,
+        table: Sequence[Endpoint],
+        further: Sequence[BaseRoute] = (),
+        *,
+        is_open: bool = False,
+        hosts: Collection[str] = HOSTS,
+        limits: Limits | None = None,
+        access_log: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        self.controller, self.keys, self.is_open, self.table = controller, keys, is_open, table
+        self.hosts, self.limits, self._access_log = frozenset(hosts), limits or Limits(), access_log
+        self.store = controller.store.url
+        """Where the store is, which clients are not told."""
+        self.sessions = Sessions()
+        self.metrics = Metrics(self)
+        self.stopping = asyncio.Event()
+        self.is_prepared = False
+        """Whether all populations have been opened, and their policies compiled."""
+        self.populations: dict[str, AsyncPopulation] = {}
+        self.state = SimpleNamespace(service=self)
+        self._elsewhere: dict[str, tuple[float, NotOwnerError]] = {}
+        self._compiled: set[str] = set()
+        self._under_way = 0
+        self._commands = ThreadPoolExecutor(16, "shoal-command")
+        self._slow = ThreadPoolExecutor(4, "shoal-slow")
+        self._arrivals: Arrivals | None = None
+        self.routes = [*(_route(one) for one in table), *map(_guarded, further)]
+        self._router = Router(self.routes, redirect_slashes=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        if scope["type"] != "http":
+            return
+        start = time.perf_counter()
+        headers = dict(scope["headers"])
+        request_id = _request_id(headers.get(b"x-request-id"))
+        state = {"headers": headers, "request_id": request_id, "route": "none", "key": None, "by_id": False}
+        scope["app"], scope["state"] = self, state
+        scope["path"] = scope["raw_path"].decode("ascii")  # a name may hold an encoded slash
+        answer = _Answer(send, request_id)
+        try:
+            await self._answer(scope, receive, answer)
+        except ClientGoneError:
+            answer.status = 499
+        except Exception as error:
+            await self._refuse(error, scope, receive, answer)
+        seconds = time.perf_counter() - start
+        method, route = scope["method"], str(state["route"])
+        self.metrics.answered(method, route, answer.status, seconds)
+        if self._access_log is not None:
+            key = state["key"].id if isinstance(state["key"], Key) else None
+            self._access_log(
+                {"request": request_id, "method": method, "route": route, "status": answer.status, "key": key,
+                 "ms": round(seconds * 1e3, 3)}
+            )  # fmt: skip
+
+    async def _answer(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
+        if self._under_way >= MOST_WAITING:
+            raise UnavailableError(f"{MOST_WAITING:,} requests are under way")
+        self._check_host(scope["path"], scope["state"]["headers"])
+        self._under_way += 1
+        try:
+            await self._router(scope, receive, answer)
+        finally:
+            self._under_way -= 1
+
+    async def _refuse(self, error: Exception, scope: Scope, receive: Receive, answer: "_Answer") -> None:
+        """Answer with a problem document, if nothing has been answered yet."""
+        state = scope["state"]
+        if isinstance(error, HTTPException):  # Starlette's, for an unknown path or another method
+            kind = "method" if error.status_code == 405 else "unknown"
+            error = RefusedError(kind, "there is nothing of that kind here", dict(error.headers or {}))
+        if kind_of(error) == "internal":
+            log_failure(log, error, state["request_id"], state["route"])
+        if not answer.status:
+            problem = problem_of(error, state["request_id"], by_id=state["by_id"], hidden=self.store)
+            response = Response(encoder.encode(problem), problem.status, headers_of(error), MEDIA_TYPE)
+            await response(scope, receive, answer)
+
+    def _check_host(self, path: str, headers: Mapping[bytes, bytes]) -> None:
+        """Refuse to be called by a name that is not ours, as a page that is after our answers would do."""
+        if "*" in self.hosts or path in ("/livez", "/readyz"):  # which are called by address
+            return
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        if host not in self.hosts and re.sub(r":\d+$", "", host) not in self.hosts:
+            raise RefusedError("host", f"this server is not called {host[:100]!r}; --allow-host adds a name")
+
+    # Starting and stopping
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        self.begin()
+        preparing = asyncio.create_task(self.prepare())
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        preparing.cancel()
+        self.stopping.set()
+        await asyncio.get_running_loop().run_in_executor(None, self.close)
+        await send({"type": "lifespan.shutdown.complete"})
+
+    def begin(self) -> None:
+        """Belong to the event loop that is running."""
+        self._arrivals = Arrivals(asyncio.get_running_loop())
+        self.keys.listen()
+
+    async def prepare(self) -> None:
+        """Open all populations, so that the first requests need not wait."""
+        for name in await self.run(self.controller.populations):
+            try:
+                await self.population(name)
+            except (ControllerError, ValueError) as error:
+                log.warning("population %r is not served yet: %s", name, error)
+        self.is_prepared = True
+
+    def close(self) -> None:
+        """Finish what was begun, and release the populations."""
+        self._slow.shutdown(cancel_futures=True)
+        self._commands.shutdown(cancel_futures=True)
+        self.controller.close()
+        self.keys.close()
+
+    # What handlers use
+
+    async def run(self, function: Callable[..., Result], *args: Any) -> Result:
+        """Call what may take long, in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._slow, function, *args)
+
+    async def population(self, name: str) -> AsyncPopulation:
+        """A population that exists."""
+        known = self.populations.get(name)
+        if known is not None and not isinstance(known.population._lost, NotOwnerError):
+            return known
+        until, error = self._elsewhere.get(name, (0.0, None))
+        if error is not None and time.monotonic() < until:  # whoever owns it is not asked at each request
+            raise NotOwnerError(*error.args)
+        loop = asyncio.get_running_loop()
+        try:
+            return await self.adopt(
+                await loop.run_in_executor(self._commands, self.controller.population, name)
+            )
+        except NotOwnerError as error:
+            self._elsewhere[name] = (time.monotonic() + 1.0, error)
+            raise
+
+    async def adopt(self, population: Population) -> AsyncPopulation:
+        """Serve a population that is open; first its policy is compiled, for which nobody else waits."""
+        policy = population.settings.policy
+        if policy not in self._compiled:
+            await self.run(_compile, policy)
+            self._compiled.add(policy)
+        known = self.populations.get(population.name)
+        if known is None or known.population is not population:
+            assert self._arrivals is not None
+            known = AsyncPopulation(population, self._arrivals, self._commands)
+            self.populations[population.name] = known
+        return known
+
+    # Who is calling
+
+    def authorise(self, request: Request, scope: str | None, population: str | None) -> Key:
+        """The key of a request, if it allows this."""
+        state = request.scope["state"]
+        key: Key = self._key(request.scope) if scope is not None else ANYBODY
+        state["key"] = key
+        if key.id and (wait := self.limits.take(key.id, key.rate)):
+            raise too_many(key, wait)
+        if scope not in (None, SIGNED_IN) and not key.allows(scope, population):
+            where = "all populations" if population is None else "this population"
+            raise RefusedError("forbidden", f"the key {key.id} does not have scope {scope!r} for {where}")
+        return key
+
+    def _key(self, scope: Scope) -> Key:
+        headers = scope["state"]["headers"]
+        given = headers.get(b"authorization")
+        if given is not None:
+            kind, _, text = given.decode("latin-1").partition(" ")
+            key = self.keys.check(text.strip()) if kind.lower() == "bearer" else None
+            if key is None:
+                raise unauthenticated("the key is not known, has expired or was revoked")
+            return key
+        if scope["method"] not in ("GET", "HEAD"):
+            _check_origin(headers)
+        if (cookie := headers.get(b"cookie")) is not None and (id := self.sessions.key(cookie)) is not None:
+            key = self.keys.find(id)
+            if key is not None and key.is_valid(time.time()):
+                return key
+        if self.is_open and not self.keys.exist():
+            return ANYBODY
+        raise unauthenticated("send a key as `Authorization: Bearer shoal_…`; `shoal keys add` makes one")
+
+    def charge(self, key: Key, requests: int) -> None:
+        """Count a batch as so many requests; one of them has been counted."""
+        self.limits.charge(key.id, requests - 1)
+
+
+def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """An answer in JSON."""
+    return Response(encoder.encode(content), status, headers, "application/json")
+
+
+def name_in(request: Request, name: str) -> str:
+    """A name from the path, percent-decoded."""
+    text: str = request.path_params[name]
+    if "%" not in text:
+        return text
+    try:
+        return unquote_to_bytes(text).decode()
+    except UnicodeDecodeError:
+        raise RefusedError("malformed", f"{name} in the path must be UTF-8, percent-encoded") from None
+
+
+def unauthenticated(detail: str) -> RefusedError:
+    """Nobody is known to be calling."""
+    return RefusedError("unauthenticated", detail, {"www-authenticate": "Bearer"})
+
+
+def too_many(key: Key, wait: float) -> RefusedError:
+    """A key's rate is exceeded."""
+    return RefusedError(
+        "too-many", f"the key {key.id} may go on in {wait:.2f} s", {"retry-after": whole_seconds(wait)}
+    )
+
+
+# From a row of the table to a route
+
+
+def _route(one: Endpoint) -> Route:
+    decoder = None if one.body is None else msgspec.json.Decoder(one.body)
+    in_population = "{population}" in one.path
+
+    async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        service: Service = scope["app"]
+        state = scope["state"]
+        state["route"], state["by_id"] = one.path, one.by_id
+        population = name_in(request, "population") if in_population else None
+        key = service.authorise(request, one.scope, population)
+        query = _query(scope["query_string"], one.query) if scope["query_string"] else {}
+        body = None
+        if decoder is not None:
+            body = decoder.decode(await read_body(request))
+        response = await one.handler(Call(service, request, key, body, query))
+        await response(scope, receive, send)
+
+    return Route(one.path, _Plain(endpoint), methods=[one.method], name=one.handler.__name__)
+
+
+class _Plain:
+    """A function by the ASGI protocol, which Starlette calls without wrapping it."""
+
+    def __init__(self, function: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
+        self._function = function
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return self._function(scope, receive, send)
+
+
+def _guarded(route: BaseRoute) -> BaseRoute:
+    """A route of the dashboard; one that shows data needs scope `read`."""
+    if not isinstance(route, Route):
+        return route
+    needs_key = route.path.startswith(("/v1/", "/dashboard/"))
+    handler, path = route.endpoint, route.path
+
+    async def endpoint(request: Request) -> Response:
+        service: Service = request.scope["app"]
+        request.scope["state"]["route"] = path
+        population = name_in(request, "population") if "population" in request.path_params else None
+        service.authorise(request, "read" if needs_key else None, population)
+        response: Response = await handler(request)
+        return response
+
+    return Route(path, endpoint, methods=sorted(route.methods or ["GET"]), name=route.name)
+
+
+def _query(text: bytes, known: tuple[str, ...]) -> dict[str, str]:
+    try:
+        found = parse_qsl(text.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=20)
+    except ValueError:
+        raise RefusedError("malformed", "the query must be percent-encoded UTF-8") from None
+    for name, _ in found:
+        if name not in known:
+            may = f"it may have {', '.join(known)}" if known else "none is expected"
+            raise RefusedError("invalid", f"the query has {name[:40]!r}; {may}")
+    return dict(found)
+
+
+async def read_body(request: Request) -> bytes:
+    """The body of a request, which must be JSON and not too large."""
+    headers = request.scope["state"]["headers"]
+    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if kind != b"application/json":
+        raise RefusedError("media-type", "the body must be JSON, with Content-Type: application/json")
+    length = headers.get(b"content-length", b"0")
+    if length.isdigit() and int(length) > LARGEST_BODY:
+        raise _too_large()
+    receive = request.receive
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    while message.get("more_body"):
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > LARGEST_BODY:
+            raise _too_large()
+    if message["type"] == "http.disconnect":
+        raise ClientGoneError
+    return body
+
+
+def _too_large() -> RefusedError:
+    return RefusedError("too-large", f"a body may have {LARGEST_BODY:,} bytes", {"connection": "close"})
+
+
+def _check_origin(headers: Mapping[bytes, bytes]) -> None:
+    """Refuse what another site's page makes a browser send; a browser says where a request comes from."""
+    site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
+    if site not in (None, b"same-origin", b"none"):
+        raise RefusedError("forbidden", "pages of other sites may not call this")
+    if origin is not None and urlsplit(origin).netloc.lower() != headers.get(b"host", b"").lower():
+        raise RefusedError("forbidden", "pages of other sites may not call this")
+
+
+def _request_id(given: bytes | None) -> str:
+    """The caller's id of a request, if it is one that cannot hold a name, or a new one."""
+    if given is not None and re.fullmatch(rb"[0-9a-fA-F-]{8,64}", given):
+        return given.decode()
+    return f"{_random.getrandbits(64):016x}"
+
+
+class _Answer:
+    """Sends an answer on, with the headers that all of them have."""
+
+    __slots__ = ("_id", "_send", "status")
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send, self._id, self.status = send, request_id, 0
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = message["headers"]
+            given = {name for name, _ in headers}
+            headers = [*headers, *HEADERS, (b"x-request-id", self._id.encode())]
+            message["headers"] = headers + [one for one in STRICT if one[0] not in given]
+        await self._send(message)
+
+
+def _compile(policy: str) -> None:
+    """Decide and learn with a policy, as populations do, unless it has parameters that must be given."""
+    with contextlib.suppress(ValueError), open_controller(":memory:") as controller:
+        trial = controller.population("trial", policy=policy, dim=2, seed=0)
+        for agent in ("a", "b"):
+            made = trial.decide(agent, {"x": [1.0, 0.0], "y": [0.0, 1.0]}, scores=True)
+            trial.reward(made.id, 0.5)
+        trial.explain("a")

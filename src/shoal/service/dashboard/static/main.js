@@ -1,0 +1,321 @@
+// The page: signing in, going from population to population, and keeping everything up to date.
+
+import * as api from "./api.js";
+import { AgentPanel } from "./agent.js";
+import { badge, blockName, debounce, h, letter, number, percent, plural, shareOf, table, time, whole } from "./dom.js";
+import { Series, sparkline, totals } from "./series.js";
+import { Sharing } from "./sharing.js";
+
+const content = document.getElementById("content");
+const pulse = document.getElementById("pulse");
+let shown = null; // what is on the page now: {close, recolour}
+let visit = 0; // counts changes of the page, so that late answers are not shown on another one
+
+function tell(text, late = false) {
+  pulse.hidden = !text;
+  pulse.classList.toggle("late", late);
+  if (pulse.textContent !== text) pulse.textContent = text;
+}
+
+// Signing in
+
+function askForKey(problem = "") {
+  shown?.close();
+  shown = null;
+  tell("");
+  document.getElementById("tabs").replaceChildren();
+  document.getElementById("leave").hidden = true;
+  const key = h("input", { type: "password", id: "key", name: "key", autocomplete: "current-password", required: true, "aria-describedby": "wrong" });
+  const wrong = h("p", { class: "wrong", id: "wrong", role: "alert" }, problem);
+  const form = h("form", { class: "card sign-in" }, h("h1", {}, "Sign in"),
+    h("p", { class: "soft" }, "This service has keys. Yours needs the scope ", h("code", {}, "read"), "; ", h("code", {}, "shoal keys add --scope read"), " makes one."),
+    h("input", { type: "text", name: "username", autocomplete: "username", value: "shoal", hidden: true }), // for those who keep keys
+    h("label", {}, "Key", key), wrong, h("button", { class: "main" }, "Sign in"));
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    try {
+      await api.signIn(key.value.trim());
+      key.value = "";
+      await start();
+    } catch (error) {
+      wrong.textContent = error.status === 401 || error.status === 403 || error.status === 422 ? "This key opens nothing here: it is unknown, expired or revoked." : error.message;
+      key.select();
+    }
+  });
+  content.replaceChildren(form);
+  key.focus();
+}
+
+function failed(error) {
+  if (error.status === 401) return askForKey("Please sign in again.");
+  content.replaceChildren(h("p", { class: "notice", role: "alert" }, error.message));
+  tell("");
+}
+
+// All populations
+
+async function showAll(names, mine) {
+  document.title = "Populations – shoal";
+  if (!names.length) {
+    content.replaceChildren(h("div", { class: "card empty" }, h("h2", {}, "No populations yet"),
+      h("p", {}, "Make one with ", h("code", {}, "PUT /v1/populations/{name}"), ", or see three that live: ", h("code", {}, "shoal demo"))));
+    return { close() {}, recolour() {} };
+  }
+  const cards = h("div", { class: "cards" });
+  content.replaceChildren(h("div", { class: "headline" }, h("h1", {}, "Populations")), h("p", { class: "lede" }, "Each is a set of agents that may share what they learn."), cards);
+  const known = new Map();
+  const draw = () => {
+    const focused = cards.contains(document.activeElement) ? [...cards.children].indexOf(document.activeElement) : -1;
+    cards.replaceChildren(...names.map((name) => (known.has(name) ? summaryCard(known.get(name)) : h("div", { class: "card population" }, h("h2", {}, name), h("p", { class: "waiting" }, "Reading the journal")))));
+    if (focused >= 0) cards.children[focused]?.focus();
+  };
+  const load = () => Promise.all(names.map(async (name) => {
+    known.set(name, await api.summary(name));
+    if (mine !== visit) return;
+    draw();
+    tell("live");
+  }));
+  draw();
+  load().catch((error) => mine === visit && failed(error));
+  const timer = setInterval(() => document.hidden || load().catch((error) => (error.status === 401 ? failed(error) : tell("waiting for the service", true))), 5000);
+  const redraw = debounce(draw, 150);
+  addEventListener("resize", redraw);
+  return { close() { clearInterval(timer); removeEventListener("resize", redraw); }, recolour: draw };
+}
+
+function summaryCard(one) {
+  const line = h("canvas", {});
+  requestAnimationFrame(() => line.isConnected && sparkline(line, one.decisions, `Decisions in each minute of the last hour: at most ${whole(Math.max(...one.decisions))}`));
+  return h("a", { class: "card population", href: `#/${encodeURIComponent(one.name)}` },
+    h("header", {}, h("h2", {}, one.name), h("span", { class: "chip" }, one.policy)), line, blocksBar(one),
+    h("dl", {},
+      h("div", {}, h("dt", {}, "decisions"), h("dd", {}, number(one.decisions.reduce((a, b) => a + b, 0)))),
+      h("div", {}, h("dt", {}, "mean reward"), h("dd", {}, number(one.mean_reward))),
+      h("div", {}, h("dt", {}, "error saved"), h("dd", {}, one.own_error ? percent(1 - one.pooled_error / one.own_error) : "–"))),
+    h("p", { class: "note" }, "Figures of the last hour; the line shows decisions in each minute."));
+}
+
+// How many agents are in which block, as a bar.
+function blocksBar(one) {
+  const blocks = one.blocks.slice(0, 12), words = blocks.map((block) => `${plural(block.agents, "agent")} in ${blockName(block.label)}`).join(", ");
+  return h("div", {}, h("p", { class: "note" }, plural(one.sizes.agents, "agent"), blocks.filter((block) => block.label >= 0).length > 1 ? ` in ${blocks.filter((block) => block.label >= 0).length} blocks` : ""),
+    h("div", { class: "parts", role: "img", "aria-label": words }, blocks.map((block) => {
+      const part = h("span", { class: "badge", "data-block": block.label < 0 ? "none" : block.label % 8 }, letter(block.label));
+      part.style.flexGrow = block.agents;
+      return part;
+    })));
+}
+
+// One population
+
+async function showOne(name, mine) {
+  document.title = `${name} – shoal`;
+  content.replaceChildren(h("div", { class: "headline" }, h("h1", {}, name)), h("p", { class: "waiting", role: "status" }, "Reading the journal"));
+  const [overview, described] = await Promise.all([api.overview(name, 5), api.settings(name)]);
+  if (mine !== visit) return null;
+  let sizes = overview.sizes, graph = null, seen = sizes;
+  const lede = h("p", { class: "lede" }), figures = h("dl", { class: "figures" });
+  const panel = new AgentPanel(name, pick);
+  const sharing = new Sharing(name, pick, (from, to, words) => panel.group(from, to, words).catch((error) => error.status === 401 && failed(error)), (data) => { if (sharing.at === null) graph = data; head(); });
+  const series = new Series(async (step) => { series.show(await api.overview(name, step)); head(); });
+  const arms = h("section", { class: "card bars" }), agents = new AgentTable(name, pick), settings = settingsCard(described);
+  content.replaceChildren(
+    h("div", { class: "headline" }, h("h1", {}, name), h("span", { class: "chip" }, described.settings.policy)),
+    lede, figures,
+    h("section", { class: "sharing", "aria-labelledby": "who-shares" }, sharing.node, panel.node),
+    series.node,
+    h("section", { class: "band", "aria-labelledby": "in-detail" }, h("header", {}, h("h2", { id: "in-detail" }, "In detail")), h("div", { class: "cards wide" }, arms, agents.node, series.delays, settings)));
+
+  function pick(agent) {
+    sharing.pick(agent);
+    if (agent === null) panel.invite();
+    else panel.show(agent);
+  }
+
+  // The sentence and the figures at the head.
+  function head() {
+    const sums = series.data ? totals(series.data) : totals(overview);
+    const blocks = graph?.blocks.filter((block) => block.label >= 0) ?? [];
+    const pairs = (sizes.agents * (sizes.agents - 1)) / 2;
+    const sharePairs = !graph || !pairs ? null : graph.kind === "graph" ? graph.n_edges / ((graph.agents.length * (graph.agents.length - 1)) / 2) :
+      graph.blocks.reduce((all, block) => all + block.agents * (((block.within ?? 0) * (block.agents - 1) + (block.beyond ?? 0) * (graph.n_agents - block.agents))), 0) / (graph.n_agents * (graph.n_agents - 1));
+    lede.textContent = !graph ? "" : blocks.length > 1
+      ? `${plural(sizes.agents, "agent")} have come to share in ${plural(blocks.length, "block")}; ${plural(sizes.cuts, "pair")} of them have parted.`
+      : sizes.cuts ? `${plural(sizes.agents, "agent")} still share for the most part; ${plural(sizes.cuts, "pair")} of them have parted.`
+        : blocks.length ? `${plural(sizes.agents, "agent")} all share what they learn: no pair has been told apart yet.` : `${plural(sizes.agents, "agent")}, none of which share.`;
+    const gain = sums.mean !== null && sums.random !== null ? sums.mean - sums.random : null;
+    const rows = [
+      ["Agents", whole(sizes.agents), blocks.length ? `in ${plural(blocks.length, "block")}` : ""],
+      ["Pairs that share", shareOf(sharePairs), `${whole(sizes.cuts)} parted`],
+      ["Decisions a minute", number(sums.perMinute), `${number(sums.rewardsPerMinute)} rewards`],
+      ["Mean reward", number(sums.mean), gain === null ? "no baseline yet" : `${gain < 0 ? "" : "+"}${number(gain)} over random`],
+      ["Error saved by sharing", sums.saved === null ? "–" : percent(sums.saved), sums.saved === null ? "no rewards yet" : sums.saved < 0 ? "sharing costs so far" : "of own squared error"],
+      ["Awaiting rewards", whole(sizes.pending), `${plural(sizes.sequence, "record")}`],
+    ];
+    figures.replaceChildren(...rows.map(([title, value, small]) => h("div", {}, h("dt", {}, title), h("dd", {}, value, h("small", {}, small)))));
+  }
+
+  async function showArms() {
+    const found = await api.arms(name);
+    if (mine !== visit) return;
+    const most = Math.max(1e-9, ...found.arms.map((arm) => arm.share));
+    arms.replaceChildren(h("header", {}, h("h3", {}, "Arms"), h("span", { class: "note" }, plural(found.decisions, "choice"))),
+      h("p", { class: "note" }, `How often each was chosen, and what it earned${found.since ? `, from record ${whole(found.since + 1)} on` : ""}.${found.others ? ` ${plural(found.others, "arm")} more.` : ""}`),
+      table("Arms: share of choices and mean reward", [
+        { title: "arm", value: (arm) => arm.name },
+        { title: "share of choices", value: (arm) => arm.share, text: (share) => percent(share, 1), bar: (arm) => arm.share / most },
+        { title: "chosen", value: (arm) => arm.chosen, text: whole },
+        { title: "mean reward", value: (arm) => arm.mean_reward },
+      ], found.arms));
+  }
+
+  series.show(overview);
+  head();
+  await Promise.all([sharing.load(), showArms(), agents.load()]);
+  if (mine !== visit) { sharing.close(); series.close(); return null; }
+
+  // From now on once a second, what is new.
+  const events = api.live(name);
+  const wary = (error) => mine === visit && error.status === 401 && failed(error); // the rest may be over in a second
+  let loadedAt = performance.now(), armsAt = performance.now();
+  const ontick = (event) => {
+    const { sizes: now, slots, refused, unmatched } = JSON.parse(event.data);
+    series.refused(refused, unmatched);
+    tell("live");
+    sizes = now;
+    if (document.hidden) return;
+    series.tick(slots);
+    head();
+    const changed = now.cuts !== seen.cuts || now.agents !== seen.agents;
+    const pause = sharing.data?.kind === "heat" ? 10000 : sizes.agents > 100 ? 4000 : 2000;
+    if (sharing.at === null && !sharing.playing && (changed || performance.now() - loadedAt > 15000) && performance.now() - loadedAt > pause && now.sequence !== seen.sequence) {
+      loadedAt = performance.now();
+      seen = now;
+      sharing.load().catch(wary);
+    } else if (sharing.at !== null && sharing.data) {
+      sharing.slider.max = now.sequence;
+    }
+    if (performance.now() - armsAt > 10000) {
+      armsAt = performance.now();
+      showArms().catch(wary);
+      api.overview(name, series.range.step).then((data) => mine === visit && series.show(data)).catch(wary);
+    }
+  };
+  events.addEventListener("tick", ontick);
+  events.addEventListener("error", () => {
+    tell("waiting for the service", true);
+    // a stream that was refused, rather than cut off, is not tried again by the browser
+    if (events.readyState === EventSource.CLOSED) api.who().then(() => setTimeout(() => mine === visit && route(), 3000)).catch((error) => error.status === 401 && failed(error));
+  });
+  return {
+    close() { events.close(); sharing.close(); series.close(); },
+    recolour() { series.recolour(); sharing.recolour(); panel.recolour(); },
+  };
+}
+
+class AgentTable {
+  constructor(population, onpick) {
+    this.population = population;
+    this.onpick = onpick;
+    this.start = 0;
+    this.search = h("input", { type: "search", placeholder: "Filter by name", "aria-label": "Filter agents by name", oninput: debounce(() => { this.start = 0; this.load(); }, 250) });
+    this.place = h("div");
+    this.node = h("section", { class: "card" }, h("header", {}, h("h3", {}, "Agents"), this.count = h("span", { class: "note" })), this.search, this.place);
+  }
+
+  async load() {
+    const page = await api.agents(this.population, { search: this.search.value, start: this.start });
+    const most = Math.max(1, ...page.agents.map((agent) => agent.samples + agent.borrowed));
+    this.count.textContent = plural(page.found, "agent");
+    const end = this.start + page.agents.length;
+    this.place.replaceChildren(
+      table("Agents: their own and borrowed samples", [
+        { title: "agent", value: (agent) => agent.name, text: (name) => h("button", { type: "button", class: "link", onclick: () => { this.onpick(name); document.getElementById("who-shares").scrollIntoView({ block: "start" }); } }, name) },
+        { title: "block", value: (agent) => agent.block, text: badge },
+        { title: "own samples", value: (agent) => agent.samples, text: whole },
+        { title: "borrowed", value: (agent) => agent.borrowed, bar: (agent) => agent.borrowed / most },
+        { title: "from", value: (agent) => agent.lenders, text: (count) => plural(count, "agent") },
+      ], page.agents, { empty: "Nobody." }),
+      h("div", { class: "pages" },
+        h("button", { type: "button", disabled: !this.start, onclick: () => { this.start = Math.max(0, this.start - 100); this.load(); } }, "Previous"),
+        h("button", { type: "button", disabled: end >= page.found, onclick: () => { this.start = end; this.load(); } }, "Next"),
+        h("span", { class: "note" }, page.found ? `${whole(this.start + 1)} to ${whole(end)} of ${whole(page.found)}` : "")));
+  }
+}
+
+function settingsCard(described) {
+  const show = (value) => (value === null ? "–" : typeof value === "number" ? (Number.isInteger(value) ? whole(value) : number(value)) : String(value));
+  const rows = Object.entries(described.settings);
+  return h("section", { class: "card" }, h("header", {}, h("h3", {}, "Settings")),
+    table("Settings of the population", [
+      { title: "setting", value: ([key]) => key.replaceAll("_", " ") },
+      { title: "value", value: ([, value]) => value, text: show },
+    ], rows),
+    h("details", { class: "twin" }, h("summary", {}, `History: ${plural(described.events.length, "change")}`),
+      table("Changes of settings", [
+        { title: "when", value: (event) => time(event.at) },
+        { title: "record", value: (event) => event.sequence, text: whole },
+        { title: "what", value: (event) => event.what, wordy: true },
+      ], described.events),
+      described.since ? h("p", { class: "note" }, `Changes up to record ${whole(described.since)} are not listed.`) : null));
+}
+
+// From page to page
+
+async function route() {
+  const mine = ++visit;
+  shown?.close();
+  shown = null;
+  const name = decodeURIComponent(location.hash.replace(/^#\/?/, ""));
+  try {
+    const names = await api.populations();
+    if (mine !== visit) return;
+    document.getElementById("tabs").replaceChildren(...names.map((one) =>
+      h("li", {}, h("a", { href: `#/${encodeURIComponent(one)}`, "aria-current": one === name ? "page" : null }, one))));
+    const next = name ? await showOne(name, mine) : await showAll(names, mine);
+    if (mine === visit) shown = next;
+    else next?.close();
+  } catch (error) {
+    if (mine === visit) failed(error);
+    if (!(error instanceof api.Problem)) throw error;
+  }
+}
+
+async function start() {
+  try {
+    const who = await api.who();
+    document.getElementById("leave").hidden = who.id === "anybody";
+  } catch (error) {
+    return error.status === 401 ? askForKey() : failed(error);
+  }
+  await route();
+}
+
+document.getElementById("leave").addEventListener("click", async () => {
+  await api.signOut();
+  visit++;
+  askForKey();
+});
+
+// Colours: the system's, light, dark
+
+const THEMES = { "": "as the system has them", light: "light", dark: "dark" };
+const button = document.getElementById("theme");
+function paint() {
+  const theme = document.documentElement.dataset.theme || "";
+  button.setAttribute("aria-label", `Colours: ${THEMES[theme]}`);
+  button.title = button.getAttribute("aria-label");
+}
+button.addEventListener("click", () => {
+  const names = Object.keys(THEMES), theme = names[(names.indexOf(document.documentElement.dataset.theme || "") + 1) % names.length];
+  if (theme) document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+  localStorage.setItem("shoal-theme", theme);
+  paint();
+  shown?.recolour();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => shown?.recolour());
+paint();
+
+addEventListener("hashchange", () => { route(); content.focus(); scrollTo(0, 0); });
+start();

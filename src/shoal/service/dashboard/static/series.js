@@ -1,0 +1,277 @@
+// What happened over time: four charts that share their time axis, and the delays of rewards.
+
+import { h, number, plural, shareOf, span, table, tick, time, token, twin, faded, whole } from "./dom.js";
+
+export const RANGES = [
+  { step: 5, title: "15 minutes", window: 12 },
+  { step: 60, title: "6 hours", window: 5 },
+  { step: 900, title: "7 days", window: 4 },
+];
+
+// Sums over a moving window of slots: single slots hold too few rewards to be read.
+function moving(values, window) {
+  const sums = new Array(values.length);
+  let sum = 0;
+  for (let k = 0; k < values.length; k++) {
+    sum += values[k] - (k >= window ? values[k - window] : 0);
+    sums[k] = sum;
+  }
+  return sums;
+}
+const ratio = (above, below, least = 1e-9) => above.map((value, k) => (below[k] > least ? value / below[k] : null));
+const perMinute = (data, name) => data.sums[name].map((value) => (60 * value) / data.step);
+
+const CHARTS = [
+  {
+    title: "Decisions and rewards",
+    unit: "per minute",
+    about: "How many decisions were made, and how many rewards came, in each minute.",
+    series: [
+      { title: "decisions", colour: "--first", of: (data) => perMinute(data, "decisions") },
+      { title: "rewards", colour: "--second", dash: [5, 3], of: (data) => perMinute(data, "rewards") },
+    ],
+  },
+  {
+    title: "Mean reward",
+    unit: "moving average",
+    about: "What decisions earned, and what arms drawn at random would have: that is estimated from the decisions that explore.",
+    floats: true,
+    series: [
+      { title: "chosen by the policy", colour: "--first", of: (data, w) => ratio(moving(data.sums.reward, w), moving(data.sums.matched, w)) },
+      { title: "at random", colour: "--second", dash: [5, 3], of: (data, w) => ratio(moving(data.sums.weighted, w), moving(data.sums.weight, w), 0.5) },
+    ],
+  },
+  {
+    title: "What sharing is worth",
+    unit: "mean squared error of predictions",
+    about: "How far predictions were from the rewards that came: by the agent's own samples alone, and with what it borrows. The gap is the dividend of sharing.",
+    floats: true,
+    between: true,
+    series: [
+      { title: "own samples", colour: "--second", dash: [5, 3], of: (data, w) => ratio(moving(data.sums.own_error, w), moving(data.sums.matched, w)) },
+      { title: "with borrowed ones", colour: "--first", of: (data, w) => ratio(moving(data.sums.pooled_error, w), moving(data.sums.matched, w)) },
+    ],
+  },
+  {
+    title: "Pairs that parted",
+    unit: "per minute",
+    about: "How many pairs of agents stopped sharing, and how many agents joined, in each minute.",
+    series: [
+      { title: "pairs parted", colour: "--first", of: (data) => perMinute(data, "cuts") },
+      { title: "agents joined", colour: "--second", dash: [5, 3], of: (data) => perMinute(data, "joined") },
+    ],
+  },
+];
+
+// Axes say the time of day, and at midnight the day.
+function clockTime(seconds) {
+  const date = new Date(1000 * seconds), two = (value) => String(value).padStart(2, "0");
+  if (date.getHours() + date.getMinutes() + date.getSeconds() === 0) return date.toLocaleDateString("en-GB", { day: "numeric", month: "short" });
+  return `${two(date.getHours())}:${two(date.getMinutes())}${date.getSeconds() ? `:${two(date.getSeconds())}` : ""}`;
+}
+
+class Chart {
+  constructor(kind, charts) {
+    this.kind = kind;
+    this.charts = charts;
+    this.reading = h("p", { class: "reading", "aria-live": "off" });
+    this.box = h("div", {
+      class: "plot", tabindex: "0", role: "group",
+      "aria-label": `${kind.title}: chart. Left and right arrow keys move the reading line; the table below has the same numbers.`,
+      onkeydown: (event) => this.move(event),
+    });
+    this.twin = twin(() => this.table());
+    this.node = h("figure", { class: "card chart" },
+      h("header", {}, h("h3", {}, kind.title), h("span", { class: "note" }, kind.unit)),
+      h("p", { class: "note" }, kind.about), this.reading, this.box, this.twin.details);
+    this.node.style.margin = 0;
+  }
+
+  show(data) {
+    const { window } = RANGES.find((range) => range.step === data.step);
+    this.data = data;
+    this.lines = this.kind.series.map((series) => series.of(data, window));
+    // what lies before the first record is not zero, it is nothing
+    const first = data.sums.decisions.findIndex((value, k) => value || data.sums.rewards[k] || data.sums.observed[k]);
+    const from = Math.max(0, (first < 0 ? data.starts.length - 2 : first) - 1);
+    const end = data.starts.length - 1; // the last slot is not over yet
+    this.starts = data.starts.slice(from, end);
+    this.lines = this.lines.map((line) => line.slice(from, end));
+    const values = [this.starts, ...this.lines];
+    if (!this.plot || this.step !== data.step) this.make(values);
+    else this.plot.setData(values);
+    this.step = data.step;
+    this.box.dataset.void = this.lines.every((line) => line.every((value) => value === null)) ? "Nothing yet" : "";
+    this.read();
+    this.twin.renew();
+  }
+
+  make(values) {
+    this.plot?.destroy();
+    const soft = token("--soft"), line = token("--line");
+    const axis = { stroke: soft, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "12px system-ui, sans-serif" };
+    const { kind } = this;
+    this.plot = new uPlot({
+      width: this.width(), height: 180, cursor: { sync: { key: "time" }, y: false, points: { size: 7 } }, legend: { show: false },
+      padding: [8, 6, 0, 0],
+      scales: { y: { range: kind.floats ? undefined : (_, low, high) => [0, Math.max(1, (high || 0) * 1.08)] } },
+      axes: [{ ...axis, space: 74, size: 32, values: (_, ticks) => ticks.map(clockTime) }, { ...axis, size: 56, values: (_, ticks) => ticks.map(tick) }],
+      series: [{}, ...kind.series.map((series) => ({
+        stroke: token(series.colour), width: 2, dash: series.dash, spanGaps: true, points: { show: false },
+      }))],
+      bands: kind.between ? [{ series: [1, 2], fill: faded(token("--first"), 0.14) }] : [],
+      hooks: { setCursor: [() => this.read()] },
+    }, values, this.box);
+  }
+
+  width() { return Math.max(220, this.box.clientWidth || 320); }
+  resize() { this.plot?.setSize({ width: this.width(), height: 180 }); }
+  recolour() { if (this.data) { this.step = null; this.show(this.data); } }
+
+  read() {
+    if (!this.starts) return;
+    const at = this.plot?.cursor.idx ?? this.starts.length - 1;
+    this.reading.replaceChildren(h("span", {}, at === this.starts.length - 1 ? "latest" : time(this.starts[at])),
+      ...this.kind.series.map((series, k) => {
+        const mark = h("i", { "aria-hidden": "true" });
+        mark.style.background = token(series.colour);
+        return h("span", {}, mark, `${series.title} `, h("b", {}, number(this.lines[k][at])));
+      }));
+  }
+
+  move(event) {
+    const step = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
+    if (!step || !this.plot) return;
+    event.preventDefault();
+    const last = this.starts.length - 1;
+    const at = Math.max(0, Math.min(last, (this.plot.cursor.idx ?? last) + step));
+    this.plot.setCursor({ left: this.plot.valToPos(this.starts[at], "x"), top: 10 });
+    this.reading.setAttribute("aria-live", "polite");
+  }
+
+  table() {
+    const rows = this.starts.map((start, k) => ({ start, k })).reverse();
+    return table(this.kind.title, [
+      { title: "from", value: (row) => time(row.start) },
+      ...this.kind.series.map((series, s) => ({ title: series.title, value: (row) => this.lines[s][row.k] })),
+    ], rows.slice(0, 400));
+  }
+}
+
+function delayClasses(data) {
+  const bounds = data.delay_bounds;
+  const last = data.delays.findLastIndex((count) => count > 0);
+  return data.delays.slice(0, Math.max(last + 1, 4)).map((count, k) => ({
+    count,
+    title: k === 0 ? `up to ${span(bounds[0])}` : k === bounds.length ? `over ${span(bounds.at(-1))}` : `${span(bounds[k - 1])} to ${span(bounds[k])}`,
+  }));
+}
+
+export class Series {
+  constructor(onrange) {
+    this.charts = CHARTS.map((kind) => new Chart(kind));
+    this.delays = h("section", { class: "card bars" });
+    this.refusals = h("dl", { class: "pair" });
+    this.range = RANGES[0];
+    this.buttons = RANGES.map((range) =>
+      h("button", { type: "button", "aria-pressed": String(range === this.range), onclick: () => this.choose(range, onrange) }, range.title));
+    this.since = h("p", {});
+    this.node = h("section", { class: "band", "aria-labelledby": "over-time" },
+      h("header", {}, h("div", {}, h("h2", { id: "over-time" }, "Over time"), this.since),
+        h("div", { class: "choice", role: "group", "aria-label": "How far back" }, this.buttons)),
+      h("div", { class: "cards wide" }, this.charts.map((chart) => chart.node)));
+    this.resizing = new ResizeObserver(() => this.charts.forEach((chart) => chart.resize()));
+    this.resizing.observe(this.node);
+  }
+
+  choose(range, onrange) {
+    this.range = range;
+    this.buttons.forEach((button, k) => button.setAttribute("aria-pressed", String(RANGES[k] === range)));
+    onrange(range.step);
+  }
+
+  show(data) {
+    this.data = data;
+    this.since.textContent = data.since ? `From record ${whole(data.since + 1)} on, which is as far back as the page looked.` : "From the first record on.";
+    this.charts.forEach((chart) => chart.show(data));
+    this.showDelays();
+  }
+
+  // A second has passed: the last slots have grown, or a new one has begun.
+  tick(slots) {
+    const news = slots[this.range.step];
+    if (!this.data || this.data.step !== news.step) return;
+    const { starts, sums } = this.data;
+    news.starts.forEach((start, k) => {
+      let at = starts.lastIndexOf(start);
+      if (at < 0 && start > starts.at(-1)) {
+        while (starts.at(-1) < start) {
+          starts.push(starts.at(-1) + this.data.step);
+          starts.shift();
+          for (const values of Object.values(sums)) { values.push(0); values.shift(); }
+        }
+        at = starts.length - 1;
+      }
+      if (at >= 0) for (const [name, values] of Object.entries(sums)) values[at] = news.sums[name][k];
+    });
+    this.charts.forEach((chart) => chart.show(this.data));
+  }
+
+  showDelays() {
+    const rows = delayClasses(this.data);
+    const total = rows.reduce((sum, row) => sum + row.count, 0), most = Math.max(1, ...rows.map((row) => row.count));
+    const missed = this.data.sums.missed.reduce((sum, value) => sum + value, 0);
+    this.delays.replaceChildren(
+      h("header", {}, h("h3", {}, "Delays of rewards"), h("span", { class: "note" }, plural(total, "reward"))),
+      h("p", { class: "note" }, missed ? `From decision to reward. ${plural(missed, "reward")} did not come in time.` : "From decision to reward."),
+      table("Rewards by their delay", [
+        { title: "delay", value: (row) => row.title },
+        { title: "share", value: (row) => row.count / Math.max(1, total), text: (value) => (total ? shareOf(value) : "–"), bar: (row) => row.count / most },
+        { title: "rewards", value: (row) => row.count, text: whole },
+      ], rows), this.refusals);
+  }
+
+  refused(refused, unmatched) {
+    this.refusals.replaceChildren(
+      h("div", {}, h("dt", {}, "rewards refused"), h("dd", {}, whole(refused))),
+      h("div", {}, h("dt", {}, "for unknown decisions"), h("dd", {}, whole(unmatched))));
+  }
+
+  recolour() { this.charts.forEach((chart) => chart.recolour()); }
+  close() { this.resizing.disconnect(); this.charts.forEach((chart) => chart.plot?.destroy()); }
+}
+
+// The figures at the head of the page, of the last minute (rates) and the last five (means), as far as slots are that short.
+export function totals(data) {
+  const last = (name, seconds) => {
+    const count = Math.max(1, Math.round(seconds / data.step)), values = data.sums[name].slice(-count - 1, -1);
+    return { sum: values.reduce((all, value) => all + value, 0), minutes: (count * data.step) / 60 };
+  };
+  const sum = (name) => last(name, 300).sum, rate = (name) => last(name, 60).sum / last(name, 60).minutes;
+  const matched = sum("matched"), weight = sum("weight");
+  return {
+    perMinute: rate("decisions"), rewardsPerMinute: rate("rewards"),
+    mean: matched ? sum("reward") / matched : null,
+    random: weight > 0.5 ? sum("weighted") / weight : null,
+    saved: matched && sum("own_error") > 0 ? 1 - sum("pooled_error") / sum("own_error") : null,
+  };
+}
+
+// A line without axes, for cards.
+export function sparkline(canvas, values, label) {
+  const ratio_ = devicePixelRatio || 1, box = canvas.getBoundingClientRect();
+  canvas.width = Math.max(1, box.width * ratio_);
+  canvas.height = Math.max(1, box.height * ratio_);
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", label);
+  if (values.at(-2)) values = values.slice(0, -1); // the last minute is not over yet
+  const first = values.findIndex((value) => value > 0);
+  values = values.slice(Math.max(0, Math.min(first < 0 ? 0 : first - 1, values.length - 10)));
+  const c = canvas.getContext("2d"), high = Math.max(1, ...values), colour = token("--first");
+  const x = (k) => (k / Math.max(1, values.length - 1)) * (canvas.width - 2 * ratio_) + ratio_, y = (value) => canvas.height - 2 * ratio_ - (value / high) * (canvas.height - 5 * ratio_);
+  c.beginPath();
+  values.forEach((value, k) => (k ? c.lineTo(x(k), y(value)) : c.moveTo(x(k), y(value))));
+  c.strokeStyle = colour; c.lineWidth = 1.75 * ratio_; c.lineJoin = "round"; c.stroke();
+  c.lineTo(x(values.length - 1), canvas.height); c.lineTo(x(0), canvas.height); c.closePath();
+  c.fillStyle = faded(colour, 0.12); c.fill();
+}

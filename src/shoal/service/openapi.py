@@ -1,0 +1,119 @@
+"""The OpenAPI 3.1 document, generated from the table of routes and the types in it."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+import shoal
+from shoal.policies.registry import policy_names
+from shoal.service.core import SIGNED_IN, Endpoint
+from shoal.service.messages import Problem
+from shoal.service.problems import KINDS, MEDIA_TYPE
+
+NAMES = {"population": 256, "agent": 256, "arm": 256, "id": 128}
+"""Longest names in paths."""
+QUERY = {
+    "other": ("Name of another agent.", {"type": "string", "minLength": 1, "maxLength": 256}),
+    "at": ("Number of a record.", {"type": "integer", "minimum": 0, "maximum": 2**62}),
+    "after": ("Number of a record.", {"type": "integer", "minimum": 0, "maximum": 2**62}),
+    "limit": ("How many at most.", {"type": "integer", "minimum": 0, "maximum": 1000}),
+}
+LINKS = {
+    "put_population": ("get_population", "add_arms", "decide", "put_agent", "observe", "graph", "events"),
+    "decide": ("put_reward", "get_decision", "cancel"),
+    "put_agent": ("get_agent", "explain", "forget"),
+}
+"""What may be done next with what was made."""
+NOT_JSON = {"/metrics": "text/plain; version=0.0.4; charset=utf-8"}
+
+
+def document(table: Sequence[Endpoint]) -> dict[str, Any]:
+    """The document of a table of routes."""
+    types = [one.body for one in table if one.body is not None]
+    types += [kind for one in table for answer in one.answers.values() for kind in _kinds(answer)]
+    schemas, components = msgspec.json.schema_components(
+        [*types, Problem], ref_template="#/components/schemas/{name}"
+    )
+    components["NewPopulation"]["properties"]["policy"]["enum"] = list(policy_names())
+    schema_of = dict(zip(map(str, [*types, Problem]), schemas, strict=True))
+    paths: dict[str, Any] = {}
+    for one in table:
+        paths.setdefault(one.path, {})[one.method.lower()] = _operation(one, schema_of)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "shoal",
+            "version": shoal.__version__,
+            "description": "Decisions and rewards of agents that share their samples while it pays to.",
+            "license": {"name": "BSD-3-Clause", "identifier": "BSD-3-Clause"},
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(one: Endpoint, schema_of: dict[str, Any]) -> dict[str, Any]:
+    path = [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "minLength": 1, "maxLength": NAMES[name]},
+        }
+        for name in re.findall(r"{(\w+)}", one.path)
+    ]
+    query = [
+        {"name": name, "in": "query", "description": QUERY[name][0], "schema": QUERY[name][1]}
+        for name in one.query
+    ]
+    operation: dict[str, Any] = {
+        "operationId": one.handler.__name__,
+        "summary": (one.handler.__doc__ or "").strip(),
+        "parameters": path + query,
+        "responses": {str(status): _answer(one, answer, schema_of) for status, answer in one.answers.items()}
+        | {
+            str(status): {
+                "description": "; ".join(title for code, title in KINDS.values() if code == status),
+                "content": {MEDIA_TYPE: {"schema": schema_of[str(Problem)]}},
+            }
+            for status in sorted({code for code, _ in KINDS.values()} - {500})
+        },
+    }
+    if one.handler.__name__ in LINKS:
+        made = "201" if 201 in one.answers else "204"
+        names = {name: f"$request.path.{name}" for name in re.findall(r"{(\w+)}", one.path)}
+        if one.handler.__name__ == "decide":
+            names["id"] = "$response.body#/id"
+        operation["responses"][made]["links"] = {
+            other: {"operationId": other, "parameters": names} for other in LINKS[one.handler.__name__]
+        }
+    if one.scope is not None:
+        operation["security"] = [{"key": []}]
+        if one.scope != SIGNED_IN:
+            operation["description"] = f"Needs scope `{one.scope}`."
+    if one.body is not None:
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": schema_of[str(one.body)]}},
+        }
+    return operation
+
+
+def _answer(one: Endpoint, answer: Any, schema_of: dict[str, Any]) -> dict[str, Any]:
+    schemas = [schema_of[str(kind)] for kind in _kinds(answer)]
+    if not schemas:
+        return {"description": "Done" if 304 not in one.answers else "As it was seen"}
+    schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+    return {
+        "description": "Done",
+        "content": {NOT_JSON.get(one.path, "application/json"): {"schema": schema}},
+    }
+
+
+def _kinds(answer: Any) -> tuple[Any, ...]:
+    return () if answer is None else answer if isinstance(answer, tuple) else (answer,)

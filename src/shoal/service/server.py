@@ -1,0 +1,207 @@
+"""The server process: where it listens, how it stops, and what it does about connections that go nowhere."""
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import socket
+from collections.abc import Callable, Collection
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from shoal.controller.controller import LEASE
+from shoal.controller.controller import open as open_controller
+from shoal.controller.stores.base import shown_url
+from shoal.service import logs
+from shoal.service.app import make_app
+from shoal.service.core import HOSTS, Service
+from shoal.service.keys import open_keys
+from shoal.service.limits import Limits
+
+log = logging.getLogger("shoal.service")
+LARGEST_HEAD = 65_536
+"""Bytes that may come before a request is complete, apart from its body."""
+PATIENCE = 20.0
+"""Seconds within which a request must have arrived."""
+MOST_CONNECTIONS = 5_000
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    return host == "localhost"
+
+
+def serve(
+    url: str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    allow_hosts: Collection[str] = (),
+    certificate: str | None = None,
+    private_key: str | None = None,
+    rate: float = 0.0,
+    sync: str = "full",
+    lease: float = LEASE,
+    log_requests: bool = True,
+    on_start: Callable[[str], None] | None = None,
+) -> None:
+    """Serve the populations of a store until SIGTERM or SIGINT.
+
+    Parameters
+    ----------
+    url : str
+        Of the store, as `shoal.open` takes it.
+    host, port : str, int
+        Where to listen; port 0 for a free one. Without a key, only where nobody else can reach it.
+    allow_hosts : collection of str
+        Names under which the server may be called, besides those of this machine and `host`; "*" for any.
+    certificate, private_key : path, optional
+        For HTTPS, in PEM format.
+    rate : float
+        Requests a second that a key may make, unless it says otherwise; 0 for any number.
+    sync, lease : {"full", "normal"}, float
+        See `shoal.open`.
+    log_requests : bool
+        Whether each request is logged.
+    on_start : callable, optional
+        Called with the server's own URL when it listens.
+    """
+    keys = open_keys(url)
+    try:
+        if not is_loopback(host) and not keys.exist():
+            raise ValueError(
+                f"host must be an address that only this machine can reach, such as 127.0.0.1, got {host!r}: "
+                f"{shown_url(url)} has no key. Make one: shoal keys add STORE --scope decide,reward"
+            )
+        sock = _listen(host, port)
+    except BaseException:
+        keys.close()
+        raise
+    with sock:
+        controller = open_controller(url, sync=sync, lease=lease)
+        app = make_app(
+            controller,
+            keys,
+            is_open=is_loopback(host),
+            hosts={*HOSTS, host.lower(), *(name.lower() for name in allow_hosts)},
+            limits=Limits(rate),
+            access_log=logs.request_log() if log_requests else None,
+        )
+        if not is_loopback(host) and certificate is None:
+            log.warning("keys and data cross the network unencrypted; see docs/service.md on TLS")
+        options: dict[str, Any] = {"ssl_certfile": certificate, "ssl_keyfile": private_key}
+        scheme = "http" if certificate is None else "https"
+        name = f"[{host}]" if ":" in host else host
+        run(app, sock, options, lambda: on_start and on_start(f"{scheme}://{name}:{sock.getsockname()[1]}"))
+
+
+def run(
+    app: Service,
+    sock: socket.socket,
+    options: dict[str, Any] | None = None,
+    on_start: Callable[[], Any] = lambda: None,
+) -> None:
+    """Run the server of an application on a socket, until a signal."""
+    Server(config_of(app, **(options or {})), app, on_start).run([sock])
+
+
+def config_of(app: Service, **options: Any) -> uvicorn.Config:
+    """How uvicorn runs the application."""
+    return uvicorn.Config(
+        app,
+        http=Protocol,
+        loop="asyncio",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=20,
+        limit_concurrency=MOST_CONNECTIONS,
+        backlog=2048,
+        **options,
+    )
+
+
+class Server(uvicorn.Server):
+    """Uvicorn's, which tells the application as soon as it is to stop, so that streams end."""
+
+    def __init__(self, config: uvicorn.Config, app: Service, on_start: Callable[[], Any]) -> None:
+        super().__init__(config)
+        self._app, self._on_start = app, on_start
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._app.stopping.set()
+        await super().shutdown(sockets)
+        self._captured_signals.clear()  # which it would send to itself again at the end
+
+
+class Protocol(HttpToolsProtocol):
+    """Uvicorn's, which also ends connections whose requests are never complete, or have endless heads."""
+
+    _head_size = 0
+    _is_in_head = True
+    _is_complete = False
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # head and body are written one by one
+        self._timer = self.loop.call_later(PATIENCE, self._give_up)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._is_complete = False
+        if self._is_in_head:
+            self._head_size += len(data)
+        super().data_received(data)
+        if self._is_complete:
+            self._stop_timer()
+        elif self._is_in_head and self._head_size > LARGEST_HEAD and not self.transport.is_closing():
+            self.send_400_response("The request's head is too large.")
+        elif self._timer is None:  # most requests come in one piece, and need none
+            self._timer = self.loop.call_later(PATIENCE, self._give_up)
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._is_in_head, self._head_size, self._is_complete = True, 0, True
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host.strip("[]"), port))
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"cannot listen there: {error.strerror}", f"{host}:{port}") from None
+    return sock

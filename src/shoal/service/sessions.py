@@ -1,0 +1,52 @@
+"""Cookies that stand for a key in a browser: its id and an end, signed with a secret of this process.
+
+Restarting the server signs everybody out. Revoking the key does so at once: it is looked up at each request.
+"""
+
+import base64
+import hashlib
+import hmac
+import secrets
+import time
+from http.cookies import CookieError, SimpleCookie
+
+COOKIE = "shoal_session"
+LONGEST = 12 * 3600.0
+"""Seconds."""
+
+
+class Sessions:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(32)
+
+    def begin(self, key: str, *, is_secure: bool) -> str:
+        """The Set-Cookie header that signs in with the key of this id."""
+        text = f"{key}.{int(time.time() + LONGEST)}"
+        return self._header(f"{text}.{self._sign(text)}", int(LONGEST), is_secure)
+
+    def end(self, *, is_secure: bool) -> str:
+        """The Set-Cookie header that signs out."""
+        return self._header("", 0, is_secure)
+
+    def key(self, header: bytes) -> str | None:
+        """The id of the key that a Cookie header stands for."""
+        try:
+            found = SimpleCookie(header.decode("latin-1")).get(COOKIE)
+        except CookieError:
+            return None
+        text, _, signature = (found.value if found is not None else "").rpartition(".")
+        key, _, until = text.partition(".")
+        if not hmac.compare_digest(self._sign(text).encode(), signature.encode()):
+            return None
+        return key if time.time() < int(until) else None
+
+    def _sign(self, text: str) -> str:
+        digest = hmac.new(self._secret, text.encode(), hashlib.sha256).digest()
+        return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+    @staticmethod
+    def _header(value: str, seconds: int, is_secure: bool) -> str:
+        secure = "; Secure" if is_secure else ""
+        return f"{COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"

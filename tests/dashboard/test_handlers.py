@@ -1,0 +1,212 @@
+"""The page's files, what it may ask for and who may, and the stream of what is new."""
+
+import json
+import re
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.routing import Route
+from tests.dashboard.worlds import few
+from tests.service.running import InProcess
+
+import shoal.service.dashboard as dashboard
+from shoal.service.dashboard import handlers, watching
+
+PATHS = sorted(route.path for route in dashboard.routes if isinstance(route, Route))
+
+
+@pytest.fixture(scope="module")
+def open_server():  # type: ignore[no-untyped-def]
+    with InProcess() as found:
+        few(found.app.controller)
+        yield found
+
+
+def fill(path: str) -> str:
+    return (
+        path.replace("{population}", "shops").replace("{agent}", "shop%201").replace("{path:path}", "main.js")
+    )
+
+
+def test_the_page_and_its_files(open_server: InProcess) -> None:
+    with httpx.Client(base_url=open_server.url) as http:
+        page = http.get("/")
+        assert page.headers["content-type"] == "text/html; charset=utf-8"
+        policy = page.headers["content-security-policy"]
+        assert "script-src 'self';" in policy
+        assert "unsafe" not in policy
+        assert page.headers["x-frame-options"] == "DENY"
+        assert page.headers["x-content-type-options"] == "nosniff"
+        assert not re.search(r"<script(?![^>]*src=)|\son\w+=|style=", page.text), (
+            "a script or style in the page"
+        )
+        wanted = {*re.findall(r'(?:src|href)="(/static/[^"]+)"', page.text)}
+        modules = [handlers.FILES[name].read_text() for name in handlers.FILES if name.endswith(".js")]
+        wanted |= {f"/static/{name}" for text in modules for name in re.findall(r'from "\./(\w+\.js)"', text)}
+        assert wanted <= {f"/static/{name}" for name in handlers.FILES}
+        for path in wanted:
+            found = http.get(path)
+            assert found.status_code == 200, path
+            assert found.headers["content-encoding"] == "gzip"
+            again = http.get(path, headers={"if-none-match": found.headers["etag"]})
+            assert (again.status_code, again.content) == (304, b"")
+            plain = http.get(path, headers={"accept-encoding": "identity"})
+            assert plain.content == found.content
+            assert plain.content == handlers.FILES[path.removeprefix("/static/")].read_bytes()
+
+
+def test_only_files_of_the_page_can_be_asked_for(open_server: InProcess) -> None:
+    for path in (
+        "handlers.py",
+        "../handlers.py",
+        "..%2Fhandlers.py",
+        "%2e%2e/handlers.py",
+        "",
+        "/etc/passwd",
+        "a%00",
+    ):
+        with httpx.Client(base_url=open_server.url) as http:
+            assert http.get(f"/static/{path}").status_code == 404, path
+
+
+def test_everything_is_small_and_licensed() -> None:
+    files = [handlers.STATIC / "index.html", *handlers.FILES.values()]
+    assert sum(path.stat().st_size for path in files) < 500_000
+    for name in handlers.FILES:
+        if name.startswith("vendor/") and name.endswith(".js"):
+            licence = handlers.FILES[name.replace(".js", ".LICENSE")].read_text()
+            assert "Permission is hereby granted" in licence, name
+    strangers = [path for path in handlers.STATIC.rglob("*") if path.is_file() and path not in files]
+    assert strangers == []
+
+
+def test_nothing_on_the_page_is_asked_of_another_host() -> None:
+    for name, path in handlers.FILES.items():
+        if not name.startswith("vendor/"):
+            assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", path.read_text()), name
+
+
+def test_data_needs_a_key_that_may_read_the_population(tmp_path: Path) -> None:
+    with InProcess(str(tmp_path / "shop.db")) as server:
+        few(server.app.controller, seconds=10.0)
+        server.app.controller.population("other", policy="bass", dim=2, seed=1)
+        keys = {
+            scope: server.keys.add([scope], ["shops"])[1] for scope in ("read", "decide", "reward", "admin")
+        }
+        keys["foreign"] = server.keys.add(["read"], ["other"])[1]
+        revoked, keys["revoked"] = server.keys.add(["read"])
+        server.keys.revoke(revoked.id)
+        for path in PATHS:
+            for name in (None, *keys):
+                headers = {} if name is None else {"authorization": f"Bearer {keys[name]}"}
+                with httpx.stream("GET", server.url + fill(path), headers=headers) as answer:
+                    wanted = 200
+                    if path.startswith("/dashboard/"):
+                        wanted = {None: 401, "revoked": 401, "read": 200}.get(name, 403)
+                    assert answer.status_code == wanted, (path, name)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/dashboard/nobody/summary", 404),
+        ("/dashboard/shops/agents/nobody", 404),
+        ("/dashboard/shops/graph?at=0", 404),
+        ("/dashboard/shops/graph?at=999999", 404),
+        ("/dashboard/shops/graph?at=-1", 422),
+        ("/dashboard/shops/graph?at=²", 422),
+        ("/dashboard/shops/graph?at=1e9", 422),
+        ("/dashboard/shops/overview?step=7", 422),
+        ("/dashboard/shops/overview?step=" + "9" * 400, 422),
+        ("/dashboard/shops/agents?start=99999999999999", 200),
+        ("/dashboard/shops/agents?from=5&to=2", 200),
+        ("/dashboard/shops/agents?search=%00", 200),
+        ("/dashboard/sh%ffops/summary", 400),
+    ],
+)
+def test_odd_requests(open_server: InProcess, path: str, status: int) -> None:
+    assert httpx.get(open_server.url + path).status_code == status
+
+
+def messages(url: str, count: int) -> list[dict[str, object]]:
+    found = []
+    with httpx.stream("GET", url, timeout=20.0) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        for line in answer.iter_lines():
+            if line.startswith("data: "):
+                found.append(json.loads(line[6:]))
+                if len(found) == count:
+                    return found
+    return found
+
+
+def test_what_is_new_is_told_once_a_second(open_server: InProcess) -> None:
+    shops = open_server.app.controller.population("shops")
+    stop = threading.Event()
+
+    def live() -> None:
+        while not stop.wait(0.01):
+            shops.reward(shops.decide("shop 1").id, 0.5)
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    try:
+        began = time.monotonic()
+        found = messages(f"{open_server.url}/dashboard/shops/live", 3)
+        took = time.monotonic() - began
+    finally:
+        stop.set()
+        thread.join()
+    sequences = [one["sizes"]["sequence"] for one in found]  # type: ignore[index]
+    assert sequences[0] < sequences[1] < sequences[2]
+    assert took > 1.0
+    last = found[-1]["slots"]["5"]  # type: ignore[index]
+    assert sum(last["sums"]["decisions"]) > 10
+    assert (found[-1]["refused"], found[-1]["unmatched"]) == (0, 0)
+    with httpx.Client(base_url=open_server.url) as http:
+        assert (
+            http.put("/v1/populations/shops/decisions/nobody/reward", json={"reward": 1.0}).status_code == 404
+        )
+        shops.reward(shops.decide("shop 1").id, 0.5)
+    assert messages(f"{open_server.url}/dashboard/shops/live", 2)[-1]["unmatched"] == 1
+
+
+def test_so_many_pages_and_no_more(open_server: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "MOST_LISTENERS", 2)
+    url = f"{open_server.url}/dashboard/shops/live"
+    with httpx.stream("GET", url) as one, httpx.stream("GET", url) as two:
+        assert (one.status_code, two.status_code) == (200, 200)
+        third = httpx.get(url)
+        assert (third.status_code, third.headers["retry-after"]) == (503, "5")
+    deadline = time.monotonic() + 10
+    while True:  # when they are closed, others may come
+        with httpx.stream("GET", url) as answer:
+            if answer.status_code == 200:
+                break
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_streams_end_when_the_server_stops() -> None:
+    server = InProcess()
+    few(server.app.controller, seconds=5.0)
+    with httpx.stream("GET", f"{server.url}/dashboard/shops/live") as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        began = time.monotonic()
+        server.close()
+        for _ in lines:
+            pass
+        assert time.monotonic() - began < 5.0
+
+
+def test_a_stream_does_not_outlive_its_key_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "STREAM", 1.5)
+    with InProcess() as server:
+        few(server.app.controller, seconds=5.0)
+        began = time.monotonic()
+        messages(f"{server.url}/dashboard/shops/live", 1000)
+        assert time.monotonic() - began < watching.STREAM + watching.IDLE + 2.0

@@ -1,0 +1,168 @@
+"""Raw bytes, slow and half-open connections: no 500, no stack trace, no change of state, others served."""
+
+import random
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from tests.attack.common import SCALE
+from tests.service.running import ARMS, Caller, InProcess
+
+from shoal.service import server as server_module
+
+HEAD = (
+    b"POST /v1/populations/abuse/decisions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+)
+BODY = b'{"agent":"ada","arms":{"tea":[1.0,0.0],"coffee":[0.0,1.0]}}'
+
+
+@pytest.fixture(scope="module")
+def abused() -> Iterator[InProcess]:
+    with InProcess() as running:
+        with Caller(running.url) as call:
+            call.make("abuse")
+        yield running
+
+
+def say(running: InProcess, *pieces: bytes, wait: float = 2.0, half_close: bool = True) -> bytes:
+    """Send pieces of bytes on one connection; what is answered until it is closed, or nothing more comes."""
+    with socket.create_connection(("127.0.0.1", running.port), timeout=wait) as sock:
+        answer = b""
+        try:
+            for piece in pieces:
+                sock.sendall(piece)
+                time.sleep(0.005)
+            if half_close:
+                sock.shutdown(socket.SHUT_WR)
+            while chunk := sock.recv(65536):
+                answer += chunk
+        except OSError:
+            pass
+        return answer
+
+
+def sequence(running: InProcess) -> int:
+    with Caller(running.url) as call:
+        found: int = call("GET", "/v1/populations/abuse").json()["sequence"]
+        return found
+
+
+def unharmed(running: InProcess, before: int, answer: bytes) -> None:
+    assert b" 500 " not in answer.partition(b"\r\n")[0]
+    for trace in (b"Traceback", b'File "', b".py"):
+        assert trace not in answer
+    assert sequence(running) == before
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"],  # TLS, which is not spoken here
+        [b"\x00" * 1000],
+        [b"GET\r\n\r\n"],
+        [b"GET / HTTP/9.9\r\n\r\n"],
+        [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"],
+        [b"OPTIONS * HTTP/1.1\r\nhost: localhost\r\n\r\n"],
+        [b"CONNECT evil.example:443 HTTP/1.1\r\nhost: localhost\r\n\r\n"],
+        [b"GET http://evil.example/v1/populations HTTP/1.1\r\nhost: evil.example\r\n\r\n"],
+        [b"GET /v1/populations/\xff\xfe HTTP/1.1\r\nhost: localhost\r\n\r\n"],
+        [b"GET /v1/populations/%ff%fe HTTP/1.1\r\nhost: localhost\r\n\r\n"],
+        [b"GET /v1/populations/%00 HTTP/1.1\r\nhost: localhost\r\n\r\n"],
+        [b"GET /v1/populations/abuse?at=%ff HTTP/1.1\r\nhost: localhost\r\n\r\n"],
+        [b"GET /v1/populations/abuse/../../etc/passwd HTTP/1.1\r\nhost: localhost\r\n\r\n"],
+        [b"GET /livez HTTP/1.1\r\nhost: localhost\r\nhost: evil.example\r\nx-request-id: \xff\r\n\r\n"],
+        [b"GET /session HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer \xff_\xff_\xff\r\n\r\n"],
+        [b"GET /session HTTP/1.1\r\nhost: localhost\r\ncookie: shoal_session=\xff; ;;=\r\n\r\n"],
+        [HEAD + b"content-length: -1\r\n\r\n" + BODY],
+        [HEAD + b"content-length: 99999999999999999999\r\n\r\n" + BODY],
+        [HEAD + b"content-length: 5\r\ncontent-length: 7\r\n\r\n" + BODY],
+        [HEAD + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"],
+        [HEAD + b"transfer-encoding: chunked\r\n\r\nzz\r\n"],
+        [HEAD + b"transfer-encoding: gzip, chunked\r\n\r\n"],
+        [HEAD + b"content-encoding: gzip\r\ncontent-length: 3\r\n\r\n\x1f\x8b\x08"],
+        [HEAD + b"content-length: 1000\r\n\r\n" + BODY],  # and then nothing more
+        [HEAD + b"upgrade: websocket\r\nconnection: upgrade\r\n\r\n"],
+        [HEAD[:40]],
+        [b"GET /livez HTTP/1.1\r\n" + b"x: y\r\n" * 20_000],
+        [b"GET /" + b"a" * 200_000],
+    ],
+)
+def test_bytes_that_are_no_request(abused: InProcess, pieces: list[bytes]) -> None:
+    before = sequence(abused)
+    unharmed(abused, before, say(abused, *pieces, wait=1.0))
+
+
+def test_random_damage(abused: InProcess) -> None:
+    """Requests that are fine but for some bytes, of which some may still be understood."""
+    draw = random.Random(11)
+    whole = HEAD + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
+    for _ in range(60 * SCALE):
+        data = bytearray(whole)
+        for _ in range(draw.randint(1, 4)):
+            place = draw.randrange(len(data))
+            match draw.randrange(3):
+                case 0:
+                    data[place] = draw.randrange(256)
+                case 1:
+                    del data[place : place + draw.randint(1, 9)]
+                case 2:
+                    data[place:place] = bytes(draw.randrange(256) for _ in range(draw.randint(1, 9)))
+        cuts = sorted(draw.sample(range(len(data)), 2))
+        answer = say(abused, bytes(data[: cuts[0]]), bytes(data[cuts[0] : cuts[1]]), bytes(data[cuts[1] :]))
+        status = answer.partition(b"\r\n")[0]
+        assert b" 500 " not in status, (bytes(data), answer)
+        assert b"Traceback" not in answer
+    sequence(abused)
+
+
+def test_a_request_in_single_bytes_is_served(abused: InProcess) -> None:
+    whole = HEAD + b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(BODY) + BODY
+    answer = say(abused, *(whole[n : n + 7] for n in range(0, len(whole), 7)), half_close=False, wait=5.0)
+    assert answer.startswith(b"HTTP/1.1 201 ")
+
+
+def test_several_requests_at_once(abused: InProcess) -> None:
+    """Pipelined: answered in order."""
+    one = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    answer = say(abused, one * 20, wait=2.0, half_close=False)
+    assert answer.count(b"HTTP/1.1 200 OK") == 20
+
+
+def test_slow_and_half_open_connections_end_and_disturb_nobody(
+    abused: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "PATIENCE", 1.0)
+    before = sequence(abused)
+    idle = [socket.create_connection(("127.0.0.1", abused.port)) for _ in range(100)]
+    for number, sock in enumerate(idle):
+        match number % 4:
+            case 1:
+                sock.sendall(HEAD[:30])
+            case 2:
+                sock.sendall(HEAD + b"content-length: 60\r\n\r\n")
+            case 3:
+                sock.sendall(HEAD + b"content-length: 60\r\n\r\n" + BODY[:20])
+    with Caller(abused.url) as call:
+        start = time.monotonic()
+        for _ in range(20):
+            assert call("GET", "/livez").status_code == 200
+        assert time.monotonic() - start < 5.0
+    deadline = time.monotonic() + 10.0
+    for sock in idle:
+        sock.settimeout(max(0.1, deadline - time.monotonic()))
+        assert sock.recv(1000) == b""  # closed by the server
+        sock.close()
+    unharmed(abused, before, b"")
+    assert len(abused._server.server_state.connections) <= 2
+
+
+def test_a_caller_that_leaves_before_the_answer(abused: InProcess) -> None:
+    before = sequence(abused)
+    whole = HEAD + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", abused.port)) as sock:
+            sock.sendall(whole)
+    with Caller(abused.url) as call:
+        call("POST", "/v1/populations/abuse/decisions", {"agent": "ada", "arms": ARMS})
+    assert before < sequence(abused) <= before + 22

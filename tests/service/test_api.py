@@ -1,0 +1,265 @@
+"""What the API does, request by request; each answer is checked against the OpenAPI document."""
+
+from urllib.parse import quote
+
+import httpx
+import pytest
+from tests.service.running import ARMS, DOCUMENT, Caller, InProcess
+
+TYPE = "urn:shoal:problem:"
+
+
+def kind(response: httpx.Response) -> tuple[int, str]:
+    assert response.headers["content-type"] == "application/problem+json"
+    return response.status_code, response.json()["type"].removeprefix(TYPE)
+
+
+def test_a_population_is_made_once_and_found_again(call: Caller) -> None:
+    body = {"policy": "bass", "dim": 2, "parameters": {"seed": 3, "alpha": 0.5}, "reward_range": [-1, 1]}
+    made = call("PUT", "/v1/populations/made once", body)
+    assert made.status_code == 201
+    assert made.json()["parameters"]["alpha"] == 0.5
+    again = call("PUT", "/v1/populations/made once", body)
+    assert (again.status_code, again.json()) == (200, made.json())
+    assert kind(call("PUT", "/v1/populations/made once", {**body, "dim": 3})) == (409, "conflict")
+    assert call("GET", "/v1/populations/made once").json()["reward_range"] == [-1.0, 1.0]
+    assert "made once" in call("GET", "/v1/populations").json()["populations"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"policy": "os:system", "dim": 2},
+        {"policy": "shoal.policies.bass:BASS", "dim": 2},
+        {"policy": "bass", "dim": 0},
+        {"policy": "bass", "dim": 5000},
+        {"policy": "bass"},
+        {"policy": "bass", "dim": 2, "parameters": {"name": "x"}},
+        {"policy": "bass", "dim": 2, "parameters": {"policy": "club"}},
+        {"policy": "bass", "dim": 2, "parameters": {"alpha": -1}},
+        {"policy": "bass", "dim": 2, "parameters": {"alpha": "wide"}},
+        {"policy": "bass", "dim": 2, "parameters": {"unheard of": 1}},
+        {"policy": "bass", "dim": 2, "parameters": {"epsilon": 0.5}},
+        {"policy": "bass", "dim": 2, "explore": 2.0},
+        {"policy": "bass", "dim": 2, "default_reward": 0.0},
+        {"policy": "oracle", "dim": 2},
+        {"policy": "bass", "dim": 2, "surprise": 1},
+    ],
+)
+def test_settings_that_cannot_be(call: Caller, body: object) -> None:
+    assert kind(call("PUT", "/v1/populations/never", body)) == (422, "invalid")
+    assert "never" not in call("GET", "/v1/populations").json()["populations"]
+
+
+def test_a_decision_its_reward_and_its_correction(call: Caller, shop: str) -> None:
+    made = call("POST", f"{shop}/decisions", {"agent": "ada", "arms": ARMS, "id": "one"})
+    assert made.status_code == 201
+    where = made.headers["location"]
+    assert where.endswith("/decisions/one")
+    assert (
+        call("POST", f"{shop}/decisions", {"agent": "ada", "arms": ARMS, "id": "one"}).json() == made.json()
+    )
+    assert call("PUT", f"{where}/reward", {"reward": 1.0}).status_code == 204
+    before = call("GET", shop).json()["sequence"]
+    assert call("PUT", f"{where}/reward", {"reward": 1}).status_code == 204
+    assert call("GET", shop).json()["sequence"] == before
+    other = call("PUT", f"{where}/reward", {"reward": 0.5})
+    assert kind(other) == (409, "conflict")
+    assert other.json()["recorded"] == 1.0
+    assert call("PUT", f"{where}/reward", {"reward": 0.5, "replaces": 1.0}).status_code == 204
+    assert call("GET", where).json()["rewards"] == [0.5]
+
+
+def test_another_payload_under_the_same_id(call: Caller, shop: str) -> None:
+    call("POST", f"{shop}/decisions", {"agent": "ada", "arms": ARMS, "id": "one"})
+    again = call("POST", f"{shop}/decisions", {"agent": "bob", "arms": ARMS, "id": "one"})
+    assert kind(again) == (422, "id-reused")
+    call("POST", f"{shop}/observations", {"agent": "ada", "x": [1, 0], "reward": 1.0, "id": "two"})
+    again = call("POST", f"{shop}/observations", {"agent": "ada", "x": [1, 0], "reward": 2.0, "id": "two"})
+    assert kind(again) == (422, "id-reused")
+
+
+def test_cancelled_unknown_and_forgotten(call: Caller, shop: str) -> None:
+    call("POST", f"{shop}/decisions", {"agent": "ada", "arms": ARMS, "id": "one"})
+    assert call("DELETE", f"{shop}/decisions/one").status_code == 204
+    assert call("DELETE", f"{shop}/decisions/one").status_code == 204
+    assert kind(call("PUT", f"{shop}/decisions/one/reward", {"reward": 1.0})) == (409, "conflict")
+    assert kind(call("PUT", f"{shop}/decisions/two/reward", {"reward": 1.0})) == (404, "unknown")
+    assert kind(call("GET", f"{shop}/agents/bob")) == (404, "unknown")
+    assert kind(call("GET", "/v1/populations/nowhere")) == (404, "unknown")
+    assert kind(call("GET", "/v1/nothing")) == (404, "unknown")
+    call("POST", f"{shop}/decisions", {"agent": "ada", "arms": ARMS, "id": "three"})
+    assert call("DELETE", f"{shop}/agents/ada").status_code == 204
+    assert kind(call("GET", f"{shop}/agents/ada")) == (410, "gone")
+    assert kind(call("PUT", f"{shop}/decisions/three/reward", {"reward": 1.0})) == (410, "gone")
+    assert kind(call("DELETE", f"{shop}/agents/ada")) == (410, "gone")
+
+
+@pytest.mark.parametrize("name", ["a/b", "ä b", "..", ".", "%41", "?q=1", "#", "a\nb", "🐟", ":batch", " "])
+def test_names_of_all_kinds(call: Caller, shop: str, name: str) -> None:
+    encoded = quote(name, safe="").replace(".", "%2E")
+    made = call("POST", f"{shop}/decisions", {"agent": name, "arms": ARMS})
+    assert made.json()["agent"] == name
+    assert call("GET", f"{shop}/agents/{encoded}").json()["name"] == name
+    assert call("GET", f"{shop}/agents/{encoded}/explanation").json()["agent"] == name
+
+
+def test_batches(call: Caller, shop: str) -> None:
+    requests = [{"agent": f"agent {n}", "arms": ARMS, "id": f"d{n}"} for n in range(4)]
+    requests[2]["arms"] = {"tea": [1.0]}
+    results = call("POST", f"{shop}/decisions:batch", {"requests": requests}).json()["results"]
+    assert ["decision" in one for one in results] == [True, True, False, True]
+    assert results[2]["problem"]["status"] == 422
+    rewards = [{"id": f"d{n}", "reward": 1.0} for n in range(4)] + [{"id": "d0", "reward": 2.0}]
+    results = call("POST", f"{shop}/rewards:batch", {"rewards": rewards}).json()["results"]
+    assert [one.get("problem", {}).get("status") for one in results] == [None, None, 404, None, 409]
+    assert results[4]["problem"]["recorded"] == 1.0
+    assert call("POST", f"{shop}/decisions:batch", {"requests": []}).json() == {"results": []}
+    many = {"rewards": [{"id": "d0", "reward": 1.0}] * 1001}
+    assert kind(call("POST", f"{shop}/rewards:batch", many)) == (422, "invalid")
+
+
+def test_the_catalogue(call: Caller, shop: str) -> None:
+    assert kind(call("POST", f"{shop}/decisions", {"agent": "ada"})) == (422, "invalid")
+    assert call("PATCH", f"{shop}/catalogue", {"arms": ARMS}).status_code == 204
+    assert call("GET", f"{shop}/catalogue").json()["arms"] == ARMS
+    assert call("POST", f"{shop}/decisions", {"agent": "ada"}).json()["arm"] in ARMS
+    some = call("POST", f"{shop}/decisions", {"agent": "ada", "arms": ["coffee", "water"], "scores": True})
+    assert set(some.json()["scores"]) == {"coffee", "water"}
+    assert kind(call("POST", f"{shop}/decisions", {"agent": "ada", "arms": ["milk"]})) == (404, "unknown")
+    assert call("DELETE", f"{shop}/catalogue/tea").status_code == 204
+    assert kind(call("DELETE", f"{shop}/catalogue/tea")) == (404, "unknown")
+    assert list(call("GET", f"{shop}/catalogue").json()["arms"]) == ["coffee", "water"]
+    learned = call("POST", f"{shop}/observations", {"agent": "ada", "arm": "water", "reward": 1.0, "id": "o"})
+    assert learned.json() == {"new": True}
+    again = call("POST", f"{shop}/observations", {"agent": "ada", "arm": "water", "reward": 1.0, "id": "o"})
+    assert again.json() == {"new": False}
+    both = {"agent": "ada", "arm": "water", "x": [1, 0], "reward": 1.0}
+    assert kind(call("POST", f"{shop}/observations", both)) == (422, "invalid")
+
+
+def test_rankings_and_arms_without_names(call: Caller, shop: str) -> None:
+    body = {"agent": "ada", "arms": [[1, 0], [0, 1], [0.6, 0.8]], "top": 2, "id": "r"}
+    made = call("POST", f"{shop}/decisions", body).json()
+    assert len(made["ranking"]) == 2
+    assert made["probability"] is None
+    first = made["ranking"][0]
+    assert kind(call("PUT", f"{shop}/decisions/r/reward", {"reward": 1.0})) == (422, "invalid")
+    assert call("PUT", f"{shop}/decisions/r/reward", {"reward": 1.0, "arm": first}).status_code == 204
+    assert call("GET", f"{shop}/decisions/r").json()["rewards"] == [1.0, None]
+
+
+def test_who_shares_with_whom(call: Caller, shop: str) -> None:
+    for n in range(200):
+        agent, liking = ("ada", "tea") if n % 2 else ("bob", "coffee")
+        made = call("POST", f"{shop}/decisions", {"agent": agent, "arms": ARMS}).json()
+        reward = 5.0 if made["arm"] == liking else -5.0
+        call("PUT", f"{shop}/decisions/{made['id']}/reward", {"reward": reward})
+    graph = call("GET", f"{shop}/graph").json()
+    assert (graph["agents"], graph["edges"]) == (["bob", "ada"], [[], []])
+    early = call("GET", f"{shop}/graph?at=6").json()
+    assert early["edges"] == [[1], []]
+    said = call("GET", f"{shop}/agents/ada/explanation").json()
+    assert [one["agent"] for one in said["stopped"]] == ["bob"]
+    pair = call("GET", f"{shop}/agents/ada/explanation?other=bob").json()
+    assert pair["together"] is False
+    assert pair["sequence"] == said["stopped"][0]["sequence"]
+    cut = [one for one in call("GET", f"{shop}/events?limit=1000").json()["events"] if one.get("cut")]
+    assert [one["sequence"] for one in cut] == [pair["sequence"]]
+    assert kind(call("GET", f"{shop}/graph?at=99999")) == (404, "unknown")
+    assert kind(call("GET", f"{shop}/graph?at=-1")) == (422, "invalid")
+    assert kind(call("GET", f"{shop}/graph?until=1")) == (422, "invalid")
+
+
+def test_events_come_in_pages(call: Caller, shop: str) -> None:
+    for n in range(5):
+        call("POST", f"{shop}/decisions", {"agent": "ada", "arms": ARMS, "id": f"d{n}"})
+    seen, after = [], 0
+    while True:
+        page = call("GET", f"{shop}/events?after={after}&limit=3").json()
+        if not page["events"]:
+            break
+        seen += [one["sequence"] for one in page["events"]]
+        after = page["last"]
+    assert seen == list(range(1, 8))
+    assert page["last"] == 7
+    assert call("GET", f"{shop}/events?after=100").json() == {"events": [], "last": 7}
+
+
+def test_what_has_not_changed_is_not_sent_again(call: Caller, shop: str) -> None:
+    call("POST", f"{shop}/decisions", {"agent": "ada", "arms": ARMS})
+    for path in (shop, f"{shop}/graph", f"{shop}/agents/ada", f"{shop}/agents/ada/explanation"):
+        tag = call("GET", path).headers["etag"]
+        assert tag == '"3"'
+        assert call("GET", path, headers={"if-none-match": tag}).status_code == 304
+    call("POST", f"{shop}/decisions", {"agent": "ada", "arms": ARMS})
+    assert call("GET", shop, headers={"if-none-match": tag}).status_code == 200
+
+
+def test_bodies_that_are_no_requests(call: Caller, shop: str) -> None:
+    json = {"content-type": "application/json"}
+    path = f"{shop}/decisions"
+    before = call("GET", shop).json()["sequence"]
+    assert kind(call("POST", path, content=b"{", headers=json)) == (400, "malformed")
+    assert kind(call("POST", path, content=b'{"agent": "\xff"}', headers=json)) == (400, "malformed")
+    assert kind(call("POST", path, content=b'{"agent": NaN}', headers=json)) == (400, "malformed")
+    assert kind(call("POST", path, content=b"[" * 100_000, headers=json)) == (422, "invalid")
+    assert kind(call("POST", path, content=b"{}", headers=json)) == (422, "invalid")
+    assert kind(call("POST", path, content=b"[]", headers=json)) == (422, "invalid")
+    assert kind(call("POST", path, content=b'{"agent": "a"}')) == (415, "media-type")
+    large = b'{"agent": "' + b"a" * 5_000_000 + b'"}'
+    assert kind(call("POST", path, content=large, headers=json)) == (413, "too-large")
+    chunks = (b"a" * 65536 for _ in range(100))
+    assert kind(call("POST", path, content=chunks, headers=json)) == (413, "too-large")
+    many = {"agent": "ada", "arms": [[1.0, 0.0]] * 10_001}
+    assert kind(call("POST", path, many)) == (413, "too-large")
+    for arms in ([[1, 2, 3]], {"tea": [1]}, [["x"]], [], {}, [[1e300, 0]], ["tea", [1, 2]], [[1e20, 0]]):
+        assert call("POST", path, {"agent": "ada", "arms": arms}).status_code == 422
+    for agent in ("", "a" * 257, "a\0b", 7, None):
+        assert kind(call("POST", path, {"agent": agent, "arms": ARMS})) == (422, "invalid")
+    assert call("GET", shop).json()["sequence"] == before
+    assert kind(call("PATCH", path)) == (405, "method")
+
+
+def test_a_host_that_is_not_ours(call: Caller, shop: str) -> None:
+    assert kind(call("GET", shop, headers={"host": "evil.example"})) == (421, "host")
+    assert call("GET", "/livez", headers={"host": "10.0.0.7:8000"}).status_code == 200
+    assert call("GET", shop, headers={"host": "LOCALHOST:8000"}).status_code == 200
+
+
+def test_pages_of_other_sites_cannot_change_anything(call: Caller, shop: str) -> None:
+    body = {"agent": "ada", "arms": ARMS}
+    for headers in ({"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}, {"origin": "null"}):
+        assert kind(call("POST", f"{shop}/decisions", body, headers=headers)) == (403, "forbidden")
+    own = {"origin": str(call.http.base_url).rstrip("/"), "sec-fetch-site": "same-origin"}
+    assert call("POST", f"{shop}/decisions", body, headers=own).status_code == 201
+    assert "access-control-allow-origin" not in call("GET", shop, headers=own).headers
+
+
+def test_metrics(running: InProcess, call: Caller) -> None:
+    shop = call.make("metrics")
+    call("POST", f"{shop}/decisions", {"agent": "ada", "arms": ARMS, "id": "a"})
+    call("PUT", f"{shop}/decisions/a/reward", {"reward": 1.0})
+    call("PUT", f"{shop}/decisions/a/reward", {"reward": 2.0})
+    call("PUT", f"{shop}/decisions/b/reward", {"reward": 2.0})
+    text = call("GET", "/metrics").text
+    for line in (
+        'shoal_decisions_total{population="metrics"} 1.0',
+        'shoal_rewards_total{population="metrics"} 1.0',
+        'shoal_rewards_refused_total{population="metrics"} 1.0',
+        'shoal_rewards_unmatched_total{population="metrics"} 1.0',
+        'shoal_reward_delay_seconds_count{population="metrics"} 1.0',
+        'shoal_agents{population="metrics"} 1.0',
+        'shoal_edges{population="metrics"} 0.0',
+        'shoal_cuts{population="metrics"} 0.0',
+        "shoal_queue_rows 0.0",
+    ):
+        assert line in text, line
+    assert "ada" not in text
+
+
+def test_the_document_is_served_and_valid(call: Caller) -> None:
+    assert call("GET", "/openapi.json").json() == DOCUMENT
+    assert DOCUMENT["openapi"] == "3.1.0"
+    ids = [one["operationId"] for path in DOCUMENT["paths"].values() for one in path.values()]
+    assert len(ids) == len(set(ids))

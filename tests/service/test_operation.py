@@ -1,0 +1,223 @@
+"""The server as a process: where it listens, what it logs, how it stops, keys that others change."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.controller.places import Place
+from tests.service.running import ARMS, Caller, InProcess, Process, wait_until
+
+from shoal.controller.controller import open as open_controller
+
+
+def shoal(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "shoal.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def add_key(url: str, *options: str) -> str:
+    done = shoal("keys", "add", url, *options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_without_a_key_only_this_machine(file: str) -> None:
+    done = shoal("serve", file, "--host", "0.0.0.0", "--port", "0")
+    assert done.returncode == 2
+    assert "host must be an address that only this machine can reach" in done.stderr
+    assert "shoal keys add" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_life(durable: Place, tmp_path: Path) -> None:
+    """Keys, decisions, revocation beside a running server, logs without names or secrets, and a clean end."""
+    log = tmp_path / "log"
+    key = add_key(
+        durable.url, "--scope", "decide,reward,read,admin", "--population", "shop", "--expires", "90d"
+    )
+    with Process(durable.url, log=log) as server:
+        server.wait_ready()
+        with Caller(server.url, key) as call:
+            shop = call.make("shop")
+            secret_name = "Zaphod Beeblebrox"
+            for n in range(20):
+                made = call("POST", f"{shop}/decisions", {"agent": secret_name, "arms": ARMS, "id": f"d{n}"})
+                assert made.status_code == 201
+                assert call("PUT", f"{shop}/decisions/d{n}/reward", {"reward": 0.5}).status_code == 204
+            call("GET", f"{shop}/agents/Zaphod%20Beeblebrox/explanation")
+            call("GET", f"{shop}/agents/Zaphod%20Beeblebrox/explanation?other=Zaphod%20Beeblebrox")
+            call("POST", f"{shop}/decisions", {"agent": secret_name, "arms": {"tea": [1.0]}})
+            call("GET", f"{shop}/agents/Zaphod")
+            assert call("GET", "/metrics").status_code == 403  # the key is for one population
+            id = key.split("_")[1]
+            listed = json.loads(shoal("keys", "list", durable.url, "--json").stdout)
+            assert [(one["id"], one["valid"], one["populations"]) for one in listed] == [(id, True, ["shop"])]
+            assert shoal("keys", "revoke", durable.url, id).returncode == 0
+            patience = 0.0 if durable.kind == "sqlite" else 2.0  # which is told over the network
+            if patience:
+                wait_until(lambda: call("GET", shop).status_code == 401, patience)
+            assert call("GET", shop).status_code == 401
+        other = add_key(durable.url, "--scope", "decide", "--rate", "1000")
+        with Caller(server.url, other) as call:
+            wait_until(
+                lambda: call("POST", f"{shop}/decisions", {"agent": "x", "arms": ARMS}).status_code == 201,
+                3.0,
+            )
+        assert server.kill(signal.SIGTERM) == 0
+    text = log.read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    requests = [line for line in lines if line["logger"] == "shoal.requests"]
+    assert {"at", "request", "method", "route", "status", "ms", "key"} <= set(requests[0])
+    assert any(
+        line["route"] == "/v1/populations/{population}/agents/{agent}/explanation" for line in requests
+    )
+    for hidden in ("Zaphod", "Beeblebrox", key.split("_")[2], other.split("_")[2]):
+        assert hidden not in text
+    controller = open_controller(durable.url, lease=0.3)
+    try:
+        shop_ = controller.population("shop")
+        assert shop_.sequence >= 42
+        assert controller.verify() == {"shop": []}
+    finally:
+        controller.close()
+
+
+def test_stopping_finishes_what_was_acknowledged_and_lets_go(durable: Place) -> None:
+    acknowledged: list[str] = []
+    with Process(durable.url) as server:
+        server.wait_ready()
+        with Caller(server.url) as call:
+            call.make("shop")
+        stop = threading.Event()
+
+        def work(thread: int) -> None:
+            with httpx.Client(base_url=server.url, timeout=30.0) as http:
+                for n in range(100_000):
+                    id = f"{thread}-{n}"
+                    body = {"agent": f"agent {thread}", "arms": ARMS, "id": id}
+                    try:
+                        answer = http.post("/v1/populations/shop/decisions", json=body)
+                    except httpx.TransportError:
+                        return
+                    if answer.status_code == 201:
+                        acknowledged.append(id)
+                    if stop.is_set():
+                        return
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: len(acknowledged) > 50)
+        start = time.monotonic()
+        code = server.kill(signal.SIGTERM)
+        took = time.monotonic() - start
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert code == 0
+    assert took < 15.0
+    start = time.monotonic()
+    controller = open_controller(durable.url, lease=30.0)  # its lease was released, or this would take long
+    try:
+        shop = controller.population("shop")
+        assert time.monotonic() - start < 10.0
+        before = shop.sequence
+        for id in acknowledged:
+            shop.decide(f"agent {id.split('-')[0]}", ARMS, id=id)
+        assert shop.sequence == before
+    finally:
+        controller.close()
+
+
+def test_a_second_server_on_the_same_file(file: str) -> None:
+    with Process(file) as server:
+        server.wait_ready()
+        done = shoal("serve", file, "--port", "0")
+        assert done.returncode == 2
+        assert "is open for writing" in done.stderr
+
+
+def test_ready_only_when_populations_are_open(durable: Place) -> None:
+    if durable.kind != "postgres":
+        pytest.skip("an SQLite file that somebody else writes to is not opened at all")
+    owner = durable.open(lease=5.0)
+    owner.population("shop", policy="bass", dim=2)
+    with InProcess(durable.url, check_ready=False) as running:
+        assert httpx.get(f"{running.url}/livez").status_code == 200
+        with Caller(running.url) as call:
+            answer = call("POST", "/v1/populations/shop/decisions", {"agent": "ada", "arms": ARMS})
+            assert answer.status_code == 503
+            assert answer.json()["type"].endswith("not-owner")
+            assert "retry-after" in answer.headers
+            owner.close()
+            durable._open.clear()
+
+            def decides() -> bool:
+                body = {"agent": "ada", "arms": ARMS}
+                return call("POST", "/v1/populations/shop/decisions", body).status_code == 201
+
+            wait_until(decides, 20.0)
+            wait_until(lambda: call("GET", "/readyz").status_code == 200)
+
+
+def test_tls(file: str, tmp_path: Path) -> None:
+    made = subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "2",
+         "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+         "-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")],
+        capture_output=True,
+    )  # fmt: skip
+    if made.returncode:
+        pytest.skip("openssl is not installed here")
+    options = ["--certificate", str(tmp_path / "cert.pem"), "--private-key", str(tmp_path / "key.pem")]
+    key = add_key(file, "--scope", "read")
+    with Process(file, *options) as server:
+        assert server.url.startswith("https://")
+        import ssl
+
+        context = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+        with httpx.Client(verify=context, base_url=server.url) as http:
+            wait_until(lambda: http.get("/livez").status_code == 200)
+            cookie = http.post("/session", json={"key": key}).headers["set-cookie"]
+            assert "; Secure" in cookie
+
+
+def test_a_port_that_is_taken(file: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = shoal("serve", file, "--port", str(taken.getsockname()[1]))
+    assert done.returncode == 2
+    assert "cannot listen there" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--scope", "everything"], "scope must be one of"),
+        (["--scope", ""], "scope must be one of"),
+        (["--scope", "read", "--expires", "soon"], "expires must be such as 90d"),
+    ],
+)
+def test_keys_that_cannot_be(file: str, arguments: list[str], said: str) -> None:
+    done = shoal("keys", "add", file, *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_a_key_nobody_has(file: str) -> None:
+    add_key(file, "--scope", "read")
+    done = shoal("keys", "revoke", file, "nobody")
+    assert done.returncode == 2
+    assert "no key 'nobody'" in done.stderr
+    assert os.stat(file).st_size > 0
