@@ -283,6 +283,7 @@ def test_every_command_and_option_is_documented() -> None:
         "shoal serve": "service",
         "shoal backup": "service",
         "shoal restore": "service",
+        "shoal demo": "dashboard",
         "shoal evaluate": "evaluation",
         "shoal recommend": "your-data",
     }
