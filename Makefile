@@ -10,10 +10,10 @@ COVERED := $(BIN)/python -m pytest --cov --cov-report= --cov-fail-under=0
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run serve test chaos lint bench release clean
+.PHONY: help setup run serve test chaos lint docs bench bench-peers release clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## Create .venv with everything needed (PYTHON=... picks the interpreter)
 
@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "Name another one, for example: make setup PYTHON=python3.12"; exit 1; }
 	@echo "Installing into $(VENV) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,cluster,data,postgres,serve,client]'
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,docs,cluster,data,postgres,serve,client]'
 	@touch $@
 
 run: setup  ## Reproduce the quick experiments into results/quick
@@ -48,15 +48,21 @@ lint: setup  ## Style, formatting, types and import direction
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: setup  ## Build the site into site/, offline, with warnings as errors; tutorials also as notebooks
+	$(BIN)/python -m mkdocs build --strict
+
 bench: setup  ## Measure speed and memory, and write docs/performance.md and the tables of docs/live.md and docs/service.md
 	$(BIN)/python benchmarks/bench.py
 	$(BIN)/python benchmarks/controller.py
 	$(BIN)/python benchmarks/service.py
+
+bench-peers: setup  ## Measure other libraries beside ours, in an environment of their own, and write docs/comparison.md
+	$(BIN)/python benchmarks/peers.py
 
 release: setup  ## Build the stated version, try its wheel in a fresh environment, tag it
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[release]'
 	$(BIN)/python tools/release.py
 
 clean:  ## Remove .venv, caches and build output (results/ stays)
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -248,3 +248,54 @@ def test_traces_may_come_with_their_labels() -> None:
 def test_plots_are_among_the_public_names() -> None:
     assert {"plot_regret", "plot_graph", "plot_ellipsoids"} <= set(dir(shoal))
     assert set(shoal.__all__) <= set(dir(shoal))
+
+
+def dozen() -> shoal.BASS:
+    world = shoal.SyntheticClusters(n_agents=12, dim=3, n_clusters=3, angle=1.2, noise_scale=0.3, seed=0)
+    policy = shoal.BASS(n_agents=12, dim=3)
+    shoal.simulate(policy, world, horizon=3_000, seed=0)
+    return policy
+
+
+def test_an_explanation_is_drawn_as_it_is_said() -> None:
+    policy = dozen()
+    found = policy.explain(0)
+    assert found.lenders
+    assert found.stopped
+    ax = plots.plot_explanation(found, name=lambda agent: f"user {agent}")
+    lengths = [bar.get_width() for bar in ax.containers[0]]
+    shown = found.lenders[: plots.MOST_BARS]
+    assert lengths == [found.samples, *(lender.samples for lender in shown)]
+    labels = [tick.get_text() for tick in ax.get_yticklabels()]
+    stopped = found.stopped[: plots.MOST_BARS]
+    assert labels == [
+        f"user {agent}" for agent in (0, *(one.agent for one in shown), *(one.agent for one in stopped))
+    ]
+    said = [text.get_text() for text in ax.texts if text.get_text().startswith("✕")]
+    assert len(said) == len(stopped)
+    assert f"stopped in round {stopped[0].round:,}" in said[0]
+    check_layout(ax.figure)  # type: ignore[arg-type]
+
+
+def test_many_lenders_are_summed_up() -> None:
+    policy = shoal.BASS(n_agents=30, dim=2)
+    for agent in range(30):
+        policy.update(agent, [1.0, 0.0], 0.5)
+    ax = plots.plot_explanation(policy.explain(0))
+    assert [tick.get_text() for tick in ax.get_yticklabels()][-1] == "21 more"
+    assert sum(bar.get_width() for bar in ax.containers[0]) == 30
+    check_layout(ax.figure)  # type: ignore[arg-type]
+
+
+def test_an_explanation_of_a_population_is_drawn_with_its_names() -> None:
+    with shoal.open(":memory:") as controller:
+        shop = controller.population("shop", policy="bass", dim=2)
+        for agent in ("ada", "ben"):
+            shop.observe(agent, [1.0, 0.0], 0.5)
+        ax = plots.plot_explanation(shop.explain("ada"))
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["ada", "ben"]
+
+
+def test_an_explanation_of_a_pair_is_not_drawn() -> None:
+    with pytest.raises(ValueError, match=r"explanation must be of one agent.*got Explanation"):
+        plots.plot_explanation(dozen().explain(0, 11))

@@ -4,6 +4,7 @@ Uses matplotlib's objects, never pyplot, so nothing depends on a display or on g
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from scipy.sparse.csgraph import connected_components
 from shoal import theory
 from shoal.metrics import mean_curve
 from shoal.policies.base import Policy
+from shoal.policies.explanations import Name, numbered
 from shoal.policies.registry import find_policy, policy_class, policy_names
 from shoal.reporting.charts import BLUE, GREEN, GREY, ORANGE, RED, Line, blank, draw_lines, thousands
 from shoal.simulation import Trace, recorded_rounds
@@ -25,6 +27,8 @@ from shoal.types import Integers, Matrix
 
 Traces = Trace | Sequence[Trace]
 
+MOST_BARS = 8
+"""Lenders, and agents with whom one stopped sharing, that get a line of their own."""
 SHOWN_POINTS = 400
 """Points per curve; the eye cannot tell more apart."""
 
@@ -111,7 +115,8 @@ def plot_graph(
             )
             ax.plot([], [], color=color, label=f"{mask.sum():,} edges {name}")
     own = [style for name in policy_names() if (style := _own_style(name))]
-    wheel = [style.color for style in (*own, *OTHERS)]
+    # Greys would look like edges.
+    wheel = [style.color for style in (*own, *OTHERS) if len({*re.findall("..", style.color[1:])}) > 1]
     for number, group in enumerate(np.unique(groups[ids])):
         here = ids[groups[ids] == group]
         x, y = position[here].T
@@ -132,6 +137,75 @@ def plot_graph(
     ax.set_title(f"{len(ids)} agents in {len(np.unique(groups[ids]))} {kind}", fontsize=10)
     if len(pairs):
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2, frameon=False, fontsize=9)
+    return ax
+
+
+def plot_explanation(explanation: Any, *, name: Name = numbered, ax: Axes | None = None) -> Axes:
+    """Draw whose samples an agent uses, and with whom it stopped sharing and why.
+
+    A bar for the agent's own samples and one for each lender, the most first; below, those with whom it
+    stopped sharing, the latest first.
+
+    Parameters
+    ----------
+    explanation
+        What `policy.explain(agent)` or `population.explain(agent)` returned.
+    name : function
+        What to call agents that are numbers; those of a population have names.
+    ax : matplotlib Axes, optional
+        Where to draw; by default on a new figure.
+
+    Returns
+    -------
+    Axes
+
+    Examples
+    --------
+    >>> import shoal
+    >>> policy = shoal.BASS(n_agents=3, dim=2)
+    >>> policy.update(1, [1.0, 0.0], 0.7)
+    >>> ax = plot_explanation(policy.explain(0))
+    """
+    if not hasattr(explanation, "lenders"):
+        raise ValueError(
+            "explanation must be of one agent, what explain(agent) returned, "
+            f"got {type(explanation).__name__}"
+        )
+
+    def called(agent: int | str) -> str:
+        return agent if isinstance(agent, str) else name(agent)
+
+    lenders, stopped = explanation.lenders[:MOST_BARS], explanation.stopped[:MOST_BARS]
+    bars = [(called(explanation.agent), explanation.samples, BLUE)]
+    bars += [(called(one.agent), one.samples, GREEN) for one in lenders]
+    rest = explanation.lenders[MOST_BARS:]
+    if rest:
+        bars.append((f"{len(rest):,} more", sum(one.samples for one in rest), GREEN))
+    rows = len(bars) + len(stopped)
+    ax = blank(width=6.4, height=1.2 + 0.28 * rows).subplots() if ax is None else ax
+    drawn = ax.barh(range(len(bars)), [bar[1] for bar in bars], color=[bar[2] for bar in bars])
+    ax.bar_label(
+        drawn, [f" {bar[1]:,.3g}" if bar[1] < 1000 else f" {bar[1]:,.0f}" for bar in bars], fontsize=8
+    )
+    for row, one in enumerate(stopped, start=len(bars)):
+        said = f"✕ {one.distance:.2g} apart, chance allows {one.allowed:.2g}"
+        round_ = getattr(one, "round", None)
+        said += "" if round_ is None else f"; stopped in round {round_:,}"
+        ax.annotate(
+            said, (0.0, row), xytext=(3, 0), textcoords="offset points", va="center", fontsize=8, color=RED
+        )
+    ax.set_yticks(
+        range(rows), [*(bar[0] for bar in bars), *(called(one.agent) for one in stopped)], fontsize=8
+    )
+    ax.set_ylim(rows - 0.4, -0.6)
+    ax.margins(x=0.12)
+    ax.set_xlim(left=0.0)
+    ax.set_xlabel("samples that it uses")
+    hidden = len(explanation.stopped) - len(stopped)
+    title = f"Whose samples {called(explanation.agent)} uses"
+    ax.set_title(title + (f" ({hidden:,} more stopped sharing)" if hidden else ""), fontsize=10)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
     return ax
 
 

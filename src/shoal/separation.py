@@ -65,6 +65,14 @@ def separated(
     """Whether two confidence ellipsoids, scaled by γ/2, have no point in common: statistic > γ²/4.
 
     Parameters are those of `separation_statistic`; `gamma` is positive.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> separated([3.0, 0.0], np.eye(2), 1.0, [0.0, 0.0], np.eye(2), 1.0)
+    True
+    >>> separated([1.0, 0.0], np.eye(2), 1.0, [0.0, 0.0], np.eye(2), 1.0)
+    False
     """
     gamma = validation.number("gamma", gamma, low=validation.SMALLEST, high=validation.LARGEST)
     _, _, verdict = _search(theta_i, A_i, beta_i, theta_j, A_j, beta_j, radius, gamma**2 / 4.0, decide=True)

@@ -1,11 +1,14 @@
 """Who lends how much to whom, and who stopped, when and by how much: the same for every policy."""
 
+import math
+
 import numpy as np
 import pytest
 from tests.contracts.test_policies import N, play
 from tests.contracts.test_sharing import build, kinds, samples
 
-from shoal.policies.explanations import AgentExplanation, Lender, Stop
+import shoal
+from shoal.policies.explanations import AgentExplanation, Lender, PairExplanation, Stop
 
 
 def called(agent: int) -> str:
@@ -66,8 +69,25 @@ def test_who_stopped_when_and_by_how_much(kind: str) -> None:
             assert stop.round == times[stop.agent] == pair.separation_time
             value = pair.distance if kind == "club" else pair.statistic
             assert stop.margin == pytest.approx(value / pair.threshold, rel=1e-9)
+            assert stop.distance == pytest.approx(pair.distance, rel=1e-9)
+            allowed = pair.threshold if kind == "club" else pair.allowed
+            assert stop.allowed == pytest.approx(allowed, rel=1e-9)
             seen += 1
     assert seen > 10
+
+
+def test_what_chance_allows_is_where_the_test_is_at_its_threshold() -> None:
+    policy = build("bass", gamma=1.0)
+    for agent, x, reward in samples(300):
+        policy.update(agent, x, reward)
+    found, local = policy.explain(0, 1), policy.state.local
+    apart = local.theta_hat[0] - local.theta_hat[1]
+    assert found.distance == pytest.approx(np.linalg.norm(apart))
+    closer = local.theta_hat[1] + apart * found.allowed / found.distance
+    statistic = shoal.separation_statistic(
+        closer, local.A[0], found.radius_agent, local.theta_hat[1], local.A[1], found.radius_other
+    )
+    assert statistic == pytest.approx(found.threshold, rel=1e-6)
 
 
 def test_in_words() -> None:
@@ -76,19 +96,47 @@ def test_in_words() -> None:
     def name(agent: int) -> str:
         return names.get(agent, f"no. {agent}")
 
-    lenders = tuple(Lender(agent, 10.0 - agent) for agent in range(4, 11))
-    found = AgentExplanation(3, "borrow", 1, lenders, (Stop(0, 12, 1.25),), apart=1)
+    lenders = tuple(Lender(agent, 1000.0 - agent) for agent in range(4, 11))
+    stops = (
+        Stop(0, 1812, 2.1, 1.3, 0.9),
+        *(Stop(agent, 90 - agent, 2.0, 1.0, 0.5) for agent in range(11, 16)),
+    )
+    found = AgentExplanation(3, "both", 1204, lenders, stops, apart=6)
     assert found.text(name) == (
-        "Ada uses 1 sample of its own and 21 of 7 others: no. 4 (6), no. 5 (5), no. 6 (4), no. 7 (3), no. 8 "
-        "(2) and 2 more. It stopped sharing with Ben (round 12, 1.25 times the threshold now). Nobody else "
-        "uses its samples, because it does not lend them."
+        "Ada has 1,204 samples and borrows 6,951 from 7 others, the most from no. 4 (996), no. 5 (995) and "
+        "no. 6 (994). Ada and Ben stopped sharing in round 1,812: their estimates differ by 1.3 where chance "
+        "allows 0.9. Before that, Ada stopped sharing with no. 11 (in round 79), no. 12 (in round 78), "
+        "no. 13 (in round 77) and 2 more."
     )
-    assert str(found._replace(lenders=lenders[:1])).startswith(
-        "agent 3 uses 1 sample of its own and 6 of 1 other: agent 4 (6). It stopped sharing with agent 0 "
+    few = found._replace(lenders=(Lender(4, 1.0), Lender(5, 0.25)), stopped=(), samples=1, apart=1)
+    assert few.text(name) == (
+        "Ada has 1 sample and borrows 1.2 from 2 others: no. 4 (1) and no. 5 (0.25). 1 other lends Ada "
+        "nothing."
     )
-    alone = found._replace(lenders=(), stopped=(), samples=4, sharing="none")
-    assert alone.text(name) == "Ada uses 4 samples of its own. It neither lends nor borrows."
-    assert alone._replace(sharing="both").text(name) == "Ada uses 4 samples of its own and nobody else's."
+    closer = Stop(0, 7, 0.8, 0.4, 0.5)
+    assert str(few._replace(stopped=(closer,))).endswith(
+        "agent 3 and agent 0 stopped sharing in round 7: their estimates differ by 0.4 now, which may be "
+        "chance (up to 0.5), but who stops does so for good."
+    )
+    alone = few._replace(lenders=(), apart=0, samples=4)
+    assert alone.text(name) == "Ada has 4 samples and borrows none."
+    assert alone._replace(sharing="none").text(name) == "Ada has 4 samples, and neither lends nor borrows."
+    assert alone._replace(sharing="borrow").text(name) == (
+        "Ada has 4 samples and borrows none. Ada does not lend: nobody else uses these samples."
+    )
+    assert str(found.text(name, lambda round_: f"on day {round_}")).count("on day 1812") == 1
+
+
+def test_pairs_in_words() -> None:
+    pair = PairExplanation(0, 1, True, 0.5, 0.9, -1, 1204, 3)
+    assert str(pair) == (
+        "agent 0 and agent 1 belong together: their estimates differ by 0.5 where chance allows 0.9. "
+        "agent 0 borrows 3 samples from agent 1 and lends 1,204."
+    )
+    apart = pair._replace(together=False, threshold=math.nan, lent_by_agent=0, lent_by_other=0)
+    assert str(apart) == (
+        "agent 0 and agent 1 do not share: their estimates differ by 0.5. Neither uses the other's samples."
+    )
 
 
 @kinds

@@ -171,6 +171,27 @@ def test_who_shares_with_whom(call: Caller, shop: str) -> None:
     assert kind(call("GET", f"{shop}/graph?until=1")) == (422, "invalid")
 
 
+def test_whether_it_pays(call: Caller) -> None:
+    shop = call.make("paying", explore=0.5, harm_guard=True, holdout=0.1)
+    assert call("GET", shop).json()["holdout"] == 0.1
+    assert call("GET", f"{shop}/dividend").json()["count"] == 0
+    assert call("GET", f"{shop}/evaluation").json()["estimates"] == []
+    for n in range(60):
+        body = {"agent": f"agent {n % 2}", "arms": ARMS, "id": f"d{n}", "baseline": "water"}
+        made = call("POST", f"{shop}/decisions", body).json()
+        call("PUT", f"{shop}/decisions/d{n}/reward", {"reward": 1.0 if made["arm"] == "tea" else 0.0})
+    paid = call("GET", f"{shop}/dividend").json()
+    assert paid["count"] > 40
+    assert isinstance(paid["mean"], float)
+    assert call("GET", f"{shop}/dividend?agent=agent%200").json()["count"] < paid["count"]
+    assert kind(call("GET", f"{shop}/dividend?agent=nobody")) == (404, "unknown")
+    found = call("GET", f"{shop}/evaluation?policy=independent").json()
+    assert found["policy"] == "independent"
+    assert found["decisions"] > 20
+    assert kind(call("GET", f"{shop}/evaluation?policy=os:system")) == (422, "invalid")
+    assert 'shoal_dividend{population="paying"}' in call("GET", "/metrics").text
+
+
 def test_events_come_in_pages(call: Caller, shop: str) -> None:
     for n in range(5):
         call("POST", f"{shop}/decisions", {"agent": "ada", "arms": ARMS, "id": f"d{n}"})

@@ -43,6 +43,8 @@ NEEDED = {
     f"GET {P}/agents/{{agent}}/explanation": "read",
     f"GET {P}/graph": "read",
     f"GET {P}/events": "read",
+    f"GET {P}/dividend": "read",
+    f"GET {P}/evaluation": "read",
 }
 """The scope that each route needs: None for no key at all, "any" for any key."""
 

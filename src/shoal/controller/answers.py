@@ -6,7 +6,16 @@ import msgspec
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What was decided for an agent."""
+    """What was decided for an agent.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> shop = shoal.open(":memory:").population("shop", policy="bass", dim=2)
+    >>> first = shop.decide("ada", arms=[[1.0, 0.0], [0.0, 1.0]], id="first")
+    >>> first.agent, first.id, first.arm in (0, 1)
+    ('ada', 'first', True)
+    """
 
     id: str
     agent: str
@@ -53,6 +62,10 @@ class Stopped(msgspec.Struct, frozen=True):
     """Its time, in seconds since 1970."""
     margin: float
     """The test's statistic over its threshold, from their present samples: above 1 they separate."""
+    distance: float
+    """How much their estimates differ now."""
+    allowed: float
+    """How much they may differ before the test takes it for more than chance."""
 
 
 class Explanation(msgspec.Struct, frozen=True):

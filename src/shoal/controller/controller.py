@@ -88,7 +88,16 @@ def open(
 
 
 class Controller:
-    """The populations of one store. Use it as a context manager, or call `close`."""
+    """The populations of one store. Use it as a context manager, or call `close`.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> with shoal.open(":memory:") as controller:
+    ...     shop = controller.population("shop", policy="bass", dim=2)
+    ...     controller.populations()
+    ['shop']
+    """
 
     def __init__(
         self,

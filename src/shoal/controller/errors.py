@@ -7,22 +7,72 @@ from typing import Any
 
 
 class ControllerError(Exception):
-    """Base of the errors of live use that are not bad input."""
+    """Base of the errors of live use that are not bad input.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> shop = shoal.open(":memory:").population("shop", policy="bass", dim=2)
+    >>> first = shop.decide("ada", arms=[[1.0, 0.0], [0.0, 1.0]], id="first")
+    >>> try:
+    ...     shop.reward("second", 1.0)
+    ... except shoal.ControllerError as error:
+    ...     print(type(error).__name__)
+    UnknownError
+    """
 
 
 class UnknownError(ControllerError, LookupError):
-    """No such population, agent, arm or decision."""
+    """No such population, agent, arm or decision.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> shop = shoal.open(":memory:").population("shop", policy="bass", dim=2)
+    >>> first = shop.decide("ada", arms=[[1.0, 0.0], [0.0, 1.0]], id="first")
+    >>> try:
+    ...     shop.reward("second", 1.0)
+    ... except shoal.UnknownError as error:
+    ...     print("no such decision")
+    no such decision
+    """
 
     def __str__(self) -> str:
         return str(self.args[0])  # a LookupError such as KeyError would show the repr
 
 
 class GoneError(UnknownError):
-    """It belonged to an agent that has been forgotten."""
+    """It belonged to an agent that has been forgotten.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> shop = shoal.open(":memory:").population("shop", policy="bass", dim=2)
+    >>> first = shop.decide("ada", arms=[[1.0, 0.0], [0.0, 1.0]], id="first")
+    >>> shop.forget("ada")
+    >>> try:
+    ...     shop.reward("first", 1.0)
+    ... except shoal.GoneError as error:
+    ...     print("forgotten")
+    forgotten
+    """
 
 
 class ConflictError(ControllerError):
-    """Something else is recorded already; `recorded` is what."""
+    """Something else is recorded already; `recorded` is what.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> shop = shoal.open(":memory:").population("shop", policy="bass", dim=2)
+    >>> first = shop.decide("ada", arms=[[1.0, 0.0], [0.0, 1.0]], id="first")
+    >>> shop.reward("first", 1.0)
+    >>> try:
+    ...     shop.reward("first", 2.0)
+    ... except shoal.ConflictError as error:
+    ...     print(error.recorded)
+    1.0
+    """
 
     def __init__(self, message: str, recorded: Any = None) -> None:
         super().__init__(message)
@@ -30,7 +80,16 @@ class ConflictError(ControllerError):
 
 
 class UnavailableError(ControllerError):
-    """The store cannot take it now. Nothing is known to be recorded; the same call may be made again."""
+    """The store cannot take it now. Nothing is known to be recorded; the same call may be made again.
+
+    Examples
+    --------
+    >>> try:
+    ...     raise UnavailableError("the disk is full", retry_after=5.0)
+    ... except UnavailableError as error:
+    ...     print(f"{error}; again in {error.retry_after:.0f} s")
+    the disk is full; again in 5 s
+    """
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         super().__init__(message)
@@ -38,7 +97,20 @@ class UnavailableError(ControllerError):
 
 
 class NotOwnerError(ControllerError):
-    """Another process owns the population."""
+    """Another process owns the population.
+
+    Examples
+    --------
+    >>> import shoal, tempfile
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     with shoal.open(f"{directory}/shop.db") as controller:
+    ...         shop = controller.population("shop", policy="bass", dim=2)
+    ...         try:
+    ...             shoal.open(f"{directory}/shop.db").population("shop")
+    ...         except shoal.NotOwnerError:
+    ...             print("another controller has it")
+    another controller has it
+    """
 
 
 class JournalError(ControllerError):

@@ -1,10 +1,13 @@
 """Who lends to whom in a population and why: what the policy says, with names and times."""
 
+from datetime import UTC, datetime
+
 import msgspec
 import numpy as np
 
 from shoal.controller.answers import Explanation, Lender, PairExplanation, Stopped
 from shoal.controller.fold import Fold
+from shoal.policies.explanations import in_round
 from shoal.types import Booleans
 
 
@@ -26,7 +29,9 @@ def graph_of(fold: Fold) -> Graph:
 def explain_agent(fold: Fold, agent: int) -> Explanation:
     """Whose samples an agent uses, and with whom it stopped sharing."""
     found = fold.policy.explain(agent)
-    stopped = [Stopped(_name(fold, one.agent), *_when(fold, one.round), one.margin) for one in found.stopped]
+    stopped = [
+        Stopped(_name(fold, agent), *_when(fold, round_), *how) for agent, round_, *how in found.stopped
+    ]
     return Explanation(
         agent=_name(fold, agent),
         sharing=fold.sharing[agent],
@@ -34,7 +39,7 @@ def explain_agent(fold: Fold, agent: int) -> Explanation:
         borrowed=float(sum(one.samples for one in found.lenders)),
         lenders=[Lender(_name(fold, one.agent), one.samples) for one in found.lenders],
         stopped=stopped,
-        text=found.text(lambda index: _name(fold, index)),
+        text=found.text(lambda index: _name(fold, index), lambda round_: _told(fold, round_)),
     )
 
 
@@ -54,12 +59,18 @@ def explain_pair(fold: Fold, agent: int, other: int) -> PairExplanation:
         sequence=sequence,
         at=at,
         test=said,
-        text=found.text(lambda index: _name(fold, index)),
+        text=found.text(lambda index: _name(fold, index), lambda round_: _told(fold, round_)),
     )
 
 
 def _name(fold: Fold, agent: int) -> str:
     return fold.called[agent] or "someone who left"
+
+
+def _told(fold: Fold, round_: int) -> str:
+    """When a round of the policy was, for people."""
+    at = _when(fold, round_)[1]
+    return in_round(round_) if at is None else f"on {datetime.fromtimestamp(at, UTC):%Y-%m-%d at %H:%M} UTC"
 
 
 def _when(fold: Fold, round_: int) -> tuple[int | None, float | None]:

@@ -106,7 +106,17 @@ class _Turn:
 
 
 class Population:
-    """Named agents that may share. Made by `Controller.population`; any number of threads may use it."""
+    """Named agents that may share. Made by `Controller.population`; any number of threads may use it.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> shop = shoal.open(":memory:").population("shop", policy="bass", dim=2)
+    >>> first = shop.decide("ada", arms=[[1.0, 0.0], [0.0, 1.0]], id="first")
+    >>> shop.reward("first", 1.0)
+    >>> print(shop.explain("ada"))
+    ada has 1 sample and borrows none.
+    """
 
     def __init__(self, controller: "Controller", name: str, number: int, *, lease: Lease | None) -> None:
         self.name = name

@@ -40,6 +40,14 @@ class Environment:
     param_norm : float
         Largest norm of a true parameter, in any round; without true parameters the bound that was passed,
         or nan.
+
+    Examples
+    --------
+    >>> import numpy as np, shoal
+    >>> world = shoal.Environment(np.eye(2), theta_star=np.array([[1.0, 0.0], [0.0, 1.0]]), noise_scale=0.1)
+    >>> world.mean_rewards
+    array([[1., 0.],
+           [0., 1.]])
     """
 
     def __init__(

@@ -79,6 +79,10 @@ class LearningToRank(RatedEnvironment):
     DataUnavailable
         If there is no file at the path, or the `data` extra is not installed.
 
+    Examples
+    --------
+    >>> world = shoal.LearningToRank("rank.train", n_agents=50, seed=0)  # doctest: +SKIP
+
     Notes
     -----
     Features that a line leaves out are zero. They are numbered from 1, unless the file has a feature 0.

@@ -104,6 +104,10 @@ class MovieLens(RatedEnvironment):
     DataUnavailable
         If the data is not there and cannot be downloaded, or the `data` extra is not installed.
 
+    Examples
+    --------
+    >>> world = shoal.MovieLens("ml-latest-small", n_agents=50, seed=0)  # doctest: +SKIP
+
     Notes
     -----
     A movie whose genres all come after the first `dim` has zero features; see `RatedEnvironment`.

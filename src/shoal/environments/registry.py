@@ -34,12 +34,29 @@ _registry = Registry("environment", GROUP, _registered, _problem)
 
 
 def register_environment(name: str, environment: type[Environment]) -> None:
-    """Register an environment class under a new name."""
+    """Register an environment class under a new name.
+
+    Examples
+    --------
+    >>> class Still(Environment):
+    ...     "Two arms, everyone alike."
+    ...     def __init__(self, n_agents, seed=None):
+    ...         super().__init__([[1.0, 0.0], [0.0, 1.0]], theta_star=[[1.0, 0.0]] * n_agents)
+    >>> register_environment("still", Still)
+    >>> make_environment("still", n_agents=3).n_agents
+    3
+    """
     _registry.register(name, environment)
 
 
 def environment_names() -> tuple[str, ...]:
-    """The names that `make_environment` accepts, those of other packages included."""
+    """The names that `make_environment` accepts, those of other packages included.
+
+    Examples
+    --------
+    >>> environment_names()[:3]
+    ('synthetic', 'gaussian', 'unit')
+    """
     return _registry.names()
 
 
@@ -53,5 +70,10 @@ def make_environment(name: str, **parameters: Any) -> Environment:
     """Build an environment from its name, e.g. `make_environment("gaussian", n_agents=9, dim=3)`.
 
     A class that is not registered is named as `module:Class`.
+
+    Examples
+    --------
+    >>> make_environment("gaussian", n_agents=9, dim=3, seed=0).n_arms
+    15
     """
     return find_environment(name)(**parameters)

@@ -50,7 +50,17 @@ class Cached(NamedTuple):
 
 
 class DataUnavailable(ValueError):  # noqa: N818
-    """The data, or a package needed to prepare it, is missing; the message says how to get it."""
+    """The data, or a package needed to prepare it, is missing; the message says how to get it.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> try:
+    ...     world = shoal.LearningToRank("no such file")
+    ... except shoal.DataUnavailable:
+    ...     print("no data")
+    no data
+    """
 
 
 def need(module: str) -> Any:

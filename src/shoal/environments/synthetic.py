@@ -35,6 +35,15 @@ class SyntheticClusters(Environment):
         As for `Environment`.
     seed : int or None
         Seed of the arms.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> world = shoal.SyntheticClusters(n_agents=6, dim=4, n_clusters=2, angle=1.2, seed=0)
+    >>> world.labels
+    array([0, 0, 0, 1, 1, 1])
+    >>> world.arms.shape, world.mean_rewards.shape
+    ((10, 4), (6, 10))
     """
 
     def __init__(
@@ -98,6 +107,12 @@ class ChangingAgents(SyntheticClusters):
         True parameters after the change; `theta_star` and `mean_rewards` are those before it.
     labels : None
         No clustering is true in all rounds, so there is none to score a graph against or to pool by.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> world = shoal.ChangingAgents(6, 4, 2, angle=1.2, change_after=500, seed=0)
+    >>> trace = shoal.simulate(shoal.ClusterMixture(6, 4, seed=0), world, horizon=1_000, seed=0)
     """
 
     def __init__(
@@ -165,6 +180,13 @@ class JumpingAgents(SyntheticClusters):
         How many rounds each agent keeps its first parameter; more than `last_jump` if it never jumps.
     labels : None
         No clustering is true in all rounds.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> world = shoal.JumpingAgents(8, 4, 2, angle=1.2, last_jump=1_000, share=0.5, seed=0)
+    >>> int((world.jumps_after <= 1_000).sum())  # of eight
+    4
     """
 
     def __init__(
@@ -236,6 +258,13 @@ class RotatingClusters(SyntheticClusters):
     ----------
     labels : None
         Clusters stay together, but no parameter is true in all rounds: there is no oracle.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> world = shoal.RotatingClusters(6, 4, 2, angle=1.2, quarter_turn=10_000, seed=0)
+    >>> world.labels is None
+    True
     """
 
     def __init__(
@@ -291,6 +320,12 @@ class GaussianClusters(Environment):
         As for `Environment`.
     seed : int or None
         Seed of parameters and arms.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> world = shoal.GaussianClusters(n_agents=6, dim=3, n_clusters=2, seed=0)
+    >>> trace = shoal.simulate(shoal.BASS(6, 3), world, horizon=1_000, seed=0)
     """
 
     def __init__(
@@ -326,6 +361,14 @@ class UnitClusters(Environment):
         As for `Environment`.
     seed : int or None
         Seed of parameters and arms.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> world = shoal.UnitClusters(6, 3, 2, positive=True, noise="bernoulli", seed=0)
+    >>> trace = shoal.simulate(shoal.BASS(6, 3, noise_scale=0.5), world, horizon=1_000, seed=0)
+    >>> sorted(set(trace.rewards.tolist()))
+    [0.0, 1.0]
     """
 
     def __init__(
@@ -378,6 +421,13 @@ class Continuum(Environment):
     seed : int or None
         Seed of parameters and arms.
 
+    Examples
+    --------
+    >>> import shoal
+    >>> world = shoal.Continuum(n_agents=6, dim=3, spread=0.5, seed=0)
+    >>> world.labels is None
+    True
+
     Notes
     -----
     `labels` is None: there is nothing to score a graph against, and no oracle.
@@ -420,6 +470,12 @@ class ChangingArms(Environment):
         As for `Environment`.
     seed : int or None
         Seed of parameters and arms. Round t has the same arms in every run.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> world = shoal.ChangingArms(n_agents=6, dim=3, n_clusters=2, seed=0)
+    >>> trace = shoal.simulate(shoal.BASS(6, 3), world, horizon=1_000, seed=0)
     """
 
     def __init__(

@@ -104,6 +104,18 @@ class Policy(ABC):
     """Base class of the policies of the paper. Subclasses provide a state and the hooks below.
 
     `Policy(n_agents, dim, **parameters)`; the parameters are those of the class's `Parameters`.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> policy = shoal.BASS(n_agents=2, dim=2)
+    >>> isinstance(policy, shoal.Policy)
+    True
+    >>> policy.update(0, [0.0, 1.0], reward=2.0)
+    >>> policy.estimate(0)
+    array([0., 1.])
+    >>> print(policy.explain(1))
+    agent 1 has 0 samples and borrows 1 from 1 other: agent 0 (1).
     """
 
     name: ClassVar[str]

@@ -56,6 +56,15 @@ class CLUBParameters(Parameters, frozen=True, kw_only=True):
 class CLUB(CuttingPolicy, ClusteredPolicy):
     """Cuts (i, j) when `‖θ̂_i − θ̂_j‖ > γ (F(T_i) + F(T_j))`; pools connected components.
 
+    Examples
+    --------
+    >>> import shoal
+    >>> world = shoal.UnitClusters(n_agents=6, dim=3, n_clusters=2, seed=5)
+    >>> policy = shoal.CLUB(n_agents=6, dim=3, gamma=2.0)
+    >>> trace = shoal.simulate(policy, world, horizon=3_000, seed=0)
+    >>> policy.neighbors(0)
+    array([0, 1, 2])
+
     Notes
     -----
     Departs from its source: the graph starts complete, not as a random graph (docs/algorithms.md).
@@ -65,6 +74,7 @@ class CLUB(CuttingPolicy, ClusteredPolicy):
     label = "CLUB"
     line_style = LineStyle("#1f77b4", "o")
     in_paper = True
+    degree = 1
     Parameters = CLUBParameters
     State = CLUBState
 

@@ -54,6 +54,15 @@ class CMLBParameters(Parameters, frozen=True, kw_only=True):
 class CMLB(ClusteredPolicy):
     """Independent learning for `exploration_rounds` rounds, then one clustering by `‖θ̂_i − θ̂_j‖ < γ`.
 
+    Examples
+    --------
+    >>> import shoal
+    >>> world = shoal.UnitClusters(n_agents=6, dim=3, n_clusters=2, seed=5)
+    >>> policy = shoal.CMLB(n_agents=6, dim=3, gamma=1.0, exploration_rounds=600)
+    >>> trace = shoal.simulate(policy, world, horizon=3_000, seed=0)
+    >>> policy.neighbors(0)
+    array([0, 1, 2])
+
     Notes
     -----
     Departs from its source: when no two agents are close, every agent stays alone (docs/algorithms.md).

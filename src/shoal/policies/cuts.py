@@ -1,5 +1,6 @@
 """What policies that cut edges for good share, BASS and CLUB: who is apart from whom, and a log of it."""
 
+import math
 from abc import abstractmethod
 from typing import Annotated, Any, NamedTuple
 
@@ -121,15 +122,23 @@ class CuttingPolicy(Policy):
         cuts = self.cuts[::-1]
         mine = cuts[(cuts[:, :2] == agent).any(axis=1)]
         others = mine[:, :2].sum(axis=1) - agent
-        margins = self._margins(agent, others)
+        margins, theta = self._margins(agent, others), self.state.local.theta_hat
+        gaps = np.linalg.norm(theta[others] - theta[agent], axis=1)
         return [
-            Stop(int(other), int(t), float(margin))
-            for other, t, margin in zip(others, mine[:, 2], margins, strict=True)
+            Stop(int(other), int(t), float(margin), float(gap), self._allowed(float(gap), float(margin)))
+            for other, t, margin, gap in zip(others, mine[:, 2], margins, gaps, strict=True)
         ]
 
     @abstractmethod
     def _margins(self, agent: int, others: Integers) -> Vector:
         """The statistic of the test over its threshold, of an agent and each of some others."""
+
+    degree: int
+    """The statistic grows with this power of the distance between two estimates."""
+
+    def _allowed(self, distance: float, margin: float) -> float:
+        """The distance, in the direction of two estimates' difference, at which the test's margin is 1."""
+        return distance / margin ** (1.0 / self.degree) if margin > 0.0 else math.nan
 
     def _round_of_cut(self, agent: int, other: int) -> int:
         """Round in which two agents separated, −1 if they did not."""

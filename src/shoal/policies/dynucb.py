@@ -39,6 +39,15 @@ class DynUCBParameters(Parameters, frozen=True, kw_only=True):
 class DynUCB(ClusteredPolicy):
     """Agents move to the nearest of `n_clusters` clusters: `argmin_c ‖θ̂_i − θ̂_c‖`.
 
+    Examples
+    --------
+    >>> import shoal
+    >>> world = shoal.UnitClusters(n_agents=6, dim=3, n_clusters=2, seed=5)
+    >>> policy = shoal.DynUCB(n_agents=6, dim=3, n_clusters=2, seed=0)
+    >>> trace = shoal.simulate(policy, world, horizon=3_000, seed=0)
+    >>> policy.neighbors(0)
+    array([0, 1, 2])
+
     Notes
     -----
     Departs from its source in nothing we know of; what was unclear there is settled in docs/algorithms.md.

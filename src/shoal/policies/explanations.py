@@ -6,13 +6,20 @@ from typing import NamedTuple, Protocol
 
 Name = Callable[[int], str]
 """What to call an agent."""
-MOST = 5
+When = Callable[[int], str]
+"""When a round was, as part of a sentence."""
+MOST = 3
 """Agents that a sentence names before it counts the rest."""
 
 
 def numbered(agent: int) -> str:
     """What agents without names are called."""
     return f"agent {agent}"
+
+
+def in_round(number: int) -> str:
+    """When a round was, for those who count rounds."""
+    return f"in round {number:,}"
 
 
 class Lender(NamedTuple):
@@ -31,6 +38,10 @@ class Stop(NamedTuple):
     margin: float
     """The statistic of the test over its threshold, from the two agents' present samples: above 1 they
     separate."""
+    distance: float
+    """How much their estimates differ now, ‖θ̂_i − θ̂_j‖."""
+    allowed: float
+    """How much they may differ, in that direction, before the test takes it for more than chance."""
 
 
 class AgentExplanation(NamedTuple):
@@ -48,27 +59,29 @@ class AgentExplanation(NamedTuple):
     apart: int
     """Active agents whose samples it does not use."""
 
-    def text(self, name: Name = numbered) -> str:
+    def text(self, name: Name = numbered, when: When = in_round) -> str:
         """The same in words."""
-        who = name(self.agent)
-        said = [f"{who} uses {_count(self.samples, 'sample')} of its own"]
+        who, neither = name(self.agent), self.sharing == "none"
+        said = [f"{who} has {_count(self.samples, 'sample')}" + ("" if neither else " and borrows none")]
         if self.lenders:
             lent = sum(lender.samples for lender in self.lenders)
-            named = [f"{name(one.agent)} ({one.samples:.3g})" for one in self.lenders[:MOST]]
-            others = _count(len(self.lenders), "other")
-            said[0] += f" and {lent:.4g} of {others}: {_listed(named, len(self.lenders))}"
-        elif self.sharing != "none":
-            said[0] += " and nobody else's"
-        if self.stopped:
-            named = [
-                f"{name(one.agent)} (round {one.round}, {one.margin:.3g} times the threshold now)"
-                for one in self.stopped[:MOST]
-            ]
-            said.append(f"It stopped sharing with {_listed(named, len(self.stopped))}")
+            named = [f"{name(one.agent)} ({_number(one.samples)})" for one in self.lenders[:MOST]]
+            most = ", the most from" if len(self.lenders) > MOST else ":"
+            others = f"{_count(len(self.lenders), 'other')}{most} {_listed(named, len(named))}"
+            said[0] = f"{said[0].removesuffix('none')}{_number(lent)} from {others}"
         if self.sharing == "borrow":
-            said.append("Nobody else uses its samples, because it does not lend them")
-        elif self.sharing == "none":
-            said.append("It neither lends nor borrows")
+            said.append(f"{who} does not lend: nobody else uses these samples")
+        elif neither:
+            said[0] += ", and neither lends nor borrows"
+        if self.stopped:
+            last, *before = self.stopped
+            reason = differing(last.distance, last.allowed, cut=True)
+            said.append(f"{who} and {name(last.agent)} stopped sharing {when(last.round)}: {reason}")
+            if before:
+                named = [f"{name(one.agent)} ({when(one.round)})" for one in before[:MOST]]
+                said.append(f"Before that, {who} stopped sharing with {_listed(named, len(before))}")
+        elif self.apart and not neither:
+            said.append(f"{_count(self.apart, 'other')} lend{'s' * (self.apart == 1)} {who} nothing")
         return ". ".join(said) + "."
 
     def __str__(self) -> str:
@@ -92,12 +105,10 @@ class PairExplanation(NamedTuple):
     lent_by_other: int
     """Samples each contributes to the other's pool now."""
 
-    def text(self, name: Name = numbered) -> str:
+    def text(self, name: Name = numbered, when: When = in_round) -> str:
         """The same in words."""
-        return pair_text(self, name, f"their estimates are {self.distance:.3g} apart{self._limit()}")
-
-    def _limit(self) -> str:
-        return "" if math.isnan(self.threshold) else f", and {self.threshold:.3g} is allowed"
+        reason = differing(self.distance, self.threshold, cut=self.separation_time >= 0)
+        return pair_text(self, name, when, reason)
 
     def __str__(self) -> str:
         return self.text()
@@ -120,21 +131,46 @@ class _Pair(Protocol):
     def lent_by_other(self) -> float: ...
 
 
-def pair_text(found: _Pair, name: Name, reason: str) -> str:
+def pair_text(found: _Pair, name: Name, when: When, reason: str) -> str:
     """What a pair lends each other, and why."""
     one, two = name(found.agent), name(found.other)
-    when = f"stopped sharing in round {found.separation_time}"
-    how = "belong together" if found.together else when if found.separation_time >= 0 else "do not share"
-    lent = f"{one} lends {two} {_count(found.lent_by_agent, 'sample')}, and borrows {found.lent_by_other:.4g}"
+    how = "belong together" if found.together else "do not share"
+    if not found.together and found.separation_time >= 0:
+        how = f"stopped sharing {when(found.separation_time)}"
+    lent = f"{one} borrows {_count(found.lent_by_other, 'sample')} from {two}"
+    lent += f" and lends {_number(found.lent_by_agent)}"
+    if max(found.lent_by_agent, found.lent_by_other) < 0.01:
+        lent = "Neither uses the other's samples"
     return f"{one} and {two} {how}: {reason}. {lent}."
 
 
+def differing(distance: float, allowed: float, *, cut: bool = False) -> str:
+    """How much two estimates differ, and whether that may be chance; nan if nothing is said about chance."""
+    said = f"their estimates differ by {distance:.2g}"
+    if math.isnan(allowed):
+        return said
+    if cut and distance <= allowed:  # they did differ by more when they stopped
+        return f"{said} now, which may be chance (up to {allowed:.2g}), but who stops does so for good"
+    return f"{said} where chance allows {allowed:.2g}"
+
+
+def belonging(one: str, two: str, probability: float) -> str:
+    """How probable it is that one agent is in the cluster of another."""
+    odds = f"{probability:.2g}" if probability >= 0.001 else "below 0.001"
+    return f"{one} is in the cluster of {two} with probability {odds}"
+
+
+def _number(number: float) -> str:
+    """A count as one writes it; shares of samples below ten with two digits."""
+    return f"{number:,.0f}" if number >= 10.0 or number == int(number) else f"{number:.2g}"
+
+
 def _count(number: float, what: str) -> str:
-    return f"{number:.4g} {what}{'' if number == 1 else 's'}"
+    return f"{_number(number)} {what}{'' if number == 1 else 's'}"
 
 
 def _listed(named: Sequence[str], total: int) -> str:
     """A list as one says it; of those not named, how many there are."""
-    rest = [f"{total - len(named)} more"] if total > len(named) else []
+    rest = [f"{total - len(named):,} more"] if total > len(named) else []
     *most, last = [*named, *rest]
     return f"{', '.join(most)} and {last}" if most else last

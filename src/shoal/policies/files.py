@@ -31,7 +31,18 @@ NEEDED = {"policy": str, "n_agents": int, "dim": int, "parameters": dict}
 
 
 class PolicyFileError(ValueError):
-    """A file that is not, or is no longer, a policy that this version can load."""
+    """A file that is not, or is no longer, a policy that this version can load.
+
+    Examples
+    --------
+    >>> import shoal, tempfile
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     try:
+    ...         shoal.load_policy(file.name)
+    ...     except shoal.PolicyFileError:
+    ...         print("not a policy")
+    not a policy
+    """
 
 
 class Contents(NamedTuple):

@@ -60,7 +60,7 @@ from shoal.policies.drift import (
     remember,
     tend,
 )
-from shoal.policies.explanations import Name, numbered, pair_text
+from shoal.policies.explanations import Name, When, belonging, in_round, numbered, pair_text
 from shoal.policies.parameters import Parameters
 from shoal.policies.steps import Common, Pending, expect_alone, step
 from shoal.statistics import Statistics, add_sample, amend_packed, packed_problem
@@ -185,15 +185,15 @@ class MembershipExplanation(NamedTuple):
         """Not recorded."""
         return -1
 
-    def text(self, name: Name = numbered) -> str:
+    def text(self, name: Name = numbered, when: When = in_round) -> str:
         """The same in words."""
-        reason = f"{name(self.agent)} belongs to that cluster with probability {self.probability:.3g}"
+        reason = belonging(name(self.agent), name(self.other), self.probability)
         changed = [
-            f" {name(who)} was found to have changed in round {when}."
-            for who, when in ((self.agent, self.forgot_agent), (self.other, self.forgot_other))
-            if when >= 0
+            f" {name(who)} was found to have changed {when(changed)}."
+            for who, changed in ((self.agent, self.forgot_agent), (self.other, self.forgot_other))
+            if changed >= 0
         ]
-        return pair_text(self, name, reason) + "".join(changed)
+        return pair_text(self, name, when, reason) + "".join(changed)
 
     def __str__(self) -> str:
         return self.text()

@@ -39,7 +39,16 @@ class OracleParameters(Parameters, frozen=True, kw_only=True):
 
 
 class Oracle(ClusteredPolicy):
-    """LinUCB with the samples of all agents of the same label pooled."""
+    """LinUCB with the samples of all agents of the same label pooled.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> policy = shoal.Oracle(n_agents=4, dim=2, labels=[0, 1, 0, 1])
+    >>> policy.update(0, [0.0, 1.0], reward=1.0)
+    >>> policy.select(2, [[1.0, 0.0], [0.0, 1.0]])  # learns from agent 0
+    1
+    """
 
     name = "oracle"
     label = "Oracle"

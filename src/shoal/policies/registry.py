@@ -33,12 +33,30 @@ _registry = Registry("policy", GROUP, _registered, _problem)
 
 
 def register_policy(name: str, policy: type) -> None:
-    """Make a policy class known by name. A name can be given once."""
+    """Make a policy class known by name. A name can be given once.
+
+    Examples
+    --------
+    >>> class First:
+    ...     "Always the first arm."
+    ...     def __init__(self, n_agents, dim): ...
+    ...     def select(self, agent, arms): return 0
+    ...     def update(self, agent, x, reward): ...
+    >>> register_policy("first", First)
+    >>> make_policy("first", 3, 2).select(0, [[1.0, 0.0], [0.0, 1.0]])
+    0
+    """
     _registry.register(name, policy)
 
 
 def policy_names() -> tuple[str, ...]:
-    """The names that `make_policy` knows, other packages' included."""
+    """The names that `make_policy` knows, other packages' included.
+
+    Examples
+    --------
+    >>> policy_names()[:3]
+    ('independent', 'oracle', 'dynucb')
+    """
     return _registry.names()
 
 
@@ -58,12 +76,29 @@ def make_policy(name: str, n_agents: int, dim: int, **parameters: Any) -> Any:
     """Build a policy from its name, e.g. `make_policy("bass", 100, 10, alpha=0.3, delta=0.1)`.
 
     A class that is not registered is named as `module:Class`.
+
+    Examples
+    --------
+    >>> make_policy("club", 100, 10, gamma=0.5).parameters["gamma"]
+    0.5
     """
     return find_policy(name)(n_agents, dim, **parameters)
 
 
 def load_policy(path: str | os.PathLike[str]) -> Policy:
-    """Read back whatever policy a file holds."""
+    """Read back whatever policy a file holds.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> policy = make_policy("bass", 3, 2)
+    >>> policy.update(0, [0.0, 1.0], reward=1.0)
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     policy.save(f"{directory}/policy.npz")
+    ...     again = load_policy(f"{directory}/policy.npz")
+    >>> again.pulls
+    array([1, 0, 0])
+    """
     return _from_contents(path, files.read(Path(path)))
 
 

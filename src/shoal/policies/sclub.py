@@ -49,6 +49,15 @@ class SCLUBParameters(Parameters, frozen=True, kw_only=True):
 class SCLUB(ClusteredPolicy):
     """Splits i from c when `‖θ̂_i − θ̃_c‖ > γ (F(T_i) + F(T̃_c))`; merges clusters within half that radius.
 
+    Examples
+    --------
+    >>> import shoal
+    >>> world = shoal.UnitClusters(n_agents=6, dim=3, n_clusters=2, seed=5)
+    >>> policy = shoal.SCLUB(n_agents=6, dim=3, gamma=2.0)
+    >>> trace = shoal.simulate(policy, world, horizon=3_000, seed=0)
+    >>> policy.neighbors(0)
+    array([0, 1, 2])
+
     Notes
     -----
     Departs from its source: no split on arrival frequencies (docs/algorithms.md).

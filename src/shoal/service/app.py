@@ -19,6 +19,7 @@ or an error of the controller, or ValueError, and the answer is a problem docume
 own Content-Security-Policy or Cache-Control keeps it.
 """
 
+import math
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -103,6 +104,8 @@ def endpoints() -> list[Endpoint]:
             ("other",),
         ),
         Endpoint("GET", f"{p}/graph", "read", graph, {200: m.GraphContent, 304: None}, None, ("at",)),
+        Endpoint("GET", f"{p}/dividend", "read", dividend, {200: m.Dividend}, None, ("agent",)),
+        Endpoint("GET", f"{p}/evaluation", "read", evaluate, {200: m.Evaluation}, None, ("policy",)),
         Endpoint("GET", f"{p}/events", "read", events, {200: m.Events}, None, ("after", "limit")),
     ]
 
@@ -228,7 +231,8 @@ async def _described(population: AsyncPopulation) -> m.Population:
         agents = sum(name is not None for name in fold.called)
         return m.Population(
             population.population.name, s.policy, s.dim, s.parameters, s.explore, known, s.reward_window,
-            s.default_reward, s.lend_after, agents, len(fold.pending), fold.seq,
+            s.default_reward, s.lend_after, s.harm_guard, s.holdout, s.apprentice,
+            agents, len(fold.pending), fold.seq,
         )  # fmt: skip
 
     return await population.read(question)
@@ -243,8 +247,9 @@ async def decide(call: Call) -> Response:
     _check_arms([body])
     population = await call.population()
     made = await population.decide(
-        body.agent, body.arms, id=body.id, top=body.top, scores=body.scores, sharing=body.sharing
-    )
+        body.agent, body.arms, id=body.id, top=body.top, scores=body.scores, sharing=body.sharing,
+        baseline=body.baseline,
+    )  # fmt: skip
     call.service.metrics.count(call.service.metrics.decisions, population.population.name)
     where = f"{call.request.scope['path']}/{quote(made.id, safe='')}"
     return json_response(made, 201, {"location": where})
@@ -459,6 +464,46 @@ async def events(call: Call) -> Response:
     population = await call.population()
     after, limit = call.number("after", 0), call.number("limit", 100, high=MOST_EVENTS)
     return json_response(await call.service.run(events_of, population.population, after, limit))
+
+
+# Whether it pays
+
+
+async def dividend(call: Call) -> Response:
+    """What sharing pays, of all agents or one."""
+    population = await call.population()
+    found = await population.call(population.population.dividend, call.query.get("agent"))
+    content = m.Dividend(
+        found.count, _finite(found.mean), _finite(found.low), _finite(found.high), found.guarded, str(found)
+    )
+    return json_response(content)
+
+
+async def evaluate(call: Call) -> Response:
+    """What another policy, with its defaults, would have earned; reads the whole journal."""
+    population = await call.population()
+    policy = call.query.get("policy")
+    if policy is not None and policy not in policy_names():
+        raise ValueError(f"policy must be one of {', '.join(policy_names())}, got {policy[:40]!r}")
+    found = await call.service.run(population.population.evaluate, policy)
+    content = m.Evaluation(
+        found.policy,
+        found.decisions,
+        _estimate(found.logged),
+        [_estimate(one) for one in found.estimates],
+        None if found.difference is None else _estimate(found.difference),
+        _finite(found.agreement),
+        str(found),
+    )
+    return json_response(content)
+
+
+def _estimate(one: Any) -> m.Estimate:
+    return m.Estimate(one.name, _finite(one.value), _finite(one.low), _finite(one.high))
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
 
 
 # ETag: the number of the last record

@@ -44,6 +44,12 @@ class NewPopulation(Request, frozen=True, forbid_unknown_fields=True, omit_defau
     """What a missing reward is taken to be."""
     lend_after: Annotated[int, Meta(ge=0, le=1_000_000_000)] | None = None
     """Rewards that a new agent must have before others use its samples."""
+    harm_guard: bool | None = None
+    """Whether agents to whom borrowing does harm stop."""
+    holdout: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
+    """Share of decisions that take the caller's `baseline`."""
+    apprentice: bool | None = None
+    """Whether all decisions take the caller's `baseline`, while the policy learns."""
     parameters: dict[str, bool | int | float | str | None] = {}
     """Of the policy."""
 
@@ -60,6 +66,9 @@ class Population(Struct, frozen=True):
     reward_window: float | None
     default_reward: float | None
     lend_after: int
+    harm_guard: bool
+    holdout: float
+    apprentice: bool
     agents: int
     pending: int
     """Decisions that await rewards."""
@@ -103,6 +112,8 @@ class NewDecision(Request, frozen=True, forbid_unknown_fields=True, omit_default
     """Whether to return mean, width and index of every arm."""
     sharing: Sharing | None = None
     """How the agent shares, if it should be different from before."""
+    baseline: str | int | None = None
+    """The arm that the caller would have shown, for `holdout` and `apprentice`."""
 
 
 class DecisionStanding(Struct, frozen=True):
@@ -232,6 +243,45 @@ class GraphContent(Struct, frozen=True):
     agents: list[str]
     edges: list[list[int]]
     """For each agent the positions of later ones that share with it."""
+
+
+# Whether it pays
+
+
+class Dividend(Struct, frozen=True):
+    """What sharing pays per reward: squared error of own predictions minus that of the policy's."""
+
+    count: int
+    """Rewards of decisions."""
+    mean: float | None
+    low: float | None
+    """A 95% confidence sequence; none while there are too few rewards."""
+    high: float | None
+    guarded: bool
+    text: str
+
+
+class Estimate(Struct, frozen=True):
+    """Mean reward per decision, with its 95% interval."""
+
+    name: str
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class Evaluation(Struct, frozen=True):
+    """What another policy would have earned, from explored decisions."""
+
+    policy: str
+    decisions: int
+    logged: Estimate
+    """What was earned."""
+    estimates: list[Estimate]
+    """Of the policy's value; none if the journal cannot tell."""
+    difference: Estimate | None
+    agreement: float | None
+    text: str
 
 
 # The journal

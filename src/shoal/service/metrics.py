@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from shoal.controller.evaluation.dividends import summed
 from shoal.controller.explaining import graph_of
 from shoal.controller.fold import Fold
 from shoal.policies.cuts import CuttingPolicy
@@ -92,6 +93,9 @@ class _Sizes(Collector):
                 "shoal_sequence", "Number of the last record", labels=["population"]
             ),
             "edges": GaugeMetricFamily("shoal_edges", "Pairs that share", labels=["population"]),
+            "dividend": GaugeMetricFamily(
+                "shoal_dividend", "What sharing pays per reward", labels=["population"]
+            ),
             "cuts": GaugeMetricFamily("shoal_cuts", "Pairs that stopped sharing", labels=["population"]),
         }
         for name, one in list(self._service.populations.items()):
@@ -111,4 +115,6 @@ def _sizes(fold: Fold) -> dict[str, float]:
         sizes["edges"] = float(np.triu(graph_of(fold).edges, 1).sum())
     elif "cuts" in sizes:  # all pairs but those that were separated, apart from agents who do not share
         sizes["edges"] = agents * (agents - 1) / 2 - sizes["cuts"]
+    if (paid := summed(fold.tally.all(), fold.settings)).count:
+        sizes["dividend"] = paid.mean
     return sizes

@@ -15,6 +15,8 @@ from shoal.service.problems import KINDS, MEDIA_TYPE
 NAMES = {"population": 256, "agent": 256, "arm": 256, "id": 128}
 """Longest names in paths."""
 QUERY = {
+    "agent": ("Name of an agent.", {"type": "string", "minLength": 1, "maxLength": 256}),
+    "policy": ("Name of a policy.", {"type": "string", "enum": list(policy_names())}),
     "other": ("Name of another agent.", {"type": "string", "minLength": 1, "maxLength": 256}),
     "at": ("Number of a record.", {"type": "integer", "minimum": 0, "maximum": 2**62}),
     "after": ("Number of a record.", {"type": "integer", "minimum": 0, "maximum": 2**62}),

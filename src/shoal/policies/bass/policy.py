@@ -21,7 +21,7 @@ from shoal.policies.base import MANY
 from shoal.policies.bass import crowd, witnesses
 from shoal.policies.bass.common import judge_all, measure_pairs
 from shoal.policies.cuts import CuttingPolicy
-from shoal.policies.explanations import Name, numbered, pair_text
+from shoal.policies.explanations import Name, When, differing, in_round, numbered, pair_text
 from shoal.policies.parameters import Parameters
 from shoal.styles import LineStyle
 from shoal.types import Booleans, Integers, Vector
@@ -77,16 +77,19 @@ class Explanation(NamedTuple):
     """Samples each contributes to the other's pool now."""
     agent: int
     other: int
+    distance: float
+    """‖θ̂_i − θ̂_j‖."""
+    allowed: float
+    """The distance, in the direction of θ̂_i − θ̂_j, at which the statistic would be at its threshold."""
 
     @property
     def together(self) -> bool:
         """Whether they have not separated."""
         return not self.separated
 
-    def text(self, name: Name = numbered) -> str:
+    def text(self, name: Name = numbered, when: When = in_round) -> str:
         """The same in words."""
-        share = self.statistic / self.threshold
-        return pair_text(self, name, f"the test's statistic is now {share:.3g} times its threshold")
+        return pair_text(self, name, when, differing(self.distance, self.allowed, cut=self.separated))
 
     def __str__(self) -> str:
         return self.text()
@@ -114,6 +117,7 @@ class BASS(CuttingPolicy):
     label = "BASS"
     line_style = LineStyle("#e87000", "*", width=2.2)
     in_paper = True
+    degree = 2
     Parameters = BASSParameters
     State = witnesses.State
 
@@ -195,6 +199,7 @@ class BASS(CuttingPolicy):
         )  # fmt: skip
         when = self._round_of_cut(i, j)
         beta = np.sqrt(state.radius) if state.squared else state.radius
+        gap = float(np.linalg.norm(local.theta_hat[i] - local.theta_hat[j]))
         return Explanation(
             statistic=statistic,
             threshold=state.threshold,
@@ -207,6 +212,8 @@ class BASS(CuttingPolicy):
             lent_by_other=int(local.pulls[j] * self._used(i)[j]),
             agent=i,
             other=j,
+            distance=gap,
+            allowed=self._allowed(gap, statistic / state.threshold),
         )
 
     def _edges(self) -> Booleans:

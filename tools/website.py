@@ -1,0 +1,136 @@
+"""What MkDocs adds to the pages in docs/: reference, changelog, notebooks, guides nobody listed, formulas.
+
+`mkdocs.yml` names this file as a hook. Nothing here is written into docs/.
+"""
+
+import html
+import inspect
+import re
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import latex2mathml.converter
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from tools.tutorials import PAGES, notebook
+
+import shoal
+
+ROOT = Path(__file__).parents[1]
+
+REFERENCE = {
+    "policies": ("Policies", "What chooses and learns; all are called the same way.", ("shoal.policies",)),
+    "environments": ("Environments", "What policies are tried in.", ("shoal.environments",)),
+    "simulation": (
+        "Simulation and plots",
+        "Playing a policy in an environment, and looking at what happened.",
+        ("shoal.simulation", "shoal.plots"),
+    ),
+    "recommendation": (
+        "Recommending a policy",
+        "Which policy to take, from runs in your world.",
+        ("shoal.recommendation",),
+    ),
+    "theory": (
+        "The test and its radius",
+        "What decides whether two agents go on sharing.",
+        ("shoal.theory", "shoal.separation"),
+    ),
+    "live": ("Live", "Named agents, late rewards, a journal on disk.", ("shoal.controller", "shoal.client")),
+    "more": ("More", "Everything else.", ("shoal",)),
+}
+"""Pages of the reference: title, introduction, and the packages whose public names they hold."""
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """List the reference's pages, and every page of docs/ that nobody lists among the guides."""
+    assert config.nav is not None
+    sections = {title: entry for item in config.nav for title, entry in item.items()}
+    for item in config.nav:
+        if item.get("Reference") == "reference/":
+            item["Reference"] = [
+                "reference/index.md",
+                *(f"reference/{page}.md" for page in reference_pages()),
+            ]
+    listed = set(re.findall(r"'([\w./-]+\.md)'", repr(config.nav)))
+    pages = (path.relative_to(config.docs_dir).as_posix() for path in Path(config.docs_dir).rglob("*.md"))
+    sections["Guides"].extend(sorted(set(pages) - listed))
+    return config
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the pages and notebooks that are made from something else."""
+    added: dict[str, str | bytes] = {
+        "changelog.md": from_root((ROOT / "CHANGELOG.md").read_text()),
+        "contributing.md": from_root((ROOT / "CONTRIBUTING.md").read_text()),
+        "security.md": from_root((ROOT / "SECURITY.md").read_text()),
+        "code-of-conduct.md": from_root((ROOT / "CODE_OF_CONDUCT.md").read_text()),
+    }
+    for name, text in reference_pages().items():
+        added[f"reference/{name}.md"] = text
+    added["reference/index.md"] = reference_index()
+    for page in PAGES:
+        added[f"tutorials/{page.stem}.ipynb"] = notebook(page.read_text())
+    for path, content in added.items():
+        files.append(File.generated(config, path, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
+    """Offer the notebook of a tutorial."""
+    if page.file.src_uri in {f"tutorials/{one.stem}.md" for one in PAGES}:
+        name = Path(page.file.src_uri).stem
+        title, rest = markdown.split("\n", 1)
+        markdown = f"{title}\n\n[As a notebook]({name}.ipynb){{ .md-button download }}\n{rest}"
+    return markdown
+
+
+def reference_pages() -> dict[str, str]:
+    """The reference, a page for each group of public names: every name is on exactly one."""
+    found: dict[str, list[str]] = {page: [] for page in REFERENCE}
+    for name in shoal.__all__:
+        found[page_of(getattr(shoal, name).__module__)].append(name)
+    found["simulation"].append("plots.plot_explanation")
+    return {
+        page: "\n\n".join([f"# {title}", introduction, *(f"::: shoal.{name}" for name in found[page])]) + "\n"
+        for page, (title, introduction, _) in REFERENCE.items()
+        if found[page]
+    }
+
+
+def page_of(module: str) -> str:
+    """The page of what is defined in a module: the first whose packages contain it."""
+    return next(
+        page
+        for page, (_, _, homes) in REFERENCE.items()
+        if any(f"{module}.".startswith(f"{home}.") for home in homes)
+    )
+
+
+def reference_index() -> str:
+    """All public names, each with the first sentence of its docstring."""
+    said = ["# Reference", "All public names, `import shoal` first."]
+    for page, text in reference_pages().items():
+        said.append(f"## {REFERENCE[page][0]}\n\n| name | |\n|---|---|")
+        for name in re.findall(r"^::: shoal\.([\w.]+)", text, flags=re.MULTILINE):
+            first = inspect.getdoc(attrgetter(name)(shoal)) or ""
+            first = " ".join(first.split("\n\n")[0].split()).replace("|", "\\|")
+            said[-1] += f"\n| [`{name}`]({page}.md#shoal.{name}) | {first} |"
+    return "\n\n".join(said) + "\n"
+
+
+def from_root(text: str) -> str:
+    """A page of the repository's root as a page of docs/: links lead to where the site has things."""
+    text = re.sub(r"\]\(docs/", "](", text)
+    return text.replace("](CONTRIBUTING.md", "](contributing.md").replace("](CHANGELOG.md", "](changelog.md")
+
+
+def formula(source: str, language: str, css_class: str, options: Any, md: Any, **_: Any) -> str:
+    """A fence of TeX as MathML, which browsers draw by themselves: no script, no fonts."""
+    drawn = latex2mathml.converter.convert(source.strip(), display="block")
+    drawn = re.sub(
+        r"<msub>(<mo>max</mo>.*?)</msub>(?=<m)", r"<munder>\1</munder>", drawn
+    )  # below, not beside
+    return f'<div class="{css_class}" role="math" aria-label="{html.escape(source.strip())}">{drawn}</div>'
