@@ -276,13 +276,18 @@ def commands(group: Any, path: str = "shoal") -> Iterator[tuple[str, Any]]:
 
 
 def test_every_command_and_option_is_documented() -> None:
-    pages = {
-        name: (DOCS / f"{name}.md").read_text()
-        for name in ("experiments", "real-data", "live", "service", "evaluation")
+    page_of = {
+        "shoal data": "real-data",
+        "shoal population": "live",
+        "shoal keys": "service",
+        "shoal serve": "service",
+        "shoal backup": "service",
+        "shoal restore": "service",
+        "shoal demo": "dashboard",
+        "shoal evaluate": "evaluation",
+        "shoal recommend": "your-data",
     }
-    page_of = {"shoal data": "real-data", "shoal population": "live", "shoal keys": "service"}
-    page_of |= dict.fromkeys(("shoal serve", "shoal backup", "shoal restore"), "service")
-    page_of["shoal evaluate"] = "evaluation"
+    pages = {name: (DOCS / f"{name}.md").read_text() for name in ("experiments", *page_of.values())}
     found = dict(commands(typer.main.get_command(app)))
     assert {"shoal run", "shoal bench", "shoal data fetch", "shoal data prepare"} <= set(found)
     assert {"shoal population list", "shoal population forget"} <= set(found)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from shoal.controller.population import Population
-from shoal.controller.records import Decided, Merged, decode
+from shoal.controller.records import SWITCHES, Decided, Merged, decode
 from shoal.service.messages import Event, Events
 
 
@@ -30,7 +30,7 @@ def events_of(population: Population, after: int, limit: int) -> Events:
             at=row.at / 1e6,
             kind=type(record).__name__.lower(),
             agent=name(row.agent),
-            id=row.decision,
+            id=None if row.decision == SWITCHES else row.decision,
             arms=shown,
             probability=getattr(record, "probability", None),
             own=getattr(record, "own", None),
