@@ -16,7 +16,7 @@ def running() -> Iterator[InProcess]:
         controller = found.app.controller
         few(controller, "shops")
         many(controller, "500 agents", 500, 500, 14)
-        many(controller, "20,000 agents", 20_000, 150, 12)
+        many(controller, "20,000 agents", 20_000, 60, 12)
         yield found
 
 
