@@ -280,6 +280,20 @@ def test_everything_has_a_name_for_screen_readers(opened: Any) -> None:
         assert page.view.locator("figure:has(details.twin)").count() == pictures.count() == 5
 
 
+def test_another_policy_is_evaluated_when_asked_for(running: InProcess, opened: Any) -> None:
+    page = opened("shops")
+    page.view.wait_for_function("() => document.querySelector('.card h4 + .note')?.innerText")
+    assert page.text(".card h4 + .note") == str(running.app.controller.population("shops").dividend())
+    page.view.select_option("select", "independent")
+    page.view.click("button >> text=Evaluate")
+    page.view.wait_for_selector("table >> text=what was earned")
+    found = running.app.controller.population("shops").evaluate("independent")
+    assert page.text("section:has(select) .why") == str(found)
+    assert len(page.rows("independent: no sharing would have earned")) == 1 + len(found.estimates) + (
+        found.difference is not None
+    )
+
+
 def test_light_dark_and_the_systems_choice(opened: Any) -> None:
     page = opened("shops")
 

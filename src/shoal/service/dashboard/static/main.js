@@ -124,7 +124,7 @@ async function showOne(name, mine) {
     lede, figures,
     h("section", { class: "sharing", "aria-labelledby": "who-shares" }, sharing.node, panel.node),
     series.node,
-    h("section", { class: "band", "aria-labelledby": "in-detail" }, h("header", {}, h("h2", { id: "in-detail" }, "In detail")), h("div", { class: "cards wide" }, arms, agents.node, series.delays, settings)));
+    h("section", { class: "band", "aria-labelledby": "in-detail" }, h("header", {}, h("h2", { id: "in-detail" }, "In detail")), h("div", { class: "cards wide" }, arms, agents.node, series.delays, settings, evaluationCard(name))));
 
   function pick(agent) {
     sharing.pick(agent);
@@ -258,6 +258,34 @@ function settingsCard(described) {
         { title: "what", value: (event) => event.what, wordy: true },
       ], described.events),
       described.since ? h("p", { class: "note" }, `Changes up to record ${whole(described.since)} are not listed.`) : null));
+}
+
+// Candidates that have defaults for all their parameters; "" is the population's own policy.
+const CANDIDATES = { "": "the policy as it is", independent: "independent: no sharing", bass: "bass with its defaults", cluster_mixture: "cluster_mixture with its defaults" };
+
+function evaluationCard(name) {
+  const choice = h("select", { "aria-label": "Policy to evaluate" }, Object.entries(CANDIDATES).map(([value, title]) => h("option", { value }, title)));
+  const paid = h("p", { class: "note" }), place = h("div", { role: "status", "aria-label": "Result of the evaluation" });
+  const interval = (value, row) => (row.low === null ? "–" : `${number(row.low)} to ${number(row.high)}`);
+  const evaluate = async () => {
+    place.replaceChildren(h("p", { class: "waiting" }, "Reading the whole journal"));
+    try {
+      const found = await api.evaluation(name, choice.value);
+      const rows = [{ ...found.logged, name: "what was earned" }, ...found.estimates, ...(found.difference ? [{ ...found.difference, name: "difference" }] : [])];
+      place.replaceChildren(table(`Mean reward per decision that ${CANDIDATES[choice.value]} would have earned`, [
+        { title: "estimate", value: (row) => row.name },
+        { title: "mean reward", value: (row) => row.value },
+        { title: "95 % interval", value: (row) => row.low, text: interval },
+      ], rows), h("p", { class: "why" }, found.text));
+    } catch (error) {
+      if (error.status === 401) failed(error);
+      else place.replaceChildren(h("p", { class: "notice", role: "alert" }, error.message));
+    }
+  };
+  api.dividend(name).then((found) => (paid.textContent = found.text), () => {});
+  return h("section", { class: "card" }, h("header", {}, h("h3", {}, "Evaluation"), h("span", { class: "note" }, "from decisions that explored")),
+    h("p", { class: "note" }, "What another policy would have earned with the same decisions to make."),
+    h("div", { class: "pages" }, choice, h("button", { type: "button", onclick: evaluate }, "Evaluate")), place, h("h4", {}, "The dividend of sharing"), paid);
 }
 
 // From page to page
