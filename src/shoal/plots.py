@@ -188,7 +188,9 @@ def plot_explanation(explanation: Any, *, name: Name = numbered, ax: Axes | None
         drawn, [f" {bar[1]:,.3g}" if bar[1] < 1000 else f" {bar[1]:,.0f}" for bar in bars], fontsize=8
     )
     for row, one in enumerate(stopped, start=len(bars)):
-        said = f"✕ {one.distance:.2g} apart, chance allows {one.allowed:.2g}"
+        said = f"✕ {one.distance:.2g} apart"
+        if one.allowed is not None and not math.isnan(one.allowed):
+            said += f", chance allows {one.allowed:.2g}"
         round_ = getattr(one, "round", None)
         said += "" if round_ is None else f"; stopped in round {round_:,}"
         ax.annotate(

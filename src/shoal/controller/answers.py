@@ -64,8 +64,8 @@ class Stopped(msgspec.Struct, frozen=True):
     """The test's statistic over its threshold, from their present samples: above 1 they separate."""
     distance: float
     """How much their estimates differ now."""
-    allowed: float
-    """How much they may differ before the test takes it for more than chance."""
+    allowed: float | None
+    """How much they may differ before the test takes it for more than chance; None if they do not differ."""
 
 
 class Explanation(msgspec.Struct, frozen=True):

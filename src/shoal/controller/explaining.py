@@ -1,5 +1,6 @@
 """Who lends to whom in a population and why: what the policy says, with names and times."""
 
+import math
 from datetime import UTC, datetime
 
 import msgspec
@@ -30,7 +31,14 @@ def explain_agent(fold: Fold, agent: int) -> Explanation:
     """Whose samples an agent uses, and with whom it stopped sharing."""
     found = fold.policy.explain(agent)
     stopped = [
-        Stopped(_name(fold, agent), *_when(fold, round_), *how) for agent, round_, *how in found.stopped
+        Stopped(
+            _name(fold, one.agent),
+            *_when(fold, one.round),
+            margin=one.margin,
+            distance=one.distance,
+            allowed=None if math.isnan(one.allowed) else one.allowed,
+        )
+        for one in found.stopped
     ]
     return Explanation(
         agent=_name(fold, agent),
