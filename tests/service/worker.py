@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,9 +14,12 @@ from tests.controller.worker import follow, open_shop
 from tests.service.running import wait_until
 
 from shoal.controller.asynchronous import Arrivals
+from shoal.controller.committer import Committer
 from shoal.service.server import serve
 
 LEASE = 0.5
+SLOW = 0.2
+"""Seconds that a commit takes at least, where it is to be slow."""
 
 
 def nurse() -> None:
@@ -49,6 +53,14 @@ def _serve(url: str, port: str, mutant: str) -> None:
             return
 
         Arrivals.wait = at_once  # type: ignore[method-assign]
+    if mutant in ("early", "slow"):  # whatever is answered now is committed later, or never
+        commit = Committer._commit
+
+        def later(self: Any, items: Any) -> None:
+            time.sleep(SLOW)
+            commit(self, items)
+
+        Committer._commit = later  # type: ignore[method-assign]
     serve(url, port=int(port), lease=LEASE, log_requests=False)
 
 
