@@ -185,6 +185,11 @@ def test_pages_fit_a_desk_and_a_phone_and_search_works_without_a_network(address
             view.close()
         view = browser.new_page()
         view.goto(f"{address}index.html")
-        view.locator("input.md-search__input").first.fill("witness")
-        view.locator(".md-search-result__link[href*='algorithms.html']").first.wait_for(timeout=10_000)
+        view.locator("input.md-search__input").first.focus()
+        meta = "document.querySelector('.md-search-result__meta').textContent"
+        view.wait_for_function(
+            f"!{meta}.includes('Initializing')", timeout=120_000
+        )  # the index is being read
+        view.locator("input.md-search__input").first.press_sequentially("witness")  # it listens for keys
+        view.locator(".md-search-result__link[href*='algorithms.html']").first.wait_for(timeout=120_000)
         view.close()

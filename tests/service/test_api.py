@@ -189,6 +189,7 @@ def test_whether_it_pays(call: Caller) -> None:
     assert found["policy"] == "independent"
     assert found["decisions"] > 20
     assert kind(call("GET", f"{shop}/evaluation?policy=os:system")) == (422, "invalid")
+    assert kind(call("GET", f"{shop}/evaluation?policy=club")) == (422, "invalid")  # it needs gamma
     assert 'shoal_dividend{population="paying"}' in call("GET", "/metrics").text
 
 

@@ -19,7 +19,7 @@ from tests.controller.places import Place
 from tests.controller.server import Server
 from tests.controller.test_kill import Toll
 from tests.controller.worker import DIM, events, follow, open_shop, plan
-from tests.service.worker import Nursery, wait_ready
+from tests.service.worker import LEASE, Nursery, wait_ready
 
 import shoal
 from shoal.client import exchange
@@ -96,7 +96,8 @@ class Callers:
 
 
 def toll(place: Place, promised: Counter[str]) -> Toll:
-    """Compare what is in the store with what was acknowledged and planned."""
+    """Compare what is in the store with what was acknowledged, after a dead owner's lease has ended."""
+    time.sleep(LEASE)
     controller, shop = open_shop(place.url, "independent")
     try:
         done = events(list(controller.store.read(shop.lease.population, 0)), decode)

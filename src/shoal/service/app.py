@@ -485,7 +485,10 @@ async def evaluate(call: Call) -> Response:
     policy = call.query.get("policy")
     if policy is not None and policy not in policy_names():
         raise ValueError(f"policy must be one of {', '.join(policy_names())}, got {policy[:40]!r}")
-    found = await call.service.run(population.population.evaluate, policy)
+    try:
+        found = await call.service.run(population.population.evaluate, policy)
+    except TypeError as error:  # it has a parameter without a default
+        raise ValueError(str(error)) from error
     content = m.Evaluation(
         found.policy,
         found.decisions,
