@@ -29,7 +29,6 @@ from tests.controller.server import Server, find_binaries  # noqa: E402
 
 from shoal.controller import snapshots  # noqa: E402
 from shoal.controller.stores import open_store  # noqa: E402
-from shoal.policies.base import Policy  # noqa: E402
 
 PAGE = ROOT / "docs" / "live.md"
 RESULTS = ROOT / "benchmarks" / "controller.json"
@@ -271,8 +270,7 @@ def recovery(directory: Path, rewards: int) -> dict[str, float]:
         from_snapshot = min(_timed(lambda: snapshots.load(store, 1)) for _ in range(2))
         for one in kept:
             one.rename(directory / one.name)
-        with _policy_time() as spent:
-            by_replay = _timed(lambda: snapshots.load(store, 1))
+        by_replay = _timed(lambda: snapshots.load(store, 1))
         for one in kept:
             (directory / one.name).rename(one)
     old = directory / "old"
@@ -283,7 +281,6 @@ def recovery(directory: Path, rewards: int) -> dict[str, float]:
     return {
         "rewards": rewards,
         "replay_s": by_replay,
-        "policy_s": spent[0],
         "snapshot_s": from_snapshot,
         "rewards_after_snapshot": tail // 2,
         "bytes_per_decision": bytes_before / rewards,
@@ -291,23 +288,6 @@ def recovery(directory: Path, rewards: int) -> dict[str, float]:
         "bytes_left": _used(path),
         "archive_s": seconds,
     }
-
-
-@contextlib.contextmanager
-def _policy_time() -> Iterator[list[float]]:
-    """Seconds that a policy takes for its updates, without what the controller does around them."""
-    spent, replay = [0.0], Policy.replay
-
-    def timed(self: Policy, *given: Any) -> None:
-        start = time.process_time()
-        replay(self, *given)
-        spent[0] += time.process_time() - start
-
-    Policy.replay = timed  # type: ignore[method-assign]
-    try:
-        yield spent
-    finally:
-        Policy.replay = replay  # type: ignore[method-assign]
 
 
 def _play(live: shoal.Population, n: int) -> None:
@@ -371,7 +351,7 @@ def table(found: dict[str, Any]) -> str:
         (
             f"opening after {kept['rewards']:,} rewards, by replay",
             f"{kept['replay_s']:.1f} s",
-            f"processor time, {kept['policy_s']:.1f} s of it the policy's own updates",
+            "processor time",
         ),
         (
             f"the same from a snapshot, {kept['rewards_after_snapshot']:,} rewards before the end",
