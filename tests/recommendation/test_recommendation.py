@@ -63,17 +63,6 @@ def test_what_is_odd_is_said(log: inspecting.Log, words: str) -> None:
     assert any(words in text for text in inspecting.oddities(log)), inspecting.oddities(log)
 
 
-def test_noise_is_what_repeated_rewards_differ_by() -> None:
-    agents, arms = np.divmod(np.arange(3_000) % 30, 3)
-    means = RNG.normal(size=(10, 3)) * 5
-    rewards = means[agents, arms] + 0.5 * RNG.normal(size=3_000)
-    scale, origin = log_of(rewards, agents, arms).noise_scale()
-    assert scale == pytest.approx(0.5, rel=0.05)
-    assert "repeated rewards" in origin
-    _, origin = log_of(RNG.normal(size=12), range(12), [0, 1, 2] * 4).noise_scale()
-    assert "upper bound" in origin
-
-
 # What a log tells of tastes
 
 

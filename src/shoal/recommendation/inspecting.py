@@ -53,31 +53,8 @@ class Log:
     @property
     def observed(self) -> float:
         """Share of the pairs of an agent and an arm that occur."""
-        return len(np.unique(self._cells)) / (self.n_agents * self.n_arms)
-
-    @property
-    def _cells(self) -> Integers:
-        return self.agents * self.n_arms + self.arms
-
-    def noise_scale(self) -> tuple[float, str]:
-        """Standard deviation of the noise, and where it comes from, in words.
-
-        If an agent often had the same arm, it is that within such pairs. Otherwise it is what a linear model
-        of each arm's mean leaves over, which counts differences between agents as noise.
-        """
-        _, cell = np.unique(self._cells, return_inverse=True)
-        counts = np.bincount(cell)
-        freedom = len(cell) - len(counts)
-        if freedom >= max(30, len(cell) // 100):
-            means = np.bincount(cell, self.rewards) / counts
-            return float(np.sqrt(((self.rewards - means[cell]) ** 2).sum() / freedom)), (
-                "the spread of repeated rewards of one agent for one arm"
-            )
-        left = self.rewards - (np.bincount(self.arms, self.rewards) / np.bincount(self.arms))[self.arms]
-        return float(left.std()), (
-            "the spread of rewards around the mean of their arm: an upper bound, as hardly any agent had the "
-            "same arm twice"
-        )
+        cells = self.agents * self.n_arms + self.arms
+        return len(np.unique(cells)) / (self.n_agents * self.n_arms)
 
 
 def read(path: PathLike, features: PathLike | Any, *, agent: str, arm: str, reward: str) -> Log:

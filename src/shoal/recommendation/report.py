@@ -7,7 +7,7 @@ from shoal.plots import method_styles
 from shoal.recommendation.playing import ALONE, CHOSEN_ON, Played, Recommendation
 from shoal.reporting import charts, render
 from shoal.reporting.charts import Axis, Line
-from shoal.reporting.sections import Bullets, Document, Picture, Section, Table, Text
+from shoal.reporting.sections import Bullets, Document, Mark, Picture, Section, Table, Text
 from shoal.reporting.words import EMPTY, number, plus_minus
 
 AXIS = Axis(
@@ -77,15 +77,14 @@ def _table(found: Recommendation) -> Table:
             ]
         )
     header = ["policy", "α", "final regret", f"minus {ALONE}'s", "last quarter"]
-    marks = [
-        "reference" if _is_taken(found, one) else "apart" if not one.method.can_be_taken else ""
-        for one in found.played
-    ]
-    return Table(f"final regret after {found.horizon:,} rounds", header, lines, marks)  # type: ignore[arg-type]
+    marks = [_mark(found, one) for one in found.played]
+    return Table(f"final regret after {found.horizon:,} rounds", header, lines, marks)
 
 
-def _is_taken(found: Recommendation, one: Played) -> bool:
-    return one.method.policy == found.policy
+def _mark(found: Recommendation, one: Played) -> Mark:
+    if one.method.policy == found.policy:
+        return "reference"
+    return "" if one.method.can_be_taken else "apart"
 
 
 def _how(found: Recommendation) -> str:
