@@ -68,12 +68,16 @@ class Keys(ABC):
     """The keys of a store."""
 
     @abstractmethod
+    def _fresh(self) -> dict[str, Key]:
+        """Every key by its id, revoked ones too, in the order in which they were made."""
+
     def find(self, id: str) -> Key | None:
         """A key by its id, valid or not."""
+        return self._fresh().get(id)
 
-    @abstractmethod
     def all(self) -> list[Key]:
         """Every key, revoked ones too, in the order in which they were made."""
+        return list(self._fresh().values())
 
     @abstractmethod
     def _insert(self, row: tuple[Any, ...]) -> None: ...
@@ -159,11 +163,8 @@ class MemoryKeys(Keys):
     def __init__(self) -> None:
         self._keys: dict[str, Key] = {}
 
-    def find(self, id: str) -> Key | None:
-        return self._keys.get(id)
-
-    def all(self) -> list[Key]:
-        return list(self._keys.values())
+    def _fresh(self) -> dict[str, Key]:
+        return self._keys
 
     def _insert(self, row: tuple[Any, ...]) -> None:
         self._keys[row[0]] = _key(row)
@@ -211,12 +212,6 @@ class SQLiteKeys(Keys):
             self._keys = {row[0]: _key(row) for row in rows}
             self._seen, self._read_at = seen, now
         return self._keys
-
-    def find(self, id: str) -> Key | None:
-        return self._fresh().get(id)
-
-    def all(self) -> list[Key]:
-        return list(self._fresh().values())
 
     def _insert(self, row: tuple[Any, ...]) -> None:
         self._write(f"INSERT INTO key ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", *row)
@@ -293,12 +288,6 @@ class PostgresKeys(Keys):
         elif time.monotonic() - self._read_at > STALE:
             raise UnavailableError("keys cannot be read from the store")
         return self._keys
-
-    def find(self, id: str) -> Key | None:
-        return self._fresh().get(id)
-
-    def all(self) -> list[Key]:
-        return list(self._fresh().values())
 
     def _insert(self, row: tuple[Any, ...]) -> None:
         marks = ", ".join(["%s"] * len(row))
