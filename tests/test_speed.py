@@ -7,6 +7,7 @@ best of several.
 import copy
 import math
 import time
+import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
@@ -114,11 +115,18 @@ def test_a_newcomer_among_thousands_costs_far_less_than_copying_the_state(name: 
     more = {"labels": [0]} if name == "oracle" else {}
     policy.update(0, np.ones(16), 1.0)
     policy.add_agents(1, **more)
-    took = []
-    for _ in range(300):
-        start = time.thread_time()
-        policy.add_agents(1, **more)
-        took.append(time.thread_time() - start)
-    start = time.thread_time()
-    copy.deepcopy(policy.state)
-    assert float(np.median(took)) < (time.thread_time() - start) / 100
+    tracemalloc.start()  # memory instead of time: the same on every machine, busy or not
+    try:
+        asked = []
+        for _ in range(300):
+            before = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+            policy.add_agents(1, **more)
+            asked.append(tracemalloc.get_traced_memory()[1] - before)
+        before = tracemalloc.get_traced_memory()[0]
+        copied = copy.deepcopy(policy.state)
+        size = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert copied is not policy.state
+    assert float(np.median(asked)) < size / 100
