@@ -20,6 +20,7 @@ from shoal.service.app import endpoints, make_app
 from shoal.service.core import Service
 from shoal.service.keys import MemoryKeys, open_keys
 from shoal.service.openapi import document
+from shoal.service.ownership import Ownership
 from shoal.service.server import Server, config_of
 
 ARMS = {"tea": [1.0, 0.0], "coffee": [0.0, 1.0], "water": [0.6, 0.8]}
@@ -28,16 +29,29 @@ LEASE = 0.3
 
 
 class InProcess:
-    """A server in a thread. Its stores are opened as tests of the controller open them."""
+    """A server in a thread. Its stores are opened as tests of the controller open them.
 
-    def __init__(self, url: str = ":memory:", *, check_ready: bool = True, **options: Any) -> None:
+    `shares` for one of several on a PostgreSQL database.
+    """
+
+    def __init__(
+        self,
+        url: str = ":memory:",
+        *,
+        check_ready: bool = True,
+        shares: bool = False,
+        lease: float = LEASE,
+        **options: Any,
+    ) -> None:
         self.keys = MemoryKeys() if url == ":memory:" else open_keys(url)
         self.app: Service = make_app(
-            open_controller(url, lease=LEASE), self.keys, **{"is_open": True, **options}
+            open_controller(url, lease=lease), self.keys, **{"is_open": True, **options}
         )
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._socket.getsockname()[1])
         self.url = f"http://127.0.0.1:{self.port}"
+        if shares:
+            self.app.ownership = Ownership(self.app, self.url, lease)
         self._started = threading.Event()
         self._server = Server(config_of(self.app), self.app, self._started.set)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],))

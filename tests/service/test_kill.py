@@ -28,7 +28,7 @@ from shoal.controller.records import decode
 KILLS = 5 if SCALE == 1 else 10 * SCALE
 THREADS = 4
 STRAY = "from the frozen one"
-"""A request that nobody waited for: it may be recorded later, or not."""
+"""A request of nobody's plan."""
 
 
 @pytest.fixture(scope="module")
@@ -177,10 +177,7 @@ def test_frozen(durable: Place, nursery: Nursery) -> None:
         finally:
             os.kill(child, signal.SIGCONT)
         if len(ports) == 2:
-            with (
-                shoal.Client(f"http://127.0.0.1:{port}", deadline=0.3) as client,
-                pytest.raises((shoal.UnavailableError, shoal.NotOwnerError)),
-            ):
+            with shoal.Client(f"http://127.0.0.1:{port}", deadline=20.0) as client:  # which passes it on
                 client.population("shop").observe("agent 0", [0.0] * DIM, 0.0, id=STRAY)
             nursery.kill(second)
         callers.wait_for(30)

@@ -15,6 +15,7 @@ from tests.service.running import wait_until
 
 from shoal.controller.asynchronous import Arrivals
 from shoal.controller.committer import Committer
+from shoal.controller.stores import postgres
 from shoal.service.server import serve
 
 LEASE = 0.5
@@ -46,7 +47,10 @@ def nurse() -> None:
             os.write(1, b"dead\n")
 
 
-def _serve(url: str, port: str, mutant: str) -> None:
+def _serve(url: str, port: str, mutant: str, lease: str) -> None:
+    if mutant == "unfenced":  # appends whoever the owner is, and does not look who that is
+        postgres.APPEND = postgres.APPEND.replace("AND epoch = %(epoch)s ", "")
+        postgres.PostgresStore.renew = lambda *_: {}  # type: ignore[method-assign]
     if mutant == "early":
 
         async def at_once(self: Any, ticket: Any) -> None:
@@ -61,7 +65,7 @@ def _serve(url: str, port: str, mutant: str) -> None:
             commit(self, items)
 
         Committer._commit = later  # type: ignore[method-assign]
-    serve(url, port=int(port), lease=LEASE, log_requests=False)
+    serve(url, port=int(port), lease=float(lease), log_requests=False)
 
 
 class Nursery:
@@ -79,9 +83,9 @@ class Nursery:
         assert self._stdout.readline() == b"loaded\n"
         self.children: set[int] = set()
 
-    def start(self, url: str, port: int, mutant: str = "") -> int:
+    def start(self, url: str, port: int, mutant: str = "", lease: float = LEASE) -> int:
         """A server, which may not listen yet."""
-        self._say(f"start\t{url}\t{port}\t{mutant}")
+        self._say(f"start\t{url}\t{port}\t{mutant}\t{lease}")
         child = int(self._stdout.readline())
         self.children.add(child)
         return child

@@ -1,5 +1,5 @@
-"""Live populations: `shoal population list`, `show`, `export`, `import`, `forget`, `verify`, `archive`
-and `switch`."""
+"""Live populations: `shoal population list`, `show`, `export`, `import`, `forget`, `verify`, `archive`,
+`switch` and `move`."""
 
 import contextlib
 import json
@@ -17,6 +17,7 @@ from shoal.cli.policies import assignment
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
     from shoal.client import Client
     from shoal.controller.controller import Controller
+    from shoal.controller.stores.base import Standing
 
 app = typer.Typer(help="Look at, export, import, check and prune live populations.", no_args_is_help=True)
 
@@ -44,7 +45,13 @@ def list_(store: AnyUrl, as_json: AsJson = False) -> None:
         from shoal.controller.summaries import summary
 
         with opened(store, read_only=True) as controller:
-            rows = [summary(controller.population(name)) for name in controller.populations()]
+            standings = controller.store.standings()
+            rows = [
+                {**summary(controller.population(name)), "owner": owned_by(standings.get(name))}
+                for name in controller.populations()
+            ]
+        if standings:  # a file has one process
+            shown = (*shown, "owner")
     if as_json:
         print_json(rows)
     else:
@@ -234,6 +241,38 @@ def switch(
         print_json({"sequence": sequence, "policy": now.policy, "parameters": now.parameters})
     else:
         print(f"{population!r} goes on with {now.policy} from record {sequence:,}")
+
+
+@app.command()
+def move(
+    store: Annotated[str, typer.Argument(metavar="STORE", help="postgresql://….")],
+    population: Name,
+    to: Annotated[str, typer.Option(metavar="URL", help="The server to own it, as `list` shows it.")],
+) -> None:
+    """Let another server own a population. Requests under way are answered with 503, and may be repeated."""
+    if not store.startswith(("postgresql://", "postgres://")):
+        raise ValueError("STORE must be postgresql://…: other stores have one server")
+    from contextlib import closing
+
+    from shoal.controller.owners import move as move_to
+    from shoal.controller.owners import url_of
+    from shoal.controller.stores.postgres import PostgresStore
+
+    with closing(PostgresStore(store)) as opened_store:
+        before = move_to(opened_store, population, to)
+    if before and url_of(before) == url_of(f"{to}#"):
+        print(f"{population!r} is owned by {to} already")
+    else:
+        print(f"{population!r} goes to {to}" + (f", from {url_of(before) or before}" if before else ""))
+
+
+def owned_by(standing: "Standing | None") -> str | None:
+    """Who owns a population, for people: a server's URL, or another process."""
+    if standing is None or not standing.owner:
+        return None
+    from shoal.controller.owners import url_of
+
+    return url_of(standing.owner) or standing.owner
 
 
 def _is_service(store: str) -> bool:

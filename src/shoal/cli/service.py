@@ -39,6 +39,17 @@ def serve(
         str, typer.Option(help="What an answer survives: full (power failure) or normal.")
     ] = "full",
     log_requests: Annotated[bool, typer.Option(help="Log each request.")] = True,
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Where other servers on the same PostgreSQL database reach this one. "
+            "[default: the address it listens on]",
+        ),
+    ] = None,
+    lease: Annotated[
+        float, typer.Option(help="Seconds after which others take over from a silent server (PostgreSQL).")
+    ] = 3.0,
 ) -> None:
     """Serve decisions over HTTP, until SIGTERM or Ctrl-C. Logs go to stderr, as JSON."""
     from shoal.jit.compiled import say_nothing_of_compiling
@@ -56,6 +67,8 @@ def serve(
         rate=rate,
         sync=sync,
         log_requests=log_requests,
+        advertise=advertise,
+        lease=lease,
         on_start=lambda url: print(f"shoal serves {_shown(store)} at {url}", flush=True),
     )
 

@@ -1,5 +1,6 @@
 """A controller: the populations of one store, and the thread that commits for them."""
 
+import contextlib
 import os
 import re
 import secrets
@@ -15,7 +16,7 @@ from typing import Any, Self
 from shoal import validation
 from shoal.controller.arms import checked_name
 from shoal.controller.committer import Committer
-from shoal.controller.errors import JournalError, NotOwnerError, UnknownError
+from shoal.controller.errors import ControllerError, JournalError, NotOwnerError, UnknownError
 from shoal.controller.fold import current_stamp
 from shoal.controller.population import Population
 from shoal.controller.records import Settings
@@ -113,6 +114,7 @@ class Controller:
         self.store = store
         self._snapshot_every, self._url = snapshot_every, url
         self._lease = lease
+        self._patience = 1.5 * lease
         self._owner = owner or f"process {os.getpid()} on {socket.gethostname()}"
         self._populations: dict[str, Population] = {}
         self._lock = threading.RLock()
@@ -219,12 +221,28 @@ class Controller:
                 self._forget_again(population)
             except BaseException:
                 del self._populations[name]
+                if self.committer is not None:
+                    with contextlib.suppress(ControllerError):
+                        self.store.release(population.lease)
                 raise
             return population
 
+    def share(self, owner: str) -> None:
+        """Own populations under a name, and wait for no other owner: it is alive, or another server is."""
+        self._owner, self._patience = owner, 0.0
+
+    def drop(self, name: str) -> None:
+        """Let go of a population that somebody else has taken over."""
+        with self._lock:
+            population = self._populations.get(name)
+            if population is None or not isinstance(population._lost, NotOwnerError):
+                return
+            del self._populations[name]
+        population.close()
+
     def _take(self, number: int) -> Any:
-        """Own a population; wait, for one lease, for a previous owner that may have died."""
-        deadline = time.monotonic() + 1.5 * self._lease
+        """Own a population; wait for a previous owner that may have died."""
+        deadline = time.monotonic() + self._patience
         while True:
             try:
                 return self.store.take(number, self._owner, self._lease)

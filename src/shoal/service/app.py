@@ -127,14 +127,17 @@ async def live(call: Call) -> Response:
 
 
 async def ready(call: Call) -> Response:
-    """Whether all populations can be used: they are open, caught up, compiled, and owned by this process."""
+    """Whether all populations that are this server's can be used: they are open, caught up and compiled."""
     service = call.service
     if service.stopping.is_set():
         raise RefusedError("unavailable", "the server is stopping", {"retry-after": "5"})
     if not service.is_prepared:
         raise RefusedError("unavailable", "populations are being opened", {"retry-after": "1"})
+    if service.ownership is not None and service.ownership.trouble:
+        said = f"takes over no population: the store {service.ownership.trouble}"
+        return json_response(m.Health("ready", f"{len(service.populations)} populations; {said}"))
     lost = sum(isinstance(one.population._lost, NotOwnerError) for one in service.populations.values())
-    if lost:
+    if lost and service.ownership is None:
         raise RefusedError(
             "not-owner", f"{lost} populations are owned by another process", {"retry-after": "1"}
         )

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes, urlsplit
 
 import msgspec
@@ -31,6 +31,9 @@ from shoal.service.messages import encoder
 from shoal.service.metrics import Metrics
 from shoal.service.problems import MEDIA_TYPE, RefusedError, headers_of, kind_of, problem_of
 from shoal.service.sessions import Sessions
+
+if TYPE_CHECKING:
+    from shoal.service.ownership import Ownership
 
 Result = TypeVar("Result")
 _random = random.Random()  # for ids of requests, of which nothing depends; asking the system takes longer
@@ -144,6 +147,8 @@ class Service:
         self.is_prepared = False
         """Whether all populations have been opened, and their policies compiled."""
         self.populations: dict[str, AsyncPopulation] = {}
+        self.ownership: Ownership | None = None
+        """Who owns what, where other servers share the store."""
         self.state = SimpleNamespace(service=self)
         self._elsewhere: dict[str, tuple[float, NotOwnerError]] = {}
         self._compiled: set[str] = set()
@@ -224,6 +229,8 @@ class Service:
         preparing.cancel()
         self.stopping.set()
         await asyncio.get_running_loop().run_in_executor(None, self.close)
+        if self.ownership is not None:
+            await self.ownership.close()
         await send({"type": "lifespan.shutdown.complete"})
 
     def begin(self) -> None:
@@ -232,7 +239,11 @@ class Service:
         self.keys.listen()
 
     async def prepare(self) -> None:
-        """Open all populations, so that the first requests need not wait."""
+        """Open all populations, or this server's share of them, so that the first requests need not wait."""
+        if self.ownership is not None:
+            await self.ownership.begin()
+            self.is_prepared = True
+            return
         for name in await self.run(self.controller.populations):
             try:
                 await self.population(name)
@@ -242,6 +253,8 @@ class Service:
 
     def close(self) -> None:
         """Finish what was begun, and release the populations."""
+        if self.ownership is not None:
+            self.ownership.stop()
         self._slow.shutdown(cancel_futures=True)
         self._commands.shutdown(cancel_futures=True)
         self.controller.close()
@@ -272,16 +285,26 @@ class Service:
 
     async def adopt(self, population: Population) -> AsyncPopulation:
         """Serve a population that is open; first its policy is compiled, for which nobody else waits."""
-        policy = population.settings.policy
-        if policy not in self._compiled:
-            await self.run(_compile, policy)
-            self._compiled.add(policy)
+        await self.compiled(population.settings.policy)
         known = self.populations.get(population.name)
         if known is None or known.population is not population:
             assert self._arrivals is not None
             known = AsyncPopulation(population, self._arrivals, self._commands)
             self.populations[population.name] = known
         return known
+
+    async def compiled(self, policy: str) -> None:
+        """Have a policy compiled, once."""
+        if policy not in self._compiled:
+            await self.run(_compile, policy)
+            self._compiled.add(policy)
+
+    def is_here(self, population: str) -> bool:
+        """Whether this process is the one to answer for a population: always, if there are no others."""
+        if self.ownership is None:
+            return True
+        known = self.populations.get(population)
+        return known is not None and not isinstance(known.population._lost, NotOwnerError)
 
     # Who is calling
 
@@ -363,6 +386,11 @@ def _route(one: Endpoint) -> Route:
         state["route"], state["by_id"] = one.path, one.by_id
         population = name_in(request, "population") if in_population else None
         key = service.authorise(request, one.scope, population)
+        if population is not None and not service.is_here(population):
+            assert service.ownership is not None
+            if (answer := await service.ownership.answer(request, population)) is not None:
+                await answer(scope, receive, send)
+                return
         query = _query(scope["query_string"], one.query) if scope["query_string"] else {}
         body = None
         if decoder is not None:
@@ -395,6 +423,10 @@ def _guarded(route: BaseRoute) -> BaseRoute:
         request.scope["state"]["route"] = path
         population = name_in(request, "population") if "population" in request.path_params else None
         service.authorise(request, "read" if needs_key else None, population)
+        if population is not None and not service.is_here(population):
+            assert service.ownership is not None
+            if (answer := await service.ownership.answer(request, population)) is not None:
+                return answer
         response: Response = await handler(request)
         return response
 

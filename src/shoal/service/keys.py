@@ -244,11 +244,14 @@ class PostgresKeys(Keys):
         self._listening: Any = None
         self._keys: dict[str, Key] = {}
         self._read_at = time.monotonic()
+        from shoal.controller.stores.postgres import make_tables
+
         with closing(self._connect()) as db:
-            db.execute(
+            make_tables(
+                db,
                 "CREATE TABLE IF NOT EXISTS shoal_key (id text PRIMARY KEY, digest bytea NOT NULL, "
                 "scopes text NOT NULL, populations text, rate float8, made float8 NOT NULL, expires float8, "
-                "revoked float8, note text NOT NULL)"
+                "revoked float8, note text NOT NULL)",
             )
             self._read(db)
         self._thread: threading.Thread | None = None

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from shoal.controller.errors import NotOwnerError
 from shoal.controller.evaluation.dividends import summed
 from shoal.controller.explaining import graph_of
 from shoal.controller.fold import Fold
@@ -40,6 +41,13 @@ class Metrics:
         self.delay = self._histogram(
             "shoal_reward_delay_seconds", "Time from a decision to its first reward", ["population"], LATE
         )
+        self.forwarded = self._counter(
+            "shoal_forwarded_total",
+            "Requests passed on to the owners of their populations",
+            ["result"],
+        )
+        self.taken = self._counter("shoal_taken_total", "Populations that this server took", [])
+        self.lost = self._counter("shoal_lost_total", "Populations that others took from this server", [])
         self._children: dict[Any, Any] = {}
         self.registry.register(_Sizes(service))
         ProcessCollector(registry=self.registry)
@@ -84,6 +92,9 @@ class _Sizes(Collector):
             yield GaugeMetricFamily("shoal_queue_rows", "Rows that wait to be committed", committer.in_flight)
             yield CounterMetricFamily("shoal_commits", "Commits", committer.commits)
             yield CounterMetricFamily("shoal_commit_seconds", "Time spent committing", committer.seconds)
+        populations = list(self._service.populations.items())
+        owned = sum(not isinstance(one.population._lost, NotOwnerError) for _, one in populations)
+        yield GaugeMetricFamily("shoal_owned_populations", "Populations that this server owns", owned)
         sizes = {
             "agents": GaugeMetricFamily("shoal_agents", "Agents", labels=["population"]),
             "pending": GaugeMetricFamily(
@@ -98,7 +109,7 @@ class _Sizes(Collector):
             ),
             "cuts": GaugeMetricFamily("shoal_cuts", "Pairs that stopped sharing", labels=["population"]),
         }
-        for name, one in list(self._service.populations.items()):
+        for name, one in populations:
             if one.population._fold is None or one.population._lost is not None:
                 continue
             for key, value in one.population._read(_sizes).items():

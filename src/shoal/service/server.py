@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import os
 import socket
 from collections.abc import Callable, Collection
 from typing import Any
+from urllib.parse import urlsplit
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -19,6 +21,7 @@ from shoal.service.app import make_app
 from shoal.service.core import HOSTS, Service
 from shoal.service.keys import open_keys
 from shoal.service.limits import Limits
+from shoal.service.sessions import Sessions
 
 log = logging.getLogger("shoal.service")
 LARGEST_HEAD = 65_536
@@ -47,6 +50,7 @@ def serve(
     sync: str = "full",
     lease: float = LEASE,
     log_requests: bool = True,
+    advertise: str | None = None,
     on_start: Callable[[str], None] | None = None,
 ) -> None:
     """Serve the populations of a store until SIGTERM or SIGINT.
@@ -67,9 +71,19 @@ def serve(
         See `shoal.open`.
     log_requests : bool
         Whether each request is logged.
+    advertise : str, optional
+        URL at which other servers on the same PostgreSQL database reach this one. By default the address
+        that it listens on, or, if that is every address, the machine's name.
     on_start : callable, optional
         Called with the server's own URL when it listens.
     """
+    if advertise is not None:
+        if "://" not in url:
+            raise ValueError("advertise is for servers that share a PostgreSQL database; a file has one")
+        from shoal.controller.owners import server_url
+
+        advertise = server_url(advertise)
+    sessions = Sessions(os.environ.get("SHOAL_SESSION_SECRET"))
     keys = open_keys(url)
     try:
         if not is_loopback(host) and not keys.exist():
@@ -91,12 +105,27 @@ def serve(
             limits=Limits(rate),
             access_log=logs.request_log() if log_requests else None,
         )
+        app.sessions = sessions
+        scheme = "http" if certificate is None else "https"
+        name = f"[{host}]" if ":" in host else host
+        own_url = f"{scheme}://{name}:{sock.getsockname()[1]}"
+        if "://" in url:
+            everywhere = name in ("0.0.0.0", "[::]")
+            default = own_url.replace(name, socket.gethostname(), 1) if everywhere else own_url
+            _share(app, advertise or default, lease)
         if not is_loopback(host) and certificate is None:
             log.warning("keys and data cross the network unencrypted; see docs/service.md on TLS")
         options: dict[str, Any] = {"ssl_certfile": certificate, "ssl_keyfile": private_key}
-        scheme = "http" if certificate is None else "https"
-        name = f"[{host}]" if ":" in host else host
-        run(app, sock, options, lambda: on_start and on_start(f"{scheme}://{name}:{sock.getsockname()[1]}"))
+        run(app, sock, options, lambda: on_start and on_start(own_url))
+
+
+def _share(app: Service, url: str, lease: float) -> None:
+    """Let other servers on the same database reach this one at a URL."""
+    from shoal.service.ownership import Ownership  # which needs the database's client, and ours
+
+    app.ownership = Ownership(app, url, lease)
+    host = str(urlsplit(url).hostname)
+    app.hosts |= {f"[{host}]" if ":" in host else host}
 
 
 def run(

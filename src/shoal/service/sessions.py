@@ -1,6 +1,7 @@
 """Cookies that stand for a key in a browser: its id and an end, signed with a secret of this process.
 
-Restarting the server signs everybody out. Revoking the key does so at once: it is looked up at each request.
+Restarting the server signs everybody out, unless the secret comes from outside, as it does where several
+servers are to know each other's cookies. Revoking the key does so at once: it is looked up at each request.
 """
 
 import base64
@@ -13,13 +14,25 @@ from http.cookies import CookieError, SimpleCookie
 COOKIE = "shoal_session"
 LONGEST = 12 * 3600.0
 """Seconds."""
+SHORTEST_SECRET = 32
+"""Characters."""
 
 
 class Sessions:
-    """See the module."""
+    """See the module.
 
-    def __init__(self) -> None:
-        self._secret = secrets.token_bytes(32)
+    Parameters
+    ----------
+    secret : str, optional
+        Shared by all servers that are to know each other's cookies.
+    """
+
+    def __init__(self, secret: str | None = None) -> None:
+        if secret is not None and len(secret) < SHORTEST_SECRET:
+            raise ValueError(
+                f"SHOAL_SESSION_SECRET must have at least {SHORTEST_SECRET} characters, got {len(secret)}"
+            )
+        self._secret = secrets.token_bytes(32) if secret is None else secret.encode()
 
     def begin(self, key: str, *, is_secure: bool) -> str:
         """The Set-Cookie header that signs in with the key of this id."""

@@ -40,6 +40,17 @@ class Snapshot(NamedTuple):
     content: bytes
 
 
+class Standing(NamedTuple):
+    """Who owns a population."""
+
+    number: int
+    epoch: int
+    owner: str
+    """"" if nobody does."""
+    promised: str
+    """Whoever nobody owns it is for: it was moved there, and has not been taken yet."""
+
+
 class Store(ABC):
     """Journals of populations. Reading methods may be called from any thread."""
 
@@ -68,6 +79,10 @@ class Store(ABC):
     @abstractmethod
     def release(self, lease: Lease) -> None:
         """No longer own a population, so that another process need not wait."""
+
+    def standings(self, name: str | None = None) -> dict[str, Standing]:
+        """Who owns the populations, or one; nothing from a store that one process has to itself."""
+        return {}
 
     @abstractmethod
     def append(self, batches: Sequence[Batch], lease: float) -> list[Exception | None]:

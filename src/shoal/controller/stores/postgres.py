@@ -13,7 +13,7 @@ from typing import Any
 
 from shoal.controller.errors import JournalError, NotOwnerError, UnavailableError, UnknownError
 from shoal.controller.records import Row
-from shoal.controller.stores.base import SCHEMA, Batch, Lease, Snapshot, shown_url
+from shoal.controller.stores.base import SCHEMA, Batch, Lease, Snapshot, Standing, shown_url
 from shoal.controller.stores.sql import COLUMNS, SQLStore
 
 try:
@@ -23,6 +23,8 @@ except ImportError as error:  # pragma: no cover
 
 MUTEX = 0x73686F61
 """Held while tables are made, so that two first starts do not disturb each other."""
+CHANNEL = "shoal_owner"
+"""Notified when a population's owner changes."""
 SYNC = {"full": "on", "normal": "off"}
 
 TABLES = """
@@ -111,7 +113,11 @@ class PostgresStore(SQLStore):
         self.read_only = read_only
         self._writing, self._reading = threading.RLock(), threading.RLock()
         self._connections: dict[str, Any] = {}
-        self._prepare()
+        try:
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
 
     # Connections, made again when they break
 
@@ -157,8 +163,7 @@ class PostgresStore(SQLStore):
     def _prepare(self) -> None:
         with self._on("write") as db:
             if not self.read_only:
-                with db.transaction():
-                    db.execute("SELECT pg_advisory_xact_lock(%s)", (MUTEX,))
+                with _making_tables(db):
                     found = db.execute("SELECT to_regclass('shoal_schema')").fetchone()
                     if found[0] is None:
                         db.execute(TABLES)
@@ -168,7 +173,7 @@ class PostgresStore(SQLStore):
                 raise JournalError(f"{self.url} holds no tables of shoal")
             (version,) = db.execute("SELECT max(version) FROM shoal_schema").fetchone()
         if version != SCHEMA:
-            raise JournalError(f"{self.url} has schema {version}; this version of shoal reads {SCHEMA}")
+            raise JournalError(f"{self.url} {other_schema(version)}")
 
     def close(self) -> None:
         with self._writing, self._reading:
@@ -189,11 +194,14 @@ class PostgresStore(SQLStore):
             found = db.execute(
                 "UPDATE shoal_population SET epoch = epoch + 1, owner = %s, "
                 "lease_until = now() + %s * interval '1 second' "
-                "WHERE id = %s AND lease_until < now() RETURNING epoch, last_seq",
-                (owner, lease, population),
+                "WHERE id = %s AND lease_until < now() AND (SELECT max(version) FROM shoal_schema) = %s "
+                "RETURNING epoch, last_seq",
+                (owner, lease, population, SCHEMA),
             ).fetchone()
             if found is not None:
+                db.execute(f"NOTIFY {CHANNEL}")
                 return Lease(population, *found)
+            (version,) = db.execute("SELECT max(version) FROM shoal_schema").fetchone()
             known = db.execute(
                 "SELECT name, owner, extract(epoch FROM greatest(lease_until, now()) - now()) "
                 "FROM shoal_population WHERE id = %s",
@@ -202,9 +210,21 @@ class PostgresStore(SQLStore):
         if known is None:
             raise UnknownError(f"{self.url} has no population number {population}")
         name, who, rest = known
+        if version != SCHEMA:  # another process has migrated the tables since we opened them
+            raise NotOwnerError(f"population {name!r} cannot be taken: {self.url} {other_schema(version)}")
         raise NotOwnerError(
             f"population {name!r} in {self.url} is owned by {who}, whose lease has {max(rest, 0):.1f} s to go"
         )
+
+    def standings(self, name: str | None = None) -> dict[str, Standing]:
+        rows = self._query(
+            "SELECT name, id, epoch, CASE WHEN lease_until > now() THEN owner ELSE '' END, "
+            "CASE WHEN lease_until = '-infinity' THEN owner ELSE '' END "
+            "FROM shoal_population WHERE %s::text IS NULL OR name = %s ORDER BY name",
+            name,
+            name,
+        )
+        return {found: Standing(*rest) for found, *rest in rows}
 
     def renew(self, leases: Iterable[Lease], lease: float) -> dict[int, str]:
         lost = {}
@@ -228,6 +248,7 @@ class PostgresStore(SQLStore):
                 "WHERE id = %s AND epoch = %s",
                 (lease.population, lease.epoch),
             )
+            db.execute(f"NOTIFY {CHANNEL}")
 
     # The journal
 
@@ -386,6 +407,27 @@ class PostgresStore(SQLStore):
             "WHERE starts_with(relname, 'shoal_') AND relkind = 'r'"
         )
         return int(sizes[0][0] or 0)
+
+
+@contextmanager
+def _making_tables(db: Any) -> Iterator[None]:
+    """Let one process at a time make tables: two that find none would disturb each other."""
+    with db.transaction():
+        db.execute("SELECT pg_advisory_xact_lock(%s)", (MUTEX,))
+        yield
+
+
+def make_tables(db: Any, sql: str) -> None:
+    """Make tables beside those of the store, if they are not there."""
+    with _making_tables(db):
+        db.execute(sql)
+
+
+def other_schema(version: int) -> str:
+    """Says that the tables have another version than ours."""
+    from shoal import __version__
+
+    return f"has schema {version}, and this is shoal {__version__}, which reads schema {SCHEMA}"
 
 
 def _line(error: Exception) -> str:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from shoal.controller.errors import ControllerError, UnavailableError
+from shoal.controller.errors import ControllerError, NotOwnerError, UnavailableError
 from shoal.controller.population import Population
 from shoal.controller.views import Sizes
 from shoal.service.core import Service
@@ -52,6 +52,11 @@ class Watched:
         self.looked = 0.0
         self.news = asyncio.Event()
         self.busy = asyncio.Lock()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another server owns the population by now; pages then ask again, and are passed on."""
+        return isinstance(self.follower.population._lost, NotOwnerError)
 
     def look(self, service: Service) -> bytes:
         """Read on in the journal; the message about it, for pages."""
@@ -107,7 +112,7 @@ class Watch:
     async def _follow(self, name: str, known: Watched) -> None:
         """Read on for as long as the service runs, and the population is the same."""
         stopping = self._service.stopping
-        while self._watched.get(name) is known:
+        while self._watched.get(name) is known and not known.is_lost:
             pause = TICK if known.listeners else IDLE
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), pause)
@@ -128,7 +133,7 @@ class Watch:
         stopping = asyncio.ensure_future(self._service.stopping.wait())
         try:
             yield b"retry: 2000\n\n"
-            while time.monotonic() < end and not stopping.done():
+            while time.monotonic() < end and not stopping.done() and not known.is_lost:
                 if known.number != seen:
                     seen = known.number
                     yield known.message

@@ -1,0 +1,16 @@
+"""Fixtures: a PostgreSQL server, and an empty place on it."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.controller.conftest import server  # noqa: F401
+from tests.controller.places import Place
+from tests.controller.server import Server
+
+
+@pytest.fixture
+def shared(server: Server) -> Iterator[Place]:  # noqa: F811
+    """A database that several servers may share."""
+    place = Place("postgres", server.room())
+    yield place
+    place.close()
