@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "Name another one, for example: make setup PYTHON=python3.12"; exit 1; }
 	@echo "Installing into $(VENV) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,docs,cluster,data,postgres,serve,client]'
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,docs,cluster,data,postgres,serve,client,ray]'
 	@touch $@
 
 run: setup  ## Reproduce the quick experiments into results/quick
@@ -40,7 +40,7 @@ test: lint  ## Lint, run all tests, those of kernels and steps again without com
 	$(BIN)/coverage report --skip-covered
 
 chaos: setup  ## Attack files, threads, forks and signals for many minutes (SHOAL_CHAOS=20 by default)
-	SHOAL_CHAOS=$${SHOAL_CHAOS:-20} $(BIN)/python -m pytest $(PARALLEL) tests/attack tests/controller tests/service --timeout 0
+	SHOAL_CHAOS=$${SHOAL_CHAOS:-20} $(BIN)/python -m pytest $(PARALLEL) tests/attack tests/controller tests/service tests/machines --timeout 0
 
 lint: setup  ## Style, formatting, types and import direction
 	$(BIN)/ruff check

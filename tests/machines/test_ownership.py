@@ -3,19 +3,21 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
 import psycopg
 import pytest
 from tests.controller.places import Place
-from tests.service.running import ARMS, Caller, InProcess, wait_until
+from tests.service.running import ARMS, Caller, InProcess, Process, wait_until
 
 import shoal
 from shoal.controller.errors import JournalError, NotOwnerError, UnknownError
@@ -185,6 +187,23 @@ def test_a_server_that_was_taken_from_passes_on(two: Two) -> None:
         wait_until(lambda: decide(one, shop, "d2").status_code == 201, 10.0)
         wait_until(lambda: decide(other, shop, "d3").status_code == 201, 10.0)
         assert one("GET", shop).json()["sequence"] == 5
+
+
+def test_no_log_holds_a_name(shared: Place, tmp_path: Path) -> None:
+    with Process(shared.url, log=tmp_path / "1") as first, Process(shared.url, log=tmp_path / "2") as second:
+        first.wait_ready()
+        second.wait_ready()
+        with Caller(first.url) as one, Caller(second.url) as other:
+            shop = one.make("shop")
+            body = {"agent": "Zaphod", "arms": ARMS}
+            assert other("POST", f"{shop}/decisions", body).status_code == 201
+            assert other("GET", f"{shop}/agents/Zaphod").status_code == 200
+        for server in (second, first):
+            assert server.kill(signal.SIGTERM) == 0
+    for number in "12":
+        text = (tmp_path / number).read_text()
+        assert "/v1/populations/{population}/agents/{agent}" in text
+        assert "Zaphod" not in text
 
 
 # Moving

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import IO, Any
 
 import httpx
-from tests.controller.worker import follow, open_shop
+from tests.controller.worker import follow, open_shop, rewarding_twice
 from tests.service.running import wait_until
 
 from shoal.controller.asynchronous import Arrivals
 from shoal.controller.committer import Committer
+from shoal.controller.population import Population
 from shoal.controller.stores import postgres
 from shoal.service.server import serve
 
@@ -51,6 +52,8 @@ def _serve(url: str, port: str, mutant: str, lease: str) -> None:
     if mutant == "unfenced":  # appends whoever the owner is, and does not look who that is
         postgres.APPEND = postgres.APPEND.replace("AND epoch = %(epoch)s ", "")
         postgres.PostgresStore.renew = lambda *_: {}  # type: ignore[method-assign]
+    if mutant == "twice":
+        Population._reward = rewarding_twice  # type: ignore[method-assign, assignment]
     if mutant == "early":
 
         async def at_once(self: Any, ticket: Any) -> None:

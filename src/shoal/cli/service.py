@@ -50,8 +50,28 @@ def serve(
     lease: Annotated[
         float, typer.Option(help="Seconds after which others take over from a silent server (PostgreSQL).")
     ] = 3.0,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Have servers run on this Ray cluster; auto for the one here."),
+    ] = None,
+    servers: Annotated[int, typer.Option(min=1, help="How many, on Ray.")] = 2,
 ) -> None:
     """Serve decisions over HTTP, until SIGTERM or Ctrl-C. Logs go to stderr, as JSON."""
+    if ray is not None:
+        if advertise is not None or host != "127.0.0.1":
+            raise ValueError("with --ray, servers are at their nodes' addresses: no --host or --advertise")
+        from shoal.service.on_ray import serve_on_ray
+
+        options: dict[str, Any] = {
+            "allow_hosts": allow_host or (),
+            "certificate": None if certificate is None else str(certificate),
+            "private_key": None if private_key is None else str(private_key),
+            "rate": rate, "sync": sync, "log_requests": log_requests, "lease": lease,
+        }  # fmt: skip
+        serve_on_ray(
+            store, ray, servers=servers, port=port, options=options, say=lambda text: print(text, flush=True)
+        )
+        return
     from shoal.jit.compiled import say_nothing_of_compiling
     from shoal.service import logs, server
 

@@ -107,13 +107,17 @@ class Ownership:
     # Looking
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        is_blind = False
         while not self._closing.is_set():
             try:
                 loop.call_soon_threadsafe(self._see, self._directory.look())
+                is_blind = False
                 self._closing.wait(0.05)  # many changes are looked at together
                 self._directory.wait(self._lease / 3.0)
             except UnavailableError as error:
-                log.warning("owners cannot be seen: %s", error)
+                if not is_blind:
+                    log.warning("owners cannot be seen: %s", error)
+                is_blind = True
                 self._closing.wait(0.2)
             except RuntimeError:  # the loop is closed
                 break

@@ -6,6 +6,7 @@ import ipaddress
 import logging
 import os
 import socket
+import threading
 from collections.abc import Callable, Collection
 from typing import Any
 from urllib.parse import urlsplit
@@ -51,6 +52,7 @@ def serve(
     lease: float = LEASE,
     log_requests: bool = True,
     advertise: str | None = None,
+    until: threading.Event | None = None,
     on_start: Callable[[str], None] | None = None,
 ) -> None:
     """Serve the populations of a store until SIGTERM or SIGINT.
@@ -74,6 +76,8 @@ def serve(
     advertise : str, optional
         URL at which other servers on the same PostgreSQL database reach this one. By default the address
         that it listens on, or, if that is every address, the machine's name.
+    until : threading.Event, optional
+        When it is set, the server stops, as by a signal.
     on_start : callable, optional
         Called with the server's own URL when it listens.
     """
@@ -116,7 +120,7 @@ def serve(
         if not is_loopback(host) and certificate is None:
             log.warning("keys and data cross the network unencrypted; see docs/service.md on TLS")
         options: dict[str, Any] = {"ssl_certfile": certificate, "ssl_keyfile": private_key}
-        run(app, sock, options, lambda: on_start and on_start(own_url))
+        run(app, sock, options, lambda: on_start and on_start(own_url), until)
 
 
 def _share(app: Service, url: str, lease: float) -> None:
@@ -133,9 +137,10 @@ def run(
     sock: socket.socket,
     options: dict[str, Any] | None = None,
     on_start: Callable[[], Any] = lambda: None,
+    until: threading.Event | None = None,
 ) -> None:
-    """Run the server of an application on a socket, until a signal."""
-    Server(config_of(app, **(options or {})), app, on_start).run([sock])
+    """Run the server of an application on a socket, until a signal, or an event is set."""
+    Server(config_of(app, **(options or {})), app, on_start, until).run([sock])
 
 
 def config_of(app: Service, **options: Any) -> uvicorn.Config:
@@ -161,9 +166,18 @@ def config_of(app: Service, **options: Any) -> uvicorn.Config:
 class Server(uvicorn.Server):
     """Uvicorn's, which tells the application as soon as it is to stop, so that streams end."""
 
-    def __init__(self, config: uvicorn.Config, app: Service, on_start: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        app: Service,
+        on_start: Callable[[], Any],
+        until: threading.Event | None = None,
+    ) -> None:
         super().__init__(config)
-        self._app, self._on_start = app, on_start
+        self._app, self._on_start, self._until = app, on_start, until
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or (self._until is not None and self._until.is_set())
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
