@@ -24,7 +24,7 @@ from shoal import validation
 from shoal.controller import exporting, importing, retention, snapshots
 from shoal.controller.answers import Decision, Explanation, PairExplanation, Score
 from shoal.controller.archives import Base, base_of
-from shoal.controller.arms import ArmSet, checked_name
+from shoal.controller.arms import ArmSet, checked_by, checked_name
 from shoal.controller.committer import Committer, Ticket
 from shoal.controller.errors import (
     ConflictError,
@@ -207,16 +207,17 @@ class Population:
         """Who would share with whom under another policy or other parameters, and what that would pay."""
         return rehearsal.what_if(self, policy, parameters)
 
-    def switch(self, policy: str | None = None, **parameters: Any) -> int:
+    def switch(self, policy: str | None = None, *, by: str = "", **parameters: Any) -> int:
         """Go on with another policy or other parameters, which first learn the whole journal.
 
-        Decisions go on meanwhile. Returns the number of the record from which they are in force.
+        Decisions go on meanwhile. Returns the number of the record from which they are in force; the record
+        says who made it so (`by`). If they are in force already, nothing is done.
         """
-        return rehearsal.switch(self, policy, parameters)
+        return rehearsal.switch(self, policy, parameters, by)
 
-    def switch_back(self) -> int:
+    def switch_back(self, *, by: str = "") -> int:
         """Go on with the policy and parameters from before the last switch, as if they had always stayed."""
-        return rehearsal.switch_back(self)
+        return rehearsal.switch_back(self, by)
 
     @property
     def switches(self) -> list[rehearsal.Switch]:
@@ -441,8 +442,8 @@ class Population:
 
         return self._read(question)
 
-    def set_arms(self, arms: Mapping[str, ArrayLike]) -> None:
-        """Add arms to the catalogue, or change their features."""
+    def set_arms(self, arms: Mapping[str, ArrayLike], *, by: str = "") -> None:
+        """Add arms to the catalogue, or change their features; the record says who did (`by`)."""
         given = ArmSet.of(dict(arms), self.settings.dim)
 
         def command(turn: _Turn) -> None:
@@ -451,12 +452,12 @@ class Population:
                 {} if present is None else dict(zip(present.names or (), present.features, strict=True))
             )
             features.update(zip(given.names or (), given.features, strict=True))
-            self._set_catalogue(turn, ArmSet(np.array(list(features.values())), list(features)))
+            self._set_catalogue(turn, ArmSet(np.array(list(features.values())), list(features)), by)
 
         self._run(1, command)
 
-    def retire(self, *names: str) -> None:
-        """Take arms out of the catalogue; decisions about them stay."""
+    def retire(self, *names: str, by: str = "") -> None:
+        """Take arms out of the catalogue; decisions about them stay. The record says who did it (`by`)."""
 
         def command(turn: _Turn) -> None:
             present = self._offers.catalogue(turn.fold)
@@ -469,14 +470,15 @@ class Population:
                 raise ValueError("a catalogue must keep at least one arm")
             assert present is not None
             rows = [present.position(name) for name in stay]
-            self._set_catalogue(turn, ArmSet(np.ascontiguousarray(present.features[rows]), stay))
+            self._set_catalogue(turn, ArmSet(np.ascontiguousarray(present.features[rows]), stay), by)
 
         self._run(1, command)
 
-    def _set_catalogue(self, turn: _Turn, arms: ArmSet) -> None:
+    def _set_catalogue(self, turn: _Turn, arms: ArmSet, by: str) -> None:
+        checked_by(by)
         turn.fold.policy.check_scale("arms", arms.features)
         turn.arms += self._offers.news(turn.fold, arms)
-        turn.write(Catalogue(arms.digest))
+        turn.write(Catalogue(arms.digest, by))
 
     # Decisions
 
