@@ -1,4 +1,6 @@
-"""Three servers under load: one killed, one frozen and thawed, the database restarted. Nothing is lost.
+"""Three servers under load: killed, frozen, stopped, a population moved, the database restarted.
+
+Nothing acknowledged is lost, nothing counted twice, and no row comes from anybody but the owner.
 
 Clients repeat what was not answered, at any of the servers, as behind a load balancer. A trigger in the
 database notes who inserts each row and who owns the population at that moment: rows of others are stale.
@@ -27,7 +29,7 @@ from tests.service.worker import Nursery, wait_ready
 
 import shoal
 from shoal.client import exchange
-from shoal.controller.owners import url_of
+from shoal.controller.owners import move, url_of
 from shoal.controller.records import decode
 from shoal.controller.stores.postgres import PostgresStore
 
@@ -105,6 +107,14 @@ class Fleet:
             time.sleep(0.02)
         assert port is not None
         return port
+
+    def move(self, population: str) -> None:
+        """Let a server own it that does not; all are alive when this is called."""
+        owner = self.owner(population)
+        port = next(port for port in self.ports if port != owner)
+        store = PostgresStore(self.place.url)
+        move(store, population, f"http://127.0.0.1:{port}")
+        store.close()
 
     def stop(self) -> None:
         for port in self.ports:
@@ -239,7 +249,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_killed_frozen_and_restarted(shared: Place, nursery: Nursery, server: Server) -> None:
     fleet = Fleet(shared, nursery, 3)
     load = Load(fleet)
-    gaps: dict[str, list[float]] = {"killed": [], "frozen": [], "database": [], "stopped": []}
+    gaps: dict[str, list[float]] = {
+        event: [] for event in ("killed", "frozen", "database", "moved", "stopped")
+    }
     try:
         load.wait_for(10)
         for turn in range(SCALE):
@@ -267,6 +279,12 @@ def test_killed_frozen_and_restarted(shared: Place, nursery: Nursery, server: Se
             server.start()
             load.wait_for(20)
             gaps["database"].append(load.gap(start))
+
+            fleet.wait_for_owner(POPULATIONS[turn % 3])
+            start = time.monotonic()
+            fleet.move(POPULATIONS[turn % 3])
+            load.wait_for(20)
+            gaps["moved"].append(load.gap(start))
 
             leaving = fleet.wait_for_owner(POPULATIONS[(turn + 2) % 3])
             start = time.monotonic()

@@ -4,12 +4,13 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,7 @@ def test_whoever_is_asked_first_owns_it_and_the_other_passes_on(two: Two) -> Non
         assert (refused.status_code, refused.json()["recorded"]) == (409, 1.0)
         assert other("GET", f"{shop}/agents/nobody").status_code == 404
         assert other("GET", f"{shop}/graph?at=3").json() == one("GET", f"{shop}/graph?at=3").json()
+        assert other.http.head(shop).headers["etag"] == one.http.head(shop).headers["etag"]
         assert other("GET", "/v1/populations").json() == {"populations": ["shop"]}
         assert two.second.app.populations == {}
         assert metric(two.second, "shoal_forwarded_total", result="answered") >= 9
@@ -169,6 +171,54 @@ def test_what_a_silent_server_owned_is_taken_after_its_lease(shared: Place) -> N
         start = time.monotonic()
         wait_until(lambda: decide(call, "/v1/populations/shop", "d1").status_code == 201, 10.0)
         assert time.monotonic() - start < 2.5 * LEASE
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (b"", 503),
+        (b"HTTP/1.1 200 OK\r\ncontent-le", 503),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\nhalf of it", 503),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", 503),
+        (b"\x00\xff" * 500, 503),
+        (b"HTTP/1.1 302 Found\r\nlocation: http://evil.example/\r\ncontent-length: 0\r\n\r\n", 302),
+        (b"HTTP/1.1 404 Not Found\r\nset-cookie: a=b\r\nx-evil: 1\r\ncontent-length: 2\r\n\r\n{}", 404),
+    ],
+)
+def test_answers_of_an_owner_that_is_none_of_ours(shared: Place, answer: bytes, status: int) -> None:
+    """Whoever listens at the owner's address: its answer is passed on, or there is none; nothing hangs."""
+    asked: list[bytes] = []
+
+    def listen() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    asked.append(connection.recv(65536))
+                    connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        owner = shared.open(lease=60.0)
+        owner.share(new_name(f"http://127.0.0.1:{port}"))
+        owner.population("shop", "independent", 2)
+        thread = threading.Thread(target=listen)
+        thread.start()
+        with InProcess(shared.url, shares=True, lease=LEASE) as server:
+            path = f"{server.url}/v1/populations/shop?x=%20y"
+            headers = {"x-request-id": "0123456789abcdef", "x-forwarded-for": "1.2.3.4", "cookie": "c=d"}
+            found = httpx.get(path, headers=headers, timeout=20.0)
+            assert found.status_code == status
+            assert ("retry-after" in found.headers) == (status == 503)
+            assert not {"set-cookie", "x-evil"} & set(found.headers)
+            assert httpx.get(f"{server.url}/readyz").status_code == 200
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(10.0)
+    head, *sent = asked[0].removesuffix(b"\r\n\r\n").split(b"\r\n")
+    assert head == b"GET /v1/populations/shop?x=%20y HTTP/1.1"
+    assert sorted(sent) == [
+        b"cookie: c=d", b"host: 127.0.0.1:%d" % port, b"x-request-id: 0123456789abcdef", b"x-shoal-hop: 1",
+    ]  # fmt: skip
 
 
 def test_a_server_that_was_taken_from_passes_on(two: Two) -> None:

@@ -230,7 +230,7 @@ class Service:
         self.stopping.set()
         await asyncio.get_running_loop().run_in_executor(None, self.close)
         if self.ownership is not None:
-            await self.ownership.close()
+            self.ownership.close()
         await send({"type": "lifespan.shutdown.complete"})
 
     def begin(self) -> None:

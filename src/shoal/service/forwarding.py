@@ -2,13 +2,19 @@
 
 A request is passed on once: a header says so, and whoever gets it answers or refuses. The header allows
 nothing. Neither server trusts the other: each looks at the caller's key itself, which is sent along.
+
+Both ends are ours, so the connections speak as little of HTTP as we do; a general client takes several times
+the processor time of a decision.
 """
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
-import httpx
+import httptools
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -22,10 +28,13 @@ SENT = (b"authorization", b"cookie", b"content-type", b"if-none-match")
 RETURNED = ("content-type", "etag", "cache-control", "location", "retry-after", "www-authenticate",
             "x-accel-buffering")  # fmt: skip
 """Headers of an answer that are passed back; those that all answers have are added here."""
-TIMEOUT = httpx.Timeout(120.0, connect=2.0, pool=5.0)
+PATIENCE = 120.0
 """Seconds. An owner that is frozen is given up as soon as its lease has ended, whatever this says."""
+CONNECT_PATIENCE = 2.0
 STREAM_PATIENCE = 60.0
 """Seconds without a message after which a stream is given up; the page asks again."""
+KEPT, KEPT_FOR = 64, 30.0
+"""Connections to a server that are kept open, and for how many seconds; it keeps them longer."""
 
 
 class Elsewhere:
@@ -45,51 +54,188 @@ class Elsewhere:
         self.waiting.clear()
 
 
+class Reply(NamedTuple):
+    """A server's answer."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    stream: "asyncio.Queue[bytes] | None"
+    """Of an answer without an end: its parts, as they come; an empty one is the last."""
+
+
+class Connection(asyncio.Protocol):
+    """A connection to another server, for one request at a time."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._reply: asyncio.Future[Reply] | None = None
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+        self._stream: asyncio.Queue[bytes] | None = None
+        self.is_usable = True
+        """Whether another request may follow."""
+        self.used = 0.0
+        """When it was last used."""
+
+    async def ask(self, request: bytes) -> Reply:
+        """Send a request; the answer, or OSError."""
+        if self._transport is None or not self.is_usable:
+            raise ConnectionResetError("the connection was closed")
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers, self._body = {}, []
+        self._reply = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        return await self._reply
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.is_usable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_usable = False
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_exception(ConnectionResetError("the connection was closed"))
+        if self._stream is not None:
+            self._stream.put_nowait(b"")
+
+    def data_received(self, data: bytes) -> None:
+        if self._reply is None:  # nothing was asked
+            self.abort()
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.abort()
+
+    # Called by the parser
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        if self._headers.get("content-type", "").startswith("text/event-stream"):
+            self._stream = asyncio.Queue()
+            self.is_usable = False
+            self._answer(b"")
+
+    def on_body(self, body: bytes) -> None:
+        if self._stream is None:
+            self._body.append(body)
+        else:
+            self._stream.put_nowait(body)
+
+    def on_message_complete(self) -> None:
+        if self._stream is None:
+            self.is_usable = self.is_usable and self._parser.should_keep_alive()
+            self._answer(b"".join(self._body))
+            self._reply = None
+        else:
+            self._stream.put_nowait(b"")
+
+    def _answer(self, body: bytes) -> None:
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_result(Reply(self._parser.get_status_code(), self._headers, body, self._stream))
+
+
 class Forwarder:
     """Connections to other servers, kept open."""
 
     def __init__(self) -> None:
-        self._http = httpx.AsyncClient(
-            timeout=TIMEOUT,
-            limits=httpx.Limits(max_connections=256, max_keepalive_connections=64, keepalive_expiry=30.0),
-            verify=ssl.create_default_context(),  # SSL_CERT_FILE names an authority of one's own
-            follow_redirects=False,
-            trust_env=False,  # no proxy is between servers
-        )
+        self._idle: dict[str, list[Connection]] = {}
+        self._all: set[Connection] = set()
+        self._context: ssl.SSLContext | None = None
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """End the connections."""
-        await self._http.aclose()
+        for connection in self._all:
+            connection.abort()
 
     async def forward(self, request: Request, there: Elsewhere) -> Response:
         """The owner's answer; `UnavailableError` if there is none."""
         scope = request.scope
-        content = await read_body(request) if scope["method"] in ("POST", "PUT", "PATCH") else None
-        given = scope["state"]["headers"]
-        headers = [(name, given[name]) for name in SENT if name in given]
-        headers += [
-            (HOP, b"1"),
-            (b"x-request-id", scope["state"]["request_id"].encode()),
-            (b"accept-encoding", b"identity"),
-        ]
-        query = scope["query_string"].decode("ascii")
-        url = httpx.URL(there.url + scope["path"] + (f"?{query}" if query else ""))
-        sent = self._http.build_request(scope["method"], url, headers=headers, content=content)
+        body = await read_body(request) if scope["method"] in ("POST", "PUT", "PATCH") else None
+        message = _message(request, there.url, body)
         try:
-            async with asyncio.timeout(None) as limit:
+            async with asyncio.timeout(PATIENCE) as limit:
                 there.waiting.add(limit)
                 try:
-                    answer = await self._http.send(sent, stream=True)
-                    if answer.headers.get("content-type", "").startswith("text/event-stream"):
-                        return StreamingResponse(_messages(answer), answer.status_code, _headers(answer))
-                    body = await answer.aread()
+                    connection, reply = await self._ask(there.url, message)
                 finally:
                     there.waiting.discard(limit)
-        except (httpx.HTTPError, TimeoutError) as error:
+        except OSError as error:  # a TimeoutError is one, too
             raise UnavailableError(
                 f"the population's owner does not answer ({type(error).__name__}); another will take over"
             ) from None
-        return Response(body, answer.status_code, _headers(answer))
+        headers = {name: reply.headers[name] for name in RETURNED if name in reply.headers}
+        if reply.stream is not None:
+            return StreamingResponse(self._parts(connection, reply.stream), reply.status, headers)
+        self._keep(there.url, connection)
+        return Response(reply.body, reply.status, headers)
+
+    async def _ask(self, url: str, message: bytes) -> tuple[Connection, Reply]:
+        connection = await self._connection(url)
+        try:
+            return connection, await connection.ask(message)
+        except BaseException:
+            self._drop(connection)
+            raise
+
+    async def _connection(self, url: str) -> Connection:
+        idle = self._idle.setdefault(url, [])
+        while idle:
+            connection = idle.pop()
+            if connection.is_usable and time.monotonic() < connection.used + KEPT_FOR:
+                return connection
+            self._drop(connection)
+        parts = urlsplit(url)
+        is_tls = parts.scheme == "https"
+        if is_tls and self._context is None:
+            self._context = ssl.create_default_context()  # SSL_CERT_FILE names an authority of one's own
+        async with asyncio.timeout(CONNECT_PATIENCE):
+            _, connection = await asyncio.get_running_loop().create_connection(
+                Connection,
+                str(parts.hostname),
+                parts.port or (443 if is_tls else 80),
+                ssl=self._context if is_tls else None,
+            )
+        self._all.add(connection)
+        return connection
+
+    def _keep(self, url: str, connection: Connection) -> None:
+        idle = self._idle.setdefault(url, [])
+        if connection.is_usable and len(idle) < KEPT:
+            connection.used = time.monotonic()
+            idle.append(connection)
+        else:
+            self._drop(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        self._all.discard(connection)
+        connection.abort()
+
+    async def _parts(self, connection: Connection, stream: "asyncio.Queue[bytes]") -> AsyncIterator[bytes]:
+        """A stream, until either end closes it or nothing comes any more."""
+        try:
+            while True:
+                async with asyncio.timeout(STREAM_PATIENCE):
+                    part = await stream.get()
+                if not part:
+                    return
+                yield part
+        except TimeoutError:
+            return
+        finally:
+            self._drop(connection)
 
 
 def is_forwarded(request: Request) -> bool:
@@ -97,18 +243,19 @@ def is_forwarded(request: Request) -> bool:
     return HOP in request.scope["state"]["headers"]
 
 
-def _headers(answer: httpx.Response) -> dict[str, str]:
-    return {name: answer.headers[name] for name in RETURNED if name in answer.headers}
-
-
-async def _messages(answer: httpx.Response) -> AsyncIterator[bytes]:
-    """A stream, until either end closes it or nothing comes any more."""
-    parts = answer.aiter_raw()
-    try:
-        while True:
-            async with asyncio.timeout(STREAM_PATIENCE):
-                yield await anext(parts)
-    except (StopAsyncIteration, httpx.HTTPError, TimeoutError):
-        return
-    finally:
-        await answer.aclose()
+def _message(request: Request, url: str, body: bytes | None) -> bytes:
+    """A request as it goes over the wire. Whatever of it came from the caller has been through a parser."""
+    scope = request.scope
+    given = scope["state"]["headers"]
+    method = "GET" if scope["method"] == "HEAD" else scope["method"]  # the body is left out on the way back
+    query = b"?" + scope["query_string"] if scope["query_string"] else b""
+    lines = [
+        method.encode() + b" " + scope["path"].encode("ascii") + query + b" HTTP/1.1",
+        b"host: " + urlsplit(url).netloc.encode("ascii"),
+        HOP + b": 1",
+        b"x-request-id: " + scope["state"]["request_id"].encode("ascii"),
+        *(name + b": " + given[name] for name in SENT if name in given),
+    ]
+    if body is not None:
+        lines.append(b"content-length: %d" % len(body))
+    return b"\r\n".join(lines) + b"\r\n\r\n" + (body or b"")

@@ -33,8 +33,6 @@ def set_up(level: int = logging.INFO) -> None:
     handler.setFormatter(JSONFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.captureWarnings(True)
-    for name in ("httpx", "httpcore"):  # which would log the paths of requests that are passed on
-        logging.getLogger(name).setLevel(logging.WARNING)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = name != "uvicorn.access"

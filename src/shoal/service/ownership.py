@@ -55,7 +55,7 @@ class Ownership:
         self._service, self._store, self._lease = service, store, lease
         service.controller.share(self.name)
         self._directory = Directory(store, self.name, lease)
-        self._forwarder: Forwarder | None = None
+        self._forwarder = Forwarder()
         self._elsewhere: dict[str, Elsewhere] = {}
         self._servers: list[str] = []
         self._opening: dict[str, asyncio.Task[None]] = {}
@@ -79,13 +79,12 @@ class Ownership:
 
     async def begin(self) -> None:
         """Look for the first time, and open what is this server's to open."""
-        self._forwarder = Forwarder()
         self._loop = loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._watch, args=(loop,), name="shoal-owners", daemon=True)
         self._thread.start()
         await self._looked.wait()
         while self._opening or self._cold:
-            await asyncio.wait([*self._opening.values(), *([self._warming] if self._warming else [])])
+            await asyncio.wait([*self._opening.values(), *self._tasks])
 
     def stop(self) -> None:
         """Take nothing any more. Called before populations are released, not in the loop's thread."""
@@ -99,10 +98,9 @@ class Ownership:
         for task in (*self._opening.values(), *self._tasks):
             task.cancel()
 
-    async def close(self) -> None:
-        """End the connections to others."""
-        if self._forwarder is not None:
-            await self._forwarder.close()
+    def close(self) -> None:
+        """End the connections to others. Called in the loop's thread."""
+        self._forwarder.close()
 
     # Looking
 
@@ -191,9 +189,13 @@ class Ownership:
     async def _warm(self) -> None:
         """Compile the policies of all populations, so that taking one over need not wait for that."""
         while self._cold:
-            with contextlib.suppress(ControllerError):  # it is compiled when it is opened, then
-                await self._compile(next(iter(self._cold)))
-            self._cold.pop(next(iter(self._cold)))
+            name = next(iter(self._cold))
+            try:
+                await self._compile(name)
+            except Exception as error:  # then it is compiled, or fails, when it is opened
+                log.warning("the policy of population %r is not compiled yet: %s", name, error)
+            finally:
+                del self._cold[name]
 
     async def _compile(self, name: str) -> None:
         if (policy := await self._service.run(_policy_of, self._store, name)) is not None:
@@ -237,7 +239,6 @@ class Ownership:
         there = self._elsewhere.get(name) or await self._find(name)
         if there is None:
             return None
-        assert self._forwarder is not None
         metrics = self._service.metrics
         try:
             answer = await self._forwarder.forward(request, there)
