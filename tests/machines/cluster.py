@@ -8,6 +8,8 @@ nodes the servers were before and after. Ray warns of much and starts many threa
 
 import json
 import os
+import signal
+import subprocess
 import sys
 import time
 from typing import Any
@@ -18,7 +20,7 @@ from tests.controller.places import Place
 from tests.machines.test_chaos import AUDIT, LEASE, POPULATIONS, Fleet, Load
 
 from shoal.client import exchange
-from shoal.service.on_ray import NAMESPACE, start, stop
+from shoal.service.on_ray import NAMESPACE, start
 
 SMALL = {"object_store_memory": 80_000_000}
 HASTY = {
@@ -80,10 +82,20 @@ def main(url: str, port: int) -> None:
     try:
         ports = [port, port + 1]
         place.store().close()
-        actors = start(url, cluster.address, servers=2, port=port, options={"lease": LEASE})
-        fleet = Actors(place, actors, ports)
+        command = subprocess.Popen(
+            [sys.executable, "-m", "shoal.cli", "serve", url, "--ray", cluster.address, "--servers", "2",
+             "--port", str(port), "--lease", str(LEASE), "--no-log-requests"],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert command.stdout is not None
+        said = sorted(command.stdout.readline() for _ in ports)
+        assert [f"127.0.0.1:{one}" in line for one, line in zip(ports, said, strict=True)] == [True, True], (
+            said
+        )
         for one in ports:
             wait_for(lambda one=one: listens(one))
+        actors = start(url, cluster.address, servers=2)  # those that are there
+        fleet = Actors(place, actors, ports)
         before = [ray.get(actor.node.remote(), timeout=30) for actor in actors]
         load = Load(fleet)
         load.wait_for(20)
@@ -97,7 +109,8 @@ def main(url: str, port: int) -> None:
         after = [ray.get(actor.node.remote(), timeout=30) for actor in actors]
         load.wait_for(20)
         load.finish()
-        stop(actors)
+        command.send_signal(signal.SIGTERM)
+        assert command.wait(90) == 0
         toll = fleet.toll(load.promised)
         print(
             json.dumps(

@@ -20,7 +20,7 @@ def test_a_node_is_killed(shared: Place) -> None:
         [sys.executable, "-m", "tests.machines.cluster", shared.url, str(free_port())],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=560,
         cwd=Path(__file__).parents[2],
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
