@@ -220,9 +220,9 @@ def test_other_settings(call: Caller) -> None:
         {"parameters": {"since": 0}}, {"parameters": {"dim": 3}}, {"parameters": {"alpha": -1}},
         {"parameters": {"self": 1}}, {"parameters": {"policy": "club"}}, {"parameters": {"epsilon": 0.5}},
     ]  # fmt: skip
-    for body in wrong:
+    for candidate in wrong:
         for method, what in (("POST", "what-if"), ("POST", "evaluation"), ("PUT", "settings")):
-            assert kind(call(method, f"{shop}/{what}", body)) == (422, "invalid"), (what, body)
+            assert kind(call(method, f"{shop}/{what}", candidate)) == (422, "invalid"), (what, candidate)
     assert call("GET", f"{shop}/settings").json()["settings"] == before
 
     now = call("PUT", f"{shop}/settings", {"policy": "independent", "parameters": {"alpha": 0.5}}).json()

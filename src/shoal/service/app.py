@@ -328,10 +328,10 @@ async def get_decision(call: Call) -> Response:
     inner, id = population.population, call.names["id"]
 
     def question(fold: Fold) -> m.DecisionStanding:
-        standing = inner._known(fold, id)
-        offer = inner._offers.offered(fold, standing.decided.arms)
+        standing = inner._commands.known(fold, id)
+        offer = inner._commands.offers.offered(fold, standing.decided.arms)
         return m.DecisionStanding(
-            inner._decision(fold, standing.decided, standing.seq, offer),
+            inner._commands.decision(fold, standing.decided, standing.seq, offer),
             standing.at / 1e6,
             [standing.rewards.get(place) for place in range(len(standing.decided.shown))],
             bool(standing.missed),
@@ -455,7 +455,7 @@ async def get_agent(call: Call) -> Response:
     inner, name, tag = population.population, call.names["agent"], _etag(population)
 
     def question(fold: Fold) -> m.Agent:
-        index = inner._agent(fold, name)
+        index = inner._commands.agent(fold, name)
         return m.Agent(fold.called[index] or name, fold.sharing[index], fold.taught[index], fold.seq)
 
     return json_response(await population.read(question), headers=tag)
