@@ -14,8 +14,8 @@ from tests.controller.worker import follow, open_shop, rewarding_twice
 from tests.service.running import wait_until
 
 from shoal.controller.asynchronous import Arrivals
+from shoal.controller.commands import Commands
 from shoal.controller.committer import Committer
-from shoal.controller.population import Population
 from shoal.controller.stores import postgres
 from shoal.service.server import serve
 
@@ -53,7 +53,7 @@ def _serve(url: str, port: str, mutant: str, lease: str) -> None:
         postgres.APPEND = postgres.APPEND.replace("AND epoch = %(epoch)s ", "")
         postgres.PostgresStore.renew = lambda *_: {}  # type: ignore[method-assign]
     if mutant == "twice":
-        Population._reward = rewarding_twice  # type: ignore[method-assign, assignment]
+        Commands.reward = rewarding_twice  # type: ignore[method-assign, assignment]
     if mutant == "early":
 
         async def at_once(self: Any, ticket: Any) -> None:
