@@ -26,6 +26,7 @@ from shoal.controller.owners import move, new_name, preferred, server_url, url_o
 from shoal.controller.stores.base import SCHEMA
 from shoal.controller.stores.postgres import PostgresStore
 from shoal.service.keys import SCOPES
+from shoal.service.server import serve
 
 LEASE = 1.0
 NAMES = [f"shop {n}" for n in range(6)]
@@ -453,3 +454,20 @@ def test_owners_that_are_not_servers_are_not_called() -> None:
     assert url_of("http://10.0.0.5:8000") is None  # without a process's own digits
     assert url_of(new_name("http://10.0.0.5:8000/")) == "http://10.0.0.5:8000"
     assert url_of(new_name("https://[::1]:8000")) == "https://[::1]:8000"
+
+
+def test_what_a_server_cannot_advertise(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="advertise is for servers that share a PostgreSQL database"):
+        serve(str(tmp_path / "shop.db"), advertise="http://10.0.0.5:8000")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="the URL of a server must be such as"):
+        serve("postgresql://nobody@127.0.0.1:1/none", advertise="10.0.0.5:8000")
+
+
+def test_a_server_advertises_where_it_listens(shared: Place) -> None:
+    with Process(shared.url, "--advertise", "http://localhost:1") as first, Process(shared.url) as second:
+        first.wait_ready()
+        second.wait_ready()
+        with psycopg.connect(shared.url) as db:
+            rows = db.execute("SELECT name FROM shoal_server WHERE until > now()").fetchall()
+        assert {url_of(name) for (name,) in rows} == {"http://localhost:1", second.url}
