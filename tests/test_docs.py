@@ -7,7 +7,9 @@ import pkgutil
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -75,6 +77,19 @@ def test_every_public_name_has_an_example() -> None:
 def test_the_version_to_cite_is_this_one() -> None:
     assert f"version: {shoal.__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"version = {{{shoal.__version__}}}" in (ROOT / "docs" / "citing.md").read_text()
+
+
+def test_badges_are_true() -> None:
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    least, covered = known["project"]["requires-python"], known["tool"]["coverage"]["report"]["fail_under"]
+    badges = re.findall(
+        r"!\[([^]]*)\]\(https://img.shields.io/badge/([^)]*)-teal\)", (ROOT / "README.md").read_text()
+    )
+    assert [unquote(badge).replace("--", "_").replace("_", " ") for _, badge in badges] == [
+        f"python-{least.removeprefix('>=')}+",
+        f"licence-{known['project']['license'].replace('-', ' ')}",
+        f"line coverage-≥ {covered}%",
+    ]
 
 
 def test_links_between_pages_lead_somewhere() -> None:
