@@ -2,7 +2,7 @@
 
 A second process sends requests over the loopback interface, through 1, 16 and 128 connections. Processor time
 is the server's, of all its threads, so that what else the machine does matters little; times of requests are
-what they are on a machine that is not idle. `make bench` runs this and writes the table of docs/service.md.
+what they are on a machine that is not idle. `make bench` runs this and writes the table of docs/performance.md.
 
     python benchmarks/service.py [SECONDS]
 """
@@ -38,9 +38,9 @@ from shoal.service.core import Call, Endpoint, Service  # noqa: E402
 from shoal.service.keys import open_keys  # noqa: E402
 from shoal.service.server import Server, config_of  # noqa: E402
 
-PAGE = ROOT / "docs" / "service.md"
+PAGE = ROOT / "docs" / "performance.md"
 RESULTS = ROOT / "benchmarks" / "service.json"
-BEGIN, END = "<!-- written by make bench -->\n", "<!-- until here -->\n"
+BEGIN, END = "<!-- written by benchmarks/service.py -->\n", "<!-- until there -->\n"
 N, D, K = 1_000, 16, 50
 CONNECTIONS = (1, 16, 128)
 PATH = "/v1/populations/bench"

@@ -168,7 +168,7 @@ def test_a_command_that_fails_for_its_own_reasons(durable: Place, monkeypatch: p
         raise MemoryError
 
     with monkeypatch.context() as context:
-        context.setattr(one, "_cancel", broken)
+        context.setattr(one._commands, "cancel", broken)
         with pytest.raises(MemoryError):
             one.cancel("a")
     other = threading.Thread(target=lambda: one.observe("ben", [1.0, 0.0], 1.0, id="b"))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.controller import committer
+from shoal.controller.commands import Commands
 from shoal.controller.controller import Controller
 from shoal.controller.controller import open as open_controller
 from shoal.controller.errors import ConflictError
@@ -95,12 +96,12 @@ def acknowledged(log: Path) -> Counter[str]:
     return steps
 
 
-once = Population._reward
+once = Commands.reward
 
 
-def rewarding_twice(shop: Population, turn: Any, key: str, reward: float, *rest: Any) -> None:
+def rewarding_twice(shop: Commands, turn: Any, key: str, reward: float, *rest: Any) -> None:
     """Count a reward that comes again once more."""
-    standing = shop._find(turn.fold, key)
+    standing = shop.find(turn.fold, key)
     if standing is not None and standing.rewards.get(0) == reward:
         agent, x = standing.decided.agent, standing.x(0)
         turn.write(Rewarded(key, 0, reward, turn.fold.policy.rounds + 1, (), agent, x), agent, key)
@@ -113,7 +114,7 @@ def live(url: str, log: Path, policy: str, mutant: str) -> None:
     if mutant == "early":
         committer.Ticket.wait = lambda self: None  # type: ignore[method-assign]
     if mutant == "twice":
-        Population._reward = rewarding_twice  # type: ignore[method-assign, assignment]
+        Commands.reward = rewarding_twice  # type: ignore[method-assign, assignment]
     reached: Counter[int] = Counter()
     for key in acknowledged(log):
         thread, n = map(int, key.split("-"))

@@ -208,13 +208,15 @@ def test_a_neighbourhood_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_settings_without_the_secret_and_their_history() -> None:
     with open_controller(":memory:") as controller:
         population = few(controller)
-        population.set_arms({"ware 0": [1.0, 0.0, 0.0, 0.0]})
+        population.set_arms({"ware 0": [1.0, 0.0, 0.0, 0.0]}, by="key of Ada")
         found = data.settings(pictured(population).follower)
         assert found.settings["gamma"] == 1.5
         assert "key" not in found.settings
         assert population.settings.key.hex() not in str(msgspec.json.encode(found))
         assert [one.what for one in found.events] == ["catalogue of arms changed"] * 2 + ["population made"]
         assert found.events[-1].sequence == 1
+        assert [one.by for one in found.events] == ["key of Ada", "", ""]
+        assert "by" not in found.settings
 
 
 def test_a_summary_and_an_overview() -> None:

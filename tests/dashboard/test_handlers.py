@@ -99,13 +99,18 @@ def test_data_needs_a_key_that_may_read_the_population(tmp_path: Path) -> None:
         keys["foreign"] = server.keys.add(["read"], ["other"])[1]
         revoked, keys["revoked"] = server.keys.add(["read"])
         server.keys.revoke(revoked.id)
+        keys["of all"] = server.keys.add(["read"])[1]
+        keys["expired"] = server.keys.add(["read"], expires_in=0.001)[1]
+        time.sleep(0.01)
         for path in PATHS:
             for name in (None, *keys):
                 headers = {} if name is None else {"authorization": f"Bearer {keys[name]}"}
                 with httpx.stream("GET", server.url + fill(path), headers=headers) as answer:
                     wanted = 200
                     if path.startswith("/dashboard/"):
-                        wanted = {None: 401, "revoked": 401, "read": 200}.get(name, 403)
+                        wanted = {None: 401, "revoked": 401, "expired": 401, "read": 200, "of all": 200}.get(
+                            name, 403
+                        )
                     assert answer.status_code == wanted, (path, name)
 
 

@@ -48,7 +48,7 @@ def test_sums_are_those_of_the_journal(tmp_path: Path) -> None:
     one = shop(reward_window=1e8)
     play(one, 8)
     agrees(one, tmp_path)
-    one.reward("1-1", 4.0, replaces=one._find(one._fold, "1-1").rewards[0])  # type: ignore[arg-type, union-attr]
+    one.reward("1-1", 4.0, replaces=one._commands.find(one._fold, "1-1").rewards[0])  # type: ignore[arg-type, union-attr]
     one.reward("0-0", 1.0)  # which had not come
     ranking = one.decide("agent 3", top=2, id="ranking").ranking
     one.reward("ranking", 1.0, arm=ranking[1])  # nothing was predicted of it

@@ -1,5 +1,6 @@
 """`shoal evaluate` and `shoal population switch`, as a user meets them; and the report in a browser."""
 
+import getpass
 import json
 import os
 import subprocess
@@ -84,6 +85,9 @@ def test_switch(tmp_path: Path) -> None:
     assert said == "'shop' goes on with independent from record 38\n"
     back = json.loads(run("population", "switch", str(path), "shop", "--back", "--json").stdout)
     assert (back["policy"], back["sequence"]) == ("bass", 39)
+    with shoal.open(path, read_only=True) as controller:
+        who = [one.by for one in controller.population("shop").switches]
+    assert who == ["", getpass.getuser(), getpass.getuser()]
     error = run("population", "switch", str(path), "shop", "--back", "-p", "alpha=1", code=2).stderr
     assert "leave out --policy" in error
 

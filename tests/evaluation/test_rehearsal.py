@@ -95,7 +95,10 @@ def test_switching_there_and_back(place: Place) -> None:
     play(one, 10)
     one.decide("agent 1", id="open")
     before = one.sequence
-    assert one.switch("cluster_mixture", scatter=0.0) == before + 1
+    assert one.switch("cluster_mixture", scatter=0.0, by="Ada") == before + 1
+    assert (
+        one.switch("cluster_mixture", scatter=0.0, by="Ben") == before + 1 == one.sequence
+    )  # it is in force
     by_itself = shoal.ClusterMixture(0, 3, **one.settings.parameters)
     by_hand(one, by_itself)
     fold = one._fold
@@ -116,10 +119,12 @@ def test_switching_there_and_back(place: Place) -> None:
         one._store.delete_snapshot(one._number, epoch, seq)
     assert snapshots.pack(snapshots.load(one._store, one._number)) == content
     assert one.settings.policy == "cluster_mixture"
-    one.switch_back()
-    assert [(each.sequence, each.policy) for each in one.switches] == [
-        (1, "bass"), (before + 1, "cluster_mixture"), (one.sequence, "bass"),
+    one.switch_back(by="Cleo")
+    assert [(each.sequence, each.policy, each.by) for each in one.switches] == [
+        (1, "bass", ""), (before + 1, "cluster_mixture", "Ada"), (one.sequence, "bass", "Cleo"),
     ]  # fmt: skip
+    with pytest.raises(ValueError, match="by must be a text"):
+        one.switch("independent", by=7)  # type: ignore[arg-type]
     # As if it had always stayed: the very state of a population that lived through the same records.
     straight = shoal.BASS(0, 3, **one.settings.parameters)
     by_hand(one, straight)

@@ -193,6 +193,47 @@ def test_whether_it_pays(call: Caller) -> None:
     assert 'shoal_dividend{population="paying"}' in call("GET", "/metrics").text
 
 
+def test_other_settings(call: Caller) -> None:
+    shop = call.make("changing", explore=0.5, apprentice=True)
+    assert kind(call("POST", f"{shop}/decisions", {"agent": "ada", "arms": ARMS})) == (422, "invalid")
+    for n in range(40):
+        body = {"agent": f"agent {n % 4}", "arms": ARMS, "id": f"d{n}", "baseline": "water"}
+        made = call("POST", f"{shop}/decisions", body).json()
+        assert made["arm"] == "water" or made["probability"] < 0.5
+        call("PUT", f"{shop}/decisions/d{n}/reward", {"reward": 1.0 if n % 2 else -1.0})
+    before = call("GET", f"{shop}/settings").json()["settings"]
+    assert [(one["sequence"], one["policy"], one["by"]) for one in before] == [(1, "bass", "")]
+
+    lifted = call("GET", f"{shop}/uplift").json()
+    assert lifted["how"] == "apprentice"
+    assert 0 < lifted["n_baseline"] <= 40
+    assert kind(call("GET", f"{call.make('plain')}/uplift")) == (422, "invalid")
+    said = call("POST", f"{shop}/what-if", {"policy": "independent"}).json()
+    assert said["n_lost"] == len(said["lost"]) > 0 == said["n_gained"]
+    assert said["present"]["count"] == said["other"]["count"] == 40
+    eager = call("POST", f"{shop}/evaluation", {"parameters": {"alpha": 2.0}}).json()
+    assert eager["policy"] == "bass"
+    assert eager["decisions"] > 0
+
+    wrong: list[dict[str, object]] = [
+        {"policy": "os:system"}, {"parameters": {"beta": 1}}, {"parameters": {"by": "me"}},
+        {"parameters": {"since": 0}}, {"parameters": {"dim": 3}}, {"parameters": {"alpha": -1}},
+        {"parameters": {"self": 1}}, {"parameters": {"policy": "club"}}, {"parameters": {"epsilon": 0.5}},
+    ]  # fmt: skip
+    for candidate in wrong:
+        for method, what in (("POST", "what-if"), ("POST", "evaluation"), ("PUT", "settings")):
+            assert kind(call(method, f"{shop}/{what}", candidate)) == (422, "invalid"), (what, candidate)
+    assert call("GET", f"{shop}/settings").json()["settings"] == before
+
+    now = call("PUT", f"{shop}/settings", {"policy": "independent", "parameters": {"alpha": 0.5}}).json()
+    assert [one["policy"] for one in now["settings"]] == ["bass", "independent"]
+    assert now["settings"][-1]["parameters"]["alpha"] == 0.5
+    assert now["settings"][-1]["at"] >= before[0]["at"] > 1e9
+    again = call("PUT", f"{shop}/settings", {"policy": "independent", "parameters": {"alpha": 0.5}})
+    assert again.json() == now  # an answer that was lost is asked for again
+    assert call("GET", shop).json()["policy"] == "independent"
+
+
 def test_events_come_in_pages(call: Caller, shop: str) -> None:
     for n in range(5):
         call("POST", f"{shop}/decisions", {"agent": "ada", "arms": ARMS, "id": f"d{n}"})

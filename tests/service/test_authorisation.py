@@ -43,8 +43,13 @@ NEEDED = {
     f"GET {P}/agents/{{agent}}/explanation": "read",
     f"GET {P}/graph": "read",
     f"GET {P}/events": "read",
+    f"GET {P}/settings": "read",
+    f"PUT {P}/settings": "admin",
     f"GET {P}/dividend": "read",
+    f"GET {P}/uplift": "read",
     f"GET {P}/evaluation": "read",
+    f"POST {P}/evaluation": "read",
+    f"POST {P}/what-if": "read",
 }
 """The scope that each route needs: None for no key at all, "any" for any key."""
 
@@ -57,6 +62,9 @@ BODIES: dict[str, Any] = {
     f"POST {P}/observations": {"agent": "ada", "x": [1.0, 0.0], "reward": 1.0},
     f"PATCH {P}/catalogue": {"arms": ARMS},
     f"PUT {P}/agents/{{agent}}": {"sharing": "both"},
+    f"PUT {P}/settings": {"policy": "bass"},
+    f"POST {P}/evaluation": {"policy": "independent"},
+    f"POST {P}/what-if": {"policy": "independent"},
     "POST /session": {"key": "shoal_nobody_nothing"},
 }
 

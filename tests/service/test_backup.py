@@ -126,6 +126,11 @@ def test_admin_commands_over_http(file: str) -> None:
         assert (row["name"], row["agents"]) == ("shop", 1)
         assert "shop" in run("population", "list", server.url, key=key).stdout
         assert json.loads(run("population", "show", server.url, "shop", "--json", key=key).stdout)["dim"] == 2
+        done = run("population", "switch", server.url, "shop", "--policy", "independent", "--json", key=key)
+        assert json.loads(done.stdout)["policy"] == "independent", done.stderr
+        with shoal.Client(server.url, key) as client:
+            (_, switched) = client.population("shop").switches()
+        assert switched.by == key.split("_")[1]  # the id of the key that did it
         done = run("population", "forget", server.url, "shop", "ada", "--yes", key=key)
         assert (done.returncode, done.stdout) == (0, "forgotten: 'ada'\n"), done.stderr
         done = run("population", "show", server.url, "shop")

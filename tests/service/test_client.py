@@ -104,6 +104,14 @@ def test_all_it_does(client: shoal.Client) -> None:
     assert isinstance(shop.explain("ada"), Explanation)
     assert "ada" in str(shop.explain("ada", "bob"))
     assert shop.events(limit=2).events[0].kind == "settings"
+    assert shop.dividend().count == shop.dividend("ada").count == 1
+    assert shop.evaluate("independent").policy == "independent"
+    assert shop.what_if("independent").n_lost == 3
+    with pytest.raises(ValueError, match="holdout"):
+        shop.uplift()
+    assert shop.switch("independent", alpha=0.5) == shop.switch("independent", alpha=0.5)
+    assert shop.switch_back() > shop.switches()[1].sequence
+    assert [one.policy for one in shop.switches()] == ["bass", "independent", "bass"]
     shop.forget("bob")
     with pytest.raises(shoal.GoneError):
         shop.agent("bob")
@@ -113,6 +121,14 @@ def test_all_it_does(client: shoal.Client) -> None:
         shop.reward("one", float("1e40"))
     with pytest.raises(ValueError, match="shape"):
         shop.decide("ada", {"tea": [1.0]})
+
+
+def test_the_products_own_rule(client: shoal.Client) -> None:
+    shop = client.population("ruled", **{**SETTINGS, "apprentice": True})
+    assert shop.decide("ada", ARMS, baseline="water").arm == "water"
+    (made,) = shop.decide_many([{"agent": "ada", "arms": ARMS, "baseline": "tea"}])
+    assert isinstance(made, shoal.Decision)
+    assert made.arm == "tea"
 
 
 def test_many_at_once(client: shoal.Client) -> None:

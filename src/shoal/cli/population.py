@@ -2,6 +2,7 @@
 and `switch`."""
 
 import contextlib
+import getpass
 import json
 import os
 import sys
@@ -212,7 +213,7 @@ def archive(
 
 @app.command()
 def switch(
-    store: StoreUrl,
+    store: AnyUrl,
     population: Name,
     policy: Annotated[str | None, typer.Option(help="Another policy. [default: the present one]")] = None,
     parameter: Annotated[
@@ -226,14 +227,29 @@ def switch(
     if back and (policy or parameter):
         raise ValueError("--back goes to the settings of before: leave out --policy and --parameter")
     parameters = dict(assignment("--parameter", text) for text in parameter or [])
-    with opened(store) as controller:
-        chosen = controller.population(population)
-        sequence = chosen.switch_back() if back else chosen.switch(policy, **parameters)
-        now = chosen.switches[-1]
+    if _is_service(store):
+        with _client(store) as client:
+            remote = client.population(population)
+            sequence = remote.switch_back() if back else remote.switch(policy, **parameters)
+            now: Any = remote.switches()[-1]
+    else:
+        with opened(store) as controller:
+            chosen = controller.population(population)
+            by = _user()
+            sequence = chosen.switch_back(by=by) if back else chosen.switch(policy, by=by, **parameters)
+            now = chosen.switches[-1]
     if as_json:
         print_json({"sequence": sequence, "policy": now.policy, "parameters": now.parameters})
     else:
         print(f"{population!r} goes on with {now.policy} from record {sequence:,}")
+
+
+def _user() -> str:
+    """Who is at the command line, for the record; nothing if the system does not know."""
+    try:
+        return getpass.getuser()
+    except OSError:  # no such user, as in a container
+        return ""
 
 
 def _is_service(store: str) -> bool:

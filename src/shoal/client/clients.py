@@ -24,6 +24,8 @@ from shoal.service import messages as m
 
 Result = TypeVar("Result")
 DEADLINE = 10.0
+PATIENCE = 600.0
+"""Seconds that what reads a whole journal may take."""
 REMEMBERED = 100_000
 """Decisions that fell back on an arm, if there is no buffer to keep them."""
 
@@ -199,6 +201,7 @@ class RemotePopulation:
         top: int = 1,
         scores: bool = False,
         sharing: m.Sharing | None = None,
+        baseline: str | int | None = None,
         fallback: str | int | None = None,
         deadline: float | None = None,
     ) -> Decision:
@@ -212,7 +215,7 @@ class RemotePopulation:
         deadline : float, optional
             Seconds to wait for the service.
         """
-        client, request = self._client, plans.new_decision(agent, arms, id, top, scores, sharing)
+        client, request = self._client, plans.new_decision(agent, arms, id, top, scores, sharing, baseline)
         known = None if fallback is None else plans.fallback_of(self.name, request, fallback)
         try:
             return client._carry_out(plans.decide(self.name, request, client._limit(deadline)))
@@ -294,6 +297,41 @@ class RemotePopulation:
     def agent(self, agent: str) -> m.Agent:
         """How an agent shares, and how many rewards it has had."""
         return self._client._carry_out(plans.agent(self.name, agent, self._client.deadline))
+
+    def dividend(self, agent: str | None = None) -> m.Dividend:
+        """What sharing pays, of all agents or one."""
+        return self._client._carry_out(plans.dividend(self.name, agent, self._client.deadline))
+
+    def uplift(self, *, deadline: float = PATIENCE) -> m.Uplift:
+        """What the policy earns more than the product's own rule, by `holdout` or as an `apprentice`."""
+        return self._client._carry_out(plans.uplift(self.name, deadline))
+
+    def evaluate(
+        self, policy: str | None = None, *, deadline: float = PATIENCE, **parameters: Any
+    ) -> m.Evaluation:
+        """What another policy, or other parameters, would have earned."""
+        body = m.Candidate(policy, parameters)
+        return self._client._carry_out(plans.evaluate(self.name, body, deadline))
+
+    def what_if(
+        self, policy: str | None = None, *, deadline: float = PATIENCE, **parameters: Any
+    ) -> m.WhatIf:
+        """Who would share with whom under another policy or other parameters, and what that would pay."""
+        body = m.Candidate(policy, parameters)
+        return self._client._carry_out(plans.what_if(self.name, body, deadline))
+
+    def switch(self, policy: str | None = None, *, deadline: float = PATIENCE, **parameters: Any) -> int:
+        """Go on with another policy or other parameters; see `Population.switch`."""
+        body = m.Candidate(policy, parameters)
+        return self._client._carry_out(plans.switch(self.name, body, deadline))
+
+    def switch_back(self, *, deadline: float = PATIENCE) -> int:
+        """Go on with the policy and parameters from before the last switch."""
+        return self._client._carry_out(plans.switch_back(self.name, deadline))
+
+    def switches(self) -> list[m.Switch]:
+        """The policies and parameters so far, the first ones included, and who made them so."""
+        return self._client._carry_out(plans.switches(self.name, self._client.deadline))
 
     def add(self, agent: str, *, sharing: m.Sharing = "both") -> None:
         """Let an agent join before its first decision, or change how it shares."""
@@ -418,11 +456,12 @@ class AsyncRemotePopulation:
         top: int = 1,
         scores: bool = False,
         sharing: m.Sharing | None = None,
+        baseline: str | int | None = None,
         fallback: str | int | None = None,
         deadline: float | None = None,
     ) -> Decision:
         """See `RemotePopulation.decide`."""
-        client, request = self._client, plans.new_decision(agent, arms, id, top, scores, sharing)
+        client, request = self._client, plans.new_decision(agent, arms, id, top, scores, sharing, baseline)
         known = None if fallback is None else plans.fallback_of(self.name, request, fallback)
         try:
             return await client._carry_out(plans.decide(self.name, request, client._limit(deadline)))
@@ -500,6 +539,43 @@ class AsyncRemotePopulation:
     async def events(self, after: int = 0, limit: int = 100) -> m.Events:
         """Records of the journal after one."""
         return await self._client._carry_out(plans.events(self.name, after, limit, self._client.deadline))
+
+    async def dividend(self, agent: str | None = None) -> m.Dividend:
+        """What sharing pays, of all agents or one."""
+        return await self._client._carry_out(plans.dividend(self.name, agent, self._client.deadline))
+
+    async def uplift(self, *, deadline: float = PATIENCE) -> m.Uplift:
+        """What the policy earns more than the product's own rule, by `holdout` or as an `apprentice`."""
+        return await self._client._carry_out(plans.uplift(self.name, deadline))
+
+    async def evaluate(
+        self, policy: str | None = None, *, deadline: float = PATIENCE, **parameters: Any
+    ) -> m.Evaluation:
+        """What another policy, or other parameters, would have earned."""
+        body = m.Candidate(policy, parameters)
+        return await self._client._carry_out(plans.evaluate(self.name, body, deadline))
+
+    async def what_if(
+        self, policy: str | None = None, *, deadline: float = PATIENCE, **parameters: Any
+    ) -> m.WhatIf:
+        """Who would share with whom under another policy or other parameters, and what that would pay."""
+        body = m.Candidate(policy, parameters)
+        return await self._client._carry_out(plans.what_if(self.name, body, deadline))
+
+    async def switch(
+        self, policy: str | None = None, *, deadline: float = PATIENCE, **parameters: Any
+    ) -> int:
+        """Go on with another policy or other parameters; see `Population.switch`."""
+        body = m.Candidate(policy, parameters)
+        return await self._client._carry_out(plans.switch(self.name, body, deadline))
+
+    async def switch_back(self, *, deadline: float = PATIENCE) -> int:
+        """Go on with the policy and parameters from before the last switch."""
+        return await self._client._carry_out(plans.switch_back(self.name, deadline))
+
+    async def switches(self) -> list[m.Switch]:
+        """The policies and parameters so far, the first ones included, and who made them so."""
+        return await self._client._carry_out(plans.switches(self.name, self._client.deadline))
 
     async def add(self, agent: str, *, sharing: m.Sharing = "both") -> None:
         """Let an agent join before its first decision, or change how it shares."""

@@ -57,14 +57,19 @@ def exchange(
     body: Any = None,
     *,
     deadline: float,
+    longest: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Plan[tuple[Reply, int]]:
-    """Make a request until it is answered; the reply, and how often it was tried."""
+    """Make a request until it is answered; the reply, and how often it was tried.
+
+    An attempt is given up after `longest` seconds, LONGEST_ATTEMPT by default.
+    """
     content = None if body is None else msgspec.json.encode(body)
     until = clock() + deadline
     tried = 0
     while True:
-        reply = yield Attempt(method, path, content, max(0.001, min(until - clock(), LONGEST_ATTEMPT)))
+        timeout = max(0.001, min(until - clock(), longest or LONGEST_ATTEMPT))
+        reply = yield Attempt(method, path, content, timeout)
         assert reply is not None
         tried += 1
         if reply.status not in REPEATED:

@@ -13,7 +13,7 @@ import msgspec
 
 from shoal.client.exchange import Plan, content_of, exchange
 from shoal.controller.answers import Decision, Explanation, PairExplanation
-from shoal.controller.errors import UnknownError
+from shoal.controller.errors import ConflictError, UnknownError
 from shoal.service import messages as m
 from shoal.service.problems import error_of
 
@@ -152,6 +152,56 @@ def events(name: str, after: int, limit: int, deadline: float) -> Plan[m.Events]
     return content_of(reply, m.Events)
 
 
+# What reads a whole journal: it may take minutes, so an attempt lasts until the deadline
+
+
+def switches(name: str, deadline: float) -> Plan[list[m.Switch]]:
+    reply, _ = yield from exchange("GET", f"{path_of(name)}/settings", deadline=deadline)
+    return content_of(reply, m.Switches).settings
+
+
+def switch(name: str, body: m.Candidate, deadline: float) -> Plan[int]:
+    path = f"{path_of(name)}/settings"
+    reply, _ = yield from exchange("PUT", path, body, deadline=deadline, longest=deadline)
+    return content_of(reply, m.Switches).settings[-1].sequence
+
+
+def switch_back(name: str, deadline: float) -> Plan[int]:
+    """Say what to switch to, instead of "back": sent twice, that would lead forward again."""
+    known = yield from switches(name, deadline)
+    if len(known) < 2:
+        raise ConflictError(f"population {name!r} has never been switched", None)
+    past = known[-2]
+    return (yield from switch(name, m.Candidate(past.policy, past.parameters), deadline))
+
+
+def dividend(name: str, agent: str | None, deadline: float) -> Plan[m.Dividend]:
+    query = "" if agent is None else f"?agent={quote(agent, safe='')}"
+    reply, _ = yield from exchange("GET", f"{path_of(name)}/dividend{query}", deadline=deadline)
+    return content_of(reply, m.Dividend)
+
+
+def uplift(name: str, deadline: float) -> Plan[m.Uplift]:
+    path = f"{path_of(name)}/uplift"
+    reply, _ = yield from exchange("GET", path, deadline=deadline, longest=deadline)
+    return content_of(reply, m.Uplift)
+
+
+def evaluate(name: str, body: m.Candidate, deadline: float) -> Plan[m.Evaluation]:
+    path = f"{path_of(name)}/evaluation"
+    reply, _ = yield from exchange("POST", path, body, deadline=deadline, longest=deadline)
+    return content_of(reply, m.Evaluation)
+
+
+def what_if(name: str, body: m.Candidate, deadline: float) -> Plan[m.WhatIf]:
+    path = f"{path_of(name)}/what-if"
+    reply, _ = yield from exchange("POST", path, body, deadline=deadline, longest=deadline)
+    return content_of(reply, m.WhatIf)
+
+
+# The catalogue
+
+
 def catalogue(name: str, deadline: float) -> Plan[dict[str, list[float]]]:
     reply, _ = yield from exchange("GET", path_of(name) + "/catalogue", deadline=deadline)
     return content_of(reply, m.CatalogueContent).arms
@@ -174,15 +224,30 @@ def retire(name: str, arm: str, deadline: float) -> Plan[None]:
 
 
 def new_decision(
-    agent: str, arms: Arms, id: str | None, top: int, scores: bool, sharing: m.Sharing | None
+    agent: str,
+    arms: Arms,
+    id: str | None,
+    top: int,
+    scores: bool,
+    sharing: m.Sharing | None,
+    baseline: str | int | None,
 ) -> m.NewDecision:
     """A request, with an id, so that it can be repeated."""
-    return m.NewDecision(agent, plain_arms(arms), new_id() if id is None else id, top, scores, sharing)
+    id = new_id() if id is None else id
+    return m.NewDecision(agent, plain_arms(arms), id, top, scores, sharing, baseline)
 
 
 def new_decision_of(request: Mapping[str, Any]) -> m.NewDecision:
     """A request from a mapping of the arguments of `decide`."""
-    known = {"agent": None, "arms": None, "id": None, "top": 1, "scores": False, "sharing": None}
+    known = {
+        "agent": None,
+        "arms": None,
+        "id": None,
+        "top": 1,
+        "scores": False,
+        "sharing": None,
+        "baseline": None,
+    }
     for key in request:
         if key not in known:
             raise ValueError(f"a request has no {key!r}; it may have {', '.join(sorted(known))}")

@@ -140,6 +140,11 @@ def checked_name(what: str, name: Any) -> str:
     return name
 
 
+def checked_by(by: Any) -> str:
+    """Who does something, for the record: a name, or nothing."""
+    return "" if by == "" else checked_name("by", by)
+
+
 def _features(rows: Any, dim: int) -> Matrix:
     features = validation.matrix("arms", rows, columns=dim)
     if len(features) > MOST_ARMS:

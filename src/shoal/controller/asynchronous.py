@@ -12,10 +12,11 @@ from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 from shoal.controller.answers import Decision
+from shoal.controller.commands import Commands, Turn
 from shoal.controller.committer import Ticket
 from shoal.controller.errors import ControllerError
 from shoal.controller.fold import Fold
-from shoal.controller.population import PATIENCE, Population, _Turn
+from shoal.controller.population import PATIENCE, Population
 from shoal.policies.base import Sharing
 
 Result = TypeVar("Result")
@@ -73,6 +74,7 @@ class AsyncPopulation:
     def __init__(self, population: Population, arrivals: Arrivals, pool: Executor) -> None:
         self.population = population
         self._arrivals, self._pool = arrivals, pool
+        self._commands = population._commands
         self._is_local = population._store.is_local
 
     async def decide(
@@ -87,49 +89,45 @@ class AsyncPopulation:
         baseline: str | int | None = None,
     ) -> Decision:
         """See `Population.decide`."""
-        decide = self.population._decide
+        decide = self._commands.decide
         return await self._run(3, lambda turn: decide(turn, agent, arms, id, top, scores, sharing, baseline))
 
     async def reward(
         self, id: str, reward: float, *, replaces: float | None = None, arm: str | int | None = None
     ) -> float | None:
         """See `Population.reward`; the seconds since the decision if this was its first reward."""
-        population = self.population
 
-        def command(turn: _Turn) -> float | None:
-            population._reward(turn, id, reward, replaces, arm)
-            return _delay(population, turn, id) if turn.rows and replaces is None else None
+        def command(turn: Turn) -> float | None:
+            self._commands.reward(turn, id, reward, replaces, arm)
+            return _delay(self._commands, turn, id) if turn.rows and replaces is None else None
 
         return await self._run(1, command)
 
     async def cancel(self, id: str) -> None:
         """See `Population.cancel`."""
-        await self._run(1, lambda turn: self.population._cancel(turn, id))
+        await self._run(1, lambda turn: self._commands.cancel(turn, id))
 
     async def observe(
         self, agent: str, x: Any = None, reward: float = 0.0, *, id: str | None = None, arm: str | None = None
     ) -> bool:
         """See `Population.observe`; whether it is new. `arm` stands for its features in the catalogue."""
-        population = self.population
 
-        def command(turn: _Turn) -> bool:
+        def command(turn: Turn) -> bool:
             features = x
             if arm is not None:
-                offer = population._offers.requested(turn.fold, None)
+                offer = self._commands.offers.requested(turn.fold, None)
                 features = offer.features[offer.position(arm)]
-            return population._observe(turn, agent, features, reward, id)
+            return self._commands.observe(turn, agent, features, reward, id)
 
         return await self._run(2, command)
 
     async def decide_many(self, requests: Sequence[Mapping[str, Any]]) -> list[Decision | Exception]:
         """See `Population.decide_many`."""
-        return await self._run(
-            3 * len(requests), self.population._each(requests, self.population._decide_one)
-        )
+        return await self._run(3 * len(requests), self.population._each(requests, self._commands.decide_one))
 
     async def reward_many(self, rewards: Sequence[Mapping[str, Any]]) -> list[Exception | None]:
         """See `Population.reward_many`."""
-        return await self._run(len(rewards), self.population._each(rewards, self.population._reward_one))
+        return await self._run(len(rewards), self.population._each(rewards, self._commands.reward_one))
 
     async def read(self, question: Callable[[Fold], Result]) -> Result:
         """Ask something of the state that takes little time."""
@@ -146,7 +144,7 @@ class AsyncPopulation:
         """Anything else of a population, in a thread of the pool."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: method(*args, **options))
 
-    async def _run(self, n_rows: int, command: Callable[[_Turn], Result]) -> Result:
+    async def _run(self, n_rows: int, command: Callable[[Turn], Result]) -> Result:
         population = self.population
         if self._is_local and population._lock.acquire(blocking=False):
             try:
@@ -163,13 +161,13 @@ class AsyncPopulation:
         return result
 
     def _perform(
-        self, n_rows: int, command: Callable[[_Turn], Result], patience: float
+        self, n_rows: int, command: Callable[[Turn], Result], patience: float
     ) -> tuple[Result, Ticket]:
         committer = self.population._writer()
         committer.reserve(n_rows, patience)
         return self.population._perform(committer, n_rows, command)
 
 
-def _delay(population: Population, turn: _Turn, id: str) -> float | None:
-    standing = population._closed.get(id) or turn.fold.pending.get(id)
+def _delay(commands: Commands, turn: Turn, id: str) -> float | None:
+    standing = commands.closed.get(id) or turn.fold.pending.get(id)
     return None if standing is None else (turn.rows[-1].at - standing.at) / 1e6

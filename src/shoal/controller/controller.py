@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from shoal import validation
-from shoal.controller.arms import checked_name
+from shoal.controller.arms import checked_by, checked_name
 from shoal.controller.committer import Committer
 from shoal.controller.errors import JournalError, NotOwnerError, UnknownError
 from shoal.controller.fold import current_stamp
@@ -145,6 +145,7 @@ class Controller:
         harm_guard: bool | None = None,
         holdout: float | None = None,
         apprentice: bool | None = None,
+        by: str = "",
         **parameters: Any,
     ) -> Population:
         """A population, made at first use. What is given later must agree with what is recorded.
@@ -174,6 +175,8 @@ class Controller:
             decision then has to be told what that rule prefers (`baseline`).
         apprentice : bool, default False
             Whether that rule decides for everybody, and the policy only learns.
+        by : str, default ""
+            Who makes it, for the record.
         **parameters
             Of the policy.
         """
@@ -202,7 +205,7 @@ class Controller:
                 raise UnknownError(
                     f"{self.store.url} has no population {name!r}; give policy and dim to make it"
                 )
-            settings = make_settings(given) if is_new or (policy and dim) else None
+            settings = make_settings(given, by) if is_new or (policy and dim) else None
             if self.committer is None:
                 if is_new:
                     raise UnknownError(f"{self.store.url} has no population {name!r}")
@@ -304,7 +307,7 @@ class Controller:
                 last_first.callback(one.close)
 
 
-def make_settings(given: Mapping[str, Any]) -> Settings:
+def make_settings(given: Mapping[str, Any], by: str = "") -> Settings:
     """Settings from what was given, checked, or an error that names what is wrong."""
     own = dict(given)
     kind = find_policy(own.pop("policy"))
@@ -340,7 +343,7 @@ def make_settings(given: Mapping[str, Any]) -> Settings:
         )
     return Settings(
         given["policy"], dim, parameters, explore, low, high, window, default, lend_after,
-        secrets.token_bytes(32), current_stamp(), guard, holdout, apprentice,
+        secrets.token_bytes(32), current_stamp(), guard, holdout, apprentice, checked_by(by),
     )  # fmt: skip
 
 

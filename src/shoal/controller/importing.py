@@ -160,7 +160,7 @@ def _wrong(fold: Fold, batch: list[_Sample | BadRow], population: "Population") 
             found.append(row)
             continue
         try:
-            population._check_sample(fold, row.x, row.reward, row.key)
+            population._commands.check_sample(fold, row.x, row.reward, row.key)
         except ValueError as error:
             found.append(BadRow(row.line, str(error)))
     return found

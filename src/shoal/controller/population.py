@@ -5,15 +5,12 @@ committed. Whatever it returned, then, survives; whatever raised has changed not
 """
 
 import contextlib
-import hashlib
 import os
-import secrets
 import threading
 import time
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -22,87 +19,47 @@ from numpy.typing import ArrayLike
 
 from shoal import validation
 from shoal.controller import exporting, importing, retention, snapshots
-from shoal.controller.answers import Decision, Explanation, PairExplanation, Score
+from shoal.controller.answers import Decision, Explanation, PairExplanation
 from shoal.controller.archives import Base, base_of
-from shoal.controller.arms import ArmSet, checked_name
+from shoal.controller.arms import ArmSet, checked_by, checked_name
+from shoal.controller.commands import MICRO, SHARING, Commands, Turn
 from shoal.controller.committer import Committer, Ticket
 from shoal.controller.errors import (
     ConflictError,
     ControllerError,
-    GoneError,
     NotOwnerError,
     UnavailableError,
     UnknownError,
 )
 from shoal.controller.evaluation import baseline as baseline_
 from shoal.controller.evaluation import candidates, dividends, rehearsal
-from shoal.controller.evaluation.guard import judge, without_borrowing
 from shoal.controller.explaining import Graph, explain_agent, explain_pair, graph_of
-from shoal.controller.fold import Fold, Standing, current_stamp, standing_of
+from shoal.controller.fold import Fold, Standing, current_stamp
 from shoal.controller.forgetting import keyed_hash, merged_into, names_with, traces
 from shoal.controller.line import Line
-from shoal.controller.offers import Offers
 from shoal.controller.records import (
-    AnyRecord,
-    Cancelled,
     Catalogue,
-    Corrected,
-    Decided,
     Forgotten,
-    Joined,
     Merged,
     Missed,
-    Mode,
-    Observed,
     Opened,
     Renamed,
-    Rewarded,
-    Row,
     Settings,
-    Shares,
-    decode,
-    encode,
 )
 from shoal.controller.snapshotter import Process, log
 from shoal.controller.stores.base import Batch, Lease, Snapshot, Store
 from shoal.policies.base import Sharing
-from shoal.types import Vector
 
 if TYPE_CHECKING:
     from shoal.controller.controller import Controller
 
 Result = TypeVar("Result")
-SHARING = ("both", "borrow", "none")
 PATIENCE = 10.0
 """Seconds that a command waits for a place in the queue."""
-CLOSED_KEPT = 20_000
-"""Decisions remembered after their rewards have come: more than rows are ever in flight."""
 MOST_AT_ONCE = 1_000
 """Requests that are taken together."""
 MISSES_AT_ONCE = 256
 """Missing rewards that are written down together."""
-LONGEST_ID = 128
-MICRO = 1_000_000
-
-
-class _Turn:
-    """A command under way: applies records, and collects their rows."""
-
-    def __init__(self, population: "Population", fold: Fold) -> None:
-        self.fold = fold
-        self.rows: list[Row] = []
-        self.arms: list[tuple[bytes, bytes]] = []
-        self._now = population._now
-
-    def write(self, record: AnyRecord, agent: int | None = None, decision: str | None = None) -> int:
-        """Apply a record and append it; its sequence number."""
-        fold = self.fold
-        seq, at = fold.seq + 1, max(fold.at, self._now())
-        cuts = fold.apply(seq, at, record)
-        if cuts:
-            record = msgspec.structs.replace(record, cuts=cuts)
-        self.rows.append(Row(seq, at, agent, decision, encode(record)))
-        return seq
 
 
 class Population:
@@ -133,11 +90,7 @@ class Population:
         self._life = object()
         self._lost: ControllerError | None = None
         self._ticket = Ticket(done=True)
-        self._closed: OrderedDict[str, Standing] = OrderedDict()
-        """Decisions whose rewards have come, or will not."""
-        self._observations: OrderedDict[str, Observed] = OrderedDict()
-        """The latest observations with an id."""
-        self._offers = Offers(self._store, number, name)
+        self._commands = Commands(name, self._store, number, lambda: self._base)
         self._clock_ahead = self._store.now() - _uptime()
         self._rebuilding: threading.Thread | None = None
         self._snapshot_seq = 0
@@ -156,10 +109,10 @@ class Population:
         """Say whose samples an agent uses and with whom it stopped sharing, or the same of a pair."""
 
         def question(fold: Fold) -> Explanation | PairExplanation:
-            index = self._agent(fold, agent)
+            index = self._commands.agent(fold, agent)
             if other is None:
                 return explain_agent(fold, index)
-            return explain_pair(fold, index, self._agent(fold, other))
+            return explain_pair(fold, index, self._commands.agent(fold, other))
 
         return self._read(question)
 
@@ -207,16 +160,17 @@ class Population:
         """Who would share with whom under another policy or other parameters, and what that would pay."""
         return rehearsal.what_if(self, policy, parameters)
 
-    def switch(self, policy: str | None = None, **parameters: Any) -> int:
+    def switch(self, policy: str | None = None, *, by: str = "", **parameters: Any) -> int:
         """Go on with another policy or other parameters, which first learn the whole journal.
 
-        Decisions go on meanwhile. Returns the number of the record from which they are in force.
+        Decisions go on meanwhile. Returns the number of the record from which they are in force; the record
+        says who made it so (`by`). If they are in force already, nothing is done.
         """
-        return rehearsal.switch(self, policy, parameters)
+        return rehearsal.switch(self, policy, parameters, by)
 
-    def switch_back(self) -> int:
+    def switch_back(self, *, by: str = "") -> int:
         """Go on with the policy and parameters from before the last switch, as if they had always stayed."""
-        return rehearsal.switch_back(self)
+        return rehearsal.switch_back(self, by)
 
     @property
     def switches(self) -> list[rehearsal.Switch]:
@@ -225,21 +179,21 @@ class Population:
 
     # Running commands
 
-    def _run(self, n_rows: int, command: Callable[[_Turn], Result]) -> Result:
+    def _run(self, n_rows: int, command: Callable[[Turn], Result]) -> Result:
         """Run a command that appends up to so many rows, and wait until they are committed."""
         committer = self._writer()
         committer.reserve(n_rows, PATIENCE)
         return self._line.run(lambda: self._perform(committer, n_rows, command))
 
     def _perform(
-        self, committer: Committer, n_rows: int, command: Callable[[_Turn], Result]
+        self, committer: Committer, n_rows: int, command: Callable[[Turn], Result]
     ) -> tuple[Result, Ticket]:
         """Run a command for whose rows there are places; its result holds once the ticket is done."""
         turn = None
         ticket = self._ticket
         try:
             with self._lock:
-                turn = _Turn(self, self._state())
+                turn = Turn(self._state(), self._now)
                 try:
                     result = command(turn)
                 except (ValueError, ControllerError):
@@ -282,9 +236,7 @@ class Population:
         self._base = base_of(self._store, self._number)
         self.lease = self.lease._replace(last_seq=fold.seq)
         self._ticket = Ticket(done=True)
-        self._closed.clear()
-        self._observations.clear()
-        self._offers.clear()
+        self._commands.clear()
         if not self._reads_only:
             self._finish_forgetting(fold)
         if fold.differences:
@@ -363,25 +315,6 @@ class Population:
         """Names of the agents, in the order in which they joined."""
         return self._read(lambda fold: [name for name in fold.called if name is not None])
 
-    def _agent(self, fold: Fold, name: str) -> int:
-        """The index of an agent that is there."""
-        index = fold.names.get(checked_name("agent", name))
-        if index is None:
-            if self._store.has_gone(self._number, [keyed_hash(fold, "agent", name)]):
-                raise GoneError(f"agent {name!r} of population {self.name!r} has been forgotten")
-            raise UnknownError(f"population {self.name!r} has no agent {name!r}")
-        return index
-
-    def _joining(self, turn: _Turn, name: str, sharing: Sharing | None = None) -> int:
-        """The index of an agent, which joins if it is new."""
-        index = turn.fold.names.get(name)
-        if index is None:
-            index = len(turn.fold.called)
-            turn.write(Joined(index, name, sharing or "both"), agent=index)
-        elif sharing is not None and sharing != turn.fold.sharing[index]:
-            turn.write(Shares(index, sharing), agent=index)
-        return index
-
     def add(self, agent: str, *, sharing: Sharing = "both") -> None:
         """Let an agent join before its first decision, or change how it shares.
 
@@ -393,18 +326,18 @@ class Population:
         """
         checked_name("agent", agent)
         validation.one_of("sharing", sharing, SHARING)
-        self._run(1, lambda turn: self._joining(turn, agent, sharing))
+        self._run(1, lambda turn: self._commands.joining(turn, agent, sharing))
 
     def sharing(self, agent: str) -> Sharing:
         """How an agent shares: "both", "borrow" or "none"."""
-        return self._read(lambda fold: fold.sharing[self._agent(fold, agent)])
+        return self._read(lambda fold: fold.sharing[self._commands.agent(fold, agent)])
 
     def rename(self, agent: str, name: str) -> None:
         """Give an agent another name."""
         checked_name("name", name)
 
-        def command(turn: _Turn) -> None:
-            index = self._agent(turn.fold, agent)
+        def command(turn: Turn) -> None:
+            index = self._commands.agent(turn.fold, agent)
             if turn.fold.called[index] == name:
                 return
             if turn.fold.names.get(name, index) != index:  # one of its own may become its first
@@ -418,12 +351,12 @@ class Population:
     def merge(self, agent: str, other: str) -> None:
         """Two agents are one person: the samples of both are `agent`'s, and `other` is another name of it."""
 
-        def command(turn: _Turn) -> None:
-            first, second = self._agent(turn.fold, agent), self._agent(turn.fold, other)
+        def command(turn: Turn) -> None:
+            first, second = self._commands.agent(turn.fold, agent), self._commands.agent(turn.fold, other)
             if first == second:
                 return
             turn.write(Merged(first, second), agent=first)
-            self._closed.clear()  # decisions of `other` are `agent`'s now
+            self._commands.closed.clear()  # decisions of `other` are `agent`'s now
 
         self._run(1, command)
 
@@ -434,32 +367,32 @@ class Population:
         """The arms that the population keeps, with their features."""
 
         def question(fold: Fold) -> dict[str, list[float]]:
-            arms = self._offers.catalogue(fold)
+            arms = self._commands.offers.catalogue(fold)
             if arms is None or arms.names is None:
                 return {}
             return dict(zip(arms.names, arms.features.tolist(), strict=True))
 
         return self._read(question)
 
-    def set_arms(self, arms: Mapping[str, ArrayLike]) -> None:
-        """Add arms to the catalogue, or change their features."""
+    def set_arms(self, arms: Mapping[str, ArrayLike], *, by: str = "") -> None:
+        """Add arms to the catalogue, or change their features; the record says who did (`by`)."""
         given = ArmSet.of(dict(arms), self.settings.dim)
 
-        def command(turn: _Turn) -> None:
-            present = self._offers.catalogue(turn.fold)
+        def command(turn: Turn) -> None:
+            present = self._commands.offers.catalogue(turn.fold)
             features = (
                 {} if present is None else dict(zip(present.names or (), present.features, strict=True))
             )
             features.update(zip(given.names or (), given.features, strict=True))
-            self._set_catalogue(turn, ArmSet(np.array(list(features.values())), list(features)))
+            self._set_catalogue(turn, ArmSet(np.array(list(features.values())), list(features)), by)
 
         self._run(1, command)
 
-    def retire(self, *names: str) -> None:
-        """Take arms out of the catalogue; decisions about them stay."""
+    def retire(self, *names: str, by: str = "") -> None:
+        """Take arms out of the catalogue; decisions about them stay. The record says who did it (`by`)."""
 
-        def command(turn: _Turn) -> None:
-            present = self._offers.catalogue(turn.fold)
+        def command(turn: Turn) -> None:
+            present = self._commands.offers.catalogue(turn.fold)
             known = () if present is None or present.names is None else present.names
             for name in names:
                 if name not in known:
@@ -469,14 +402,15 @@ class Population:
                 raise ValueError("a catalogue must keep at least one arm")
             assert present is not None
             rows = [present.position(name) for name in stay]
-            self._set_catalogue(turn, ArmSet(np.ascontiguousarray(present.features[rows]), stay))
+            self._set_catalogue(turn, ArmSet(np.ascontiguousarray(present.features[rows]), stay), by)
 
         self._run(1, command)
 
-    def _set_catalogue(self, turn: _Turn, arms: ArmSet) -> None:
+    def _set_catalogue(self, turn: Turn, arms: ArmSet, by: str) -> None:
+        checked_by(by)
         turn.fold.policy.check_scale("arms", arms.features)
-        turn.arms += self._offers.news(turn.fold, arms)
-        turn.write(Catalogue(arms.digest))
+        turn.arms += self._commands.offers.news(turn.fold, arms)
+        turn.write(Catalogue(arms.digest, by))
 
     # Decisions
 
@@ -510,164 +444,13 @@ class Population:
             The arm that the product's own rule would show: needed if the population has a `holdout` or is an
             `apprentice`.
         """
-        return self._run(3, lambda turn: self._decide(turn, agent, arms, id, top, scores, sharing, baseline))
-
-    def _decide(
-        self,
-        turn: _Turn,
-        agent: str,
-        arms: Any,
-        decision: str | None,
-        top: int,
-        scores: bool,
-        sharing: Sharing | None,
-        baseline: str | int | None,
-    ) -> Decision:
-        fold = turn.fold
-        checked_name("agent", agent)
-        top = validation.positive_int("top", top)
-        if decision is not None:
-            _check_id(decision)
-        if sharing is not None:
-            validation.one_of("sharing", sharing, SHARING)
-        if decision is None:
-            decision = new_id()
-        elif (known := self._find(fold, decision)) is not None:
-            return self._decided_before(fold, known, agent, arms, top)
-        offer = self._offers.requested(fold, arms)
-        if top > len(offer):
-            raise ValueError(f"top must be at most the number of arms, {len(offer)}, got {top}")
-        told = -1 if baseline is None else offer.position(baseline)
-        compares = fold.settings.apprentice or fold.settings.holdout > 0.0
-        if compares and (told < 0 or top > 1):
-            raise ValueError(
-                f"population {self.name!r} compares with the product's own rule: baseline must name the arm "
-                f"that it prefers, and top be 1, got baseline = {validation.show(baseline)}, top = {top}"
-            )
-        if agent not in fold.names or sharing is not None:  # nothing is written for a request that is refused
-            fold.policy.check_scale("arms", offer.features)
-        index = self._joining(turn, agent, sharing)
-        mode: Mode = ""
-        if (evidence := judge(fold, index)) is not None:
-            turn.write(evidence, index)
-        if fold.tally.guarded[index]:
-            mode = "guarded"
-            with without_borrowing(fold.policy, index):
-                choice = fold.policy.choose(index, offer.features)
-                table = fold.policy.scores(index, offer.features) if scores or top > 1 else None
-        else:
-            choice = fold.policy.choose(index, offer.features)
-            table = fold.policy.scores(index, offer.features) if scores or top > 1 else None
-        greedy = int(choice.arm)
-        shown, probability = (greedy,), None
-        if top > 1:
-            assert table is not None
-            shown = tuple(np.argsort(-table.index, kind="stable")[:top].tolist())
-        elif fold.settings.holdout > 0.0 and baseline_.in_holdout(fold.settings, index):
-            shown, probability, mode = (told,), 1.0, "holdout"
-        else:
-            mode = "apprentice" if fold.settings.apprentice else mode
-            usual = told if fold.settings.apprentice else greedy
-            position, probability = explored(decision, fold.settings, len(offer), usual)
-            shown = (position,)
-        own, pooled = choice.own, choice.pooled
-        if shown[0] != greedy:
-            own, pooled = fold.policy.predict(index, offer.features[shown[0]])
-        x = offer.features[list(shown)].tobytes() if len(shown) > 1 else offer.features[shown[0]].tobytes()
-        record = Decided(
-            decision,
-            index,
-            offer.digest,
-            shown,
-            greedy,
-            probability,
-            float(own),
-            float(pooled),
-            x,
-            mode,
-            told,
+        return self._run(
+            3, lambda turn: self._commands.decide(turn, agent, arms, id, top, scores, sharing, baseline)
         )
-        turn.arms += self._offers.news(fold, offer)
-        seq = turn.write(record, index, decision)
-        return self._decision(fold, record, seq, offer, table if scores else None)
-
-    def _decision(self, fold: Fold, record: Decided, seq: int, offer: ArmSet, table: Any = None) -> Decision:
-        scores = None
-        if table is not None:
-            rows = zip(table.mean.tolist(), table.width.tolist(), table.index.tolist(), strict=True)
-            scores = {offer.name(position): Score(*row) for position, row in enumerate(rows)}
-        return Decision(
-            id=record.id,
-            agent=fold.called[record.agent] or "",
-            arm=offer.name(record.shown[0]),
-            ranking=tuple(map(offer.name, record.shown)),
-            probability=record.probability,
-            greedy=offer.name(record.greedy),
-            own=record.own,
-            pooled=record.pooled,
-            sequence=seq,
-            scores=scores,
-        )
-
-    def _decided_before(self, fold: Fold, known: Standing, agent: str, arms: Any, top: int) -> Decision:
-        """The decision that was made for a request that comes again."""
-        record = known.decided
-        offer = self._offers.offered(fold, record.arms)
-        same_arms = offer.answers(arms)
-        if not same_arms or (fold.names.get(agent), top) != (record.agent, len(record.shown)):
-            raise ConflictError(f"decision {record.id!r} was made for another agent or other arms", record.id)
-        return self._decision(fold, record, known.seq, offer)
-
-    def _find(self, fold: Fold, decision: str) -> Standing | None:
-        """What is recorded of a decision, in memory or in the store."""
-        if (standing := fold.pending.get(decision)) is not None:
-            return standing
-        if (standing := self._closed.get(decision)) is not None:
-            return standing
-        if rows := self._store.find(self._number, decision):
-            if isinstance(decode(rows[0].body), Observed):
-                raise ConflictError(f"{decision!r} is the id of an observation, not of a decision", decision)
-            standing = standing_of(rows)
-            owner = merged_into(fold, standing.decided.agent)
-            standing.decided = msgspec.structs.replace(standing.decided, agent=owner)
-            self._close(standing)
-            return standing
-        if self._store.has_gone(self._number, [keyed_hash(fold, "decision", decision)]):
-            raise GoneError(f"decision {decision!r} was made for an agent that has been forgotten")
-        return None
-
-    def _known(self, fold: Fold, decision: str) -> Standing:
-        standing = self._find(fold, _check_id(decision))
-        if standing is None:
-            raise UnknownError(
-                f"population {self.name!r} has made no decision {decision!r}{self._but_archived()}"
-            )
-        return standing
-
-    def _but_archived(self) -> str:
-        if not self._base.seq:
-            return ""
-        until = datetime.fromtimestamp(self._base.at / MICRO, UTC)
-        return f" that is not closed and archived: its journal was archived up to {until:%Y-%m-%d %H:%M} UTC"
-
-    def _close(self, standing: Standing) -> None:
-        self._closed[standing.decided.id] = standing
-        if len(self._closed) > CLOSED_KEPT:
-            self._closed.popitem(last=False)
 
     def cancel(self, id: str) -> None:
         """Take back a decision that was never shown; no reward can come for it."""
-        self._run(1, lambda turn: self._cancel(turn, id))
-
-    def _cancel(self, turn: _Turn, decision: str) -> None:
-        standing = self._known(turn.fold, decision)
-        if standing.cancelled:
-            return
-        if standing.rewards or standing.missed:
-            recorded = next(iter(standing.rewards.values()), None)
-            raise ConflictError(f"decision {decision!r} has a reward, {recorded}: it was shown", recorded)
-        turn.write(Cancelled(decision), standing.decided.agent, decision)
-        self._close(standing)
+        self._run(1, lambda turn: self._commands.cancel(turn, id))
 
     # Rewards
 
@@ -686,130 +469,14 @@ class Population:
         arm : str or int, optional
             Of a ranking, which arm the reward is for.
         """
-        self._run(1, lambda turn: self._reward(turn, id, reward, replaces, arm))
-
-    def _reward(
-        self, turn: _Turn, decision: str, reward: float, replaces: float | None, arm: str | int | None
-    ) -> None:
-        fold = turn.fold
-        reward = self._check_reward(fold, reward)
-        if replaces is not None:
-            replaces = validation.number("replaces", replaces)
-        standing = self._known(fold, decision)
-        decided = standing.decided
-        place = self._place(fold, decided, arm)
-        if standing.cancelled:
-            raise ConflictError(
-                f"decision {decision!r} was cancelled; a reward cannot come for it", "cancelled"
-            )
-        recorded = standing.rewards.get(place)
-        if recorded is None:
-            if replaces is not None:
-                raise ConflictError(
-                    f"decision {decision!r} has no reward yet that {replaces!r} could be", None
-                )
-            late = decided.id not in fold.pending
-            late = late or place in standing.missed
-            record = Rewarded(decision, place, reward, fold.policy.rounds)
-            if late:  # it was given up waiting for
-                x, rounds = standing.x(place), fold.policy.rounds + 1
-                predicted = (decided.own, decided.pooled) if place == 0 else (None, None)
-                record = Rewarded(decision, place, reward, rounds, (), decided.agent, x, *predicted)
-            turn.write(record, decided.agent, decision)
-            if late and decided.id not in fold.pending:
-                standing.note(record)
-            elif not standing.is_pending:
-                self._close(standing)
-            return
-        if reward == recorded:
-            return
-        if place not in standing.missed and replaces is None:
-            raise ConflictError(
-                f"decision {decision!r} has the reward {recorded!r}; to correct it to {reward!r}, say "
-                f"replaces={recorded!r}",
-                recorded,
-            )
-        if replaces is not None and replaces != recorded:
-            raise ConflictError(
-                f"decision {decision!r} has the reward {recorded!r}, not {replaces!r}", recorded
-            )
-        correction = Corrected(
-            decision,
-            place,
-            recorded,
-            reward,
-            decided.agent,
-            standing.x(place),
-            standing.learned[place],
-            *((decided.own, decided.pooled) if place == 0 else (None, None)),
-        )
-        turn.write(correction, decided.agent, decision)
-        standing.note(correction)
-
-    def _place(self, fold: Fold, decided: Decided, arm: str | int | None) -> int:
-        """Which place of a ranking a reward is for."""
-        if arm is None:
-            if len(decided.shown) > 1:
-                raise ValueError(f"arm must say which of the arms of decision {decided.id!r} was rewarded")
-            return 0
-        position = self._offers.offered(fold, decided.arms).position(arm)
-        if position not in decided.shown:
-            raise UnknownError(f"decision {decided.id!r} did not show the arm {arm!r}")
-        return decided.shown.index(position)
-
-    def _check_reward(self, fold: Fold, reward: float) -> float:
-        low, high = fold.settings.reward_low, fold.settings.reward_high
-        return validation.number(
-            "reward",
-            reward,
-            low=-validation.LARGEST if low is None else low,
-            high=validation.LARGEST if high is None else high,
-        )
+        self._run(1, lambda turn: self._commands.reward(turn, id, reward, replaces, arm))
 
     def observe(self, agent: str, x: ArrayLike, reward: float, *, id: str | None = None) -> None:
         """Let an agent learn from an arm `x`, shape (d,), that was not decided here.
 
         With an `id`, the same call again is counted once.
         """
-        self._run(2, lambda turn: self._observe(turn, agent, x, reward, id))
-
-    def _check_sample(self, fold: Fold, x: ArrayLike, reward: float, key: str | None) -> tuple[Vector, float]:
-        if key is not None:
-            _check_id(key)
-        features = validation.vector("x", x, fold.settings.dim)
-        fold.policy.check_scale("x", features)
-        return features, self._check_reward(fold, reward)
-
-    def _observe(self, turn: _Turn, agent: str, x: ArrayLike, reward: float, key: str | None) -> bool:
-        """Whether it is new."""
-        fold = turn.fold
-        checked_name("agent", agent)
-        features, reward = self._check_sample(fold, x, reward, key)
-        if key is not None and self._observed_before(fold, key, agent, features.tobytes(), reward):
-            return False
-        index = self._joining(turn, agent)
-        record = Observed(index, features.tobytes(), reward, fold.policy.rounds + 1, key)
-        turn.write(record, index, key)
-        if key is not None:
-            self._observations[key] = record
-            if len(self._observations) > CLOSED_KEPT:
-                self._observations.popitem(last=False)
-        return True
-
-    def _observed_before(self, fold: Fold, key: str, agent: str, x: bytes, reward: float) -> bool:
-        """Whether an observation is recorded already; `ConflictError` if another one is under its id."""
-        record: AnyRecord | None = self._observations.get(key)
-        if record is None and (rows := self._store.find(self._number, key)):
-            record = decode(rows[0].body)
-        if record is None and self._store.has_gone(self._number, [keyed_hash(fold, "decision", key)]):
-            raise GoneError(f"observation {key!r} was made of an agent that has been forgotten")
-        if record is None and key not in fold.pending and key not in self._closed:
-            return False
-        if isinstance(record, Observed):
-            same = fold.names.get(agent), x, reward
-            if same == (merged_into(fold, record.agent), record.x, record.reward):
-                return True
-        raise ConflictError(f"another observation or decision is recorded under the id {key!r}", key)
+        self._run(2, lambda turn: self._commands.observe(turn, agent, x, reward, id))
 
     # Many at once
 
@@ -818,42 +485,20 @@ class Population:
 
         A request that is refused has its error in the result's place; the others are decided.
         """
-        return self._many(requests, 3, self._decide_one)
-
-    def _decide_one(self, turn: _Turn, request: Mapping[str, Any]) -> Decision:
-        known = {"agent", "arms", "id", "top", "scores", "sharing", "baseline"}
-        _check_keys(request, known, {"agent"})
-        return self._decide(
-            turn,
-            request["agent"],
-            request.get("arms"),
-            request.get("id"),
-            request.get("top", 1),
-            bool(request.get("scores")),
-            request.get("sharing"),
-            request.get("baseline"),
-        )
+        return self._many(requests, 3, self._commands.decide_one)
 
     def reward_many(self, rewards: Iterable[Mapping[str, Any]]) -> list[Exception | None]:
         """`reward` for many decisions, each a mapping of its arguments, in one commit; of each, its error."""
-        return self._many(rewards, 1, self._reward_one)
-
-    def _reward_one(self, turn: _Turn, request: Mapping[str, Any]) -> None:
-        _check_keys(request, {"id", "reward", "replaces", "arm"}, {"id", "reward"})
-        self._reward(turn, request["id"], request["reward"], request.get("replaces"), request.get("arm"))
+        return self._many(rewards, 1, self._commands.reward_one)
 
     def observe_many(self, samples: Iterable[Mapping[str, Any]]) -> list[Exception | None]:
         """`observe` for many samples, each a mapping of its arguments, in one commit; of each, its error."""
-        return self._many(samples, 2, self._observe_one)
-
-    def _observe_one(self, turn: _Turn, request: Mapping[str, Any]) -> None:
-        _check_keys(request, {"agent", "x", "reward", "id"}, {"agent", "x", "reward"})
-        self._observe(turn, request["agent"], request["x"], request["reward"], request.get("id"))
+        return self._many(samples, 2, self._commands.observe_one)
 
     def _observe_all(self, samples: Iterable[Any]) -> list[Exception | bool]:
         """As `observe_many`, for samples that have been checked; of each its error, or whether it is new."""
         return self._many(
-            samples, 2, lambda turn, one: self._observe(turn, one.agent, one.x, one.reward, one.key)
+            samples, 2, lambda turn, one: self._commands.observe(turn, one.agent, one.x, one.reward, one.key)
         )
 
     def import_log(
@@ -925,16 +570,16 @@ class Population:
         """
         return exporting.export(self, path, archived)
 
-    def _many(self, requests: Iterable[Any], n_rows: int, one: Callable[[_Turn, Any], Any]) -> list[Any]:
+    def _many(self, requests: Iterable[Any], n_rows: int, one: Callable[[Turn, Any], Any]) -> list[Any]:
         items = list(requests)
         return self._run(n_rows * len(items), self._each(items, one)) if items else []
 
-    def _each(self, items: Sequence[Any], one: Callable[[_Turn, Any], Any]) -> Callable[[_Turn], list[Any]]:
+    def _each(self, items: Sequence[Any], one: Callable[[Turn, Any], Any]) -> Callable[[Turn], list[Any]]:
         """A command that takes several requests; the result of each, or its error."""
         if len(items) > MOST_AT_ONCE:
             raise ValueError(f"requests must be at most {MOST_AT_ONCE:,} at once, got {len(items):,}")
 
-        def command(turn: _Turn) -> list[Any]:
+        def command(turn: Turn) -> list[Any]:
             results: list[Any] = []
             for item in items:
                 try:
@@ -969,13 +614,13 @@ class Population:
             if not late:
                 return 0
             self._committer.reserve(len(late), 0.0)
-            turn = _Turn(self, fold)
+            turn = Turn(fold, self._now)
             for standing, place in late:
                 decided = standing.decided
                 record = Missed(decided.id, place, fold.settings.default_reward, fold.policy.rounds)
                 turn.write(record, decided.agent, decided.id)
                 if not standing.is_pending:
-                    self._close(standing)
+                    self._commands.close(standing)
             self._ticket = self._committer.submit(self, self._life, turn.rows, turn.arms)
             return len(late)
         except UnavailableError:
@@ -1002,13 +647,13 @@ class Population:
         committer = self._writer()
         with self._lock:
             fold = self._state()
-            index = self._agent(fold, agent)
+            index = self._commands.agent(fold, agent)
             self._ticket.wait()  # all rows are in the store
             agents = {index, *(other for other in fold.merged if merged_into(fold, other) == index)}
             tombstones, hashes, arms = traces(self._store, self._number, fold, agents)
             hashes += [hashed for hashed, agent_ in self._base.joined if agent_ in agents]
             hashes += [keyed_hash(fold, "agent", name) for name, i in fold.names.items() if i in agents]
-            turn = _Turn(self, fold)
+            turn = Turn(fold, self._now)
             turn.write(Forgotten(tuple(sorted(agents))))
             batch = Batch(self.lease, turn.rows, [])
             try:
@@ -1019,10 +664,7 @@ class Population:
                 raise
             self.lease = self.lease._replace(last_seq=fold.seq)
             self._controller.remember_forgotten(self._number, hashes)
-            for standing in [one for one in self._closed.values() if one.decided.agent in agents]:
-                del self._closed[standing.decided.id]
-            self._observations.clear()
-            self._offers.clear()
+            self._commands.forget(agents)
             if self.snapshotter is not None:
                 self.snapshotter.stop()
             for epoch, seq in self._store.snapshots(self._number):
@@ -1056,7 +698,7 @@ class Population:
                 self._ticket.wait()
                 if snapshots.catch_up(fold, self._store, self._number, self._state().seq):
                     self._fold = fold
-                    self._closed.clear()
+                    self._commands.closed.clear()
         except ControllerError as error:
             self.lose(error if isinstance(error, NotOwnerError) else UnavailableError(str(error)))
 
@@ -1137,56 +779,11 @@ class Population:
                     self._store.release(self.lease)
 
 
-def explored(decision: str, settings: Settings, n_arms: int, greedy: int) -> tuple[int, float]:
-    """The position to show, and its probability; drawn from a hash of the id, so a retry draws the same."""
-    draw = hashlib.blake2b(decision.encode(), key=settings.key, digest_size=16).digest()
-    explore, position = settings.explore, greedy
-    if int.from_bytes(draw[:8]) < explore * 2.0**64:
-        position = int.from_bytes(draw[8:]) % n_arms
-    return position, explore / n_arms + (1.0 - explore) * (position == greedy)
-
-
-def new_id() -> str:
-    """A new decision's id: 28 hexadecimal digits that begin with the time, so that they sort by it."""
-    if not _random_bits:  # the system is asked for many at once: one call takes longer than a decision may
-        _random_bits.extend(memoryview(os.urandom(8 * 512)).cast("Q").tolist())
-    try:
-        bits = _random_bits.pop()
-    except IndexError:  # other threads took them all
-        bits = secrets.randbits(64)
-    return f"{time.time_ns() // 1_000_000:012x}{bits:016x}"
-
-
-_random_bits: list[int] = []
-os.register_at_fork(after_in_child=_random_bits.clear)  # or both would give out the same ids
-
-
 def _uptime() -> int:
     """Microseconds that pass as real time does, also while the machine sleeps, where it can tell."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
     return time.monotonic_ns() // 1000
-
-
-def _check_id(id: Any) -> str:
-    if not isinstance(id, str) or not 0 < len(id) <= LONGEST_ID or "\0" in id or not id.isprintable():
-        raise ValueError(
-            f"id must be a printable text of 1 to {LONGEST_ID} characters, got {validation.show(id)}"
-        )
-    return id
-
-
-def _check_keys(request: Any, known: set[str], needed: set[str]) -> None:
-    if not isinstance(request, Mapping):
-        raise ValueError(f"each request must be a mapping, got {validation.show(request)}")
-    for key in request:
-        if key not in known:
-            raise ValueError(
-                f"a request has no {validation.show(key)}; it may have {', '.join(sorted(known))}"
-            )
-    for key in needed:
-        if key not in request:
-            raise ValueError(f"each request must have {key!r}, got {validation.show(dict(request))}")
 
 
 def _recorded(settings: Settings, key: str) -> Any:

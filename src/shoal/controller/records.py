@@ -48,6 +48,8 @@ class Settings(Record, frozen=True, array_like=True, gc=False, tag=0):
     """Share of agents for whom the product's own rule decides."""
     apprentice: bool = False
     """Whether that rule decides for all, and the policy only learns."""
+    by: str = ""
+    """Who made them so, if that was told: a key of the service, or a person."""
 
 
 class Joined(Record, frozen=True, array_like=True, gc=False, tag=1):
@@ -178,6 +180,8 @@ class Catalogue(Record, frozen=True, array_like=True, gc=False, tag=13):
     """Another version of the catalogue of arms, by its digest."""
 
     arms: bytes
+    by: str = ""
+    """Who changed it, if that was told."""
 
 
 class Opened(Record, frozen=True, array_like=True, gc=False, tag=14):

@@ -111,9 +111,7 @@ def _try_to_archive(population: "Population", directory: Path, limit: int) -> Ar
         unneeded = _unneeded_arms(population, fold, seen.arms, needed)
         store.drop(population.lease, last, pack_base(new), snapshots.pack(fold), keep, unneeded)
         population._base = new
-        population._offers.clear()
-        population._closed.clear()
-        population._observations.clear()
+        population._commands.clear()
     for epoch, seq in store.snapshots(number):
         if seq < last:
             store.delete_snapshot(number, epoch, seq)

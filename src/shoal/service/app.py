@@ -20,7 +20,7 @@ own Content-Security-Policy or Cache-Control keeps it.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -40,7 +40,7 @@ from shoal.controller.explaining import Graph
 from shoal.controller.fold import Fold
 from shoal.policies.registry import policy_names
 from shoal.service import messages as m
-from shoal.service.core import SIGNED_IN, Call, Endpoint, Service, json_response, unauthenticated
+from shoal.service.core import SIGNED_IN, Call, Endpoint, Result, Service, json_response, unauthenticated
 from shoal.service.journal import events_of
 from shoal.service.keys import ANYBODY, Key, Keys
 from shoal.service.openapi import document
@@ -51,7 +51,10 @@ MOST_ARMS = 10_000
 MOST_IN_GRAPH = 1_000
 """Agents whose graph is sent whole."""
 MOST_EVENTS = 1_000
-OWN_SETTINGS = ("name", *m.NewPopulation.__struct_fields__)
+MOST_PAIRS = 1_000
+"""Pairs of agents that are listed."""
+OWN_SETTINGS = ("name", "by", "since", *m.NewPopulation.__struct_fields__)
+"""What no parameter of a policy is called."""
 
 
 def make_app(controller: Controller, keys: Keys, **options: Any) -> Service:
@@ -104,8 +107,13 @@ def endpoints() -> list[Endpoint]:
             ("other",),
         ),
         Endpoint("GET", f"{p}/graph", "read", graph, {200: m.GraphContent, 304: None}, None, ("at",)),
+        Endpoint("GET", f"{p}/settings", "read", list_settings, {200: m.Switches}),
+        Endpoint("PUT", f"{p}/settings", "admin", switch, {200: m.Switches}, m.Candidate),
         Endpoint("GET", f"{p}/dividend", "read", dividend, {200: m.Dividend}, None, ("agent",)),
-        Endpoint("GET", f"{p}/evaluation", "read", evaluate, {200: m.Evaluation}, None, ("policy",)),
+        Endpoint("GET", f"{p}/uplift", "read", uplift, {200: m.Uplift}),
+        Endpoint("GET", f"{p}/evaluation", "read", evaluate_policy, {200: m.Evaluation}, None, ("policy",)),
+        Endpoint("POST", f"{p}/evaluation", "read", evaluate, {200: m.Evaluation}, m.Candidate),
+        Endpoint("POST", f"{p}/what-if", "read", what_if, {200: m.WhatIf}, m.Candidate),
         Endpoint("GET", f"{p}/events", "read", events, {200: m.Events}, None, ("after", "limit")),
     ]
 
@@ -197,17 +205,13 @@ async def list_populations(call: Call) -> Response:
 async def put_population(call: Call) -> Response:
     """Make a population, or find one with these settings; others than recorded are refused."""
     service, body, name = call.service, call.body, call.names["population"]
-    if body.policy not in policy_names():  # no module is imported because a client says so
-        raise ValueError(f"policy must be one of {', '.join(policy_names())}, got {body.policy[:40]!r}")
-    for key in body.parameters:
-        if key in OWN_SETTINGS:
-            raise ValueError(f"{key} is a setting of the population, not a parameter of its policy")
+    _check_candidate(body)
     settings = {key: getattr(body, key) for key in m.NewPopulation.__struct_fields__ if key != "parameters"}
     is_known = name in service.populations or name in await service.run(service.controller.populations)
 
     def make() -> Any:
         try:
-            return service.controller.population(name, **settings, **body.parameters)
+            return service.controller.population(name, **settings, **body.parameters, by=call.key.id)
         except TypeError as error:  # of the policy's signature
             raise ValueError(f"parameters must be those of policy {body.policy!r}: {error}") from None
 
@@ -236,6 +240,45 @@ async def _described(population: AsyncPopulation) -> m.Population:
         )  # fmt: skip
 
     return await population.read(question)
+
+
+async def list_settings(call: Call) -> Response:
+    """Policies and parameters so far, and who made them so."""
+    population = await call.population()
+    return json_response(await call.service.run(_switches, population))
+
+
+async def switch(call: Call) -> Response:
+    """Go on with another policy or other parameters, which first learn the whole journal.
+
+    Decisions go on meanwhile. Where they are in force already, nothing is done.
+    """
+    population = await call.population()
+    await _reading_all(call, population.population.switch, by=call.key.id)
+    return json_response(await call.service.run(_switches, population))
+
+
+def _switches(population: AsyncPopulation) -> m.Switches:
+    return m.Switches([m.Switch(**_mapping(one)) for one in population.population.switches])
+
+
+def _check_candidate(body: m.Candidate | m.NewPopulation) -> None:
+    """Refuse what is not a policy's name, since no module is imported because a client says so."""
+    if body.policy is not None and body.policy not in policy_names():
+        raise ValueError(f"policy must be one of {', '.join(policy_names())}, got {body.policy[:40]!r}")
+    for key in body.parameters:
+        if key in OWN_SETTINGS:
+            raise ValueError(f"{key} is a setting of the population, not a parameter of its policy")
+
+
+async def _reading_all(call: Call, function: Callable[..., Result], **options: Any) -> Result:
+    """Call what reads the whole journal, with the policy and the parameters in the body."""
+    body = call.body
+    _check_candidate(body)
+    try:
+        return await call.service.run(lambda: function(body.policy, **options, **body.parameters))
+    except TypeError as error:  # of the policy's signature
+        raise ValueError(f"parameters must be those of the policy: {error}") from None
 
 
 # Decisions
@@ -282,10 +325,10 @@ async def get_decision(call: Call) -> Response:
     inner, id = population.population, call.names["id"]
 
     def question(fold: Fold) -> m.DecisionStanding:
-        standing = inner._known(fold, id)
-        offer = inner._offers.offered(fold, standing.decided.arms)
+        standing = inner._commands.known(fold, id)
+        offer = inner._commands.offers.offered(fold, standing.decided.arms)
         return m.DecisionStanding(
-            inner._decision(fold, standing.decided, standing.seq, offer),
+            inner._commands.decision(fold, standing.decided, standing.seq, offer),
             standing.at / 1e6,
             [standing.rewards.get(place) for place in range(len(standing.decided.shown))],
             bool(standing.missed),
@@ -387,14 +430,14 @@ async def get_catalogue(call: Call) -> Response:
 async def add_arms(call: Call) -> Response:
     """Add arms to the catalogue, or change their features."""
     population = await call.population()
-    await population.call(population.population.set_arms, call.body.arms)
+    await population.call(population.population.set_arms, call.body.arms, by=call.key.id)
     return Response(status_code=204)
 
 
 async def retire_arm(call: Call) -> Response:
     """Take an arm out of the catalogue; decisions about it stay."""
     population = await call.population()
-    await population.call(population.population.retire, call.names["arm"])
+    await population.call(population.population.retire, call.names["arm"], by=call.key.id)
     return Response(status_code=204)
 
 
@@ -409,7 +452,7 @@ async def get_agent(call: Call) -> Response:
     inner, name, tag = population.population, call.names["agent"], _etag(population)
 
     def question(fold: Fold) -> m.Agent:
-        index = inner._agent(fold, name)
+        index = inner._commands.agent(fold, name)
         return m.Agent(fold.called[index] or name, fold.sharing[index], fold.taught[index], fold.seq)
 
     return json_response(await population.read(question), headers=tag)
@@ -473,22 +516,55 @@ async def dividend(call: Call) -> Response:
     """What sharing pays, of all agents or one."""
     population = await call.population()
     found = await population.call(population.population.dividend, call.query.get("agent"))
-    content = m.Dividend(
+    return json_response(_dividend(found))
+
+
+def _dividend(found: Any) -> m.Dividend:
+    return m.Dividend(
         found.count, _finite(found.mean), _finite(found.low), _finite(found.high), found.guarded, str(found)
+    )
+
+
+async def uplift(call: Call) -> Response:
+    """What the policy earns more than the product's own rule; reads the whole journal."""
+    population = await call.population()
+    found = await call.service.run(population.population.uplift)
+    content = m.Uplift(
+        found.how, _finite(found.policy), _finite(found.baseline), _finite(found.uplift), _finite(found.low),
+        _finite(found.high), found.n_policy, found.n_baseline, str(found),
+    )  # fmt: skip
+    return json_response(content)
+
+
+async def what_if(call: Call) -> Response:
+    """Who would share with whom under other settings, and what that would pay; reads the whole journal."""
+    population = await call.population()
+    found = await _reading_all(call, population.population.what_if)
+    content = m.WhatIf(
+        found.policy,
+        found.parameters,
+        found.gained[:MOST_PAIRS],
+        len(found.gained),
+        found.lost[:MOST_PAIRS],
+        len(found.lost),
+        _dividend(found.present),
+        _dividend(found.other),
+        _dividend(found.improvement),
+        str(found),
     )
     return json_response(content)
 
 
-async def evaluate(call: Call) -> Response:
+async def evaluate_policy(call: Call) -> Response:
     """What another policy, with its defaults, would have earned; reads the whole journal."""
+    call.body = m.Candidate(call.query.get("policy"))
+    return await evaluate(call)
+
+
+async def evaluate(call: Call) -> Response:
+    """What another policy, or other parameters, would have earned; reads the whole journal."""
     population = await call.population()
-    policy = call.query.get("policy")
-    if policy is not None and policy not in policy_names():
-        raise ValueError(f"policy must be one of {', '.join(policy_names())}, got {policy[:40]!r}")
-    try:
-        found = await call.service.run(population.population.evaluate, policy)
-    except TypeError as error:  # it has a parameter without a default
-        raise ValueError(str(error)) from error
+    found = await _reading_all(call, population.population.evaluate)
     content = m.Evaluation(
         found.policy,
         found.decisions,

@@ -22,7 +22,7 @@ def events_of(population: Population, after: int, limit: int) -> Events:
         shown = None
         if isinstance(record, Decided):
             if record.arms not in offers:
-                offers[record.arms] = population._offers.offered_in(dim, record.arms)
+                offers[record.arms] = population._commands.offers.offered_in(dim, record.arms)
             shown = [offers[record.arms].name(position) for position in record.shown]
         cuts = getattr(record, "cuts", ())
         return Event(
@@ -41,6 +41,7 @@ def events_of(population: Population, after: int, limit: int) -> Events:
             cut=[found for other in cuts if (found := name(other)) is not None] or None,
             sharing=getattr(record, "sharing", None),
             other=name(record.other) if isinstance(record, Merged) else None,
+            by=getattr(record, "by", None) or None,
         )
 
     rows = store.read(number, after, last) if after < last else ()

@@ -76,6 +76,35 @@ class Population(Struct, frozen=True):
     """Number of the last record."""
 
 
+class Candidate(Request, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Another policy, or other parameters of the same one; those that are not named stay as they are.
+
+    Those of another policy that are not named have its defaults.
+    """
+
+    policy: Annotated[str, Meta(max_length=100)] | None = None
+    parameters: dict[str, Any] = {}
+
+
+class Switch(Struct, frozen=True):
+    """Policy and parameters that a population has, or had."""
+
+    sequence: int
+    """The record from which they are, or were, in force."""
+    policy: str
+    parameters: dict[str, Any]
+    by: str
+    """Who made it so: the id of a key, or what a program said; empty if nobody is known."""
+    at: float | None
+    """Seconds since 1970; none if the record is in an archive."""
+
+
+class Switches(Struct, frozen=True):
+    """In order; the last are in force."""
+
+    settings: list[Switch]
+
+
 class Populations(Struct, frozen=True):
     """The populations that the key may see."""
 
@@ -284,6 +313,43 @@ class Evaluation(Struct, frozen=True):
     text: str
 
 
+class Uplift(Struct, frozen=True):
+    """What the policy earns more, per decision, than the product's own rule."""
+
+    how: str
+    """`holdout` or `apprentice`."""
+    policy: float | None
+    """Mean reward of the policy's decisions; as an apprentice, of what it would have chosen."""
+    baseline: float | None
+    """Mean reward of the rule's decisions."""
+    uplift: float | None
+    low: float | None
+    """Its 95% interval; none while there is not enough to tell."""
+    high: float | None
+    n_policy: int
+    n_baseline: int
+    text: str
+
+
+class WhatIf(Struct, frozen=True):
+    """A population as it would be under other settings, beside what it is."""
+
+    policy: str
+    parameters: dict[str, Any]
+    gained: list[tuple[str, str]]
+    """Pairs of agents that would share, and do not; the first thousand."""
+    n_gained: int
+    lost: list[tuple[str, str]]
+    """Pairs that share, and would not; the first thousand."""
+    n_lost: int
+    present: Dividend
+    other: Dividend
+    """The dividend of the same decisions, had predictions been those of the other settings."""
+    improvement: Dividend
+    """Squared error of the recorded predictions minus that of the other ones."""
+    text: str
+
+
 # The journal
 
 
@@ -310,6 +376,8 @@ class Event(Struct, frozen=True, omit_defaults=True):
     """With whom the agent stopped sharing."""
     sharing: str | None = None
     other: str | None = None
+    by: str | None = None
+    """Who changed the settings or the catalogue."""
 
 
 class Events(Struct, frozen=True):

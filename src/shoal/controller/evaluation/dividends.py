@@ -57,7 +57,7 @@ def dividend(
     def question(fold: Fold) -> Dividend:
         if agent is None:
             return summed(fold.tally.all(), fold.settings, method)
-        index = population._agent(fold, agent)
+        index = population._commands.agent(fold, agent)
         return summed(fold.tally.of(index), fold.settings, method, fold.tally.guarded[index])
 
     return population._read(question)
@@ -65,7 +65,7 @@ def dividend(
 
 def _in_window(population: "Population", agent: str | None, since: float, method: str) -> Dividend:
     """The dividend of decisions made from a time on, from the journal."""
-    index = None if agent is None else population._read(lambda fold: population._agent(fold, agent))
+    index = None if agent is None else population._read(lambda fold: population._commands.agent(fold, agent))
     fold, _, found = outcomes(population, since)
     values = [paid(one, fold.settings) for one in found if index is None or one.agent == index]
     terms = [value for value in values if value is not None]

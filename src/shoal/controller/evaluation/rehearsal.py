@@ -12,6 +12,7 @@ import numpy as np
 
 from shoal.controller import archives, snapshots
 from shoal.controller.archives import base_of, pack_base
+from shoal.controller.arms import checked_by
 from shoal.controller.errors import ConflictError
 from shoal.controller.evaluation.dividends import Dividend, paid, summed
 from shoal.controller.evaluation.logs import outcomes
@@ -68,7 +69,9 @@ class WhatIf(msgspec.Struct, frozen=True):
         )
 
 
-def other_settings(settings: Settings, policy: str | None, parameters: dict[str, Any]) -> Settings:
+def other_settings(
+    settings: Settings, policy: str | None, parameters: dict[str, Any], by: str = ""
+) -> Settings:
     """Settings with another policy, or other parameters of the same one; checked."""
     kind = find_policy(policy or settings.policy)
     if not issubclass(kind, Policy):
@@ -79,7 +82,11 @@ def other_settings(settings: Settings, policy: str | None, parameters: dict[str,
     if made.get("epsilon"):
         raise ValueError(f"epsilon must be 0, got {made['epsilon']!r}: a population explores by `explore`")
     return msgspec.structs.replace(
-        settings, policy=policy or settings.policy, parameters=made, stamp=current_stamp()
+        settings,
+        policy=policy or settings.policy,
+        parameters=made,
+        stamp=current_stamp(),
+        by=checked_by(by),
     )
 
 
@@ -157,28 +164,36 @@ class Switch(msgspec.Struct, frozen=True):
     """The record from which they are, or were, in force."""
     policy: str
     parameters: dict[str, Any]
+    by: str = ""
+    """Who made it so, if that was told."""
+    at: float | None = None
+    """Seconds since 1970; None if the record is in an archive."""
 
 
 def switches(population: "Population") -> list[Switch]:
     """See `Population.switches`."""
-    history = population._read(lambda fold: list(fold.history))
-    return [Switch(seq, one.policy, one.parameters) for seq, one in history]
+    store, number = population._store, population._number
+    found = []
+    for seq, one in population._read(lambda fold: list(fold.history)):
+        rows = list(store.read(number, seq - 1, seq))
+        found.append(Switch(seq, one.policy, one.parameters, one.by, rows[0].at / 1e6 if rows else None))
+    return found
 
 
-def switch(population: "Population", policy: str | None, parameters: dict[str, Any]) -> int:
+def switch(population: "Population", policy: str | None, parameters: dict[str, Any], by: str) -> int:
     """See `Population.switch`."""
     present = population._read(lambda fold: fold.settings)
-    return _take_over(population, other_settings(present, policy, parameters))
+    return _take_over(population, other_settings(present, policy, parameters, by))
 
 
-def switch_back(population: "Population") -> int:
+def switch_back(population: "Population", by: str) -> int:
     """See `Population.switch_back`."""
     history = population._read(lambda fold: list(fold.history))
     if len(history) < 2:
         raise ConflictError(f"population {population.name!r} has never been switched", None)
     present, past = history[-1][1], history[-2][1]
     settings = msgspec.structs.replace(
-        present, policy=past.policy, parameters=past.parameters, stamp=current_stamp()
+        present, policy=past.policy, parameters=past.parameters, stamp=current_stamp(), by=checked_by(by)
     )
     return _take_over(population, settings)
 
@@ -194,6 +209,9 @@ def _take_over(population: "Population", settings: Settings) -> int:
                 state = population._state()
                 population._ticket.wait()
                 seq, forgotten_at = state.seq, state.forgotten_at
+                present = state.settings
+                if (present.policy, present.parameters) == (settings.policy, settings.parameters):
+                    return state.history[-1][0]  # they are in force, perhaps since this was asked before
             fold = refold(population, settings, seq)  # the long part, while others go on
             base = base_of(store, number)
             at_base = refold(population, settings, base.seq) if base.seq else None

@@ -71,6 +71,7 @@ CREATE TABLE IF NOT EXISTS shoal_base (
 );
 """
 
+# Rows go in binary (%b): half the processor time of text.
 APPEND = """
 WITH fence AS (
     UPDATE shoal_population
@@ -79,12 +80,12 @@ WITH fence AS (
     RETURNING id
 ), offered AS (
     INSERT INTO shoal_arms
-    SELECT fence.id, one.* FROM fence, unnest(%(digests)s::bytea[], %(arms)s::bytea[]) AS one
+    SELECT fence.id, one.* FROM fence, unnest(%(digests)b::bytea[], %(arms)b::bytea[]) AS one
     ON CONFLICT DO NOTHING
 )
 INSERT INTO shoal_journal
 SELECT fence.id, one.* FROM fence, unnest(
-    %(seq)s::bigint[], %(at)s::bigint[], %(agent)s::bigint[], %(decision)s::text[], %(body)s::bytea[]
+    %(seq)b::bigint[], %(at)b::bigint[], %(agent)b::bigint[], %(decision)b::text[], %(body)b::bytea[]
 ) AS one
 """
 

@@ -120,6 +120,8 @@ class Event(msgspec.Struct, frozen=True):
     sequence: int
     at: float
     what: str
+    by: str = ""
+    """Who made it, if that was told."""
     settings: dict[str, object] | None = None
 
 
@@ -219,9 +221,9 @@ class Follower:
             case Settings():
                 self._explore = record.explore
                 what = "settings changed" if row.seq > 1 else "population made"
-                self._note(Event(row.seq, row.at / 1e6, what, shown_settings(record)))
+                self._note(Event(row.seq, row.at / 1e6, what, record.by, shown_settings(record)))
             case Catalogue():
-                self._note(Event(row.seq, row.at / 1e6, "catalogue of arms changed"))
+                self._note(Event(row.seq, row.at / 1e6, "catalogue of arms changed", record.by))
             case Opened():
                 self._note(Event(row.seq, row.at / 1e6, f"opened by {record.stamp}"))
         if cuts and row.agent is not None:
@@ -338,5 +340,5 @@ def names_of(store: Store, number: int, digest: bytes) -> tuple[str, ...] | None
 def shown_settings(settings: Settings) -> dict[str, object]:
     """Settings as a page shows them; the key that draws are made with is a secret."""
     shown = msgspec.structs.asdict(settings)
-    del shown["key"], shown["stamp"]
+    del shown["key"], shown["stamp"], shown["by"]
     return {**shown.pop("parameters"), **shown}

@@ -256,6 +256,7 @@ function settingsCard(described) {
         { title: "when", value: (event) => time(event.at) },
         { title: "record", value: (event) => event.sequence, text: whole },
         { title: "what", value: (event) => event.what, wordy: true },
+        { title: "who", value: (event) => event.by || "–" },
       ], described.events),
       described.since ? h("p", { class: "note" }, `Changes up to record ${whole(described.since)} are not listed.`) : null));
 }
