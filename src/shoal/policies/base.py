@@ -630,7 +630,7 @@ class Policy(ABC):
             samples=int(self.state.local.pulls[agent]),
             lenders=tuple(lender for lender in lenders if lender.samples > 0.0),
             stopped=tuple(self._stopped(agent)),
-            apart=int(np.count_nonzero(self.state.common.active & ~self._used(agent))),
+            apart=int(np.count_nonzero(self.state.common.active & ~self._used(agent) & (lent == 0.0))),
         )
 
     def _explain_pair(self, agent: int, other: int) -> Any:
