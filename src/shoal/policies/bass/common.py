@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from shoal.fields import Size
 from shoal.jit.compiled import compiled, inlined
 from shoal.kernels.linalg import add_row, cholesky, solve_cholesky, unpack
 from shoal.kernels.separation import ILL_CONDITIONED, search, squared_width
@@ -11,16 +12,56 @@ from shoal.kernels.ucb import best_arm_of_factor, best_arm_of_width
 from shoal.policies.cuts import Cuts, note
 from shoal.statistics import Statistics
 from shoal.types import Booleans, Integers, Matrix, Vector
+from shoal.validation import LARGEST, SMALLEST
 
 SUBTRACTABLE = 2.0**12
 """Largest entry of agents' sums, over the ridge, with which they may be subtracted from a sum of 64: the
 rounding stays below 1e-8 of the ridge, which the pooled A exceeds in every direction."""
 
 
+ESTIMATED = Size("estimated")
+"""Agents whose noise is estimated: all or none."""
+UNRESOLVED = 1e-8
+"""Share of Σ y² that rounding may have taken from a sum of squared errors: θ̂ is off, in the norm of A, by up
+to 1e-8 times the size of the rewards."""
+
+
+@compiled
+def noise_limit(local: Statistics, agent: int, squares: float, quantile: float) -> float:
+    """An upper limit of the scale of an agent's noise, from its own samples; LARGEST if these are too few.
+
+    `Σ y² − b·θ̂`, the least regularised squared error, exceeds R² times a χ² with n − d degrees of freedom; it
+    is divided by the quantile of that (Wilson and Hilferty) whose normal counterpart is `quantile`.
+    """
+    degrees = local.pulls[agent] - local.b.shape[1]
+    if degrees < 1:
+        return LARGEST
+    spread = 2.0 / (9.0 * degrees)
+    root = 1.0 - spread + quantile * math.sqrt(spread)
+    if root <= 0.0:
+        return LARGEST
+    fitted = 0.0
+    for m in range(local.b.shape[1]):
+        fitted += local.b[agent, m] * local.theta_hat[agent, m]
+    error = max(squares - fitted, 0.0) + UNRESOLVED * squares
+    return min(max(math.sqrt(error / (degrees * root**3)), SMALLEST), LARGEST)
+
+
+@compiled
+def noise_limits(state: Any, agents: Integers, limits: Vector) -> None:
+    """Compute the upper limits of the noise of some agents."""
+    for k in range(agents.shape[0]):
+        square = state.squares[agents[k]]
+        limits[k] = noise_limit(state.local, agents[k], square, state.quantile)
+
+
 @inlined
 def scaled_radius(state: Any, agent: int) -> float:
     """c_i, which is β_i or its square."""
-    grown_sq = squared_width(state.noise_scale, state.confidence, state.local.logdet_A[agent])
+    noise_scale = state.noise_scale
+    if math.isnan(noise_scale):
+        noise_scale = noise_limit(state.local, agent, state.squares[agent], state.quantile)
+    grown_sq = squared_width(noise_scale, state.confidence, state.local.logdet_A[agent])
     grown = math.sqrt(grown_sq)
     # The binomial, not the square of a sum: with S = 0 it is grown_sq to the bit.
     beta_sq = grown_sq + (2.0 * grown + state.offset) * state.offset
