@@ -35,7 +35,7 @@ SCENARIOS = (
 NOISY = ("synthetic-m3-w7", "gaussian-s0.5", "gaussian-s2", "noise-per-agent")
 HORIZON = 20_000
 CHOICE, CHECK = range(8), range(40_000, 40_008)
-MEASURED = range(40_000, 40_012)
+MEASURED = range(40_000, 40_008)
 """Seeds."""
 EARLY = 3_000
 """A horizon at which agents have few samples."""

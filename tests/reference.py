@@ -490,12 +490,16 @@ class BASS(EdgeTwin):
         return local.theta_hat, local.A, radius_constant(self.radius, beta_value)
 
     def noise_of(self, agent: int) -> float:
-        """Upper limit of an agent's noise, from the errors of its own samples; 1e30 if these are too few."""
+        """Limit of an agent's noise, from its own samples: their errors, or their rewards; 1e30 if none."""
         theta, n = self.statistics([agent]).theta_hat, len(self.samples[agent])
-        errors = sum((y - x @ theta) ** 2 for x, y in self.samples[agent]) + self.ridge * theta @ theta
-        unresolved = 1e-8 * sum(y**2 for _, y in self.samples[agent])
-        quantile = chi_square_quantile(n - self.dim, min(self.delta, 0.5))
-        return 1e30 if quantile <= 0 else float(sqrt((errors + unresolved) / quantile))
+        rewards = sum(y**2 for _, y in self.samples[agent])
+        errors = sum((y - x @ theta) ** 2 for x, y in self.samples[agent]) + 1e-8 * rewards
+        level = min(self.delta, 0.5) if self.radius == "beta_squared" else 0.5
+        limits = [1e60]
+        for total, degrees in ((errors, n - self.dim), (rewards, n)):
+            quantile = chi_square_quantile(degrees, level)
+            limits += [total / quantile] if quantile > 0 else []
+        return float(sqrt(min(limits)))
 
     def differ(self, agent: int, other: int) -> bool:
         statistic = separation_statistic_eigen(*self.ellipsoid(agent), *self.ellipsoid(other))

@@ -185,22 +185,24 @@ def test_taking_back_every_sample_leaves_no_square() -> None:
 
 
 @pytest.mark.usefixtures("engine")
-def test_nobody_parts_from_an_agent_with_too_few_samples() -> None:
-    policy, rng = make(2, 4, gamma=0.1), np.random.default_rng(0)
+def test_with_no_more_samples_than_dimensions_rewards_count_as_noise() -> None:
+    policy, rng = make(3, 4, gamma=0.1), np.random.default_rng(0)
+    rewards = []
     for t in range(40):
         x = rng.standard_normal(4)
         policy.update(1, x, 100.0 * x[0])
         if t < 4:
             policy.update(0, x, -100.0 * x[0])
-    assert policy.noise_scales[0] == math.inf
-    assert policy.graph[0, 1]
-    said = policy.explain(0, 1)
+            rewards.append(-100.0 * x[0])
+    middle = reference.chi_square_quantile(4, 0.5)
+    assert policy.noise_scales[0] == pytest.approx(math.sqrt(np.sum(np.square(rewards)) / middle))
+    assert policy.noise_scales[1] < 5.0
+    assert policy.noise_scales[2] == math.inf
+    assert policy.graph[1, 2]
+    said = policy.explain(1, 2)
     assert math.isnan(said.allowed)
-    assert math.isinf(said.noise_agent)
-    assert "agent 0 has too few samples to tell that from noise" in str(said)
-    x = rng.standard_normal(4)
-    policy.update(0, x, -100.0 * x[0])
-    assert not policy.graph[0, 1]
+    assert math.isinf(said.noise_other)
+    assert "agent 2 has too few samples to tell that from noise" in str(said)
     assert np.isfinite(policy.explain(0, 1).allowed)
 
 
@@ -209,17 +211,21 @@ def test_nobody_parts_from_an_agent_with_too_few_samples() -> None:
 @pytest.mark.parametrize("size", [0.0, 1e-12, 1.0, 1e12])
 def test_rewards_without_noise(size: float, param_norm: float) -> None:
     """The limit is then what rounding cannot tell from none, and numbers stay numbers."""
-    policy, rng = make(4, 3, param_norm=param_norm, radius="beta_squared"), np.random.default_rng(0)
+    policy, rng = (
+        make(4, 3, param_norm=param_norm, radius="beta_squared", gamma=2.0),
+        np.random.default_rng(0),
+    )
     for t in range(200):
         x = rng.standard_normal(3)
         policy.update(t % 4, x, size * float(x[t % 2]))
     assert np.isfinite(policy.state.radius).all()
     assert (policy.state.radius > 0.0).all()
+    assert (policy.noise_scales < 0.1 * size + 1e-29).all()
     if size >= 1.0:
-        assert (policy.noise_scales < 2e-1 * size).all()  # the ridge's share of the error, which S allows for
         assert not policy.graph[0, 1]
-    assert policy.graph[0, 2]
-    assert policy.graph[1, 3]
+    if size <= param_norm:  # else S says nothing of what the ridge does to estimates
+        assert policy.graph[0, 2]
+        assert policy.graph[1, 3]
 
 
 def test_the_quantile_is_that_of_chi_square() -> None:
@@ -232,19 +238,26 @@ def test_the_quantile_is_that_of_chi_square() -> None:
             assert degrees < 10 or delta < 0.01 or approximate >= 0.98 * exact
 
 
-@pytest.mark.parametrize("delta", [0.02, 0.1, 0.9])
-def test_the_limit_exceeds_the_noise_as_often_as_it_says(delta: float) -> None:
+@pytest.mark.parametrize(
+    ("radius", "delta", "level"),
+    [
+        ("beta_squared", 0.02, 0.02),
+        ("beta_squared", 0.1, 0.1),
+        ("beta_squared", 0.9, 0.5),
+        ("beta", 0.1, 0.5),
+    ],
+)
+def test_the_limit_exceeds_the_noise_as_often_as_it_says(radius: str, delta: float, level: float) -> None:
     """For arms that were chosen beforehand: 2,000 agents with 12 samples each."""
     n, d, rng = 2000, 4, np.random.default_rng(1)
-    policy = make(n, d, delta=delta)
+    policy = make(n, d, radius=radius, delta=delta)
     arms, theta = rng.standard_normal((12, d)), rng.standard_normal((n, d))
     agents = np.tile(np.arange(n), 12)
     xs = np.repeat(arms, n, axis=0)
     rewards = np.einsum("nd,nd->n", xs, theta[agents]) + 1.7 * rng.standard_normal(12 * n)
     policy.follow(np.full(12 * n, 3), agents, xs, rewards, np.zeros((0, 2), int))
-    missed = np.mean(policy.noise_scales < 1.7)
-    assert missed <= min(delta, 0.5) + 3.0 * math.sqrt(0.25 / n)
-    assert np.median(policy.noise_scales) < 1.7 * 3.0  # and says something
+    missed, chance = np.mean(policy.noise_scales < 1.7), 3.0 * math.sqrt(level * (1.0 - level) / n)
+    assert 0.5 * level - chance <= missed <= level + chance  # and it is not wider than it need be
 
 
 def test_known_noise_takes_no_sums_of_squares() -> None:

@@ -27,24 +27,30 @@ to 1e-8 times the size of the rewards."""
 
 
 @compiled
-def noise_limit(local: Statistics, agent: int, squares: float, quantile: float) -> float:
-    """An upper limit of the scale of an agent's noise, from its own samples; LARGEST if these are too few.
+def noise_limit(local: Statistics, agent: int, ridge: float, squares: float, quantile: float) -> float:
+    """A limit of the scale of an agent's noise, from its own n samples; LARGEST if there are none.
 
-    `Σ y² − b·θ̂`, the least regularised squared error, exceeds R² times a χ² with n − d degrees of freedom; it
-    is divided by the quantile of that (Wilson and Hilferty) whose normal counterpart is `quantile`.
+    `Σ y² − b·θ̂ − λ‖θ̂‖²`, the sum of squared errors, exceeds R² times a χ² with n − d degrees of freedom, and
+    Σ y² one with n: the lower of the two limits is taken. `quantile` is the level, as one of the normal
+    distribution.
     """
-    degrees = local.pulls[agent] - local.b.shape[1]
+    n, d = local.pulls[agent], local.b.shape[1]
+    fitted = 0.0
+    for m in range(d):
+        fitted += (local.b[agent, m] + ridge * local.theta_hat[agent, m]) * local.theta_hat[agent, m]
+    error = max(squares - fitted, 0.0) + UNRESOLVED * squares
+    limit = min(over_quantile(error, n - d, quantile), over_quantile(squares, n, quantile))
+    return max(math.sqrt(limit), SMALLEST)
+
+
+@compiled
+def over_quantile(total: float, degrees: int, quantile: float) -> float:
+    """A sum of squares over a quantile of χ² by Wilson and Hilferty; LARGEST² where that is not positive."""
     if degrees < 1:
-        return LARGEST
+        return LARGEST**2
     spread = 2.0 / (9.0 * degrees)
     root = 1.0 - spread + quantile * math.sqrt(spread)
-    if root <= 0.0:
-        return LARGEST
-    fitted = 0.0
-    for m in range(local.b.shape[1]):
-        fitted += local.b[agent, m] * local.theta_hat[agent, m]
-    error = max(squares - fitted, 0.0) + UNRESOLVED * squares
-    return min(max(math.sqrt(error / (degrees * root**3)), SMALLEST), LARGEST)
+    return min(total / (degrees * root**3), LARGEST**2) if root > 0.0 else LARGEST**2
 
 
 @compiled
@@ -52,7 +58,7 @@ def noise_limits(state: Any, agents: Integers, limits: Vector) -> None:
     """Compute the upper limits of the noise of some agents."""
     for k in range(agents.shape[0]):
         square = state.squares[agents[k]]
-        limits[k] = noise_limit(state.local, agents[k], square, state.quantile)
+        limits[k] = noise_limit(state.local, agents[k], state.common.ridge, square, state.quantile)
 
 
 @inlined
@@ -60,7 +66,8 @@ def scaled_radius(state: Any, agent: int) -> float:
     """c_i, which is β_i or its square."""
     noise_scale = state.noise_scale
     if math.isnan(noise_scale):
-        noise_scale = noise_limit(state.local, agent, state.squares[agent], state.quantile)
+        square = state.squares[agent]
+        noise_scale = noise_limit(state.local, agent, state.common.ridge, square, state.quantile)
     grown_sq = squared_width(noise_scale, state.confidence, state.local.logdet_A[agent])
     grown = math.sqrt(grown_sq)
     # The binomial, not the square of a sum: with S = 0 it is grown_sq to the bit.

@@ -49,7 +49,7 @@ class BASSParameters(Parameters, frozen=True, kw_only=True):
         Annotated[float, Meta(ge=SMALLEST, le=LARGEST)] | None,
         Meta(
             description="R, the scale of the sub-Gaussian noise; None: of each agent, estimated from its own "
-            "samples, which must be more than d before anyone parts from it."
+            "samples alone."
         ),
     ] = 1.0
     param_norm: Annotated[
@@ -176,8 +176,9 @@ class BASS(CuttingPolicy):
         return {
             **super()._settings(),
             "noise_scale": math.nan if own.noise_scale is None else own.noise_scale,
-            # The limit exceeds an agent's noise with probability 1 − δ, and is never below the median's.
-            "quantile": NormalDist().inv_cdf(min(own.delta, 0.5)),
+            # With β² estimated noise has to exceed the true one with probability 1 − δ, as the ellipsoids do;
+            # β promises no such thing, and a limit above the median only delays its cuts.
+            "quantile": NormalDist().inv_cdf(min(own.delta, 0.5)) if own.radius == "beta_squared" else 0.0,
             "offset": math.sqrt(own.ridge) * own.param_norm,
             "confidence": -2.0 * math.log(own.delta) - self.dim * math.log(own.ridge),
             "squared": own.radius == "beta_squared",
