@@ -37,6 +37,7 @@ def python_blocks(page: str) -> list[str]:
         "docs/service.md",
         "docs/evaluation.md",
         "docs/index.md",
+        "docs/which-policy.md",
     ],
 )
 def test_examples_run(page: str, tmp_path: Path) -> None:

@@ -27,6 +27,20 @@ def test_a_population_is_made_once_and_found_again(call: Caller) -> None:
 
 
 @pytest.mark.parametrize(
+    "policy", ["independent", "dynucb", "club", "sclub", "cmlb", "bass", "cluster_mixture"]
+)
+def test_a_policy_and_a_dimension_are_enough(call: Caller, policy: str) -> None:
+    made = call("PUT", f"/v1/populations/plain {policy}", {"policy": policy, "dim": 4})
+    assert (made.status_code, made.json()["parameters"]["alpha"]) == (201, 0.6)
+
+
+def test_noise_that_is_estimated_is_null(call: Caller) -> None:
+    body = {"policy": "bass", "dim": 2, "parameters": {"noise_scale": None}}
+    assert call("PUT", "/v1/populations/noisy", body).json()["parameters"]["noise_scale"] is None
+    assert call("GET", "/v1/populations/noisy").json()["parameters"]["noise_scale"] is None
+
+
+@pytest.mark.parametrize(
     "body",
     [
         {"policy": "os:system", "dim": 2},
