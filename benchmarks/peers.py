@@ -14,6 +14,7 @@ The table has the share of the best mean reward that each got in the second half
 
 import datetime
 import json
+import os
 import platform
 import re
 import subprocess
@@ -33,6 +34,9 @@ PAGE = ROOT / "docs" / "comparison.md"
 TABLE = re.compile(r"(<!-- written by make bench-peers -->\n).*?(<!-- until here -->)", flags=re.DOTALL)
 PEERS = ("river", "bayesianbandits", "mabwiser", "coba", "vowpalwabbit")
 D, K, ROUNDS, REPEATS = 10, 20, 1_000, 5
+
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+"""Matrices this small gain nothing from threads, and with them times depend on how many cores are free."""
 
 Play = Callable[[int, np.ndarray], int]
 """Choose an arm, for a user and the round's vector."""
@@ -210,7 +214,7 @@ def table(rows: list[dict[str, Any]], failed: dict[str, str]) -> str:
     said = [
         f"Measured on {datetime.date.today():%Y-%m-%d}, Python {platform.python_version()}, "
         f"{platform.machine()}, {ROUNDS:,} rounds (10,000 with 100 users), best of {REPEATS} taking turns, "
-        "in one process.",
+        "in one process with one thread.",
         "",
         "| library | version | what | model | µs per round | over Independent | share of the best reward |",
         "|---|---|---|---|---:|---:|---:|",
@@ -237,7 +241,11 @@ def main() -> None:
         print(json.dumps(list(measure())))
         return
     python, failed = install()
-    done = subprocess.run([str(python), __file__, "--measure"], check=True, stdout=subprocess.PIPE, text=True)
+    # Before the process starts: NumPy's library reads them when it is loaded.
+    done = subprocess.run(
+        [str(python), __file__, "--measure"],
+        check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **ONE_THREAD},
+    )  # fmt: skip
     text = table(json.loads(done.stdout.splitlines()[-1]), failed)
     PAGE.write_text(TABLE.sub(lambda found: found[1] + text + found[2], PAGE.read_text()))
     print(text)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import expit
+from scipy.stats import norm
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -444,6 +445,14 @@ class EdgeTwin(Twin):
                 self.separation_time[agent, other] = self.separation_time[other, agent] = t
 
 
+def chi_square_quantile(degrees: int, level: float) -> float:
+    """Wilson and Hilferty's approximation: the cube root of χ²/degrees is nearly normal; 0 if below."""
+    if degrees < 1:
+        return 0.0
+    cube_root = norm.ppf(level, loc=1 - 2 / (9 * degrees), scale=sqrt(2 / (9 * degrees)))
+    return float(degrees * max(cube_root, 0.0) ** 3)
+
+
 class BASS(EdgeTwin):
     """Direct neighbours pool; an edge goes when the scaled confidence ellipsoids are disjoint."""
 
@@ -459,7 +468,7 @@ class BASS(EdgeTwin):
         delta: float,
         gamma: float = 2.0,
         radius: Radius = "beta",
-        noise_scale: float = 1.0,
+        noise_scale: float | None = 1.0,
         param_norm: float = 1.0,
     ) -> None:
         super().__init__(n_agents, dim, alpha=alpha, ridge=ridge)
@@ -476,8 +485,21 @@ class BASS(EdgeTwin):
         """Local estimate, A and c of an agent."""
         local = self.statistics([agent])
         logdet = local.logdet_A - self.dim * log(self.ridge)
-        beta_value = beta(self.delta, logdet, self.noise_scale, self.param_norm, self.ridge)
+        noise = self.noise_of(agent) if self.noise_scale is None else self.noise_scale
+        beta_value = beta(self.delta, logdet, noise, self.param_norm, self.ridge)
         return local.theta_hat, local.A, radius_constant(self.radius, beta_value)
+
+    def noise_of(self, agent: int) -> float:
+        """Limit of an agent's noise, from its own samples: their errors, or their rewards; 1e30 if none."""
+        theta, n = self.statistics([agent]).theta_hat, len(self.samples[agent])
+        rewards = sum(y**2 for _, y in self.samples[agent])
+        errors = sum((y - x @ theta) ** 2 for x, y in self.samples[agent]) + 1e-8 * rewards
+        level = min(self.delta, 0.5) if self.radius == "beta_squared" else 0.5
+        limits = [1e60]
+        for total, degrees in ((errors, n - self.dim), (rewards, n)):
+            quantile = chi_square_quantile(degrees, level)
+            limits += [total / quantile] if quantile > 0 else []
+        return float(sqrt(min(limits)))
 
     def differ(self, agent: int, other: int) -> bool:
         statistic = separation_statistic_eigen(*self.ellipsoid(agent), *self.ellipsoid(other))

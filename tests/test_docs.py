@@ -7,12 +7,16 @@ import pkgutil
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 import shoal
 from shoal.environments import registry as environments
+from shoal.experiments.spec import cells
+from shoal.paper.presets import load_preset
 from shoal.policies import registry as policies
 
 ROOT = Path(__file__).parents[1]
@@ -33,6 +37,7 @@ def python_blocks(page: str) -> list[str]:
         "docs/service.md",
         "docs/evaluation.md",
         "docs/index.md",
+        "docs/which-policy.md",
     ],
 )
 def test_examples_run(page: str, tmp_path: Path) -> None:
@@ -66,15 +71,35 @@ def test_docstring_examples_are_true(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_public_name_has_an_example() -> None:
-    shown_elsewhere = {"Trace": shoal.simulate, "Recommendation": shoal.recommend}
     for name in shoal.__all__:
-        found = shown_elsewhere.get(name, getattr(shoal, name))
-        assert ">>> " in (found.__doc__ or ""), name
+        assert ">>> " in (getattr(shoal, name).__doc__ or ""), name
 
 
 def test_the_version_to_cite_is_this_one() -> None:
     assert f"version: {shoal.__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"version = {{{shoal.__version__}}}" in (ROOT / "docs" / "citing.md").read_text()
+
+
+def test_the_page_on_clusters_counts_the_paper_s_runs() -> None:
+    paper = load_preset("paper")
+    listed = cells(paper)
+    synthetic = [cell for cell in listed if not cell.environment.optional]
+    page = (ROOT / "docs" / "cluster.md").read_text()
+    assert f"{len(listed) * paper.runs:,} runs in {len(listed):,} cells" in page
+    assert f"{len(synthetic) * paper.runs:,} runs remain" in page
+
+
+def test_badges_are_true() -> None:
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    least, covered = known["project"]["requires-python"], known["tool"]["coverage"]["report"]["fail_under"]
+    badges = re.findall(
+        r"!\[([^]]*)\]\(https://img.shields.io/badge/([^)]*)-teal\)", (ROOT / "README.md").read_text()
+    )
+    assert [unquote(badge).replace("--", "_").replace("_", " ") for _, badge in badges] == [
+        f"python-{least.removeprefix('>=')}+",
+        f"licence-{known['project']['license'].replace('-', ' ')}",
+        f"line coverage-≥ {covered}%",
+    ]
 
 
 def test_links_between_pages_lead_somewhere() -> None:

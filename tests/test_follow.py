@@ -11,17 +11,19 @@ from shoal.policies.cuts import CuttingPolicy
 from shoal.policies.steps import BEGIN, CANCEL, FINISH, PULL
 
 N, D = 40, 3
-POLICIES = {"bass": shoal.BASS, "crowd": shoal.BASS, "club": shoal.CLUB}
+POLICIES: dict[str, Any] = {"bass": shoal.BASS, "crowd": shoal.BASS, "club": shoal.CLUB}
+POLICIES |= {"noise": shoal.BASS, "noise in a crowd": shoal.BASS}  # that is estimated
 
 
 @pytest.fixture(params=POLICIES)
 def fresh(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes policies of one kind, all alike."""
-    if request.param == "crowd":
+    if request.param.endswith("crowd"):
         monkeypatch.setattr(bass.policy, "WITNESS_BYTES", 0)
 
     def make() -> CuttingPolicy:
-        own = {"gamma": 0.3} if request.param == "club" else {"gamma": 1.0}
+        own: dict[str, Any] = {"gamma": 0.3} if request.param == "club" else {"gamma": 1.0}
+        own |= {"noise_scale": None} if request.param.startswith("noise") else {}
         policy: CuttingPolicy = POLICIES[request.param](N, D, seed=1, **own)
         policy.remove_agent(3, withdraw=True)
         policy.set_sharing(5, "borrow")

@@ -426,3 +426,13 @@ def test_no_update_waits_for_all_agents(n_agents: int) -> None:
         policy.update(int(rng.integers(n_agents)), environment.arms[1], 0.3)
     assert state.pool.clusters.changes[cluster] < 10**6 or policy.labels[0] != cluster
     check(policy)
+
+
+def test_whoever_may_belong_is_not_said_to_lend_nothing() -> None:
+    world = shoal.UnitClusters(30, 5, 3, n_arms=20, noise_scale=0.5, seed=1)
+    policy = shoal.ClusterMixture(30, 5, seed=0)
+    shoal.simulate(policy, world, horizon=150, seed=0)
+    for agent in range(30):
+        found = policy.explain(agent)
+        assert len(found.lenders) > len(policy.neighbors(agent)) - 1  # nothing is sure yet
+        assert len(found.lenders) + found.apart <= 29

@@ -144,6 +144,22 @@ def test_shared_ellipsoid_is_drawn_while_two_agents_share() -> None:
     assert len(plots.plot_ellipsoids(apart, 0, 1).patches) == 4  # a filling and an outline each
 
 
+def test_ellipsoids_where_the_noise_is_estimated() -> None:
+    policy, rng = shoal.BASS(3, 2, noise_scale=None), np.random.default_rng(0)
+    for t in range(60):
+        x = rng.normal(size=2)
+        policy.update(t % 2, x, x[0] + 0.1 * rng.normal())
+    known = shoal.BASS(3, 2, noise_scale=float(policy.noise_scales[0]))
+    known.state.local.A[:], known.state.local.b[:] = policy.state.local.A, policy.state.local.b
+    found, expected = (plots._ellipsoid(one, np.array([0]), "", "k", shared=False) for one in (policy, known))
+    assert found == expected
+    pool = plots._ellipsoid(policy, np.array([0, 1, 2]), "", "k", shared=True)
+    assert np.isfinite(pool.shape).all()
+    with pytest.raises(ValueError, match="agent 2 has too few samples for an ellipsoid"):
+        plots.plot_ellipsoids(policy, 0, 2)
+    plots.plot_ellipsoids(shoal.ClusterMixture(3, 2), 0, 1)
+
+
 def test_ellipsoids_of_any_policy_and_dimensions() -> None:
     policy = played()
     ax = plots.plot_ellipsoids(policy, 0, 5, dims=(2, 0))

@@ -25,7 +25,8 @@ REFERENCE = {
     "environments": ("Environments", "What policies are tried in.", ("shoal.environments",)),
     "simulation": (
         "Simulation and plots",
-        "Playing a policy in an environment, and looking at what happened.",
+        "Playing a policy in an environment, and looking at what happened; "
+        "[every plot as a picture](../tutorials/pictures.md).",
         ("shoal.simulation", "shoal.plots"),
     ),
     "recommendation": (

@@ -18,6 +18,7 @@ from scipy.sparse.csgraph import connected_components
 from shoal import theory
 from shoal.metrics import mean_curve
 from shoal.policies.base import Policy
+from shoal.policies.bass import BASS
 from shoal.policies.explanations import Name, numbered
 from shoal.policies.registry import find_policy, policy_class, policy_names
 from shoal.reporting.charts import BLUE, GREEN, GREY, ORANGE, RED, Line, blank, draw_lines, thousands
@@ -384,10 +385,23 @@ def _ellipsoid(policy: Policy, agents: Integers, label: str, color: str, *, shar
     delta, noise_scale, norm = (
         own.get(key, default) for key, default in (("delta", 0.1), ("noise_scale", 1.0), ("param_norm", 1.0))
     )
+    if noise_scale is None:  # it is estimated: the largest of a pool holds for all of it
+        noise_scale = _estimated_noise(policy, agents)
     beta = float(theory.beta(delta, max(logdet_A, 0.0), noise_scale, param_norm=norm, ridge=ridge))
     c = beta if own.get("radius", "beta_squared") == "beta" else beta**2
     center, shape = A_inv @ local.b[agents].sum(axis=0), own.get("gamma", 2.0) ** 2 / 4.0 * c * A_inv
     return Ellipsoid(label, color, shared, tuple(center.tolist()), tuple(map(tuple, shape.tolist())))
+
+
+def _estimated_noise(policy: Policy, agents: Integers) -> float:
+    if not isinstance(policy, BASS):
+        return math.sqrt(getattr(policy, "noise_variance", 1.0))
+    known = policy.noise_scales[agents]
+    if not np.isfinite(known).any():
+        raise ValueError(
+            f"agent {agents[0]} has too few samples for an ellipsoid: its noise is not known yet"
+        )
+    return float(known[np.isfinite(known)].max())
 
 
 def _draw_ellipse(ax: Axes, ellipsoid: Ellipsoid, dims: tuple[int, int]) -> Matrix:

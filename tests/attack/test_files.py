@@ -11,8 +11,8 @@ import pytest
 from tests.attack.common import SCALE, run
 from tests.attack.hostile import pack, saved
 from tests.contracts.test_policies import CLASSES, every_policy, kept, play
+from tests.saved.make import FIRST, go_on
 from tests.saved.make import OWN as OLD
-from tests.saved.make import go_on
 
 import shoal
 from shoal import fields
@@ -139,8 +139,10 @@ def test_contents_that_do_not_fit_together(
         shoal.load_policy(tmp_path / "p")
 
 
-@pytest.mark.parametrize("version", range(1, files.FORMAT + 1))
-@pytest.mark.parametrize("name", OLD)
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [(name, version) for name in OLD for version in range(FIRST.get(name, 1), files.FORMAT + 1)],
+)
 def test_files_of_every_format_ever_written_go_on_as_they_did(name: str, version: int) -> None:
     folder = SAVED / f"format-{version}"
     expected = json.loads((folder / "expected.json").read_text())[name]

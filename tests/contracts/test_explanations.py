@@ -32,7 +32,8 @@ def test_lenders_are_those_whose_samples_are_used(kind: str) -> None:
         who = {lender.agent for lender in found.lenders}
         assert agent not in who
         assert not who & {2, 4}
-        assert found.apart == len(policy.agents) - len(policy.neighbors(agent))
+        heard = {*policy.neighbors(agent).tolist(), *who}  # a mixture also uses those it may belong with
+        assert found.apart == len(set(policy.agents.tolist()) - heard)
         if agent == 4:
             assert not found.lenders
         if kind not in ("cluster_mixture", "drift"):
@@ -52,7 +53,7 @@ def test_lenders_are_those_whose_samples_are_used(kind: str) -> None:
                 assert str(pair).startswith(f"agent {agent} and agent {other} ")
 
 
-@pytest.mark.parametrize("kind", ["bass", "crowd", "club"])
+@pytest.mark.parametrize("kind", ["bass", "crowd", "noise", "noise in a crowd", "club"])
 def test_who_stopped_when_and_by_how_much(kind: str) -> None:
     policy = build(kind, gamma=0.3 if kind == "club" else 1.0)
     for agent, x, reward in samples(300):
@@ -125,6 +126,23 @@ def test_in_words() -> None:
         "Ada has 4 samples and borrows none. Ada does not lend: nobody else uses these samples."
     )
     assert str(found.text(name, lambda round_: f"on day {round_}")).count("on day 1812") == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (40812.3, "40,812"),
+        (99.6, "100"),
+        (12.34, "12"),
+        (0.123, "0.12"),
+        (0.0, "0"),
+        (3e-7, "less than 0.0001"),
+    ],
+)
+def test_sizes_are_said_without_powers_of_ten(number: float, said: str) -> None:
+    pair = PairExplanation(0, 1, True, number, number, -1, 40812, 3)
+    assert f"differ by {said} where chance allows {said}. " in str(pair)
+    assert str(pair).endswith("lends 40,812.")
 
 
 def test_pairs_in_words() -> None:

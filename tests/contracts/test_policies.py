@@ -1,6 +1,7 @@
 """What every registered policy promises, checked for each of them alike."""
 
 import copy
+import inspect
 import json
 import os
 import pickle
@@ -258,7 +259,7 @@ def test_files_that_are_not_policies(name: str, tmp_path: Path) -> None:
     rewrite({key: value for key, value in header.items() if key != "dim"}, arrays)
     refused("lacks 'dim' in its header")
     rewrite(header | {"format": 99}, arrays)
-    refused("has format 99; this version reads formats 1 to 8")
+    refused("has format 99; this version reads formats 1 to 9")
     rewrite(header | {"policy": "unheard-of"}, arrays)
     with pytest.raises(ValueError, match="unknown policy 'unheard-of'"):
         shoal.load_policy(path)
@@ -382,6 +383,20 @@ def test_bad_parameters_are_named(name: str, changed: dict[str, Any], message: s
 def test_bad_own_parameters_are_named(name: str, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(name, **changed)
+
+
+@every_policy
+def test_every_parameter_has_a_default(name: str) -> None:
+    """But who is in which cluster: that is knowledge."""
+    told = {"labels": [0, 1, 0, 1]} if name == "oracle" else {}
+    policy = shoal.make_policy(name, 4, D, **told)
+    policy.update(0, np.ones(D), 1.0)
+    known = inspect.signature(type(policy)).parameters
+    required = {key for key, parameter in known.items() if parameter.default is inspect.Parameter.empty}
+    assert required == {"n_agents", "dim", *told}
+    if told:
+        with pytest.raises(TypeError, match="Oracle needs 'labels'"):
+            shoal.make_policy(name, 4, D)
 
 
 @pytest.mark.parametrize(("n_agents", "dim"), [(3, 0), (-1, 3), (2.5, 3), (True, 3)])

@@ -13,14 +13,17 @@ from shoal.policies.base import Policy
 
 SHY = 3
 """The agent who does not lend."""
-kinds = pytest.mark.parametrize("kind", [*CLASSES, "crowd", "drift"])
-"""Every policy, BASS for a crowd, and a mixture that learns all it can."""
+kinds = pytest.mark.parametrize("kind", [*CLASSES, "crowd", "noise", "noise in a crowd", "drift"])
+"""Every policy, BASS for a crowd, BASS that estimates the noise, and a mixture that learns all it can."""
 
 
 def build(kind: str, **more: Any) -> Any:
-    """A policy of that name, or BASS for a crowd, or a mixture that learns all it can."""
+    """A policy of one of the `kinds`."""
     own: dict[str, Any] = {"scatter": None, "drift": True} if kind == "drift" else {}
-    return make({"crowd": "bass", "drift": "cluster_mixture"}.get(kind, kind), **(own | more))
+    if kind.startswith("noise"):
+        own["noise_scale"] = None
+    named = {"crowd": "bass", "noise": "bass", "noise in a crowd": "bass", "drift": "cluster_mixture"}
+    return make(named.get(kind, kind), **(own | more))
 
 
 def samples(rounds: int, seed: int = 0) -> list[tuple[int, Any, float]]:

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.controller.places import ARMS, Place, shop, sound
 
@@ -112,6 +113,27 @@ def test_populations_are_independent(place: Place) -> None:
 
 
 # Snapshots
+
+
+def test_estimated_noise_is_recovered_to_the_bit(durable: Place) -> None:
+    """By following the recorded cuts, and by testing again, which `verify` does."""
+    controller = durable.open()
+    one, rng = shop(controller, noise_scale=None, gamma=0.5), np.random.default_rng(0)
+    for k in range(160):
+        decision = one.decide(f"agent {k % 4}", ARMS)
+        told = ARMS[decision.arm][k % 2] + 0.2 * (1 + k % 4) * float(rng.standard_normal())
+        one.reward(decision.id, told)
+    one.reward(decision.id, 5.0, replaces=told)
+    policy = one._state().policy
+    assert np.isfinite(policy.noise_scales).all()
+    assert len(policy.cuts)
+    before = one.packed()
+    durable.crash(controller)
+    controller = durable.open()
+    again = controller.population("shop")
+    assert again.packed() == before
+    assert again._state().policy.parameters["noise_scale"] is None
+    assert sound(controller)
 
 
 def test_a_snapshot_and_the_records_after_it(place: Place) -> None:

@@ -19,6 +19,7 @@ from shoal.experiments.report import (
     gather,
     notices,
     scenario_sentence,
+    speed,
     table_of,
     write_report,
 )
@@ -296,3 +297,11 @@ def test_harness_and_reporting_name_nothing_of_the_paper() -> None:
             r"\b(BASS|MovieLens|Yahoo|published|ours|paper)\b", path.read_text(encoding="utf-8")
         )
         assert found is None, f"{path.name}: {found}"
+
+
+def test_speed_is_rounds_per_second_and_efficiency_against_one_core() -> None:
+    played = {"rounds": 1_000_000, "cpu_seconds": 30.0, "wall_seconds": 10.0, "thread_seconds": 40.0}
+    said = speed(played)
+    assert said.startswith("100,000 rounds per second on 4 threads, compiling and waiting included; ")
+    assert "efficiency against one core 75% " in said
+    assert " on 1 thread, " in speed({**played, "thread_seconds": 10.0})

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +17,8 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.experiments import results, runner
+from shoal.experiments import executors, results, runner
+from shoal.experiments.executors import ExecutorLostError, open_executor
 from shoal.experiments.results import ResultsError, load_results
 from shoal.experiments.runner import Completion, Progress, run_experiment, source_commit
 from shoal.experiments.spec import ExperimentSpec, SpecError, build_environment, cells, parse_spec
@@ -312,6 +314,10 @@ def test_provenance_says_what_made_the_results_and_times_add_up(tmp_path: Path) 
     assert first["machine"]
     assert first["commit"] == source_commit(Path(shoal.__file__).parent)
     assert first["started"] <= first["ended"]
+    played = first["played"]
+    assert played["rounds"] == 2 * 7 * 200
+    assert 0.0 < played["cpu_seconds"] <= played["thread_seconds"]
+    assert played["thread_seconds"] in (played["wall_seconds"], 2 * played["wall_seconds"])
     earlier = {**first, "wall_seconds": 1000.0, "cpu_seconds": 2000.0}
     (tmp_path / "provenance.json").write_text(json.dumps(earlier))
     run_experiment(spec(), tmp_path)
@@ -321,6 +327,8 @@ def test_provenance_says_what_made_the_results_and_times_add_up(tmp_path: Path) 
     assert first["cpu_seconds"] > 0.0
     assert second["wall_seconds"] > 1000.0
     assert second["cpu_seconds"] > 2000.0
+    assert second["played"]["rounds"] == 10 * 7 * 200
+    assert all(second["played"][name] > played[name] for name in played)
 
 
 def test_the_commit_is_that_of_the_package_s_own_checkout(tmp_path: Path) -> None:
@@ -380,10 +388,11 @@ def test_workers_with_other_code_are_noticed(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def started(tmp_path: Path, after_cells: int) -> Iterator["subprocess.Popen[str]"]:
+def started(tmp_path: Path, after_cells: int, *more: str) -> Iterator["subprocess.Popen[str]"]:
     """`shoal run` on the long spec, caught when it has finished a few cells."""
     (tmp_path / "long.toml").write_text(LONG)
     command = [sys.executable, "-c", "from shoal.cli import main; main()", "run", "long.toml", "--out", "out"]
+    command += more
     process = subprocess.Popen(
         command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -487,14 +496,16 @@ def test_dask_gives_the_same_numbers_and_a_killed_worker_loses_nothing(
 ) -> None:
     address, workers = cluster
     alive_at_the_end = []
+    by_worker: dict[str, int] = {}
 
     def kill_one(progress: Progress) -> None:
+        by_worker.update(progress.workers)
         if progress.cells_done >= 5 and workers[0].poll() is None:
             workers[0].kill()
             workers[0].wait()
         alive_at_the_end.append(progress.cells_done)
 
-    with runner.open_executor(f"dask:{address}") as executor:
+    with open_executor(f"dask:{address}") as executor:
         assert executor is not None
         _wait_for_workers(executor, 2)
         summary = run_experiment(spec(LONG), tmp_path / "out", executor=executor, progress=kill_one)
@@ -502,7 +513,112 @@ def test_dask_gives_the_same_numbers_and_a_killed_worker_loses_nothing(
     assert min(count for count in alive_at_the_end if count >= 5) < 24
     assert summary == Completion(computed=24, found=0, skipped={})
     assert numbers(tmp_path / "out") == numbers(long_reference)
-    assert json.loads((tmp_path / "out" / "provenance.json").read_text())["executor"] == "ClientExecutor"
+    provenance = json.loads((tmp_path / "out" / "provenance.json").read_text())
+    assert provenance["executor"] == "ClientExecutor"
+    played = provenance["played"]
+    assert {int(worker.rpartition("/")[2]) for worker in by_worker} <= {worker.pid for worker in workers}
+    assert sum(by_worker.values()) == played["rounds"] == 24 * 6 * 10_000
+    assert played["thread_seconds"] == len(by_worker) * played["wall_seconds"]
+
+
+def test_a_scheduler_that_is_killed_and_started_again_loses_nothing(
+    tmp_path: Path, long_reference: Path
+) -> None:
+    pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"tcp://127.0.0.1:{port}"
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start_cluster() -> None:
+        processes.append(_start("dask_scheduler", "--port", port, "--host", "127.0.0.1", "--no-dashboard"))
+        processes.append(
+            _start(
+                "dask_worker",
+                address,
+                "--nthreads",
+                "1",
+                "--no-nanny",
+                "--no-dashboard",
+                "--death-timeout",
+                60,
+            )
+        )
+
+    start_cluster()
+    try:
+        deadline = time.monotonic() + 60
+        while not _listens(port):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        with started(tmp_path, 3, "--executor", f"dask:{address}") as process:
+            for one in processes:
+                one.kill()
+                one.wait()
+            before = identities(tmp_path / "out")
+            start_cluster()
+            _, errors = process.communicate(timeout=200)
+    finally:
+        for one in processes:
+            one.kill()
+            one.wait()
+    assert process.returncode == 0, errors
+    assert "Lost the executor: it dropped what it was given. Finished cells are kept." in errors
+    assert "The scheduler is back; continuing with what is not finished." in errors
+    assert "Traceback" not in errors
+    assert 0 < len(before) < 24
+    assert before.items() <= identities(tmp_path / "out").items()
+    assert numbers(tmp_path / "out") == numbers(long_reference)
+    assert "efficiency against one core" in (tmp_path / "out" / "report" / "tables.md").read_text()
+
+
+def test_a_scheduler_that_stays_away_ends_the_run_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    @contextlib.contextmanager
+    def open_once(name: str) -> Iterator[None]:
+        opened.append(name)
+        if len(opened) > 1:
+            raise OSError("connection refused")
+        yield None
+
+    def lose(_: Executor | None) -> None:
+        raise ExecutorLostError("Lost it.")
+
+    def fill(_: Executor | None) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(executors, "open_executor", open_once)
+    monkeypatch.setattr(executors, "RETRY_SECONDS", 0.01)
+    said: list[str] = []
+    with pytest.raises(
+        ExecutorLostError, match="dask:x: the scheduler did not return within 0 s; finished cells"
+    ):
+        executors.run_on("dask:x", lose, patience=0.05, say=said.append)
+    assert said == ["Lost it. Waiting up to 0 s for it to return."]
+    assert len(opened) > 2
+    opened.clear()
+    with pytest.raises(OSError, match="disk full"):  # not the scheduler's fault: not tried again
+        executors.run_on("dask:x", fill)
+    assert len(opened) == 1
+
+
+def test_an_executor_that_drops_tasks_is_lost_not_wrong(tmp_path: Path) -> None:
+    class Dropping(Executor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> "Future[Any]":
+            future = Future[Any]()
+            future.cancel()
+            future.set_running_or_notify_cancel()
+            return future
+
+    with pytest.raises(ExecutorLostError, match="Finished cells are kept"):
+        run_experiment(spec(), tmp_path, executor=Dropping())
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as attempt:
+        return attempt.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _wait_for_workers(executor: Any, count: int) -> None:
@@ -513,7 +629,7 @@ def _wait_for_workers(executor: Any, count: int) -> None:
 def test_unknown_executors_are_refused(name: str) -> None:
     with (
         pytest.raises(ValueError, match="executor must be 'threads' or 'dask:ADDRESS'"),
-        runner.open_executor(name),
+        open_executor(name),
     ):
         pass
 

@@ -194,6 +194,28 @@ def test_a_single_cell_takes_the_paper_s_parameters_unless_told_otherwise() -> N
         single("bass", "synthetic", alpha=0.3, horizon=10, policy_parameters={"detla": 0.3})
 
 
+@pytest.mark.parametrize("name", [name for name in policy_names() if name != "oracle"])
+def test_every_policy_plays_without_parameters_where_there_are_no_clusters(name: str) -> None:
+    (cell,) = cells(single(name, "continuum", alpha=0.3, horizon=10))
+    world = specs.build_environment(cell.environment, 0)
+    built = specs.build_policy(cell.method, 0.3, world, 0)
+    assert built.n_agents == 100
+    if name == "bass":
+        assert built.parameters["noise_scale"] == 1.0  # what the environment says
+
+
+def test_parameters_of_a_kind_of_environment_are_those_that_presets_run_there() -> None:
+    (cell,) = cells(single("club", "movielens", alpha=0.3, horizon=10))
+    assert cell.method.parameters == {"gamma": 0.1}
+
+
+def test_noise_that_is_to_be_estimated() -> None:
+    spec = single("bass", "synthetic", alpha=0.3, horizon=10, policy_parameters={"noise_scale": "estimated"})
+    (cell,) = cells(spec)
+    built = specs.build_policy(cell.method, 0.3, specs.build_environment(cell.environment, 0), 0)
+    assert built.parameters["noise_scale"] is None
+
+
 @pytest.mark.parametrize("kind", ["synthetic", "gaussian", "changing-arms", "changing-agents", "continuum"])
 def test_every_made_environment_can_be_had_by_its_name_alone(kind: str) -> None:
     (environment,) = single("bass", kind, alpha=0.3, horizon=10).environments

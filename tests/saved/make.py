@@ -24,12 +24,17 @@ OWN: dict[str, dict[str, Any]] = {
     "cmlb": {"gamma": 0.9, "exploration_rounds": 60},
     "bass": {"delta": 0.1, "gamma": 1.6},
     "cluster_mixture": {"concentration": 2.0, "redraws": 2},
+    "bass-noise": {"delta": 0.1, "gamma": 1.6, "noise_scale": None},
 }
+"""Parameters of each file's policy, whose name is what comes before a hyphen."""
+FIRST = {"bass-noise": 9}
+"""Formats before which there was no such file."""
 
 
 def build(name: str) -> Any:
     """A policy that has played, with agents that came and went, and some who do not lend."""
-    policy = shoal.make_policy(name, N, D, **{"alpha": 0.5, "seed": 0, "epsilon": 0.1} | OWN[name])
+    kind, own = name.partition("-")[0], {"alpha": 0.5, "seed": 0, "epsilon": 0.1} | OWN[name]
+    policy = shoal.make_policy(kind, N, D, **own)
     go_on(policy, 120, seed=1)
     policy.remove_agent(1)
     policy.remove_agent(2, withdraw=True)

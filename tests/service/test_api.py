@@ -27,6 +27,20 @@ def test_a_population_is_made_once_and_found_again(call: Caller) -> None:
 
 
 @pytest.mark.parametrize(
+    "policy", ["independent", "dynucb", "club", "sclub", "cmlb", "bass", "cluster_mixture"]
+)
+def test_a_policy_and_a_dimension_are_enough(call: Caller, policy: str) -> None:
+    made = call("PUT", f"/v1/populations/plain {policy}", {"policy": policy, "dim": 4})
+    assert (made.status_code, made.json()["parameters"]["alpha"]) == (201, 0.6)
+
+
+def test_noise_that_is_estimated_is_null(call: Caller) -> None:
+    body = {"policy": "bass", "dim": 2, "parameters": {"noise_scale": None}}
+    assert call("PUT", "/v1/populations/noisy", body).json()["parameters"]["noise_scale"] is None
+    assert call("GET", "/v1/populations/noisy").json()["parameters"]["noise_scale"] is None
+
+
+@pytest.mark.parametrize(
     "body",
     [
         {"policy": "os:system", "dim": 2},
@@ -189,7 +203,8 @@ def test_whether_it_pays(call: Caller) -> None:
     assert found["policy"] == "independent"
     assert found["decisions"] > 20
     assert kind(call("GET", f"{shop}/evaluation?policy=os:system")) == (422, "invalid")
-    assert kind(call("GET", f"{shop}/evaluation?policy=club")) == (422, "invalid")  # it needs gamma
+    assert kind(call("GET", f"{shop}/evaluation?policy=oracle")) == (422, "invalid")  # it needs labels
+    assert call("GET", f"{shop}/evaluation?policy=club").json()["policy"] == "club"
     assert 'shoal_dividend{population="paying"}' in call("GET", "/metrics").text
 
 

@@ -11,6 +11,8 @@ import typer
 from shoal.cli.progress import drawing_display, progress_display
 
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
+    from concurrent.futures import Executor
+
     from shoal.experiments.runner import Completion
     from shoal.experiments.spec import ExperimentSpec
 
@@ -100,12 +102,16 @@ def _run(
     only: str | None,
     executor: str,
 ) -> None:
-    from shoal.experiments.runner import open_executor
+    from shoal.experiments.executors import run_on
 
     command = shlex.join(["shoal", *sys.argv[1:]])
+
+    def play(pool: "Executor | None") -> "Completion":
+        with progress_display() as show:
+            return run_spec(spec, out, jobs=jobs, only=only, executor=pool, progress=show, command=command)
+
     try:
-        with open_executor(executor) as pool, progress_display() as show:
-            done = run_spec(spec, out, jobs=jobs, only=only, executor=pool, progress=show, command=command)
+        done = run_on(executor, play, say=lambda text: print(text, file=sys.stderr, flush=True))
     except KeyboardInterrupt:
         print(
             f"\nStopped. Finished cells are kept in {out}; run the same command again to continue.",

@@ -10,11 +10,13 @@ if TYPE_CHECKING:
     from shoal.experiments.runner import Progress
 
 LINE_SECONDS = 10.0
+MOST_WORKERS = 16
+"""Workers that get a bar of their own."""
 
 
 @contextlib.contextmanager
 def progress_display() -> Iterator[Any]:
-    """A function that shows progress: a live bar on a terminal, elsewhere a line from time to time."""
+    """A function that shows progress: on a terminal live bars, of all and of each worker; else lines."""
     from rich.console import Console
 
     from shoal.jit.compiled import say_nothing_of_compiling
@@ -31,6 +33,7 @@ def progress_display() -> Iterator[Any]:
     speed = TextColumn("{task.fields[speed]}")
     with Bar(*columns, speed, TimeRemainingColumn(compact=True), console=console, transient=True) as bar:
         task = bar.add_task("starting", total=None, speed="")
+        rows: dict[str, Any] = {}
 
         def show(progress: "Progress") -> None:
             cells = f"{progress.cells_done}/{progress.cells_total} cells"
@@ -43,8 +46,24 @@ def progress_display() -> Iterator[Any]:
                 description=what,
                 speed=speed,
             )
+            for worker, rounds in by_worker(progress).items():
+                if worker not in rows:
+                    rows[worker] = bar.add_task("", total=None, speed="")
+                own = f"{rounds / max(progress.seconds, 1e-9):,.0f} rounds/s"
+                bar.update(
+                    rows[worker], completed=rounds, total=progress.rounds_total, description=worker, speed=own
+                )
 
         yield show
+
+
+def by_worker(progress: "Progress") -> dict[str, int]:
+    """Rounds of the first workers that finished something, one by one, and of all others together."""
+    listed = list(progress.workers.items())
+    shown = dict(listed[:MOST_WORKERS])
+    if len(listed) > MOST_WORKERS:
+        shown["other workers"] = sum(rounds for _, rounds in listed[MOST_WORKERS:])
+    return shown
 
 
 @contextlib.contextmanager

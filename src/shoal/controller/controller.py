@@ -196,8 +196,9 @@ class Controller:
                 harm_guard=harm_guard,
                 holdout=holdout,
                 apprentice=apprentice,
-                **parameters,
+                seed=parameters.pop("seed", None),
             )
+            given |= parameters  # of which None may be one to estimate
             known = self._populations.get(name)
             if known is not None and not isinstance(known._lost, NotOwnerError):
                 known._begin(None, given)

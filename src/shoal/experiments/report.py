@@ -356,10 +356,28 @@ def provenance_section(found: Findings, more: Sequence[tuple[str, str]] = ()) ->
     if "cpu_seconds" in known:
         items["CPU time"] = cpu_time(known["cpu_seconds"])
     items |= dict(more)
+    if (played := known.get("played")) and played.get("thread_seconds", 0.0) > 0.0:
+        items["Speed"] = speed(played)
     items["Cells"] = f"{found.cells_done:,} of {found.cells_total:,}"
     if not known:
         items["Provenance"] = "provenance.json is missing or cannot be read"
     return Section("provenance", "Provenance", [Definitions(list(items.items()))])
+
+
+def speed(played: Mapping[str, float]) -> str:
+    """Rounds per second, and the efficiency against one core, in words; see `runner.PLAYED`.
+
+    One core plays `rounds / cpu_seconds` rounds a second. Threads that were as fast, all the time, would play
+    that many each: efficiency is what was reached of it, `cpu_seconds / thread_seconds`.
+    """
+    rate = played["rounds"] / played["wall_seconds"]
+    threads = played["thread_seconds"] / played["wall_seconds"]
+    efficiency = played["cpu_seconds"] / played["thread_seconds"]
+    return (
+        f"{rate:,.0f} rounds per second on {threads:.3g} thread{'s' * (threads != 1)}, compiling and waiting "
+        f"included; efficiency against one core {efficiency:.0%} (processor time of the runs / wall time "
+        "of the threads)"
+    )
 
 
 def cpu_time(seconds: float) -> str:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from shoal.atomic import write_whole
 from shoal.environments.base import Environment
 from shoal.environments.sources import DataUnavailable
 from shoal.experiments import results
+from shoal.experiments.executors import ExecutorLostError
 from shoal.experiments.fingerprint import code_fingerprint
 from shoal.experiments.measurements import Measurement, is_kept, keep_outcome
 from shoal.experiments.results import ResultsError
@@ -56,6 +58,10 @@ from shoal.simulation import Trace, simulate
 RUNS_PER_TASK = 5
 """Runs per task: few enough to keep all workers busy to the end, enough to be worth sending."""
 
+PLAYED = ("rounds", "cpu_seconds", "wall_seconds", "thread_seconds")
+"""What is known of the runs of all cells, interrupted calls included: rounds played, processor time of the
+threads that played them, time from the start to the last finished cell, and that times the threads."""
+
 POLL_SECONDS = 0.25
 SAVE_PROVENANCE_SECONDS = 5.0
 
@@ -77,6 +83,8 @@ class Progress:
     """Time since the start."""
     compiling: str | None = None
     """The policy being compiled, if any."""
+    workers: Mapping[str, int] = field(default_factory=dict)
+    """Rounds that each process of an executor has played; empty without one."""
 
     @property
     def rounds_per_second(self) -> float:
@@ -117,11 +125,15 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a task: a row per run, its processor time, and the fingerprint of the code."""
+    """The result of a task: a row per run, its processor time, who played it and with which code."""
 
     rows: list[dict[str, Any]]
     cpu_seconds: float
     code: str
+    worker: str = ""
+    """Machine and process."""
+    thread: int = 0
+    """Which thread of it."""
 
 
 class StoppedError(Exception):
@@ -196,7 +208,7 @@ def run_experiment(
                         path = out / results.CELLS / cell.filename
                         results.write_cell(path, rows, cell_id=cell.id, spec_hash=identity)
                         meter.cells_done += 1
-                        log.add(cpu_seconds)
+                        log.add(len(rows) * spec.horizon, cpu_seconds, len(meter.threads))
                     for item, outcome in _measure_all(unmeasured, players.measure, meter, progress):
                         keep_outcome(out, item, outcome)
                         meter.cells_done += 1
@@ -212,7 +224,9 @@ def play_runs(task: Task, advance: Callable[[int], None] | None = None) -> Outco
     """Play the runs of a task; `advance` is called with the number of rounds played since its last call."""
     cpu = time.thread_time()
     rows = [_play_run(task, run, advance) for run in task.runs]
-    return Outcome(rows, time.thread_time() - cpu, code_fingerprint([task.cell.environment.kind]))
+    code = code_fingerprint([task.cell.environment.kind])
+    worker = f"{platform.node()}/{os.getpid()}"
+    return Outcome(rows, time.thread_time() - cpu, code, worker, threading.get_ident())
 
 
 def play_single(spec: ExperimentSpec) -> list[dict[str, Any]]:
@@ -223,26 +237,6 @@ def play_single(spec: ExperimentSpec) -> list[dict[str, Any]]:
         _warm_up(_task(spec, cell, (0,)))
         rows += play_runs(_task(spec, cell, range(spec.runs))).rows
     return rows
-
-
-@contextlib.contextmanager
-def open_executor(name: str) -> Iterator[Executor | None]:
-    """The executor a user names: "threads" (None: `run_experiment` makes its own) or "dask:ADDRESS"."""
-    kind, _, address = name.partition(":")
-    if name == "threads":
-        yield None
-        return
-    if kind != "dask" or not address:
-        raise ValueError(f"executor must be 'threads' or 'dask:ADDRESS', got {name!r}")
-    try:
-        from distributed import Client
-    except ImportError:
-        raise ValueError(
-            "executor 'dask' needs Dask; install it with: pip install 'shoal[cluster]'"
-        ) from None
-    with Client(address, timeout=10) as client:  # type: ignore[no-untyped-call]
-        # Dask moves a dead worker's tasks to another one; `retries` repeats those that fail temporarily.
-        yield client.get_executor(pure=False, retries=2)
 
 
 def processors() -> int:
@@ -337,6 +331,8 @@ class _Meter:
         self.rounds_done, self.rounds_total = 0, rounds_total
         self.started = started
         self.compiling: str | None = None
+        self.workers: Counter[str] = Counter()
+        self.threads: set[tuple[str, int]] = set()
         self.stop = threading.Event()
         self._lock = threading.Lock()
 
@@ -355,6 +351,7 @@ class _Meter:
             self.rounds_total,
             time.monotonic() - self.started,
             self.compiling,
+            dict(self.workers),
         )
 
 
@@ -445,7 +442,9 @@ def _play_all(
             outcome = future.result()
         except (ValueError, OSError):
             raise
-        except (Exception, CancelledError) as error:
+        except CancelledError as error:
+            raise _lost() from error
+        except Exception as error:
             if executor is None:
                 raise
             raise RuntimeError(f"{cell.id} failed on the executor: {error!r}") from error
@@ -455,6 +454,8 @@ def _play_all(
             )
         if executor is not None:
             meter.advance(len(outcome.rows) * spec.horizon)
+            meter.workers[outcome.worker] += len(outcome.rows) * spec.horizon
+        meter.threads.add((outcome.worker, outcome.thread))
         gathered = waiting[cell.id]
         gathered.add(outcome)
         if gathered.complete:
@@ -480,7 +481,13 @@ def _measure_all(
                 outcome = future.result()
             except (DataUnavailable, ImportError):
                 continue
+            except CancelledError as error:
+                raise _lost() from error
             yield item, outcome
+
+
+def _lost() -> ExecutorLostError:
+    return ExecutorLostError("Lost the executor: it dropped what it was given. Finished cells are kept.")
 
 
 @dataclass
@@ -608,6 +615,8 @@ class _Provenance:
         before = self._read()
         self._wall_before, self._cpu_before = before.get("wall_seconds", 0.0), before.get("cpu_seconds", 0.0)
         self._elsewhere = 0.0
+        self._played_before: dict[str, float] = {**dict.fromkeys(PLAYED, 0), **before.get("played", {})}
+        self._played: dict[str, float] = dict.fromkeys(PLAYED, 0)
         self._began, self._cpu_began = time.monotonic(), time.process_time()
         self._remote = executor is not None
         self._saved = time.monotonic()
@@ -633,10 +642,17 @@ class _Provenance:
             "cells_total": len(cells(spec)),
         }
 
-    def add(self, cpu_seconds: float) -> None:
+    def add(self, rounds: int, cpu_seconds: float, threads: int) -> None:
         """Count a finished cell, and save from time to time: a kill loses only seconds of accounting."""
         if self._remote:
             self._elsewhere += cpu_seconds
+        wall = time.monotonic() - self._began
+        self._played = {
+            "rounds": self._played["rounds"] + rounds,
+            "cpu_seconds": self._played["cpu_seconds"] + cpu_seconds,
+            "wall_seconds": wall,
+            "thread_seconds": wall * threads,
+        }
         if time.monotonic() - self._saved > SAVE_PROVENANCE_SECONDS:
             self.save(running=True)
 
@@ -648,6 +664,7 @@ class _Provenance:
             "wall_seconds": self._wall_before + self._saved - self._began,
             "cpu_seconds": self._cpu_before + time.process_time() - self._cpu_began + self._elsewhere,
             "cells_done": len(results.cell_files(self._path.parent)),
+            "played": {name: self._played_before[name] + self._played[name] for name in PLAYED},
         }
         write_whole(self._path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
 

@@ -41,7 +41,8 @@ LARGEST_SEED = 2**63 - 1
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _SYMBOL = re.compile(
-    r"(?P<name>gap|labels|n_clusters|noise_scale|param_norm|theta_star)|gap/(?P<divisor>[0-9]+(\.[0-9]+)?)"
+    r"(?P<name>gap|labels|n_clusters|noise_scale|param_norm|theta_star|estimated)"
+    r"|gap/(?P<divisor>[0-9]+(\.[0-9]+)?)"
 )
 _GIVEN_TO_POLICIES = ("self", "n_agents", "dim", "alpha", "seed")
 _GIVEN_TO_ENVIRONMENTS = ("self", "seed")
@@ -74,7 +75,8 @@ class MethodSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """One policy with its parameters; α comes from the grid.
 
     The values "gap", "gap/N" (N a number), "labels", "n_clusters", "noise_scale" (the largest if agents
-    differ), "param_norm" and "theta_star" stand for those of the run's environment.
+    differ), "param_norm" and "theta_star" stand for those of the run's environment; "estimated" is None, by
+    which policies know that they are to estimate the value themselves.
     """
 
     id: str
@@ -272,6 +274,8 @@ def _resolve_one(key: str, value: Any, environment: Environment) -> Any:
     match = _SYMBOL.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return value
+    if match["name"] == "estimated":
+        return None
     if match["name"] in ("labels", "n_clusters"):
         if environment.labels is None:
             raise ValueError(f"{key} = {value!r} needs an environment with known clusters")

@@ -4,7 +4,7 @@ import inspect
 import re
 from importlib import resources
 from inspect import Parameter
-from typing import cast
+from typing import Any, cast
 
 from shoal.environments.registry import find_environment
 from shoal.experiments.spec import (
@@ -51,7 +51,11 @@ def single(
     policy_parameters: Parameters | None = None,
     environment_parameters: Parameters | None = None,
 ) -> ExperimentSpec:
-    """A spec of a single cell. Parameters not given are those of the preset "paper", or else "beyond"."""
+    """A spec of a single cell. Parameters not given are those of the preset "paper", or else "beyond".
+
+    Where these have the policy in no environment of that kind, what they would take from true clusters is
+    left to the policy's defaults.
+    """
     known = [load_preset("paper"), load_preset("beyond")]
     environment = next(
         (dict(item.parameters) for preset in known for item in preset.environments if item.kind == kind),
@@ -59,9 +63,7 @@ def single(
     )
     if "noise" in (environment_parameters or {}):
         environment.pop("noise_scale", None)  # that of the preset's own noise
-    method = next(
-        (dict(item.parameters) for preset in known for item in preset.methods if item.policy == policy), {}
-    )
+    method = _usual(known, policy, kind)
     spec = ExperimentSpec(
         name="single",
         horizon=horizon,
@@ -82,6 +84,22 @@ def single(
     )
     check_spec(spec)
     return spec
+
+
+def _usual(presets: list[ExperimentSpec], policy: str, kind: str) -> dict[str, Any]:
+    """Parameters with which presets run a policy in environments of a kind, or else elsewhere."""
+    elsewhere: dict[str, Any] | None = None
+    for preset in presets:
+        here = {item.id for item in preset.environments if item.kind == kind}
+        for method in preset.methods:
+            if method.policy != policy:
+                continue
+            if here and (method.environments is None or here & set(method.environments)):
+                return dict(method.parameters)
+            if elsewhere is None:
+                elsewhere = dict(method.parameters)
+    told = re.compile(r"gap(/.*)?|n_clusters")
+    return {key: value for key, value in (elsewhere or {}).items() if not told.fullmatch(str(value))}
 
 
 def _sizes(kind: str) -> Parameters:

@@ -251,12 +251,12 @@ class Policy(ABC):
 
         Afterwards `other` is withdrawn.
         """
-        self._amended(agent, np.zeros(self._dim), 0.0, removes=False)
+        self._amended(agent, np.zeros(self._dim), 0.0, 0.0, removes=False)
 
-    def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
+    def _amended(self, agent: int, x: Vector, old: float, change: float, removes: bool) -> None:
         """Bring up to date what holds a sample of `agent`, whose statistics have been amended already.
 
-        Its reward has changed by `change`, or, if this `removes` it, the sample is gone.
+        Its reward, which was `old`, has changed by `change`, or, if this `removes` it, the sample is gone.
         """
         return
 
@@ -630,7 +630,7 @@ class Policy(ABC):
             samples=int(self.state.local.pulls[agent]),
             lenders=tuple(lender for lender in lenders if lender.samples > 0.0),
             stopped=tuple(self._stopped(agent)),
-            apart=int(np.count_nonzero(self.state.common.active & ~self._used(agent))),
+            apart=int(np.count_nonzero(self.state.common.active & ~self._used(agent) & (lent == 0.0))),
         )
 
     def _explain_pair(self, agent: int, other: int) -> Any:
@@ -677,20 +677,20 @@ class Policy(ABC):
             validation.number(name, value, low=-validation.LARGEST, high=validation.LARGEST)
             for name, value in (("old_reward", old_reward), ("new_reward", new_reward))
         )
-        self._amend("correct", agent, x, new - old, removes=False, reconsider=reconsider)
+        self._amend("correct", agent, x, old, new - old, removes=False, reconsider=reconsider)
 
     def retract(self, agent: int, x: ArrayLike, reward: float, *, reconsider: bool = False) -> None:
         """Take back a sample of `agent`: arm `x` that gave `reward`; otherwise like `correct`."""
         x = validation.vector("x", x, self._dim)
         reward = validation.number("reward", reward, low=-validation.LARGEST, high=validation.LARGEST)
-        self._amend("retract", agent, x, -reward, removes=True, reconsider=reconsider)
+        self._amend("retract", agent, x, reward, -reward, removes=True, reconsider=reconsider)
 
     def holds(self, agent: int, x: ArrayLike, reward: float, learned: int) -> bool:
         """Whether a sample that `agent` learned in round `learned` still counts; some policies drop some."""
         return True
 
     def _amend(
-        self, what: str, agent: int, x: Vector, change: float, *, removes: bool, reconsider: bool
+        self, what: str, agent: int, x: Vector, old: float, change: float, *, removes: bool, reconsider: bool
     ) -> None:
         agent = self._check_id(agent)
         with self._change(what):
@@ -705,7 +705,7 @@ class Policy(ABC):
                 forget_row(local, agent, common.ridge)
             else:
                 amend_row(local, agent, x, change, removes)
-            self._amended(agent, x, change, removes)
+            self._amended(agent, x, old, change, removes)
             if reconsider:
                 self.reserve(1)
                 self._reconsider(agent)

@@ -50,7 +50,7 @@ class CLUBState(NamedTuple):
 class CLUBParameters(Parameters, frozen=True, kw_only=True):
     """Parameters of CLUB."""
 
-    gamma: Annotated[float, Meta(ge=0.0, le=LARGEST, description="Scale of the threshold.")]
+    gamma: Annotated[float, Meta(ge=0.0, le=LARGEST, description="Scale of the threshold.")] = 0.25
 
 
 class CLUB(CuttingPolicy, ClusteredPolicy):
@@ -103,8 +103,8 @@ class CLUB(CuttingPolicy, ClusteredPolicy):
         self.state.widths[agent] = 1.0
         relabel(self._pinned_state())
 
-    def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
-        super()._amended(agent, x, change, removes)
+    def _amended(self, agent: int, x: Vector, old: float, change: float, removes: bool) -> None:
+        super()._amended(agent, x, old, change, removes)
         self.state.widths[agent] = confidence_width(self.state.local.pulls[agent])
 
     def _reconsider(self, agent: int) -> None:

@@ -68,7 +68,7 @@ class ClusteredPolicy(Policy):
         self.state.labels[agent] = -1 - agent
         pool_cluster(self._pinned_state(), cluster)
 
-    def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
+    def _amended(self, agent: int, x: Vector, old: float, change: float, removes: bool) -> None:
         if self.state.labels[agent] >= 0:
             pool_cluster(self._pinned_state(), self.state.labels[agent])
 

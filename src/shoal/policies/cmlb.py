@@ -41,7 +41,7 @@ class CMLBParameters(Parameters, frozen=True, kw_only=True):
 
     gamma: Annotated[
         float, Meta(ge=0.0, le=LARGEST, description="Distance below which two agents are joined.")
-    ]
+    ] = 0.1
     exploration_rounds: Annotated[int, Meta(ge=1, description="Rounds of independent learning T_e.")] = 1000
     min_cluster_fraction: Annotated[
         float,

@@ -138,7 +138,8 @@ class CuttingPolicy(Policy):
 
     def _allowed(self, distance: float, margin: float) -> float:
         """The distance, in the direction of two estimates' difference, at which the test's margin is 1."""
-        return distance / margin ** (1.0 / self.degree) if margin > 0.0 else math.nan
+        # Ellipsoids that know nothing allow any distance.
+        return distance / margin ** (1.0 / self.degree) if margin > 1e-15 else math.nan
 
     def _round_of_cut(self, agent: int, other: int) -> int:
         """Round in which two agents separated, −1 if they did not."""

@@ -33,7 +33,7 @@ class DynUCBState(NamedTuple):
 class DynUCBParameters(Parameters, frozen=True, kw_only=True):
     """Parameters of DynUCB."""
 
-    n_clusters: Annotated[int, Meta(ge=1, description="Number of clusters M.")]
+    n_clusters: Annotated[int, Meta(ge=1, description="Number of clusters M.")] = 20
 
 
 class DynUCB(ClusteredPolicy):

@@ -146,12 +146,12 @@ def pair_text(found: _Pair, name: Name, when: When, reason: str) -> str:
 
 def differing(distance: float, allowed: float, *, cut: bool = False) -> str:
     """How much two estimates differ, and whether that may be chance; nan if nothing is said about chance."""
-    said = f"their estimates differ by {distance:.2g}"
+    said = f"their estimates differ by {_size(distance)}"
     if math.isnan(allowed):
         return said
     if cut and distance <= allowed:  # they did differ by more when they stopped
-        return f"{said} now, which may be chance (up to {allowed:.2g}), but who stops does so for good"
-    return f"{said} where chance allows {allowed:.2g}"
+        return f"{said} now, which may be chance (up to {_size(allowed)}), but who stops does so for good"
+    return f"{said} where chance allows {_size(allowed)}"
 
 
 def belonging(one: str, two: str, probability: float) -> str:
@@ -163,6 +163,13 @@ def belonging(one: str, two: str, probability: float) -> str:
 def _number(number: float) -> str:
     """A count as one writes it; shares of samples below ten with two digits."""
     return f"{number:,.0f}" if number >= 10.0 or number == int(number) else f"{number:.2g}"
+
+
+def _size(number: float) -> str:
+    """A measure with two digits or more, never as a power of ten."""
+    if 0.0 < number < 0.0001:
+        return "less than 0.0001"
+    return f"{number:,.0f}" if number >= 99.5 else f"{number:.2g}"
 
 
 def _count(number: float, what: str) -> str:

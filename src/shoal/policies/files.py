@@ -23,7 +23,7 @@ from shoal.kernels.bits import WORD, as_set
 from shoal.statistics import Statistics, make_statistics
 from shoal.types import AnyArray
 
-FORMAT = 8
+FORMAT = 9
 """Version of the files that are written."""
 MOST_ARRAYS = 1000
 HEADER = "header"
@@ -274,6 +274,12 @@ def _add_sharing(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
     arrays["common.reserved"] = np.zeros(1, np.int64)
 
 
+def _add_squares(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
+    """Formats before 9 knew no estimates of the noise in BASS, nor the sums of squares that these take."""
+    if header["policy"] == "bass":
+        arrays["squares"] = np.zeros(0)
+
+
 MIGRATIONS: dict[int, Callable[[dict[str, Any], dict[str, AnyArray]], None]] = {
     1: _add_param_norm,
     2: _add_tails,
@@ -282,6 +288,7 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any], dict[str, AnyArray]], None]] = {
     5: _add_total,
     6: _order_by_agent,
     7: _add_sharing,
+    8: _add_squares,
 }
 """From each format to the next, in place. What is no longer saved is left out without further ado."""
 

@@ -498,7 +498,7 @@ class ClusterMixture(ClusteredPolicy):
             kept = self.state.drift.ring[agent, order, : self.dim + 1]
             return bool((kept == [*np.asarray(x, dtype=np.float64), reward]).all(axis=1).any())
 
-    def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
+    def _amended(self, agent: int, x: Vector, old: float, change: float, removes: bool) -> None:
         state, left = self._pinned_state(), int(self.state.local.pulls[agent])
         model, members, _, _ = state.pool
         own = members.raw if model.softens else members.lent

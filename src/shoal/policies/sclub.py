@@ -43,7 +43,7 @@ class SCLUBState(NamedTuple):
 class SCLUBParameters(Parameters, frozen=True, kw_only=True):
     """Parameters of SCLUB."""
 
-    gamma: Annotated[float, Meta(ge=0.0, le=LARGEST, description="Scale of the thresholds.")]
+    gamma: Annotated[float, Meta(ge=0.0, le=LARGEST, description="Scale of the thresholds.")] = 0.25
 
 
 class SCLUB(ClusteredPolicy):
@@ -96,7 +96,7 @@ class SCLUB(ClusteredPolicy):
         for other in range(self.n_agents):  # its samples may be in what is remembered of any of them
             remember(state, other)
 
-    def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
+    def _amended(self, agent: int, x: Vector, old: float, change: float, removes: bool) -> None:
         if self.state.labels[agent] >= 0:
             renew(self._pinned_state(), self.state.labels[agent])
             remember(self._pinned_state(), self.state.labels[agent])

@@ -81,7 +81,19 @@ class Played:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Which policy to take, with the evidence. `str()` says it in words."""
+    """Which policy to take, with the evidence. `str()` says it in words.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> found = shoal.recommend(shoal.SyntheticClusters(40, 5, 2, 1.0, seed=0), horizon=5_000, runs=4)
+    >>> found.call()
+    'shoal.make_policy("cluster_mixture", n_agents, dim, alpha=0.6)'
+    >>> found.make(n_agents=40, dim=5).pulls.sum()
+    np.int64(0)
+    >>> sorted(one.label for one in found.played)
+    ['BASS', 'ClusterMixture', 'Independent', 'everyone as one']
+    """
 
     policy: str
     """Its registered name."""

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from shoal.fields import Size
 from shoal.jit.compiled import compiled, inlined
 from shoal.kernels.linalg import add_row, cholesky, solve_cholesky, unpack
 from shoal.kernels.separation import ILL_CONDITIONED, search, squared_width
@@ -11,16 +12,63 @@ from shoal.kernels.ucb import best_arm_of_factor, best_arm_of_width
 from shoal.policies.cuts import Cuts, note
 from shoal.statistics import Statistics
 from shoal.types import Booleans, Integers, Matrix, Vector
+from shoal.validation import LARGEST, SMALLEST
 
 SUBTRACTABLE = 2.0**12
 """Largest entry of agents' sums, over the ridge, with which they may be subtracted from a sum of 64: the
 rounding stays below 1e-8 of the ridge, which the pooled A exceeds in every direction."""
 
 
+ESTIMATED = Size("estimated")
+"""Agents whose noise is estimated: all or none."""
+UNRESOLVED = 1e-8
+"""Share of Σ y² that rounding may have taken from a sum of squared errors: θ̂ is off, in the norm of A, by up
+to 1e-8 times the size of the rewards."""
+
+
+@compiled
+def noise_limit(local: Statistics, agent: int, ridge: float, squares: float, quantile: float) -> float:
+    """A limit of the scale of an agent's noise, from its own n samples; LARGEST if there are none.
+
+    `Σ y² − b·θ̂ − λ‖θ̂‖²`, the sum of squared errors, exceeds R² times a χ² with n − d degrees of freedom, and
+    Σ y² one with n: the lower of the two limits is taken. `quantile` is the level, as one of the normal
+    distribution.
+    """
+    n, d = local.pulls[agent], local.b.shape[1]
+    fitted = 0.0
+    for m in range(d):
+        fitted += (local.b[agent, m] + ridge * local.theta_hat[agent, m]) * local.theta_hat[agent, m]
+    error = max(squares - fitted, 0.0) + UNRESOLVED * squares
+    limit = min(over_quantile(error, n - d, quantile), over_quantile(squares, n, quantile))
+    return max(math.sqrt(limit), SMALLEST)
+
+
+@compiled
+def over_quantile(total: float, degrees: int, quantile: float) -> float:
+    """A sum of squares over a quantile of χ² by Wilson and Hilferty; LARGEST² where that is not positive."""
+    if degrees < 1:
+        return LARGEST**2
+    spread = 2.0 / (9.0 * degrees)
+    root = 1.0 - spread + quantile * math.sqrt(spread)
+    return min(total / (degrees * root**3), LARGEST**2) if root > 0.0 else LARGEST**2
+
+
+@compiled
+def noise_limits(state: Any, agents: Integers, limits: Vector) -> None:
+    """Compute the upper limits of the noise of some agents."""
+    for k in range(agents.shape[0]):
+        square = state.squares[agents[k]]
+        limits[k] = noise_limit(state.local, agents[k], state.common.ridge, square, state.quantile)
+
+
 @inlined
 def scaled_radius(state: Any, agent: int) -> float:
     """c_i, which is β_i or its square."""
-    grown_sq = squared_width(state.noise_scale, state.confidence, state.local.logdet_A[agent])
+    noise_scale = state.noise_scale
+    if math.isnan(noise_scale):
+        square = state.squares[agent]
+        noise_scale = noise_limit(state.local, agent, state.common.ridge, square, state.quantile)
+    grown_sq = squared_width(noise_scale, state.confidence, state.local.logdet_A[agent])
     grown = math.sqrt(grown_sq)
     # The binomial, not the square of a sum: with S = 0 it is grown_sq to the bit.
     beta_sq = grown_sq + (2.0 * grown + state.offset) * state.offset

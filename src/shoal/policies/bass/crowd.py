@@ -51,6 +51,7 @@ from shoal.kernels.separation import (
 from shoal.kernels.twofold import two_product, two_sum
 from shoal.kernels.ucb import LANES
 from shoal.policies.bass.common import (
+    ESTIMATED,
     SUBTRACTABLE,
     are_separated,
     choose_from_pool,
@@ -169,12 +170,14 @@ class CrowdState(NamedTuple):
     """State of BASS in a crowd."""
 
     common: Common
-    noise_scale: Annotated[float, setting()]
+    noise_scale: Annotated[float, setting()]  # nan: estimated for each agent
+    quantile: Annotated[float, setting()]  # of the normal distribution, at the level of these estimates
     offset: Annotated[float, setting()]  # √ridge · S, the part of β that does not grow
     confidence: Annotated[float, setting()]  # 2 ln(1/δ) − d ln(ridge)
     squared: Annotated[bool, setting()]  # whether the test uses β² or β
     threshold: Annotated[float, setting()]  # γ²/4
     local: Annotated[Statistics, rows(AGENTS)]
+    squares: Annotated[Vector, kept(ESTIMATED, low=0.0)]  # Σ y² of each agent
     blocks: Annotated[Matrix, kept(BLOCKS, PACKED)]  # packed Σ x xᵀ and b, summed over 64 agents
     total: Annotated[Matrix, kept(2, PACKED)]  # summed over all; what the floats of the first row lack
     cuts: Cuts
@@ -573,6 +576,8 @@ def take_in(state: CrowdState, agent: int, x: Vector, reward: float) -> None:
     local, shared, card, w = state.local, state.shared, state.cards[agent], agent // WORD
     # Everything that others read of this agent is brought up to date here, in O(d²), with no work per pair.
     add_sample(local, agent, x, reward)
+    if math.isnan(state.noise_scale):
+        state.squares[agent] += reward * reward
     state.radius[agent] = scaled_radius(state, agent)
     write_card(local, agent, state.common.ridge, state.radius[agent], card)
     state.sizes[w] = max(state.sizes[w], largest_of(card, state.total.shape[1]))

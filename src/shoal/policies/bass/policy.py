@@ -9,6 +9,7 @@ point of every pair, and `crowd` serves where these would take too much memory.
 """
 
 import math
+from statistics import NormalDist
 from types import ModuleType
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -19,7 +20,7 @@ from shoal.kernels.linalg import solve_cholesky
 from shoal.kernels.separation import search
 from shoal.policies.base import MANY
 from shoal.policies.bass import crowd, witnesses
-from shoal.policies.bass.common import judge_all, measure_pairs
+from shoal.policies.bass.common import judge_all, measure_pairs, noise_limits
 from shoal.policies.cuts import CuttingPolicy
 from shoal.policies.explanations import Name, When, differing, in_round, numbered, pair_text
 from shoal.policies.parameters import Parameters
@@ -45,7 +46,11 @@ class BASSParameters(Parameters, frozen=True, kw_only=True):
         Meta(description="Scale by β (as published figures do) or β² (as the proofs do; try γ = 1.25)."),
     ] = "beta"
     noise_scale: Annotated[
-        float, Meta(ge=SMALLEST, le=LARGEST, description="R, the scale of the sub-Gaussian noise.")
+        Annotated[float, Meta(ge=SMALLEST, le=LARGEST)] | None,
+        Meta(
+            description="R, the scale of the sub-Gaussian noise; None: of each agent, estimated from its own "
+            "samples alone."
+        ),
     ] = 1.0
     param_norm: Annotated[
         float,
@@ -81,6 +86,9 @@ class Explanation(NamedTuple):
     """‖θ̂_i − θ̂_j‖."""
     allowed: float
     """The distance, in the direction of θ̂_i − θ̂_j, at which the statistic would be at its threshold."""
+    noise_agent: float
+    noise_other: float
+    """R of each; inf where it is estimated and the samples are too few."""
 
     @property
     def together(self) -> bool:
@@ -89,7 +97,12 @@ class Explanation(NamedTuple):
 
     def text(self, name: Name = numbered, when: When = in_round) -> str:
         """The same in words."""
-        return pair_text(self, name, when, differing(self.distance, self.allowed, cut=self.separated))
+        reason = differing(self.distance, self.allowed, cut=self.separated)
+        for who, noise in ((self.agent, self.noise_agent), (self.other, self.noise_other)):
+            if math.isinf(noise):
+                reason += f", and {name(who)} has too few samples to tell that from noise"
+                break
+        return pair_text(self, name, when, reason)
 
     def __str__(self) -> str:
         return self.text()
@@ -148,7 +161,8 @@ class BASS(CuttingPolicy):
     def _sizes_ahead(self, n_agents: int, present: int) -> dict[str, int]:
         engine = self._engine(present)
         n_agents = min(n_agents, self._most) if engine is witnesses else n_agents
-        return {**super()._sizes(n_agents), **engine.sizes(self.dim)}
+        estimated = n_agents if self._parameters.noise_scale is None else 0
+        return {**super()._sizes(n_agents), **engine.sizes(self.dim), "estimated": estimated}
 
     def _tables_ahead(self, n_agents: int) -> dict[str, int]:
         if (
@@ -161,6 +175,10 @@ class BASS(CuttingPolicy):
         own = self._parameters
         return {
             **super()._settings(),
+            "noise_scale": math.nan if own.noise_scale is None else own.noise_scale,
+            # With β² estimated noise has to exceed the true one with probability 1 − δ, as the ellipsoids do;
+            # β promises no such thing, and a limit above the median only delays its cuts.
+            "quantile": NormalDist().inv_cdf(min(own.delta, 0.5)) if own.radius == "beta_squared" else 0.0,
             "offset": math.sqrt(own.ridge) * own.param_norm,
             "confidence": -2.0 * math.log(own.delta) - self.dim * math.log(own.ridge),
             "squared": own.radius == "beta_squared",
@@ -183,6 +201,8 @@ class BASS(CuttingPolicy):
         if trouble := super()._problem(state):
             return trouble
         n = len(state.degree)
+        if state.squares[state.local.pulls[: len(state.squares)] == 0].any():
+            return "squares are not 0 where there are no samples"
         return str(self._engine(n).problem(state))
 
     def _margins(self, agent: int, others: Integers) -> Vector:
@@ -200,6 +220,7 @@ class BASS(CuttingPolicy):
         when = self._round_of_cut(i, j)
         beta = np.sqrt(state.radius) if state.squared else state.radius
         gap = float(np.linalg.norm(local.theta_hat[i] - local.theta_hat[j]))
+        noise = self._noise_of(np.array([i, j]))
         return Explanation(
             statistic=statistic,
             threshold=state.threshold,
@@ -213,8 +234,23 @@ class BASS(CuttingPolicy):
             agent=i,
             other=j,
             distance=gap,
-            allowed=self._allowed(gap, statistic / state.threshold),
+            allowed=self._allowed(gap, statistic / state.threshold) if np.isfinite(noise).all() else math.nan,
+            noise_agent=float(noise[0]),
+            noise_other=float(noise[1]),
         )
+
+    @property
+    def noise_scales(self) -> Vector:
+        """R of each agent, shape (N,): `noise_scale`, or what is estimated, inf where samples are too few."""
+        with self.lock:
+            return self._noise_of(np.arange(self.n_agents))
+
+    def _noise_of(self, agents: Integers) -> Vector:
+        if self._parameters.noise_scale is not None:
+            return np.full(len(agents), self._parameters.noise_scale)
+        limits = np.empty(len(agents))
+        noise_limits(self._pinned_state(), agents, limits)
+        return np.where(limits < LARGEST, limits, np.inf)
 
     def _edges(self) -> Booleans:
         return np.asarray(self._own.edges(self.state))
@@ -239,16 +275,23 @@ class BASS(CuttingPolicy):
     def _withdraw(self, agent: int) -> None:
         self._forget_cuts((self.state.cuts.pairs[: self.state.cuts.used[0]] == agent).any(axis=1))
         self.state.degree[agent] = 0
+        self.state.squares[agent : agent + 1] = 0.0
         self._own.withdraw(self.state, self._pin(self.state), agent)
 
     def _absorb(self, agent: int, other: int) -> None:
+        if len(self.state.squares):
+            self.state.squares[agent] += self.state.squares[other]
         super()._absorb(agent, other)
         self._lending_changed(agent)
 
     def _lending_changed(self, agent: int) -> None:
         self._own.relend(self.state, self._pin(self.state), agent)
 
-    def _amended(self, agent: int, x: Vector, change: float, removes: bool) -> None:
+    def _amended(self, agent: int, x: Vector, old: float, change: float, removes: bool) -> None:
+        if len(self.state.squares):
+            # Of a reward that was not what is said of it, more might be taken than there is.
+            left = max(self.state.squares[agent] + change * (2.0 * old + change), 0.0)
+            self.state.squares[agent] = left if self.state.local.pulls[agent] else 0.0
         self._own.amend(self.state, self._pin(self.state), agent, x, change, removes)
 
     def _reconsider(self, agent: int) -> None:

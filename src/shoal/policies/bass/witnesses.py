@@ -1,5 +1,6 @@
 """BASS for up to a few thousand agents: of each pair a point is kept that both share, and checked in O(d)."""
 
+import math
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from shoal.kernels.separation import (
 from shoal.kernels.separation import LANES as PAIRS
 from shoal.kernels.ucb import LANES
 from shoal.policies.bass.common import (
+    ESTIMATED,
     add_own,
     are_separated,
     choose_from_pool,
@@ -62,12 +64,14 @@ class WitnessState(NamedTuple):
     """State of BASS with witnesses."""
 
     common: Common
-    noise_scale: Annotated[float, setting()]
+    noise_scale: Annotated[float, setting()]  # nan: estimated for each agent
+    quantile: Annotated[float, setting()]  # of the normal distribution, at the level of these estimates
     offset: Annotated[float, setting()]  # √ridge · S, the part of β that does not grow
     confidence: Annotated[float, setting()]  # 2 ln(1/δ) − d ln(ridge)
     squared: Annotated[bool, setting()]  # whether the test uses β² or β
     threshold: Annotated[float, setting()]  # γ²/4
     local: Annotated[Statistics, rows(AGENTS)]
+    squares: Annotated[Vector, kept(ESTIMATED, low=0.0)]  # Σ y² of each agent
     lent: Annotated[Matrix, kept(AGENTS, PACKED)]  # packed Σ x xᵀ and b of each agent
     blocks: Annotated[Matrix, kept(BLOCKS, PACKED)]  # sums of 64 rows of `lent`
     apart: Annotated[Integers, kept(AGENTS, BLOCKS)]  # sets: whose samples an agent does not use
@@ -211,6 +215,8 @@ def learn(state: WitnessState, agent: int, x: Vector, reward: float, t: int) -> 
 def take_in(state: WitnessState, agent: int, x: Vector, reward: float) -> float:
     """Add a sample to all sums; `1 + xᵀ A⁻¹ x`, with the agent's A as it was before."""
     growth = add_sample(state.local, agent, x, reward)
+    if math.isnan(state.noise_scale):
+        state.squares[agent] += reward * reward
     if state.common.lends[agent]:
         add_packed(state.lent[agent], x, reward)
         add_packed(state.blocks[agent // WORD], x, reward)

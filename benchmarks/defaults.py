@@ -1,0 +1,150 @@
+"""Where defaults come from, and what estimating the noise does: the tables of docs/which-policy.md.
+
+python benchmarks/defaults.py choose    # the score of each value of each parameter, seeds from 0
+python benchmarks/defaults.py check     # the defaults, on seeds from 40,000, as a table
+python benchmarks/defaults.py noise     # BASS with its noise known, wrong and estimated, seeds from 40,000
+
+Each takes a few minutes of one core. A value's score is its regret over that of Independent (α = 0.6) in the
+same runs, as a geometric mean over the scenarios, so that none counts for more because its regret is larger.
+"""
+
+import argparse
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from scipy.stats import t
+
+import shoal
+from shoal.experiments.spec import EnvironmentSpec, build_environment
+from shoal.paper.presets import load_preset
+from shoal.policies.registry import find_policy
+from shoal.types import Vector
+
+SCENARIOS = (
+    "synthetic-m3-w1",
+    "synthetic-m3-w7",
+    "synthetic-m6-w7",
+    "gaussian-s1",
+    "continuum",
+    "zipf",
+    "n20",
+    "bernoulli",
+)
+NOISY = ("synthetic-m3-w7", "gaussian-s0.5", "gaussian-s2", "noise-per-agent")
+HORIZON = 20_000
+CHOICE, CHECK = range(8), range(40_000, 40_008)
+MEASURED = range(40_000, 40_008)
+"""Seeds."""
+EARLY = 3_000
+"""A horizon at which agents have few samples."""
+ALPHAS = (0.1, 0.3, 0.6, 1.0, 2.0)
+GAMMAS = (0.1, 0.25, 0.5, 1.0, 2.0)
+GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "independent": {},
+    "club": {"gamma": GAMMAS},
+    "sclub": {"gamma": GAMMAS},
+    "cmlb": {"gamma": GAMMAS, "exploration_rounds": (500, 1_000, 2_000, 5_000)},
+    "dynucb": {"n_clusters": (2, 3, 5, 10, 20, 40)},
+    "bass": {"gamma": (1.5, 2.0, 2.5)},
+}
+
+
+def scenarios(names: Iterable[str]) -> list[EnvironmentSpec]:
+    """Some of the preset `beyond`."""
+    known = {item.id: item for item in load_preset("beyond").environments}
+    return [known[name] for name in names]
+
+
+def play(policy: str, scenario: EnvironmentSpec, seeds: range, **parameters: Any) -> Vector:
+    """Final regrets, one for each seed."""
+    regrets = []
+    for seed in seeds:
+        world = build_environment(scenario, seed)
+        built = shoal.make_policy(policy, world.n_agents, world.dim, seed=seed, **parameters)
+        pulling = scenario.pulling or "asynchronous"
+        regrets.append(shoal.simulate(built, world, horizon=HORIZON, seed=seed, pulling=pulling).final_regret)
+    return np.array(regrets)
+
+
+def interval(values: Vector) -> str:
+    """A mean, and half the width of its 95% interval."""
+    half = t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
+    return f"{values.mean():,.0f} ± {half:,.0f}"
+
+
+def choose(policies: list[str]) -> None:
+    """Print the score of each value, those of the parameters before it at their best."""
+    worlds = scenarios(SCENARIOS)
+    alone = {item.id: play("independent", item, CHOICE, alpha=0.6).mean() for item in worlds}
+    for policy in policies:
+        best: dict[str, Any] = {"alpha": 0.6}
+        for name, values in {**GRIDS[policy], "alpha": ALPHAS}.items():
+            scores = {}
+            for value in values:
+                own = {**best, name: value}
+                shares = [play(policy, item, CHOICE, **own).mean() / alone[item.id] for item in worlds]
+                scores[value] = math.exp(np.mean(np.log(shares)))
+                each = " ".join(f"{share:.2f}" for share in shares)
+                print(f"{policy:12} {name} = {value:<6} {scores[value]:.3f}  {each}", flush=True)
+            best[name] = min(scores, key=scores.__getitem__)
+
+
+def check(policies: list[str]) -> None:
+    """Print final regrets with all parameters at their defaults, a row for each scenario."""
+    print(f"| | {' | '.join(find_policy(name).label for name in policies)} |")
+    print("|---|" + "--:|" * len(policies))
+    for item in scenarios(SCENARIOS):
+        found = {name: play(name, item, CHECK) for name in policies}
+        print(f"| {item.title} | {' | '.join(map(interval, found.values()))} |", flush=True)
+
+
+def noise() -> None:
+    """Print regrets of BASS by what it is told of the noise, as differences to knowing it (the largest)."""
+    print("| | radius | known | half of it | twice | estimated | estimated/σ, 30 and 200 pulls | below σ |")
+    print("|---|---|--:|--:|--:|--:|--:|--:|")
+    for item in scenarios(NOISY):
+        for radius, gamma in (("beta", 2.0), ("beta_squared", 1.25)):
+            world = build_environment(item, MEASURED[0])
+            own = {"radius": radius, "gamma": gamma, "alpha": 0.3}
+            regrets: dict[float | None, list[float]] = {1.0: [], 0.5: [], 2.0: [], None: []}
+            for seed in MEASURED:
+                world = build_environment(item, seed)
+                for factor, found in regrets.items():
+                    told = None if factor is None else factor * world.noise_bound
+                    policy = shoal.BASS(
+                        world.n_agents, world.dim, noise_scale=told, param_norm=world.param_norm, **own
+                    )
+                    trace = shoal.simulate(policy, world, horizon=HORIZON, seed=seed)
+                    found.append(trace.final_regret)
+            ratios = []
+            for horizon in (EARLY, HORIZON):  # of the last run's world
+                sizes = world.n_agents, world.dim
+                policy = shoal.BASS(*sizes, noise_scale=None, param_norm=world.param_norm, **own)
+                shoal.simulate(policy, world, horizon=horizon, seed=MEASURED[-1])
+                ratios.append(policy.noise_scales / np.broadcast_to(world.noise_scale, world.n_agents))
+            known = np.array(regrets[1.0])
+            others = [_change(np.array(regrets[key]) - known) for key in (0.5, 2.0, None)]
+            median = ", ".join(f"{np.median(ratio):.2f}" for ratio in ratios)
+            below = ", ".join(f"{np.mean(ratio < 1.0):.0%}" for ratio in ratios)
+            cells = (item.title, f"`{radius}`", interval(known), *others, median, below)
+            print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def _change(values: Vector) -> str:
+    return interval(values) if values.mean() < 0 else f"+{interval(values)}"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["choose", "check", "noise"])
+    parser.add_argument("policies", nargs="*", help="[default: all]")
+    asked = parser.parse_args()
+    if asked.what == "noise":
+        noise()
+    else:
+        known = [*GRIDS, "cluster_mixture"] if asked.what == "check" else list(GRIDS)
+        {"choose": choose, "check": check}[asked.what](asked.policies or known)

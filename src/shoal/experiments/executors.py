@@ -1,0 +1,101 @@
+"""Where runs are played: on threads of this process, or by the workers of a Dask scheduler."""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from functools import partial
+from typing import TypeVar
+
+PATIENCE_SECONDS = 120.0
+"""How long a scheduler that was lost is waited for."""
+CONNECT_SECONDS = 10.0
+RETRY_SECONDS = 1.0
+
+Done = TypeVar("Done")
+
+
+class ExecutorLostError(ConnectionError):
+    """The executor dropped tasks that nobody had cancelled: its scheduler is gone."""
+
+
+@contextlib.contextmanager
+def open_executor(name: str) -> Iterator[Executor | None]:
+    """The executor a user names: "threads" (None: `run_experiment` makes its own) or "dask:ADDRESS"."""
+    kind, _, address = name.partition(":")
+    if name == "threads":
+        yield None
+        return
+    if kind != "dask" or not address:
+        raise ValueError(f"executor must be 'threads' or 'dask:ADDRESS', got {name!r}")
+    try:
+        from distributed import Client
+    except ImportError:
+        raise ValueError(
+            "executor 'dask' needs Dask; install it with: pip install 'shoal[cluster]'"
+        ) from None
+    connect = partial(Client, address, timeout=CONNECT_SECONDS)
+    with _without_its_complaints(), connect() as client:
+        # Dask moves a dead worker's tasks to another one; `retries` repeats those that fail temporarily.
+        yield client.get_executor(pure=False, retries=2)
+
+
+def run_on(
+    name: str,
+    run: Callable[[Executor | None], Done],
+    *,
+    patience: float = PATIENCE_SECONDS,
+    say: Callable[[str], None] = lambda text: None,
+) -> Done:
+    """Run something on the executor of a name; if its scheduler is lost, wait for it and run it again.
+
+    Parameters
+    ----------
+    name : str
+        See `open_executor`.
+    run : callable
+        Takes the executor. It is called again from the start, so it should find what is already finished,
+        as `run_experiment` does.
+    patience : float
+        Seconds to wait for the scheduler, each time that it is lost.
+    say : callable
+        Told what happens, in sentences.
+
+    Raises
+    ------
+    ExecutorLostError
+        If the scheduler does not return in time.
+    """
+    deadline: float | None = None
+    while True:
+        try:
+            with open_executor(name) as executor:
+                if deadline is not None:
+                    say("The scheduler is back; continuing with what is not finished.")
+                deadline = None
+                return run(executor)
+        except ExecutorLostError as error:
+            say(f"{error} Waiting up to {patience:.0f} s for it to return.")
+            deadline = time.monotonic() + patience
+        except OSError:
+            if deadline is None:
+                raise
+            if time.monotonic() >= deadline:
+                raise ExecutorLostError(
+                    f"{name}: the scheduler did not return within {patience:.0f} s; finished cells are kept, "
+                    "run the same command again to continue"
+                ) from None
+        time.sleep(RETRY_SECONDS)
+
+
+@contextlib.contextmanager
+def _without_its_complaints() -> Iterator[None]:
+    """Keep Dask's client from logging tracebacks about a scheduler that is gone: errors say so here."""
+    logger = logging.getLogger("distributed.client")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
