@@ -2,7 +2,7 @@
 
 A second process sends requests over the loopback interface, through 1, 16 and 128 connections. Processor time
 is the server's, of all its threads, so that what else the machine does matters little; times of requests are
-what they are on a machine that is not idle. `make bench` runs this and writes the table of docs/performance.md.
+what they are on a machine that is not idle. `make bench` runs this and writes a table of docs/performance.md.
 
     python benchmarks/service.py [SECONDS]
 """

@@ -203,7 +203,8 @@ def test_whether_it_pays(call: Caller) -> None:
     assert found["policy"] == "independent"
     assert found["decisions"] > 20
     assert kind(call("GET", f"{shop}/evaluation?policy=os:system")) == (422, "invalid")
-    assert kind(call("GET", f"{shop}/evaluation?policy=club")) == (422, "invalid")  # it needs gamma
+    assert kind(call("GET", f"{shop}/evaluation?policy=oracle")) == (422, "invalid")  # it needs labels
+    assert call("GET", f"{shop}/evaluation?policy=club").json()["policy"] == "club"
     assert 'shoal_dividend{population="paying"}' in call("GET", "/metrics").text
 
 

@@ -262,7 +262,7 @@ function settingsCard(described) {
 }
 
 // Candidates that have defaults for all their parameters; "" is the population's own policy.
-const CANDIDATES = { "": "the policy as it is", independent: "independent: no sharing", bass: "bass with its defaults", cluster_mixture: "cluster_mixture with its defaults" };
+const CANDIDATES = { "": "the policy as it is", independent: "independent: no sharing", ...Object.fromEntries(["bass", "cluster_mixture", "club", "sclub", "cmlb", "dynucb"].map((name) => [name, `${name} with its defaults`])) };
 
 function evaluationCard(name) {
   const choice = h("select", { "aria-label": "Policy to evaluate" }, Object.entries(CANDIDATES).map(([value, title]) => h("option", { value }, title)));
