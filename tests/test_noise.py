@@ -78,6 +78,7 @@ def test_same_runs_as_the_twin(n: int, d: int, radius: str, monkeypatch: pytest.
     assert isinstance(other.state, crowd.State)
     there = shoal.simulate(other, environment, horizon=350, seed=d)
     assert np.array_equal(there.choices, trace.choices)
+    found: Any
     for found in (policy, trace, other, there):
         assert np.array_equal(found.separation_time, twin.separation_time)
     if n >= 5:

@@ -21,6 +21,7 @@ from shoal.controller.controller import open as open_controller
 from shoal.controller.errors import ConflictError, JournalError, NotOwnerError, UnavailableError, UnknownError
 from shoal.controller.population import Population
 from shoal.controller.stores.base import Batch, Snapshot
+from shoal.policies.bass import BASS
 
 
 def busy(one: Population, n: int = 20) -> list[Decision]:
@@ -121,10 +122,11 @@ def test_estimated_noise_is_recovered_to_the_bit(durable: Place) -> None:
     one, rng = shop(controller, noise_scale=None, gamma=0.5), np.random.default_rng(0)
     for k in range(160):
         decision = one.decide(f"agent {k % 4}", ARMS)
-        told = ARMS[decision.arm][k % 2] + 0.2 * (1 + k % 4) * float(rng.standard_normal())
+        told = ARMS[str(decision.arm)][k % 2] + 0.2 * (1 + k % 4) * float(rng.standard_normal())
         one.reward(decision.id, told)
     one.reward(decision.id, 5.0, replaces=told)
     policy = one._state().policy
+    assert isinstance(policy, BASS)
     assert np.isfinite(policy.noise_scales).all()
     assert len(policy.cuts)
     before = one.packed()
