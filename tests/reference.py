@@ -495,7 +495,7 @@ class BASS(EdgeTwin):
         rewards = sum(y**2 for _, y in self.samples[agent])
         errors = sum((y - x @ theta) ** 2 for x, y in self.samples[agent]) + 1e-8 * rewards
         level = min(self.delta, 0.5) if self.radius == "beta_squared" else 0.5
-        limits = [1e60]
+        limits: list[Any] = [1e60]
         for total, degrees in ((errors, n - self.dim), (rewards, n)):
             quantile = chi_square_quantile(degrees, level)
             limits += [total / quantile] if quantile > 0 else []
