@@ -51,7 +51,7 @@ lint: setup  ## Style, formatting, types and import direction
 docs: setup  ## Build the site into site/, offline, with warnings as errors; tutorials also as notebooks
 	$(BIN)/python -m mkdocs build --strict
 
-bench: setup  ## Measure speed and memory, and write docs/performance.md and the tables of docs/live.md and docs/service.md
+bench: setup  ## Measure speed and memory, and write docs/performance.md and the table of docs/live.md
 	$(BIN)/python benchmarks/bench.py
 	$(BIN)/python benchmarks/controller.py
 	$(BIN)/python benchmarks/service.py
