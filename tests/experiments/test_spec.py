@@ -50,6 +50,17 @@ group = "gamma"
 """
 
 
+class Needy:
+    """A policy with a parameter that has no default."""
+
+    def __init__(self, n_agents: int, dim: int, *, n_wishes: int) -> None: ...
+
+    def select(self, agent: int, arms: object) -> int:
+        return 0
+
+    def update(self, agent: int, x: object, reward: float) -> None: ...
+
+
 def parse(text: str) -> specs.ExperimentSpec:
     return parse_spec(text.encode(), source="tiny.toml")
 
@@ -82,8 +93,8 @@ def test_cells_are_the_grid_policy_by_policy_with_overrides_and_restrictions() -
         ),
         (change("delta = 0.1", "delt = 0.1"), "tiny.toml: methods[2].parameters.delt: unknown parameter"),
         (
-            change("parameters = { delta = 0.1 }", "").replace('"bass"', '"dynucb"'),
-            "tiny.toml: methods[2].parameters.n_clusters: missing",
+            change("parameters = { delta = 0.1 }", "").replace('"bass"', f'"{__name__}:Needy"'),
+            "tiny.toml: methods[2].parameters.n_wishes: missing",
         ),
         (
             change('policy = "independent"', 'policy = "independent"\nparameters = { own = 1 }'),

@@ -268,7 +268,7 @@ def test_moved(two: Two) -> None:
         assert done.stdout == f"'shop' goes to {two.second.url}, from {two.first.url}\n"
         wait_until(lambda: two.owner("shop") is two.second, 10.0)
         wait_until(lambda: decide(one, shop, "d2").status_code == 201, 10.0)
-        assert two.first.app.populations == {}
+        wait_until(lambda: two.first.app.populations == {}, 10.0)  # when it looks next
         assert metric(two.first, "shoal_lost_total") == 1.0
         assert decide(other, shop, "d1").json() == decide(one, shop, "d1").json()
         assert one("GET", shop).json()["sequence"] == 4
