@@ -136,6 +136,28 @@ def test_bass_reconsiders_the_agent_s_pairs(engine: str, monkeypatch: pytest.Mon
     assert set(policy.cuts[:, 2].tolist()) == {policy.rounds}
 
 
+@pytest.mark.parametrize("engine", ["witnesses", "crowd"])
+def test_whoever_moves_next_tests_the_pair_with_an_agent_that_was_corrected(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if engine == "crowd":
+        monkeypatch.setattr(bass, "WITNESS_BYTES", 0)
+    policy, rng = make("bass", gamma=1.0), np.random.default_rng(3)
+    samples = [(t % N, x := rng.standard_normal(D), x[0] + 0.1 * rng.standard_normal()) for t in range(400)]
+    for agent, x, y in samples:
+        policy.update(agent, x, y)
+    assert len(policy.neighbors(1)) == N
+    for agent, x, y in samples:
+        if agent == 4:
+            policy.correct(agent, x, y, -y)
+    for mover in (1, 2, 3):  # agent 4 does not
+        assert 4 in policy.neighbors(mover)
+        policy.update(mover, np.eye(D)[1], 0.0)
+        found = policy.explain(mover, 4)
+        assert found.statistic > found.threshold
+        assert found.separated
+
+
 def test_club_reconsiders_the_agent_s_pairs() -> None:
     policy, log, rng = make("club", gamma=0.3), list[Any](), np.random.default_rng(1)
     play(policy, 150, log=log)

@@ -6,6 +6,7 @@ import pytest
 from tests.controller.conftest import server  # noqa: F401
 from tests.controller.places import Place
 from tests.controller.server import Server
+from tests.service.conftest import nursery  # noqa: F401
 
 
 @pytest.fixture

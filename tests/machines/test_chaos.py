@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -231,13 +231,6 @@ class Load:
         for thread in self._threads:
             thread.join(2 * PATIENCE)
             assert not thread.is_alive()
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery("independent")
-    yield nursery
-    nursery.close()
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.controller.conftest import durable, server  # noqa: F401
 from tests.service.running import Caller, InProcess
+from tests.service.worker import Nursery
 
 
 @pytest.fixture(scope="module")
@@ -33,3 +34,11 @@ def shop(call: Caller, request: pytest.FixtureRequest) -> str:
 def file(tmp_path: Path) -> str:
     """Where a store may be."""
     return str(tmp_path / "shop.db")
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    """Starts servers as processes, and kills them."""
+    nursery = Nursery("independent")
+    yield nursery
+    nursery.close()

@@ -10,7 +10,6 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -29,13 +28,6 @@ KILLS = 5 if SCALE == 1 else 10 * SCALE
 THREADS = 4
 STRAY = "from the frozen one"
 """A request of nobody's plan."""
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery("independent")
-    yield nursery
-    nursery.close()
 
 
 @pytest.fixture(autouse=True)

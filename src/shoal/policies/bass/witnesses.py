@@ -139,9 +139,14 @@ def withdraw(state: WitnessState, handle: Any, agent: int) -> None:
     isolate(state.apart, agent)
     state.lent[agent] = 0.0
     state.blocks[block] = state.lent[block * WORD : (block + 1) * WORD].sum(axis=0)
+    forget_points(state, agent)
+    describe(handle, agent, agent + 1)
+
+
+def forget_points(state: WitnessState, agent: int) -> None:
+    """Let go of an agent's witnesses at both ends: whoever moves next tests the pair."""
     for known in (state.witness, state.excess):
         known[agent] = known[..., agent] = np.nan
-    describe(handle, agent, agent + 1)
 
 
 def amend(state: WitnessState, handle: Any, agent: int, x: Vector, change: float, removes: bool) -> None:
@@ -150,8 +155,8 @@ def amend(state: WitnessState, handle: Any, agent: int, x: Vector, change: float
     if state.common.lends[agent]:
         amend_packed(state.lent[agent], x, change, removes, state.local.pulls[agent])
     state.blocks[block] = state.lent[block * WORD : (block + 1) * WORD].sum(axis=0)
+    forget_points(state, agent)
     describe(handle, agent, agent + 1)
-    measure(handle, agent)
 
 
 def relend(state: WitnessState, handle: Any, agent: int) -> None:
@@ -359,12 +364,3 @@ def describe(state: Any, first: int, stop: int) -> None:
     """Compute the radius of the agents `first`, …, `stop` − 1."""
     for agent in range(first, stop):
         state.radius[agent] = scaled_radius(state, agent)
-
-
-@compiled
-def measure(state: Any, agent: int) -> None:
-    """Compute the distances of an agent's estimate from its witnesses."""
-    local, work, excess = state.local, state.scratch, state.excess[agent, : state.radius.shape[0]]
-    excess_at(local.theta_hat[agent], local.A[agent], state.witness[agent], work.rows, excess)
-    if is_steep(local, agent):
-        add_rounding(local.A[agent], work.rows, excess)
