@@ -356,11 +356,8 @@ def test_who_changed_which_settings_when_is_shown_live(tmp_path: Path, browser: 
 
 
 def test_refused_requests(running: InProcess, opened: Any) -> None:
-    body = {"json": {"agent": 5}}
-    statuses = [
-        httpx.post(f"{running.url}/v1/populations/shops/decisions", **body).status_code for _ in range(3)
-    ]
-    assert statuses == [422] * 3
+    url = f"{running.url}/v1/populations/shops/decisions"
+    assert [httpx.post(url, json={"agent": 5}).status_code for _ in range(3)] == [422] * 3
     page = opened("shops")
     rows = page.rows("Refused requests, by status")
     (row,) = [row for row in rows if row[0].startswith("422")]
