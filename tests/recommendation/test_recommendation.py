@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import shoal
 from shoal.cli.app import app
 from shoal.metrics import Curve
-from shoal.recommendation import inspecting, modelling, playing
+from shoal.recommendation import inspecting, logs, modelling, playing
 from shoal.recommendation.logs import recommend_for_log
 
 RNG = np.random.default_rng(0)
@@ -61,6 +61,16 @@ def test_a_log_as_it_should_be_is_not_odd() -> None:
 )  # fmt: skip
 def test_what_is_odd_is_said(log: inspecting.Log, words: str) -> None:
     assert any(words in text for text in inspecting.oddities(log)), inspecting.oddities(log)
+
+
+def test_all_that_is_said_of_a_sparse_log_fits_together() -> None:
+    log, _, _ = simulated(n=60, rows=7)
+    said = " ".join([*inspecting.oddities(log), *logs.about(modelling.fit(log))])
+    assert "of the pairs of an agent and an arm were observed" in said
+    assert "by a linear model of tastes" in said  # which `modelling` is; LoggedRatings factorises
+    assert "factorisation" not in said
+    assert "favours going it alone" in said
+    assert "favours sharing" not in said
 
 
 # What a log tells of tastes
