@@ -2,18 +2,23 @@
 
 import doctest
 import importlib
+import itertools
 import os
 import pkgutil
 import re
 import subprocess
 import sys
 import tomllib
+from operator import attrgetter
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from tests.service.running import InProcess
+from tools.website import FURTHER
 
 import shoal
+from shoal.client import clients
 from shoal.environments import registry as environments
 from shoal.experiments.spec import cells
 from shoal.paper.presets import load_preset
@@ -62,17 +67,23 @@ def test_docstring_examples_are_true(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module._registry, "_known", {**module._registry._known})
     tried = 0
     for module_info in pkgutil.walk_packages(shoal.__path__, "shoal."):
-        if module_info.name.startswith("shoal.cli"):
+        if f"{module_info.name}.".startswith("shoal.cli."):  # not shoal.client
             continue
-        failed, attempted = doctest.testmod(importlib.import_module(module_info.name))
+        module = importlib.import_module(module_info.name)
+        if module is clients:
+            with InProcess() as service:
+                failed, attempted = doctest.testmod(module, extraglobs={"url": service.url})
+            assert attempted
+        else:
+            failed, attempted = doctest.testmod(module)
         assert failed == 0, module_info.name
         tried += attempted
     assert tried > 100
 
 
 def test_every_public_name_has_an_example() -> None:
-    for name in shoal.__all__:
-        assert ">>> " in (getattr(shoal, name).__doc__ or ""), name
+    for name in (*shoal.__all__, *itertools.chain(*FURTHER.values())):
+        assert ">>> " in (attrgetter(name)(shoal).__doc__ or ""), name
 
 
 def test_the_version_to_cite_is_this_one() -> None:
@@ -113,8 +124,8 @@ def test_links_between_pages_lead_somewhere() -> None:
 def test_public_names_are_documented_and_few() -> None:
     assert sorted(shoal.__all__, key=str.casefold) == sorted(set(shoal.__all__), key=str.casefold)
     assert len(shoal.__all__) <= 50
-    for name in shoal.__all__:
-        assert (getattr(shoal, name).__doc__ or "").strip(), name
+    for name in (*shoal.__all__, *itertools.chain(*FURTHER.values())):
+        assert (attrgetter(name)(shoal).__doc__ or "").strip(), name
 
 
 def test_another_package_s_entry_point_is_found(tmp_path: Path) -> None:
