@@ -68,5 +68,9 @@ def _calls(policy: Policy) -> list[Callable[[], Any]]:
         lambda: policy_from_bytes(bytes(policy.to_bytes()), "a trial"),
     ]
     if isinstance(policy, CuttingPolicy):
-        calls += [lambda: policy.part_from(a, []), lambda: policy.follow(*pulls, np.empty((0, 2)))]
+        calls += [
+            lambda: policy.part_from(a, [b]),
+            lambda: policy.part_from(a, []),
+            lambda: policy.follow(*pulls, np.empty((0, 2))),
+        ]
     return calls
