@@ -1,19 +1,25 @@
 """The client: repeated requests count once, deadlines hold, and rewards outlive the caller."""
 
 import asyncio
+import gzip
 import inspect
+import itertools
 import random
+import re
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import msgspec
 import pytest
-from tests.service.running import ARMS, InProcess
+from tests.service.running import ARMS, InProcess, wait_until
+from tests.service.worker import Nursery, wait_ready
 
 import shoal
 from shoal.client import AsyncRemotePopulation, RemotePopulation
@@ -40,6 +46,103 @@ class Lossy(httpx.HTTPTransport):
             response.close()
             raise httpx.ReadError("lost", request=request)
         return response
+
+
+class Scripted:
+    """A server whose answers, or what it sends in place of them, are written by the test.
+
+    `answer` takes a connection that has sent a request (of a large one, the beginning), and how many requests
+    there were before.
+    """
+
+    def __init__(self, answer: Callable[[socket.socket, int], None]) -> None:
+        self._answer = answer
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._numbers = itertools.count()
+        self._threads: list[threading.Thread] = []
+        self.connections = 0
+        self.open = 0
+        self._accepting = threading.Thread(target=self._accept)
+        self._accepting.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self.open += 1
+            self._threads.append(threading.Thread(target=self._talk, args=(connection,)))
+            self._threads[-1].start()
+
+    def _talk(self, connection: socket.socket) -> None:
+        with connection:
+            connection.settimeout(20.0)
+            try:
+                while read_request(connection):
+                    self._answer(connection, next(self._numbers))
+            except OSError:
+                pass
+        self.open -= 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        for thread in (self._accepting, *self._threads):
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+MADE = {
+    "id": "one",
+    "agent": "ada",
+    "arm": "water",
+    "ranking": ["water"],
+    "probability": 1.0,
+    "greedy": "water",
+    "own": 0.0,
+    "pooled": 0.0,
+    "sequence": 3,
+}
+
+
+def answer_of(body: bytes, status: str = "201 Created", *headers: str) -> bytes:
+    head = "\r\n".join([f"HTTP/1.1 {status}", f"content-length: {len(body)}", *headers, "", ""])
+    return head.encode() + body
+
+
+def read_request(connection: socket.socket) -> bool:
+    """Take a request of up to 64 kB, or the beginning of a larger one; whether there was one."""
+    text = connection.recv(65536)
+    while text:
+        head, end, body = text.partition(b"\r\n\r\n")
+        found = re.search(rb"content-length: (\d+)", head.lower())
+        if end and len(body) >= min(int(found[1]) if found else 0, 65536 - len(head)):
+            return True
+        more = connection.recv(65536)
+        text = text + more if more else b""
+    return False
+
+
+def drip(connection: socket.socket, text: bytes, pause: float = 0.02) -> None:
+    """Send text byte by byte, the first ones at once."""
+    connection.sendall(text[:20])
+    for n in range(20, len(text)):
+        time.sleep(pause)
+        connection.sendall(text[n : n + 1])
+
+
+def read_slowly(connection: socket.socket) -> None:
+    """Take a large request as slowly as keeps it coming, for some seconds."""
+    for _ in range(50):
+        if connection.recv(65536):
+            time.sleep(0.05)
+    raise OSError("enough")
 
 
 @pytest.fixture
@@ -185,7 +288,7 @@ def test_lost_requests_and_answers_count_once(running: InProcess) -> None:
 def test_pauses_obey_the_server_and_the_deadline() -> None:
     now = 0.0
     pauses = []
-    plan = exchange("GET", "/", deadline=100.0, clock=lambda: now)
+    plan = exchange("GET", "/", type(None), deadline=100.0, clock=lambda: now)
     step = next(plan)
     for _ in range(8):
         assert isinstance(step, Attempt)
@@ -196,14 +299,14 @@ def test_pauses_obey_the_server_and_the_deadline() -> None:
         now += step.seconds
         step = plan.send(None)
     for _ in range(200):
-        again = exchange("GET", "/", deadline=100.0, clock=lambda: now)
+        again = exchange("GET", "/", type(None), deadline=100.0, clock=lambda: now)
         next(again)
         first = again.send(Reply(0, trouble="lost"))
         assert isinstance(first, Pause)
         pauses.append(first.seconds)
     assert 0.0 <= min(pauses) < 0.02
     assert 0.08 < max(pauses) <= 0.1  # jitter over all of the interval
-    plan = exchange("GET", "/", deadline=2.0, clock=lambda: now)
+    plan = exchange("GET", "/", type(None), deadline=2.0, clock=lambda: now)
     next(plan)
     with pytest.raises(shoal.UnavailableError, match="no answer within 2 s"):
         plan.send(Reply(429, b"", 3.0))
@@ -211,10 +314,135 @@ def test_pauses_obey_the_server_and_the_deadline() -> None:
 
 def test_what_the_service_says_for_good_is_not_repeated() -> None:
     for status in (400, 404, 409, 422):
-        plan = exchange("GET", "/", deadline=2.0)
+        plan = exchange("GET", "/", type(None), deadline=2.0)
         next(plan)
-        with pytest.raises(StopIteration):
+        with pytest.raises(shoal.ControllerError, match=f"answered with status {status}"):
             plan.send(Reply(status))
+
+
+BODY = msgspec.json.encode(MADE)
+BAD = {
+    "a head that drips": lambda c: drip(c, answer_of(BODY, "201 Created", "x-long: " + "x" * 1000)),
+    "a body that drips": lambda c: drip(c, answer_of(b" " * 1000 + BODY)),
+    "chunks without end": lambda c: drip(
+        c, b"HTTP/1.1 201 Created\r\ntransfer-encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 300
+    ),
+    "half of a body": lambda c: (c.sendall(answer_of(BODY)[:-9]), c.shutdown(socket.SHUT_WR)),
+    "a page": lambda c: c.sendall(answer_of(b"<p>Welcome to the hotel's network", "200 OK")),
+    "JSON of another kind": lambda c: c.sendall(answer_of(b'{"is_fine": true}', "200 OK")),
+    "no body": lambda c: c.sendall(answer_of(b"", "200 OK")),
+    "broken compression": lambda c: c.sendall(answer_of(BODY, "201 Created", "content-encoding: gzip")),
+    "a strange Retry-After": lambda c: c.sendall(answer_of(b"", "503 Busy", "retry-after: \u00b2")),
+    "nothing": lambda c: c.recv(1),
+    "a slow reader": read_slowly,
+}
+
+
+def decide(client: shoal.Client | shoal.AsyncClient, **options: Any) -> shoal.Decision:
+    """A decision by either kind of client, which is closed then."""
+
+    async def asynchronously(client: shoal.AsyncClient) -> shoal.Decision:
+        async with client:
+            return await (await client.population("x")).decide("ada", **options)
+
+    if isinstance(client, shoal.AsyncClient):
+        return asyncio.run(asynchronously(client))
+    with client:
+        return client.population("x").decide("ada", **options)
+
+
+@pytest.mark.parametrize("kind", [shoal.Client, shoal.AsyncClient])
+@pytest.mark.parametrize("how", BAD)
+def test_deadlines_hold_whatever_the_server_does(kind: type, how: str) -> None:
+    arms: Any = {f"arm {n}": [0.123456789] * 1000 for n in range(1000)} if how == "a slow reader" else ARMS
+    fallback = next(iter(arms))
+    with Scripted(lambda connection, _: BAD[how](connection)) as server:
+        start = time.monotonic()
+        made = decide(kind(server.url), arms=arms, fallback=fallback, deadline=0.4)
+        took = time.monotonic() - start
+        assert (made.arm, made.sequence) == (fallback, 0)
+        assert took < (
+            3.0 if how == "a slow reader" else 0.9
+        )  # where a request of 12 MB has to be written down
+        wait_until(lambda: server.open == 0, 10.0)  # what was given up is closed
+        with pytest.raises(shoal.UnavailableError, match=r"no answer within 0.1 s and \d+ attempts: \w+"):
+            decide(kind(server.url), arms=ARMS, deadline=0.1)
+
+
+@pytest.mark.parametrize("kind", [shoal.Client, shoal.AsyncClient])
+@pytest.mark.parametrize("how", ["a page", "broken compression", "half of a body", "a body that drips"])
+def test_an_answer_that_cannot_be_read_is_asked_for_again(
+    kind: type, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.client.exchange.LONGEST_ATTEMPT", 0.2)
+    fine = answer_of(gzip.compress(BODY), "201 Created", "content-encoding: gzip")
+
+    def answer(connection: socket.socket, number: int) -> None:
+        BAD[how](connection) if number < 2 else connection.sendall(fine)
+
+    with Scripted(answer) as server:
+        assert decide(kind(server.url), arms=ARMS, deadline=20.0).sequence == 3
+
+
+def test_an_answer_given_up_leaves_its_connection_to_nobody() -> None:
+    """With one connection at most, what is not closed, or reused half read, fails the next call."""
+
+    def answer(connection: socket.socket, number: int) -> None:
+        if number % 2:
+            drip(connection, answer_of(b" " * 1000 + BODY))
+        else:
+            connection.sendall(answer_of(BODY))
+
+    limits = httpx.Limits(max_connections=1)
+    with Scripted(answer) as server:
+        with shoal.Client(server.url, http=httpx.Client(limits=limits)) as client:
+            shop = client.population("x")
+            for n in range(6):
+                made = shop.decide("ada", ARMS, fallback="tea", deadline=0.15 if n % 2 else 5.0)
+                assert made.sequence == (0 if n % 2 else 3)
+            assert server.connections == 3  # each used until its answer was given up
+
+        async def use() -> None:
+            async with shoal.AsyncClient(server.url, http=httpx.AsyncClient(limits=limits)) as client:
+                shop = await client.population("x")
+                for n in range(6):
+                    made = await shop.decide("ada", ARMS, fallback="tea", deadline=0.15 if n % 2 else 5.0)
+                    assert made.sequence == (0 if n % 2 else 3)
+            assert server.connections == 6
+
+        asyncio.run(use())
+
+
+def test_waiting_for_a_connection_counts() -> None:
+    limits = httpx.Limits(max_connections=1)
+    with (
+        Scripted(lambda connection, _: drip(connection, answer_of(b" " * 1000 + BODY))) as server,
+        shoal.Client(server.url, http=httpx.Client(limits=limits)) as client,
+    ):
+        shop = client.population("x")
+        first = threading.Thread(
+            target=shop.decide, args=("ada", ARMS), kwargs={"fallback": "tea", "deadline": 0.3}
+        )
+        first.start()
+        time.sleep(0.05)
+        start = time.monotonic()
+        assert shop.decide("ada", ARMS, fallback="tea", deadline=0.4).sequence == 0
+        assert time.monotonic() - start < 0.6
+        first.join()
+
+
+def test_a_page_in_place_of_an_answer_takes_no_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.client.clients.DEADLINE", 0.2)
+    page = answer_of(b"<p>Welcome to the hotel's network", "200 OK")
+    with Scripted(lambda connection, _: connection.sendall(page)) as server:
+        with shoal.Client(server.url) as client, pytest.raises(shoal.UnavailableError, match="status 200"):
+            client.population("x").reward("one", 1.0, deadline=0.1)
+        with shoal.Client(server.url, buffer=tmp_path / "rewards.db") as client:
+            client.population("x").reward("one", 1.0)
+            assert not client.flush(0.3)
+            assert client.refused() == []
 
 
 def test_a_fallback_when_the_service_is_down(running: InProcess) -> None:
@@ -278,6 +506,124 @@ def test_rewards_outlive_the_caller(running: InProcess, tmp_path: Path) -> None:
         ((population, reward, reason),) = client.refused()
         assert (population, reward.id) == ("buffered", "none of these")
         assert "no decision" in reason
+
+
+def test_many_rewards_outlive_the_service_and_the_caller(nursery: Nursery, file: str, tmp_path: Path) -> None:
+    buffer = tmp_path / "rewards.db"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    child = nursery.start(file, port)
+    wait_ready(port)
+    with shoal.Client(url) as client:
+        shop = client.population("shop", "independent", 2, explore=0.0, seed=1)
+        made = [f"decision {n}" for n in range(600)]
+        shop.decide_many({"agent": "ada", "arms": ARMS, "id": id} for id in made)
+    nursery.kill(child)
+    program = (
+        "import sys, os, shoal\n"
+        "client = shoal.Client(sys.argv[1], buffer=sys.argv[2], deadline=0.1)\n"
+        "shop = client.population('shop')\n"
+        "made = shop.decide('ada', {'tea': [1.0, 0.0]}, fallback='tea')\n"
+        "ids = [made.id, *sys.argv[3:], 'none of these']\n"
+        "assert shop.reward_many({'id': id, 'reward': 1.0} for id in ids) == [None] * len(ids)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, url, str(buffer), *made], timeout=60)
+    assert done.returncode == -9
+    nursery.start(file, port)
+    wait_ready(port)
+    with shoal.Client(url, buffer=buffer) as client:
+        assert client.flush(30.0)
+        shop = client.population("shop")
+        kinds = [one.kind for after in (0, 1000) for one in shop.events(after, 1000).events]
+        assert kinds.count("rewarded") == 600
+        assert kinds.count("observed") == 1
+        assert [one.reward.id for one in client.refused()] == ["none of these"]
+
+
+@pytest.mark.parametrize("is_buffered", [False, True])
+def test_many_rewards_of_which_some_fell_back(nursery: Nursery, file: str, is_buffered: bool) -> None:
+    """Both kinds of client; the service is killed, and comes back."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    options: dict[str, Any] = {"buffer": f"{file}.rewards"} if is_buffered else {}
+    child = nursery.start(file, port)
+    wait_ready(port)
+
+    def rewards(made: list[shoal.Decision]) -> list[dict[str, Any]]:
+        first, second, *others = made
+        some = [second, *others, first]
+        return [{"id": "none", "reward": 1.0}, *({"id": one.id, "reward": 1} for one in some)]
+
+    def check(errors: list[Exception | None]) -> None:
+        if is_buffered:
+            assert errors == [None] * 5
+        else:
+            assert isinstance(errors[0], shoal.UnknownError)
+            assert errors[1:] == [None] * 4
+
+    with shoal.Client(url, **options) as client:
+        shop = client.population("shop", "independent", 2, explore=0.0, seed=1)
+        made = [shop.decide("ada", ARMS), shop.decide("ada", ARMS)]
+        nursery.kill(child)
+        made += [shop.decide("ada", ARMS, fallback="tea", deadline=0.1) for _ in range(2)]
+        if not is_buffered:
+            with pytest.raises(shoal.UnavailableError):
+                shop.reward_many(rewards(made), deadline=0.1)
+            with pytest.raises(shoal.UnavailableError):
+                shop.reward_many(rewards(made)[2:4], deadline=0.1)  # those that fell back
+        child = nursery.start(file, port)
+        wait_ready(port)
+        check(shop.reward_many(rewards(made)))
+        assert client.flush()
+        kinds = [one.kind for one in shop.events().events]
+        assert (kinds.count("rewarded"), kinds.count("observed")) == (2, 2)
+
+    async def use() -> None:
+        async with shoal.AsyncClient(url, **options) as client:
+            shop = await client.population("shop")
+            made = [await shop.decide("bob", ARMS), await shop.decide("bob", ARMS)]
+            nursery.kill(child)
+            made += [await shop.decide("bob", ARMS, fallback="tea", deadline=0.1) for _ in range(2)]
+            nursery.start(file, port)
+            await asyncio.to_thread(wait_ready, port)
+            check(await shop.reward_many(rewards(made)))
+            assert await client.flush()
+            kinds = [one.kind for one in (await shop.events()).events]
+            assert (kinds.count("rewarded"), kinds.count("observed")) == (4, 4)
+
+    asyncio.run(use())
+
+
+def test_what_can_be_no_reward_does_not_enter_the_buffer(tmp_path: Path) -> None:
+    with shoal.Client("http://127.0.0.1:9", buffer=tmp_path / "rewards.db") as client:
+        shop = client.population("x")
+        for reward in (float("nan"), float("inf"), 1e40):
+            with pytest.raises(
+                ValueError, match=r"cannot be sent: .* at `\$.reward`, got .*(nan|inf|1e\+40)"
+            ):
+                shop.reward("one", reward)
+            with pytest.raises(
+                ValueError, match=r"cannot be sent: .* at `\$.reward`, got .*(nan|inf|1e\+40)"
+            ):
+                shop.reward_many([{"id": "one", "reward": 1.0}, {"id": "two", "reward": reward}])
+        for bad in (
+            {"id": ""},
+            {"id": 7},
+            {"id": "a" * 129},
+            {"id": "a", "arm": 0.5},
+            {"id": "a", "replaces": 1e40},
+        ):
+            with pytest.raises(ValueError, match=rf"cannot be sent: .* at `\$.{list(bad)[-1]}`"):
+                shop.reward_many([{"id": "one", "reward": 1.0}, {"reward": 1.0, **bad}])
+        with pytest.raises(ValueError, match="a reward has no 'value'"):
+            shop.reward_many([{"id": "one", "value": 1.0}])
+        with pytest.raises(ValueError, match="each reward must have 'reward'"):
+            shop.reward_many([{"id": "one"}])
+        assert client.buffer is not None
+        assert len(client.buffer) == 0
 
 
 def test_addresses_that_are_none() -> None:

@@ -16,6 +16,7 @@ except ImportError as error:  # pragma: no cover
 
 from shoal.client import plans
 from shoal.client.buffer import Buffer, Refused
+from shoal.client.deadlines import within
 from shoal.client.exchange import Attempt, Pause, Plan, Reply
 from shoal.client.plans import Arms, Fallback
 from shoal.controller.answers import Decision, Explanation, PairExplanation
@@ -59,6 +60,10 @@ class _Common:
     def _fallback(self, id: str) -> Fallback | None:
         return self.buffer.fallback(id) if self.buffer is not None else self._fallbacks.get(id)
 
+    def _known(self, rewards: Iterable[m.NamedReward]) -> dict[str, Fallback]:
+        """Which of these rewards are of decisions that fell back on an arm."""
+        return {one.id: known for one in rewards if (known := self._fallback(one.id)) is not None}
+
     def _limit(self, deadline: float | None) -> float:
         return self.deadline if deadline is None else deadline
 
@@ -73,8 +78,9 @@ class Client(_Common):
     key : str, optional
         As `shoal keys add` showed it.
     deadline : float
-        Seconds within which a call returns or raises `UnavailableError`, unless the call says otherwise.
-        Until then, whatever may have been lost on the way is sent again. Nothing is counted twice.
+        Seconds within which a call returns or raises `UnavailableError`, unless the call says otherwise
+        (`decide_many` and `reward_many`: for each batch of 500). Until then, whatever may have been lost on
+        the way is sent again. Nothing is counted twice.
     buffer : path, optional
         A file in which rewards are kept until the service has taken them. `reward` then returns as soon as a
         reward is in it; what is left when a program ends is sent by the next one that names the file.
@@ -158,29 +164,14 @@ class Client(_Common):
                 self.url + step.path,
                 content=step.content,
                 headers=self._headers,
-                timeout=step.timeout,
+                extensions=within(step.timeout),
             )
-        except httpx.TransportError as error:
+        except (httpx.TransportError, httpx.DecodingError) as error:
             return _trouble(error)
         return _reply(response)
 
     def _send_buffered(self, population: str, rewards: list[m.NamedReward]) -> list[Exception | None]:
-        known = {one.id: found for one in rewards if (found := self._fallback(one.id)) is not None}
-        others = [one for one in rewards if one.id not in known]
-        errors = dict(
-            zip(
-                map(id, others),
-                self._carry_out(plans.reward_many(population, others, DEADLINE)),
-                strict=True,
-            )
-        )
-        for one in rewards:
-            if one.id in known:
-                try:
-                    self._carry_out(plans.observe_fallback(one.id, known[one.id], one.reward, DEADLINE))
-                except Exception as error:
-                    errors[id(one)] = error
-        return [errors.get(id(one)) for one in rewards]
+        return self._carry_out(plans.reward_many(population, rewards, self._known(rewards), DEADLINE))
 
 
 class RemotePopulation:
@@ -245,7 +236,7 @@ class RemotePopulation:
         """Report the reward of a decision; see `Population.reward`. With a buffer, it is sent later."""
         client = self._client
         if client.buffer is not None:
-            client.buffer.put(self.name, m.NamedReward(id, float(reward), replaces, arm))
+            client.buffer.put(self.name, [plans.named_reward(id, reward, replaces, arm)])
             return
         limit = client._limit(deadline)
         known = client._fallback(id)
@@ -257,9 +248,16 @@ class RemotePopulation:
     def reward_many(
         self, rewards: Iterable[Mapping[str, Any]], *, deadline: float | None = None
     ) -> list[Exception | None]:
-        """`reward` for many decisions, each a mapping of its arguments; of each, its error or None."""
-        made = [m.NamedReward(**one) for one in rewards]
-        return self._client._carry_out(plans.reward_many(self.name, made, self._client._limit(deadline)))
+        """`reward` for many decisions, each a mapping of its arguments; of each, its error or None.
+
+        With a buffer, all of them are put there at once, and none has an error yet.
+        """
+        client, made = self._client, [plans.named_reward_of(one) for one in rewards]
+        if client.buffer is not None:
+            client.buffer.put(self.name, made)
+            return [None] * len(made)
+        limit = client._limit(deadline)
+        return client._carry_out(plans.reward_many(self.name, made, client._known(made), limit))
 
     def cancel(self, id: str) -> None:
         """Take back a decision that was never shown."""
@@ -426,14 +424,17 @@ class AsyncClient(_Common):
 
     async def _attempt(self, step: Attempt) -> Reply:
         try:
-            response = await self._http.request(
-                step.method,
-                self.url + step.path,
-                content=step.content,
-                headers=self._headers,
-                timeout=step.timeout,
-            )
-        except httpx.TransportError as error:
+            async with asyncio.timeout(step.timeout):
+                response = await self._http.request(
+                    step.method,
+                    self.url + step.path,
+                    content=step.content,
+                    headers=self._headers,
+                    timeout=None,
+                )
+        except TimeoutError:
+            return _trouble(httpx.ReadTimeout("no complete answer in time"))
+        except (httpx.TransportError, httpx.DecodingError) as error:
             return _trouble(error)
         return _reply(response)
 
@@ -492,8 +493,8 @@ class AsyncRemotePopulation:
         """See `RemotePopulation.reward`."""
         client = self._client
         if client.buffer is not None:
-            one = m.NamedReward(id, float(reward), replaces, arm)
-            await asyncio.to_thread(client.buffer.put, self.name, one)
+            one = plans.named_reward(id, reward, replaces, arm)
+            await asyncio.to_thread(client.buffer.put, self.name, [one])
             return
         limit = client._limit(deadline)
         known = client._fallback(id)
@@ -507,9 +508,12 @@ class AsyncRemotePopulation:
         self, rewards: Iterable[Mapping[str, Any]], *, deadline: float | None = None
     ) -> list[Exception | None]:
         """See `RemotePopulation.reward_many`."""
-        made = [m.NamedReward(**one) for one in rewards]
-        limit = self._client._limit(deadline)
-        return await self._client._carry_out(plans.reward_many(self.name, made, limit))
+        client, made = self._client, [plans.named_reward_of(one) for one in rewards]
+        if client.buffer is not None:
+            await asyncio.to_thread(client.buffer.put, self.name, made)
+            return [None] * len(made)
+        limit = client._limit(deadline)
+        return await client._carry_out(plans.reward_many(self.name, made, client._known(made), limit))
 
     async def cancel(self, id: str) -> None:
         """Take back a decision that was never shown."""
@@ -621,7 +625,7 @@ def _observation(
 
 def _reply(response: httpx.Response) -> Reply:
     after = response.headers.get("retry-after", "")
-    return Reply(response.status_code, response.content, float(after) if after.isdigit() else None)
+    return Reply(response.status_code, response.content, float(after) if after.isdecimal() else None)
 
 
 def _trouble(error: Exception) -> Reply:
