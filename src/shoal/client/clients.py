@@ -14,9 +14,9 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError("the client needs httpx: pip install 'shoal[client]'") from error
 
-from shoal.client import plans
+from shoal.client import deadlines, plans
 from shoal.client.buffer import Buffer, Refused
-from shoal.client.deadlines import within
+from shoal.client.deadlines import GRACE, Timeouts
 from shoal.client.exchange import Attempt, Pause, Plan, Reply
 from shoal.client.plans import Arms, Fallback
 from shoal.controller.answers import Decision, Explanation, PairExplanation
@@ -164,7 +164,7 @@ class Client(_Common):
                 self.url + step.path,
                 content=step.content,
                 headers=self._headers,
-                extensions=within(step.timeout),
+                extensions={"timeout": Timeouts(step.timeout), "trace": deadlines.trace},
             )
         except (httpx.TransportError, httpx.DecodingError) as error:
             return _trouble(error)
@@ -423,14 +423,20 @@ class AsyncClient(_Common):
                 reply = await self._attempt(step)
 
     async def _attempt(self, step: Attempt) -> Reply:
+        end = asyncio.get_running_loop().time() + step.timeout
         try:
-            async with asyncio.timeout(step.timeout):
+            async with asyncio.timeout_at(end + GRACE) as limit:
+
+                async def trace(event: str, _: Mapping[str, Any]) -> None:
+                    if event.endswith("send_request_headers.started") and not limit.expired():
+                        limit.reschedule(end)  # connected
+
                 response = await self._http.request(
                     step.method,
                     self.url + step.path,
                     content=step.content,
                     headers=self._headers,
-                    timeout=None,
+                    extensions={"timeout": Timeouts(step.timeout), "trace": trace},
                 )
         except TimeoutError:
             return _trouble(httpx.ReadTimeout("no complete answer in time"))

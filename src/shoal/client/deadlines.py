@@ -1,10 +1,10 @@
-"""Ends an attempt of the blocking client in time, whatever the server does.
+"""Ends attempts in time, whatever the server does.
 
 A time-out of httpx begins anew with each phase (waiting for a connection, connecting, writing, reading) and
 each piece of a phase, so that a server that sends a byte now and then holds its caller for as long as it
-likes. Here a time-out knows when the attempt ends, and a connection asks it at each read and write.
-
-An event loop needs none of this: there `asyncio.timeout` ends an attempt.
+likes. Here a phase's time-out is what is left of the attempt when the phase begins. Within a phase, the
+blocking client's connections look at the clock at each read and write; in an event loop `asyncio.timeout`
+ends the attempt.
 """
 
 import time
@@ -15,6 +15,11 @@ import httpx
 
 PHASES = ("pool", "connect", "write", "read")
 SHORTEST = 0.001
+GRACE = 0.25
+"""Seconds by which connecting in an event loop may be late before it is cancelled.
+
+Its own time-outs end it before: a connection that is cancelled in the middle of a TLS handshake stays open.
+"""
 PIECE = 65_536
 """Bytes to write between looks at the clock, which matters if the request is large and its reader slow."""
 
@@ -31,11 +36,11 @@ def _until(end: float) -> _Left:
     return left
 
 
-class _Timeouts(Mapping[str, float]):
-    """The time-out of each phase, to be looked up when it begins: what is left of the attempt."""
+class Timeouts(Mapping[str, float]):
+    """The extension `timeout` of a request that ends so many seconds from now; looked up as phases begin."""
 
-    def __init__(self, end: float) -> None:
-        self._end = end
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
 
     def __getitem__(self, phase: str) -> float:
         return _until(self._end)
@@ -47,13 +52,8 @@ class _Timeouts(Mapping[str, float]):
         return len(PHASES)
 
 
-def within(seconds: float) -> dict[str, Any]:
-    """Extensions of a request, for httpx, by which all of it ends so many seconds from now."""
-    return {"timeout": _Timeouts(time.monotonic() + seconds), "trace": _trace}
-
-
-def _trace(event: str, info: Mapping[str, Any]) -> None:
-    """Make each new connection look at the clock.
+def trace(event: str, info: Mapping[str, Any]) -> None:
+    """The extension `trace` of a blocking request: makes each new connection look at the clock.
 
     Replacing its methods is the one way that works with any `httpx.Client`, proxies and TLS included: httpx
     tells of connections but takes none of the caller's own.
