@@ -8,6 +8,7 @@ import itertools
 import random
 import re
 import socket
+import sqlite3
 import ssl
 import subprocess
 import sys
@@ -357,7 +358,10 @@ def decide(client: shoal.Client | shoal.AsyncClient, **options: Any) -> shoal.De
 
 @pytest.mark.parametrize("kind", [shoal.Client, shoal.AsyncClient])
 @pytest.mark.parametrize("how", BAD)
-def test_deadlines_hold_whatever_the_server_does(kind: type, how: str) -> None:
+def test_deadlines_hold_whatever_the_server_does(
+    kind: type, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.client.clients.GRACE", 10.0)  # for custom transports: not needed here
     arms: Any = {f"arm {n}": [1 / 3] * 1000 for n in range(1000)} if how == "a slow reader" else ARMS
     fallback = next(iter(arms))
     with Scripted(lambda connection, _: BAD[how](connection)) as server:
@@ -415,7 +419,8 @@ def test_an_answer_given_up_leaves_its_connection_to_nobody() -> None:
         asyncio.run(use())
 
 
-def test_deadlines_hold_over_tls(tmp_path: Path) -> None:
+def test_deadlines_hold_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.client.clients.GRACE", 10.0)  # for custom transports: not needed here
     made = subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "2",
          "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
@@ -663,6 +668,27 @@ def test_what_can_be_no_reward_does_not_enter_the_buffer(tmp_path: Path) -> None
             shop.reward_many([{"id": "one"}])
         assert client.buffer is not None
         assert len(client.buffer) == 0
+
+
+def test_many_rewards_enter_the_buffer_together_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.client.clients.DEADLINE", 0.2)
+    buffer = tmp_path / "rewards.db"
+    with shoal.Client("http://127.0.0.1:9", buffer=buffer) as client:
+        shop = client.population("x")
+        with contextlib.closing(sqlite3.connect(buffer)) as other:
+            other.execute(
+                "CREATE TRIGGER full BEFORE INSERT ON waiting WHEN CAST(NEW.body AS TEXT) LIKE '%no room%'"
+                " BEGIN SELECT RAISE(ABORT, 'no room'); END"
+            )
+        assert client.buffer is not None
+        with pytest.raises(sqlite3.IntegrityError, match="no room"):
+            shop.reward_many({"id": id, "reward": 1.0} for id in ("one", "two", "no room", "three"))
+        assert len(client.buffer) == 0
+        assert shop.reward_many([]) == []
+        shop.reward_many({"id": id, "reward": 1.0} for id in ("one", "two"))
+        assert len(client.buffer) == 2
 
 
 def test_addresses_that_are_none() -> None:

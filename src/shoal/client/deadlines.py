@@ -18,7 +18,8 @@ SHORTEST = 0.001
 GRACE = 0.25
 """Seconds by which connecting in an event loop may be late before it is cancelled.
 
-Its own time-outs end it before: a connection that is cancelled in the middle of a TLS handshake stays open.
+Its own time-outs end it earlier, except in transports that have none: a connection that is cancelled in the
+middle of a TLS handshake would stay open.
 """
 PIECE = 65_536
 """Bytes to write between looks at the clock, which matters if the request is large and its reader slow."""
