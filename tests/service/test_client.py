@@ -7,6 +7,7 @@ import inspect
 import itertools
 import random
 import re
+import select
 import socket
 import sqlite3
 import ssl
@@ -142,6 +143,18 @@ def drip(connection: socket.socket, text: bytes, slowly: bytes) -> None:
     for n in range(len(slowly)):
         time.sleep(0.02)
         connection.sendall(slowly[n : n + 1])
+
+
+def pass_on(connection: socket.socket, url: str) -> None:
+    """Be a proxy that was asked to connect to a server."""
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as server:
+        connection.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
+        while True:
+            for one in select.select([connection, server], [], [], 20.0)[0]:
+                text = one.recv(65536)
+                (server if one is connection else connection).sendall(text)
+                if not text:
+                    raise ConnectionError("one side has closed")
 
 
 def read_slowly(connection: socket.socket) -> None:
@@ -433,20 +446,28 @@ def test_deadlines_hold_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     own.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
     trust = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
 
-    def check(url: str, answered: int) -> None:
+    def check(url: str, answered: int, **options: Any) -> None:
         clients = (
-            shoal.Client(url, http=httpx.Client(verify=trust)),
-            shoal.AsyncClient(url, http=httpx.AsyncClient(verify=trust)),
+            shoal.Client(url, http=httpx.Client(verify=trust, **options)),
+            shoal.AsyncClient(url, http=httpx.AsyncClient(verify=trust, **options)),
         )
         for client in clients:
             start = time.monotonic()
             assert decide(client, arms=ARMS, fallback="tea", deadline=0.4).sequence == answered
             assert time.monotonic() - start < 2.0
 
-    with Scripted(lambda connection, _: connection.sendall(answer_of(BODY)), own) as server:
+    with (
+        Scripted(lambda connection, _: connection.sendall(answer_of(BODY)), own) as server,
+        Scripted(lambda connection, _: pass_on(connection, server.url)) as proxy,
+    ):
         check(server.url, 3)
-    with Scripted(lambda connection, _: BAD["a body that drips"](connection), own) as server:
+        check(server.url, 3, proxy=proxy.url)
+    with (
+        Scripted(lambda connection, _: BAD["a body that drips"](connection), own) as server,
+        Scripted(lambda connection, _: pass_on(connection, server.url)) as proxy,
+    ):
         check(server.url, 0)
+        check(server.url, 0, proxy=proxy.url)
     with Scripted(lambda *_: None) as server:  # which does not answer the handshake
         check(server.url.replace("http:", "https:"), 0)
 

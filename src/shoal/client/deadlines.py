@@ -8,7 +8,7 @@ ends the attempt.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -60,28 +60,29 @@ def trace(event: str, info: Mapping[str, Any]) -> None:
     tells of connections but takes none of the caller's own.
     """
     if event.endswith(("connect_tcp.complete", "connect_unix_socket.complete", "start_tls.complete")):
-        stream = info["return_value"]
-        stream.read = _punctual(stream.read)
-        stream.write = _in_pieces(_punctual(stream.write))
-        stream.start_tls = _punctual(stream.start_tls)
+        _make_punctual(info["return_value"])
 
 
-def _punctual(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of a connection that gives its time-out as what is left now, not when the phase began."""
+def _make_punctual(stream: Any) -> None:
+    read, write, start_tls = stream.read, stream.write, stream.start_tls
 
-    def punctual(*args: Any, timeout: float | None = None, **options: Any) -> Any:
-        if isinstance(timeout, _Left):
-            if time.monotonic() >= timeout.end:
-                raise httpx.ReadTimeout("no complete answer in time")
-            timeout = _until(timeout.end)
-        return call(*args, timeout=timeout, **options)
+    def read_in_time(max_bytes: int, timeout: float | None = None) -> Any:
+        return read(max_bytes, _left_now(timeout))
 
-    return punctual
-
-
-def _in_pieces(write: Callable[..., Any]) -> Callable[..., None]:
-    def in_pieces(buffer: bytes, timeout: float | None = None) -> None:
+    def write_in_time(buffer: bytes, timeout: float | None = None) -> None:
         for start in range(0, len(buffer), PIECE):
-            write(buffer[start : start + PIECE], timeout=timeout)
+            write(buffer[start : start + PIECE], _left_now(timeout))
 
-    return in_pieces
+    def start_tls_in_time(ssl_context: Any, server_hostname: Any = None, timeout: float | None = None) -> Any:
+        return start_tls(ssl_context, server_hostname, _left_now(timeout))
+
+    stream.read, stream.write, stream.start_tls = read_in_time, write_in_time, start_tls_in_time
+
+
+def _left_now(timeout: float | None) -> float | None:
+    """What is left of an attempt now, given what was left as the phase began."""
+    if not isinstance(timeout, _Left):
+        return timeout
+    if time.monotonic() >= timeout.end:
+        raise httpx.ReadTimeout("no complete answer in time")
+    return _until(timeout.end)
