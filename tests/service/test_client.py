@@ -27,6 +27,7 @@ from tests.service.worker import Nursery, wait_ready
 
 import shoal
 from shoal.client import AsyncRemotePopulation, RemotePopulation
+from shoal.client.buffer import Buffer
 from shoal.client.exchange import Attempt, Pause, Reply, exchange
 from shoal.controller.answers import Explanation
 
@@ -548,6 +549,28 @@ def test_a_fallback_although_the_service_decided(running: InProcess, tmp_path: P
         assert not client.refused()
 
 
+def test_what_fell_back_is_known_to_the_next_program_at_once(
+    running: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.client.clients.DEADLINE", 0.2)
+    buffer = tmp_path / "rewards.db"
+    with lossy_client(running, lambda: "request lost", buffer=buffer) as client:
+        shop = client.population("left")
+        shop.reward(shop.decide("ada", ARMS, fallback="tea", deadline=0.1).id, 1.0)
+    with shoal.Client(running.url) as client:
+        client.population("left", **SETTINGS)
+    begin = Buffer.__init__
+
+    def begin_and_send(self: Buffer, *arguments: Any) -> None:
+        begin(self, *arguments)
+        wait_until(lambda: len(self) == 0)  # sent before the client has got the buffer
+
+    monkeypatch.setattr(Buffer, "__init__", begin_and_send)
+    with shoal.Client(running.url, buffer=buffer) as client:
+        assert client.refused() == []
+        assert [one.kind for one in client.population("left").events().events][-1] == "observed"
+
+
 def test_rewards_outlive_the_caller(running: InProcess, tmp_path: Path) -> None:
     buffer = tmp_path / "rewards.db"
     with shoal.Client(running.url) as client:
@@ -600,11 +623,13 @@ def test_many_rewards_outlive_the_service_and_the_caller(nursery: Nursery, file:
     wait_ready(port)
     with shoal.Client(url, buffer=buffer) as client:
         assert client.flush(30.0)
+        assert [(one.reward.id, one.reason) for one in client.refused()] == [
+            ("none of these", "population 'shop' has made no decision 'none of these'")
+        ]
         shop = client.population("shop")
         kinds = [one.kind for after in (0, 1000) for one in shop.events(after, 1000).events]
         assert kinds.count("rewarded") == 600
         assert kinds.count("observed") == 1
-        assert [one.reward.id for one in client.refused()] == ["none of these"]
 
 
 @pytest.mark.parametrize("is_buffered", [False, True])

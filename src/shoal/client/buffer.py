@@ -48,13 +48,14 @@ class Buffer:
     path : path
         Of the file, which is made if need be.
     send : callable
-        Takes a population and rewards, and returns the error of each, or None; it may raise.
+        Takes a population, rewards, and what is known of those whose decision the service did not make, by
+        id; returns the error of each, or None; it may raise.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
-        send: Callable[[str, list[NamedReward]], list[Exception | None]],
+        send: Callable[[str, list[NamedReward], dict[str, Fallback]], list[Exception | None]],
     ) -> None:
         self._send = send
         self._db = sqlite3.connect(Path(path), timeout=10.0, isolation_level=None, check_same_thread=False)
@@ -134,9 +135,10 @@ class Buffer:
     def _send_some(self, population: str, rows: list[Any]) -> bool:
         """Send rewards of one population; whether all of them are dealt with."""
         rewards = [msgspec.json.decode(body, type=NamedReward) for _, _, body in rows]
+        known = {one.id: found for one in rewards if (found := self.fallback(one.id)) is not None}
         errors: Sequence[Exception | None]
         try:
-            errors = self._send(population, rewards)
+            errors = self._send(population, rewards, known)
         except (UnknownError, ValueError) as reason:  # no such population: nothing will change that soon
             errors = [reason] * len(rows)
         except Exception as reason:

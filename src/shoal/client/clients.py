@@ -57,13 +57,6 @@ class _Common:
         if len(self._fallbacks) > REMEMBERED:
             self._fallbacks.popitem(last=False)
 
-    def _fallback(self, id: str) -> Fallback | None:
-        return self.buffer.fallback(id) if self.buffer is not None else self._fallbacks.get(id)
-
-    def _known(self, rewards: Iterable[m.NamedReward]) -> dict[str, Fallback]:
-        """Which of these rewards are of decisions that fell back on an arm."""
-        return {one.id: known for one in rewards if (known := self._fallback(one.id)) is not None}
-
     def _limit(self, deadline: float | None) -> float:
         return self.deadline if deadline is None else deadline
 
@@ -170,8 +163,10 @@ class Client(_Common):
             return _trouble(error)
         return _reply(response)
 
-    def _send_buffered(self, population: str, rewards: list[m.NamedReward]) -> list[Exception | None]:
-        return self._carry_out(plans.reward_many(population, rewards, self._known(rewards), DEADLINE))
+    def _send_buffered(
+        self, population: str, rewards: list[m.NamedReward], known: dict[str, Fallback]
+    ) -> list[Exception | None]:
+        return self._carry_out(plans.reward_many(population, rewards, known, DEADLINE))
 
 
 class RemotePopulation:
@@ -239,7 +234,7 @@ class RemotePopulation:
             client.buffer.put(self.name, [plans.named_reward(id, reward, replaces, arm)])
             return
         limit = client._limit(deadline)
-        known = client._fallback(id)
+        known = client._fallbacks.get(id)
         if known is not None:
             client._carry_out(plans.observe_fallback(id, known, float(reward), limit))
         else:
@@ -257,7 +252,7 @@ class RemotePopulation:
             client.buffer.put(self.name, made)
             return [None] * len(made)
         limit = client._limit(deadline)
-        return client._carry_out(plans.reward_many(self.name, made, client._known(made), limit))
+        return client._carry_out(plans.reward_many(self.name, made, client._fallbacks, limit))
 
     def cancel(self, id: str) -> None:
         """Take back a decision that was never shown."""
@@ -503,7 +498,7 @@ class AsyncRemotePopulation:
             await asyncio.to_thread(client.buffer.put, self.name, [one])
             return
         limit = client._limit(deadline)
-        known = client._fallback(id)
+        known = client._fallbacks.get(id)
         if known is not None:
             await client._carry_out(plans.observe_fallback(id, known, float(reward), limit))
         else:
@@ -519,7 +514,7 @@ class AsyncRemotePopulation:
             await asyncio.to_thread(client.buffer.put, self.name, made)
             return [None] * len(made)
         limit = client._limit(deadline)
-        return await client._carry_out(plans.reward_many(self.name, made, client._known(made), limit))
+        return await client._carry_out(plans.reward_many(self.name, made, client._fallbacks, limit))
 
     async def cancel(self, id: str) -> None:
         """Take back a decision that was never shown."""

@@ -86,14 +86,16 @@ def reward_many(
     """
     errors: dict[int, Exception | None] = {}
     for n, one in enumerate(rewards):
-        if one.id in known:
-            try:
-                yield from observe_fallback(one.id, known[one.id], one.reward, deadline)
-                errors[n] = None
-            except UnavailableError:
-                raise
-            except Exception as error:
-                errors[n] = error
+        fallback = known.get(one.id)
+        if fallback is None:
+            continue
+        try:
+            yield from observe_fallback(one.id, fallback, one.reward, deadline)
+            errors[n] = None
+        except UnavailableError:
+            raise
+        except Exception as error:
+            errors[n] = error
     others = [n for n in range(len(rewards)) if n not in errors]
     path = path_of(name) + "/rewards:batch"
     for start in range(0, len(others), AT_ONCE):
