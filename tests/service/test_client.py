@@ -501,10 +501,10 @@ def test_a_page_in_place_of_an_answer_takes_no_reward(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shoal.client.clients.DEADLINE", 0.2)
-    page = answer_of(b"<p>Welcome to the hotel's network", "200 OK")
+    page = answer_of(b"<p>Welcome to the hotel's network", "200 OK", "retry-after: 60")
     with Scripted(lambda connection, _: connection.sendall(page)) as server:
         with shoal.Client(server.url) as client, pytest.raises(shoal.UnavailableError, match="status 200"):
-            client.population("x").reward("one", 1.0, deadline=0.1)
+            client.population("x").reward("one", 1.0, deadline=20.0)
         with shoal.Client(server.url, buffer=tmp_path / "rewards.db") as client:
             client.population("x").reward("one", 1.0)
             assert not client.flush(0.3)
