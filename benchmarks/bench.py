@@ -3,7 +3,8 @@
 Ratios to the naive twins of tests/reference.py, measured in the same process, are what to compare between
 machines. Points of growth run in processes of their own, so that each peak of memory is its own.
 
-    python benchmarks/bench.py
+    python benchmarks/bench.py            everything; compiles all policies from an empty cache, too: minutes
+    python benchmarks/bench.py --crowds   crowds alone
 """
 
 import argparse

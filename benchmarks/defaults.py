@@ -1,8 +1,9 @@
 """Where defaults come from, and what estimating the noise does: the tables of docs/which-policy.md.
 
-python benchmarks/defaults.py choose    # the score of each value of each parameter, seeds from 0
+python benchmarks/defaults.py choose    # the score of each value of each parameter but α, seeds from 0
+python benchmarks/defaults.py alpha     # that of each α, all else by default: seeds from 0 and from 40,000
 python benchmarks/defaults.py check     # the defaults, on seeds from 40,000, as a table
-python benchmarks/defaults.py noise     # BASS with its noise known, wrong and estimated, seeds from 40,000
+python benchmarks/defaults.py noise     # BASS with its noise known, wrong and estimated, seeds from 41,000
 
 Each takes a few minutes of one core. A value's score is its regret over that of Independent (α = 0.6) in the
 same runs, as a geometric mean over the scenarios, so that none counts for more because its regret is larger.
@@ -10,6 +11,7 @@ same runs, as a geometric mean over the scenarios, so that none counts for more 
 
 import argparse
 import math
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -35,8 +37,8 @@ SCENARIOS = (
 NOISY = ("synthetic-m3-w7", "gaussian-s0.5", "gaussian-s2", "noise-per-agent")
 HORIZON = 20_000
 CHOICE, CHECK = range(8), range(40_000, 40_008)
-MEASURED = range(40_000, 40_008)
-"""Seeds."""
+MEASURED = range(41_000, 41_008)
+"""Seeds; the form of the estimated noise was chosen on 40,000 to 40,007, so it is measured on others."""
 EARLY = 3_000
 """A horizon at which agents have few samples."""
 ALPHAS = (0.1, 0.3, 0.6, 1.0, 2.0)
@@ -48,6 +50,7 @@ GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "cmlb": {"gamma": GAMMAS, "exploration_rounds": (500, 1_000, 2_000, 5_000)},
     "dynucb": {"n_clusters": (2, 3, 5, 10, 20, 40)},
     "bass": {"gamma": (1.5, 2.0, 2.5)},
+    "cluster_mixture": {},
 }
 
 
@@ -74,21 +77,57 @@ def interval(values: Vector) -> str:
     return f"{values.mean():,.0f} ± {half:,.0f}"
 
 
+def score(regrets: list[Vector], alone: list[Vector]) -> tuple[float, float]:
+    """The geometric mean over scenarios of one mean regret over another, and half of its 95% interval.
+
+    A seed gives a world in every scenario, so seeds are what the interval counts: to first order the
+    logarithm of the score is a mean over seeds, each with what it adds to both means of every scenario.
+    """
+    mean = np.mean([np.log(own.mean() / other.mean()) for own, other in zip(regrets, alone, strict=True)])
+    parts = [own / own.mean() - other / other.mean() for own, other in zip(regrets, alone, strict=True)]
+    each = np.mean(parts, axis=0)
+    half = t.ppf(0.975, len(each) - 1) * each.std(ddof=1) / math.sqrt(len(each))
+    return math.exp(mean), math.exp(mean) * half
+
+
 def choose(policies: list[str]) -> None:
     """Print the score of each value, those of the parameters before it at their best."""
     worlds = scenarios(SCENARIOS)
-    alone = {item.id: play("independent", item, CHOICE, alpha=0.6).mean() for item in worlds}
+    alone = [play("independent", item, CHOICE, alpha=0.6) for item in worlds]
     for policy in policies:
-        best: dict[str, Any] = {"alpha": 0.6}
-        for name, values in {**GRIDS[policy], "alpha": ALPHAS}.items():
+        best: dict[str, Any] = {}
+        for name, values in GRIDS[policy].items():
             scores = {}
             for value in values:
-                own = {**best, name: value}
-                shares = [play(policy, item, CHOICE, **own).mean() / alone[item.id] for item in worlds]
-                scores[value] = math.exp(np.mean(np.log(shares)))
-                each = " ".join(f"{share:.2f}" for share in shares)
-                print(f"{policy:12} {name} = {value:<6} {scores[value]:.3f}  {each}", flush=True)
+                found = [play(policy, item, CHOICE, **{**best, name: value}) for item in worlds]
+                scores[value], half = score(found, alone)
+                each = " ".join(
+                    f"{own.mean() / other.mean():.2f}" for own, other in zip(found, alone, strict=True)
+                )
+                print(f"{policy:15} {name} = {value:<6} {scores[value]:.3f} ± {half:.3f}  {each}", flush=True)
             best[name] = min(scores, key=scores.__getitem__)
+
+
+def alpha(policies: list[str]) -> None:
+    """Print the score of each α, all else by default: on the seeds for choosing, then on others."""
+    worlds = scenarios(SCENARIOS)
+    for seeds in (CHOICE, CHECK):
+        print(f"\n| α, seeds {seeds[0]:,}–{seeds[-1]:,} | {' | '.join(map(str, ALPHAS))} |")
+        print("|---|" + "--:|" * len(ALPHAS))
+        alone = [play("independent", item, seeds, alpha=0.6) for item in worlds]
+        for policy in policies:
+            cells, shares = [], []
+            for value in ALPHAS:
+                found = [play(policy, item, seeds, alpha=value) for item in worlds]
+                cells.append("{:.2f} ± {:.2f}".format(*score(found, alone)))
+                shares.append([own.mean() / other.mean() for own, other in zip(found, alone, strict=True)])
+            print(f"| {find_policy(policy).label} | {' | '.join(cells)} |", flush=True)
+            for value, each in zip(ALPHAS, shares, strict=True):
+                print(
+                    f"    {value}: {' '.join(f'{share:.2f}' for share in each)}",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
 
 def check(policies: list[str]) -> None:
@@ -133,18 +172,17 @@ def noise() -> None:
 
 
 def _change(values: Vector) -> str:
-    return interval(values) if values.mean() < 0 else f"+{interval(values)}"
+    return interval(values).replace("-", "−") if values.mean() < 0 else f"+{interval(values)}"
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["choose", "check", "noise"])
+    parser.add_argument("what", choices=["choose", "alpha", "check", "noise"])
     parser.add_argument("policies", nargs="*", help="[default: all]")
     asked = parser.parse_args()
     if asked.what == "noise":
         noise()
     else:
-        known = [*GRIDS, "cluster_mixture"] if asked.what == "check" else list(GRIDS)
-        {"choose": choose, "check": check}[asked.what](asked.policies or known)
+        {"choose": choose, "alpha": alpha, "check": check}[asked.what](asked.policies or list(GRIDS))

@@ -201,3 +201,44 @@ def test_cached_code_is_never_taken_from_a_directory_that_others_can_write(
     if hostile == "open":
         planted.chmod(0o700)
         assert compiled._private_directory() == planted
+
+
+LIFE = """
+import gc
+import sys
+import numpy as np
+import shoal
+from numba.core.dispatcher import Dispatcher
+from shoal.warm import warm
+
+def loaded():
+    found = [one for one in gc.get_objects() if isinstance(one, Dispatcher)]
+    return {f"{one.py_func.__module__}.{one.py_func.__qualname__}": len(one.overloads) for one in found}
+
+list(warm((sys.argv[1],)))
+before = loaded()
+policy, rng, arms = shoal.make_policy(sys.argv[1], 0, 3), np.random.default_rng(0), np.eye(3)
+for n in (40, 1200):  # the second number takes BASS to its other engine
+    agents = policy.add_agents(n)[::20].tolist()
+    for agent in agents:
+        x = arms[policy.choose(agent, arms).arm]
+        policy.begin(agent, x)
+        policy.update(agent, x, float(rng.standard_normal()), begun=True)
+        policy.explain(agent)
+    policy.update(agents[0], arms[0], 1.0)
+    policy.correct(agents[0], arms[0], 1.0, 0.5)
+    policy.retract(agents[0], arms[0], 0.5, reconsider=True)
+    policy.set_sharing(agents[0], "borrow")
+    policy.merge(agents[0], agents[1])
+    policy.remove_agent(agents[0], withdraw=True)
+print(sorted(name for name, count in loaded().items() if count != before.get(name, 0)))
+"""
+
+
+@pytest.mark.parametrize("policy", ["bass", "cluster_mixture", "club"])
+def test_after_warm_no_call_has_anything_left_to_compile(policy: str) -> None:
+    """In a process of its own, where nothing else has loaded code."""
+    done = subprocess.run(
+        [sys.executable, "-c", LIFE, policy], capture_output=True, text=True, timeout=500, check=True
+    )
+    assert done.stdout == "[]\n"

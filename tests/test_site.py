@@ -2,6 +2,7 @@
 
 import functools
 import http.server
+import itertools
 import json
 import re
 import subprocess
@@ -15,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from tests.browser import needs_browser, open_browser
 from tools.tutorials import PAGES, PICTURE, parts
+from tools.website import FURTHER
 
 import shoal
 
@@ -107,7 +109,7 @@ def test_every_link_and_anchor_leads_somewhere(site: Path, links: dict[Path, Lin
 
 def test_every_public_name_has_its_place_in_the_reference(site: Path, links: dict[Path, Links]) -> None:
     reference = [found.anchors for page, found in links.items() if page.parent.name == "reference"]
-    for name in shoal.__all__:
+    for name in (*shoal.__all__, *itertools.chain(*FURTHER.values())):
         assert sum(f"shoal.{name}" in anchors for anchors in reference) == 1, name
     text = (site / "reference" / "policies.html").read_text()
     assert "Scale of the ellipsoids: larger values share longer." in text  # from the struct of parameters

@@ -43,6 +43,8 @@ REFERENCE = {
     "more": ("More", "Everything else.", ("shoal",)),
 }
 """Pages of the reference: title, introduction, and the packages whose public names they hold."""
+FURTHER = {"simulation": ("plots.plot_explanation",), "live": ("Client", "AsyncClient")}
+"""Names that are public too, but not in `shoal.__all__`: clients need an extra."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -93,7 +95,8 @@ def reference_pages() -> dict[str, str]:
     found: dict[str, list[str]] = {page: [] for page in REFERENCE}
     for name in shoal.__all__:
         found[page_of(getattr(shoal, name).__module__)].append(name)
-    found["simulation"].append("plots.plot_explanation")
+    for page, names in FURTHER.items():
+        found[page] += names
     return {
         page: "\n\n".join([f"# {title}", introduction, *(f"::: shoal.{name}" for name in found[page])]) + "\n"
         for page, (title, introduction, _) in REFERENCE.items()

@@ -81,6 +81,22 @@ def test_another_request_under_an_id_is_refused(one: Population, agent: str, arm
     assert one.sequence == before
 
 
+def test_the_same_request_again_has_scores_and_the_same_wishes(one: Population) -> None:
+    asked: dict[str, Any] = {"id": "a", "scores": True, "sharing": "borrow", "baseline": "tea"}
+    first = one.decide("ada", ARMS, **asked)
+    before = one.sequence
+    assert one.decide("ada", ARMS, **asked) == first
+    assert first.scores is not None
+    for other in ({"baseline": "coffee"}, {"baseline": None}, {"sharing": "none"}):
+        with pytest.raises(ConflictError, match="'a'"):
+            one.decide("ada", ARMS, **{**asked, **other})
+    one.add("ada", sharing="none")  # from now on the first request would undo a wish
+    with pytest.raises(ConflictError, match="sharing is 'none'"):
+        one.decide("ada", ARMS, **asked)
+    assert one.sharing("ada") == "none"
+    assert one.sequence == before + 1
+
+
 def test_catalogue(place: Place) -> None:
     controller = place.open()
     one = shop(controller)

@@ -10,9 +10,12 @@ from tests.dashboard.worlds import KINDS, few, many
 
 from shoal.controller.controller import open as open_controller
 from shoal.controller.errors import GoneError, UnknownError
+from shoal.controller.evaluation.rehearsal import Switch
 from shoal.controller.explaining import graph_of
 from shoal.controller.population import Population
-from shoal.service.dashboard import data
+from shoal.policies import registry
+from shoal.policies.bass import BASS
+from shoal.service.dashboard import data, following
 from shoal.service.dashboard.following import Follower
 from shoal.types import Booleans
 
@@ -205,7 +208,7 @@ def test_a_neighbourhood_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert agent.n_lenders + agent.n_stopped == 89
 
 
-def test_settings_without_the_secret_and_their_history() -> None:
+def test_settings_without_the_secret() -> None:
     with open_controller(":memory:") as controller:
         population = few(controller)
         population.set_arms({"ware 0": [1.0, 0.0, 0.0, 0.0]}, by="key of Ada")
@@ -213,10 +216,80 @@ def test_settings_without_the_secret_and_their_history() -> None:
         assert found.settings["gamma"] == 1.5
         assert "key" not in found.settings
         assert population.settings.key.hex() not in str(msgspec.json.encode(found))
-        assert [one.what for one in found.events] == ["catalogue of arms changed"] * 2 + ["population made"]
-        assert found.events[-1].sequence == 1
-        assert [one.by for one in found.events] == ["key of Ada", "", ""]
+        assert [one.what for one in found.events] == ["catalogue of arms changed"] * 2
+        assert [one.by for one in found.events] == ["key of Ada", ""]
         assert "by" not in found.settings
+
+
+def test_all_changes_of_settings_are_listed_however_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "RECENT", 5)
+    with open_controller(":memory:") as controller:
+        shop = controller.population("shop", policy="bass", dim=2, noise_scale=None, seed=1)
+        shop.switch(by="key of Ada", gamma=3.0, delta=0.05)
+        shop.switch("club", by="key of Bob", alpha=0.1234567)
+        for _ in range(20):
+            shop.observe("ada", [1.0, 0.0], 0.5)
+        found = data.settings(pictured(shop).follower)
+        assert found.since > shop.switches[-1].sequence
+        bob, ada, made = found.changes
+        assert [one.by for one in found.changes] == ["key of Bob", "key of Ada", ""]
+        assert [one.sequence for one in found.changes] == [one.sequence for one in shop.switches[::-1]]
+        assert [one.at for one in found.changes] == [one.at for one in shop.switches[::-1]]
+        assert (made.policy, made.differences) == ("bass", [])
+        bass = shop.switches[0].parameters
+        assert {one.name: (one.before, one.after) for one in ada.differences} == {
+            "gamma": (bass["gamma"], 3.0),
+            "delta": (bass["delta"], 0.05),
+        }
+        club = shop.switches[-1].parameters
+        told = {one.name: (one.before, one.after) for one in bob.differences}
+        assert next(iter(told)) == "policy"  # which comes first
+        assert told == {
+            "policy": ("bass", "club"),
+            "alpha": (bass["alpha"], 0.1234567),
+            "gamma": (3.0, club["gamma"]),
+            "noise_scale": (None, msgspec.UNSET),  # CLUB has none, which is not the same as none given
+            **{name: (bass[name], msgspec.UNSET) for name in ("radius", "param_norm")},
+            **{name: (0.05, msgspec.UNSET) for name in ("delta",) if name not in club},
+            **{name: (msgspec.UNSET, value) for name, value in club.items() if name not in bass},
+        }
+        monkeypatch.setattr(data, "MOST_LISTED", 2)
+        fewer = data.settings(pictured(shop).follower)
+        assert (fewer.changes, fewer.n_changes) == ([bob, ada], 3)
+
+
+def test_long_values_are_cut_short() -> None:
+    before = Switch(1, "mine", {"labels": [0] * 5_000, "alpha": 0.5})
+    after = Switch(9, "mine", {"labels": [*[0] * 4_999, 1], "alpha": 0.5})
+    (labels,) = data.differences(before, after)
+    assert labels.name == "labels"
+    assert labels.after[:9] == "[0, 0, 0,"
+    assert len(labels.after) == data.LONGEST + 1
+
+
+def test_candidates_are_the_policies_that_an_evaluation_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mine(BASS):
+        name = "mine"
+
+    class Bare:
+        """Which no journal can be played into."""
+
+        select = update = print
+
+    monkeypatch.setattr(registry._registry, "_known", dict(registry._registered))
+    registry.register_policy("mine", Mine)
+    registry.register_policy("bare", Bare)
+    monkeypatch.setitem(registry._registry._known, "gone", "no_such_module_is_there:Policy")
+    with open_controller(":memory:") as controller:
+        shop = controller.population("shop", policy="bass", dim=2, explore=0.5, seed=1)
+        for _ in range(5):
+            made = shop.decide("ada", {"tea": [1.0, 0.0], "coffee": [0.0, 1.0]})
+            shop.reward(made.id, 1.0)
+        found = data.settings(pictured(shop).follower).candidates
+        assert {"independent", "bass", "club", "mine"} <= set(found)
+        assert set(registry.policy_names()) - set(found) == {"oracle", "bare", "gone"}
+        for name in found:
+            assert shop.evaluate(name).policy == name
 
 
 def test_a_summary_and_an_overview() -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from shoal.service.demo import WORLDS
+from shoal.controller.controller import open as open_controller
+from shoal.service.demo import WORLDS, make
 
 
 @pytest.fixture
@@ -74,3 +75,13 @@ def test_kinds_differ_and_like_something_in_common() -> None:
         assert min(distances) > 0.7
         assert len(set(world.agents)) == len(world.agents)
         assert len(world.features()) == len(world.arms) == len(set(world.arms))
+
+
+def test_what_was_switched_lives_on(tmp_path: Path) -> None:
+    world = WORLDS[0]
+    with open_controller(str(tmp_path / "demo.db")) as controller:
+        make(controller, world).switch(gamma=2.0)
+    with open_controller(str(tmp_path / "demo.db")) as controller:
+        again = make(controller, world)
+        assert again.settings.parameters["gamma"] == 2.0
+        assert list(again.catalogue) == list(world.arms)

@@ -108,7 +108,9 @@ def test_starts_near_the_end_and_starts_again_if_it_falls_behind(monkeypatch: py
         assert totals(follower)["decisions"] == 110
         for _ in range(101):
             shop.decide("a", ARMS)
+        assert follower.changed < shop.sequence - 50
         assert totals(follower)["decisions"] == 50
+        assert follower.changed == shop.sequence - 50  # settings may have changed in what was passed over
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

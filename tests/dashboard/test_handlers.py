@@ -108,9 +108,9 @@ def test_data_needs_a_key_that_may_read_the_population(tmp_path: Path) -> None:
                 with httpx.stream("GET", server.url + fill(path), headers=headers) as answer:
                     wanted = 200
                     if path.startswith("/dashboard/"):
-                        wanted = {None: 401, "revoked": 401, "expired": 401, "read": 200, "of all": 200}.get(
-                            name, 403
-                        )
+                        wanted = {None: 401, "revoked": 401, "expired": 401, "of all": 200}.get(name, 403)
+                        if name == "read" and "{population}" in path:  # the key is for one population
+                            wanted = 200
                     assert answer.status_code == wanted, (path, name)
 
 
@@ -177,6 +177,68 @@ def test_what_is_new_is_told_once_a_second(open_server: InProcess) -> None:
         )
         shops.reward(shops.decide("shop 1").id, 0.5)
     assert messages(f"{open_server.url}/dashboard/shops/live", 2)[-1]["unmatched"] == 1
+
+
+def test_a_change_of_settings_is_told(open_server: InProcess) -> None:
+    shops = open_server.app.controller.population("shops")
+    url = f"{open_server.url}/dashboard/shops"
+    before = httpx.get(f"{url}/settings").json()
+    (tick,) = messages(f"{url}/live", 1)
+    assert tick["changed"] == before["changed"]
+    shops.reward(shops.decide("shop 1").id, 0.5)
+    time.sleep(1.1)
+    (tick,) = messages(f"{url}/live", 1)
+    assert tick["changed"] == before["changed"]  # decisions are no changes
+    at = shops.switch(by="Ada", gamma=2.5)
+    time.sleep(1.1)
+    (tick,) = messages(f"{url}/live", 1)
+    now = httpx.get(f"{url}/settings").json()
+    assert tick["changed"] == now["changed"] == at
+    assert (now["changes"][0]["sequence"], now["changes"][0]["by"]) == (at, "Ada")
+    assert now["changes"][0]["differences"] == [{"name": "gamma", "before": 1.5, "after": 2.5}]
+
+
+def test_refused_requests_by_status_for_keys_of_all_populations(tmp_path: Path) -> None:
+    with InProcess(str(tmp_path / "shop.db")) as server:
+        few(server.app.controller, seconds=5.0)
+        keys = {
+            "all": server.keys.add(["read", "decide"])[1],
+            "one": server.keys.add(["read", "decide"], ["shops"])[1],
+            "slow": server.keys.add(["read"], ["shops"], rate=0.1)[1],
+        }
+        decisions = "/v1/populations/shops/decisions"
+
+        def answer(method: str, path: str, key: str | None = None, json: object = None) -> httpx.Response:
+            headers = {} if key is None else {"authorization": f"Bearer {keys[key]}"}
+            return httpx.request(method, server.url + path, headers=headers, json=json)
+
+        def status(method: str, path: str, key: str | None = None, json: object = None) -> int:
+            return answer(method, path, key, json).status_code
+
+        asked_too_early = answer("GET", "/dashboard/refusals", "all").json()  # whether it was ready
+        assert {one["status"] for one in asked_too_early} <= {503}
+        assert [status("POST", decisions, json={"agent": "a"}) for _ in range(3)] == [401] * 3
+        assert status("POST", decisions, "one", json={"agent": 5}) == 422
+        assert status("POST", decisions, "one", json={"agent": "shop 1", "arms": 5}) == 422
+        assert status("GET", "/dashboard/shops/overview?step=7", "one") == 422
+        assert status("GET", "/nowhere") == 404
+        assert status("GET", "/dashboard/refusals", "one") == 403
+        statuses = [status("GET", "/v1/populations/shops", "slow") for _ in range(10)]
+        assert statuses.count(429) > 0
+        found = [
+            one for one in answer("GET", "/dashboard/refusals", "all").json() if one not in asked_too_early
+        ]
+        assert {one["status"]: one["count"] for one in found} == {
+            401: 3, 403: 1, 404: 1, 422: 3, 429: statuses.count(429)
+        }  # fmt: skip
+        assert [one["status"] for one in found] == sorted(one["status"] for one in found)
+        by_status = {one["status"]: one for one in found}
+        assert by_status[422]["meaning"] == "The request is not valid"
+        assert by_status[422]["requests"] == [
+            ["POST …/decisions", 2],
+            ["GET /dashboard/{population}/overview", 1],
+        ]
+        assert by_status[404]["requests"] == [["GET of an unknown path", 1]]
 
 
 def test_so_many_pages_and_no_more(open_server: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:

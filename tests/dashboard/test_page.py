@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import matplotlib.image
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from tests.dashboard.worlds import few
 from tests.service.running import InProcess
 
 from shoal.controller.answers import Explanation
+from shoal.policies import registry
+from shoal.policies.bass import BASS
 
 pytestmark = needs_browser
 FRAMES = """() => new Promise((done) => {
@@ -292,6 +295,94 @@ def test_another_policy_is_evaluated_when_asked_for(running: InProcess, opened: 
     assert len(page.rows("independent: no sharing would have earned")) == 1 + len(found.estimates) + (
         found.difference is not None
     )
+
+
+def test_policies_of_others_can_be_evaluated(
+    running: InProcess, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Mine(BASS):
+        name = "mine & yours"
+
+    monkeypatch.setitem(registry._registered, Mine.name, Mine)
+    page = opened("shops")
+    page.view.select_option("select", Mine.name)
+    page.view.click("button >> text=Evaluate")
+    page.view.wait_for_selector("table >> text=what was earned")
+    found = running.app.controller.population("shops").evaluate(Mine.name)
+    assert page.text("section:has(select) .why") == str(found)
+    assert page.rows("mine & yours with its defaults would have earned")[0][0] == "what was earned"
+    assert (
+        page.view.locator("select option[value=oracle]").count() == 0
+    )  # it would have to be told the labels
+
+
+def test_who_changed_which_settings_when_is_shown_live(tmp_path: Path, browser: Any) -> None:
+    with InProcess(str(tmp_path / "shop.db")) as server:
+        population = few(server.app.controller, seconds=10.0)
+        admins = [server.keys.add(["admin"], ["shops"]) for _ in range(2)]
+        _, reads = server.keys.add(["read"], ["shops"])
+
+        def change(admin: int, **content: Any) -> None:
+            headers = {"authorization": f"Bearer {admins[admin][1]}"}
+            url = f"{server.url}/v1/populations/shops/settings"
+            assert httpx.put(url, json=content, headers=headers, timeout=60.0).status_code == 200
+
+        change(0, parameters={"gamma": 2.5, "delta": 0.00001})
+        page = Page(browser, server.url)
+        page.view.fill("#key", reads)
+        page.view.click("button.main")
+        page.view.click("a.population >> text=shops")
+        page.view.click("summary >> text=History: 1 change")
+        first, second = admins[0][0].id, admins[1][0].id
+        rows = page.rows("Changes of settings")
+        assert [row[1] for row in rows] == [first, "–"]
+        assert rows[0][0].splitlines()[1] == f"record {population.switches[-1].sequence}"
+        assert rows[0][2].splitlines() == ["delta 0.1 → 0.00001", "gamma 1.5 → 2.5"]
+        assert rows[1][2] == "made with bass"
+        change(1, policy="independent")  # the page is told, and stays as it is otherwise
+        page.view.wait_for_selector("summary >> text=History: 2 changes")
+        rows = page.rows("Changes of settings")
+        assert [row[1] for row in rows] == [second, first, "–"]
+        lines = rows[0][2].splitlines()
+        assert lines[0] == "policy bass → independent"
+        assert "gamma 2.5 → not used" in lines
+        assert page.text(".headline .chip") == "independent"
+        assert "gamma" not in {row[0] for row in page.rows("Settings of the population")}
+        page.view.set_viewport_size({"width": 420, "height": 900})
+        fits = "t => t.scrollWidth <= t.parentElement.clientWidth"
+        assert page.view.locator("table", has_text="Changes of settings").last.evaluate(fits)
+        page.complaints = [one for one in page.complaints if "401" not in one]  # before it signed in
+        page.close()
+
+
+def test_refused_requests(running: InProcess, opened: Any) -> None:
+    url = f"{running.url}/v1/populations/shops/decisions"
+    assert [httpx.post(url, json={"agent": 5}).status_code for _ in range(3)] == [422] * 3
+    page = opened("shops")
+    rows = page.rows("Refused requests, by status")
+    (row,) = [row for row in rows if row[0].startswith("422")]
+    assert "POST …/decisions" in row[1]
+    assert whole(row[2]) >= 3
+
+
+def test_refused_requests_of_the_server_are_not_for_keys_of_one_population(
+    tmp_path: Path, browser: Any
+) -> None:
+    with InProcess(str(tmp_path / "shop.db")) as server:
+        few(server.app.controller, seconds=10.0)
+        server.app.controller.population("other", policy="bass", dim=2, seed=1)
+        _, reads = server.keys.add(["read"], ["shops"])
+        page = Page(browser, server.url)
+        page.view.fill("#key", reads)
+        page.view.click("button.main")
+        page.view.click("a.population >> text=shops")
+        card = page.view.locator("section.card", has_text="Refused requests")
+        card.locator("text=rewards refused").wait_for()
+        assert "a key for all populations" in card.inner_text()
+        assert card.locator("table").count() == 0
+        assert not any("/refusals" in answer.url for answer in page.answers)  # not even asked for
+        page.complaints = [one for one in page.complaints if "401" not in one]  # before it signed in
+        page.close()
 
 
 def test_light_dark_and_the_systems_choice(opened: Any) -> None:

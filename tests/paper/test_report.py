@@ -312,7 +312,8 @@ def test_our_own_method_is_set_apart(results: Path, page: Path) -> None:
     shown = shown_by(page)
     assert "of the paper's methods" in order_sentence(own)
     for said in (
-        beyond.summary(own.contests), beyond.NOTE, report.OURS_NOTE, *line(beyond.COLUMNS, contest),
+        beyond.summary(own.contests), beyond.NOTE, report.OURS_NOTE, *line(beyond.MEANS, contest),
+        *line(beyond.DIFFERENCES, contest),
         *(part for pair in contest.pairs for part in line(PAIRED_COLUMNS, pair)),
     ):  # fmt: skip
         assert said in text

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import shoal
 from shoal.cli.app import app
 from shoal.metrics import Curve
-from shoal.recommendation import inspecting, modelling, playing
+from shoal.recommendation import inspecting, logs, modelling, playing
 from shoal.recommendation.logs import recommend_for_log
 
 RNG = np.random.default_rng(0)
@@ -61,6 +61,16 @@ def test_a_log_as_it_should_be_is_not_odd() -> None:
 )  # fmt: skip
 def test_what_is_odd_is_said(log: inspecting.Log, words: str) -> None:
     assert any(words in text for text in inspecting.oddities(log)), inspecting.oddities(log)
+
+
+def test_all_that_is_said_of_a_sparse_log_fits_together() -> None:
+    log, _, _ = simulated(n=60, rows=7)
+    said = " ".join([*inspecting.oddities(log), *logs.about(modelling.fit(log))])
+    assert "of the pairs of an agent and an arm were observed" in said
+    assert "by a linear model of tastes" in said  # which `modelling` is; LoggedRatings factorises
+    assert "factorisation" not in said
+    assert "favours going it alone" in said
+    assert "favours sharing" not in said
 
 
 # What a log tells of tastes
@@ -153,6 +163,15 @@ def test_sharing_is_recommended_where_it_helps() -> None:
     assert str(again) == str(found)
 
 
+def test_every_method_is_tried_at_the_same_alphas() -> None:
+    for noise_scale in (1.0, 0.25):
+        tried = playing.methods(shoal.GaussianClusters(6, 3, 2, noise_scale=noise_scale, seed=0))
+        assert {"independent", "bass", "cluster_mixture", "dynucb"} < {one.policy for one in tried}
+        for method in tried:
+            alphas = [parameters["alpha"] for parameters in method.grid]
+            assert alphas == pytest.approx([noise_scale * alpha for alpha in playing.ALPHAS]), method.label
+
+
 def played(label: str, regrets: list[float], *, taken: bool = True) -> playing.Played:
     zeros = np.zeros(2)
     method = playing.Method(label, label.lower(), [{"alpha": 1.0}], taken)
@@ -229,6 +248,23 @@ def test_from_the_command_line(files: tuple[Path, Path], tmp_path: Path) -> None
     for words in ("What was played", "What this cannot tell", "minus Independent", "shoal.open("):
         assert words in page
     assert (out / "figures" / "regret.png").stat().st_size > 10_000
+
+
+def test_a_report_is_written_unless_its_place_is_a_file(
+    files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, arms = files
+    monkeypatch.chdir(tmp_path)
+    asked = f"recommend {path} --features {arms} --agent who --reward y --horizon 100 --runs 2 --agents 4"
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0, done.output
+    assert "The report is log-recommendation/index.html" in done.output
+    assert "What this cannot tell" in (tmp_path / "log-recommendation" / "index.html").read_text()
+    (tmp_path / "taken").write_text("mine")
+    refused = CliRunner().invoke(app, f"{asked} --out taken")
+    assert refused.exit_code != 0
+    assert "runs" not in refused.output  # nothing was played
+    assert (tmp_path / "taken").read_text() == "mine"
 
 
 @pytest.mark.parametrize(

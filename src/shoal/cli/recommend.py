@@ -25,7 +25,12 @@ def recommend(
     runs: Annotated[int, typer.Option(help="Runs that the figures are from.")] = 6,
     seed: Annotated[int, typer.Option(help="Seed of the agents drawn and of the runs.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Directory for the report, a page with table and curves.")
+        Path | None,
+        typer.Option(
+            help="Directory for the report, a page with table and curves. [default: the log's name, "
+            "-recommendation]",
+            file_okay=False,
+        ),
     ] = None,
 ) -> None:
     """Inspect a log, play the policies that fit on it, and say which to take and why."""
@@ -38,5 +43,5 @@ def recommend(
             runs=runs, seed=seed, progress=progress,
         )  # fmt: skip
     print(found)
-    if out is not None:
-        print(f"\nThe report is {found.report(out)}.", file=sys.stderr)
+    directory = out if out is not None else Path(f"{log.stem}-recommendation")
+    print(f"\nThe report is {found.report(directory)}.", file=sys.stderr)

@@ -82,10 +82,15 @@ class Client(_Common):
 
     Examples
     --------
-    with shoal.Client("http://127.0.0.1:8000", key) as client:
-        shop = client.population("shop")
-        decision = shop.decide("ada", deadline=0.2, fallback="tea")
-        shop.reward(decision.id, 1.0)
+    Where `shoal serve` listens on `url`, and asks for no key:
+
+    >>> import shoal
+    >>> with shoal.Client(url) as client:
+    ...     shop = client.population("shop", policy="bass", dim=2)
+    ...     decision = shop.decide("ada", {"tea": [1, 0], "coffee": [0, 1]}, fallback="tea")
+    ...     shop.reward(decision.id, 1.0)
+    ...     print(shop.explain("ada").samples)
+    1
     """
 
     def __init__(
@@ -351,6 +356,21 @@ class AsyncClient(_Common):
     """Calls a service from an event loop; for the parameters, and what they do, see `Client`.
 
     Use it as an asynchronous context manager, or await `close`. Rewards in a buffer are sent by a thread.
+
+    Examples
+    --------
+    Where `shoal serve` listens on `url`, and asks for no key:
+
+    >>> import asyncio
+    >>> import shoal
+    >>> async def main():
+    ...     async with shoal.AsyncClient(url) as client:
+    ...         cafe = await client.population("cafe", policy="bass", dim=2)
+    ...         decision = await cafe.decide("ben", {"tea": [1, 0], "coffee": [0, 1]}, fallback="tea")
+    ...         await cafe.reward(decision.id, 1.0)
+    ...         return (await cafe.explain("ben")).samples
+    >>> asyncio.run(main())
+    1
     """
 
     def __init__(

@@ -4,6 +4,7 @@ Everything here runs alone, with the population's lock held. A command that rais
 first part that is complete; the store is asked only for what is no longer in memory.
 """
 
+import contextlib
 import hashlib
 import os
 import secrets
@@ -152,7 +153,7 @@ class Commands:
         if decision is None:
             decision = new_id()
         elif (known := self.find(fold, decision)) is not None:
-            return self._decided_before(fold, known, agent, arms, top)
+            return self._decided_before(fold, known, agent, arms, top, scores, sharing, baseline)
         offer = self.offers.requested(fold, arms)
         if top > len(offer):
             raise ValueError(f"top must be at most the number of arms, {len(offer)}, got {top}")
@@ -166,15 +167,10 @@ class Commands:
         if agent not in fold.names or sharing is not None:  # nothing is written for a request that is refused
             fold.policy.check_scale("arms", offer.features)
         index = self.joining(turn, agent, sharing)
-        mode: Mode = ""
         if (evidence := judge(fold, index)) is not None:
             turn.write(evidence, index)
-        if fold.tally.guarded[index]:
-            mode = "guarded"
-            with without_borrowing(fold.policy, index):
-                choice = fold.policy.choose(index, offer.features)
-                table = fold.policy.scores(index, offer.features) if scores or top > 1 else None
-        else:
+        mode: Mode = "guarded" if fold.tally.guarded[index] else ""
+        with _as_guarded(fold, index):
             choice = fold.policy.choose(index, offer.features)
             table = fold.policy.scores(index, offer.features) if scores or top > 1 else None
         greedy = int(choice.arm)
@@ -228,14 +224,34 @@ class Commands:
             scores=scores,
         )
 
-    def _decided_before(self, fold: Fold, known: Standing, agent: str, arms: Any, top: int) -> Decision:
-        """The decision that was made for a request that comes again."""
-        record = known.decided
+    def _decided_before(
+        self,
+        fold: Fold,
+        known: Standing,
+        agent: str,
+        arms: Any,
+        top: int,
+        scores: bool,
+        sharing: Sharing | None,
+        baseline: str | int | None,
+    ) -> Decision:
+        """The decision that was made for a request that comes again; scores, not recorded, are of now."""
+        record, index = known.decided, known.decided.agent
         offer = self.offers.offered(fold, record.arms)
         same_arms = offer.answers(arms)
-        if not same_arms or (fold.names.get(agent), top) != (record.agent, len(record.shown)):
+        if not same_arms or (fold.names.get(agent), top) != (index, len(record.shown)):
             raise ConflictError(f"decision {record.id!r} was made for another agent or other arms", record.id)
-        return self.decision(fold, record, known.seq, offer)
+        if record.baseline != (-1 if baseline is None else offer.position(baseline)):
+            raise ConflictError(f"decision {record.id!r} was made with another baseline", record.id)
+        if sharing not in (None, fold.sharing[index]):
+            raise ConflictError(
+                f"decision {record.id!r} has been made already, and its agent's sharing is "
+                f"{fold.sharing[index]!r}; change that with add",
+                record.id,
+            )
+        with _as_guarded(fold, index):
+            table = fold.policy.scores(index, offer.features) if scores else None
+        return self.decision(fold, record, known.seq, offer, table)
 
     def find(self, fold: Fold, decision: str) -> Standing | None:
         """What is recorded of a decision, in memory or in the store."""
@@ -428,6 +444,12 @@ class Commands:
     def observe_one(self, turn: Turn, request: Mapping[str, Any]) -> None:
         _check_keys(request, {"agent", "x", "reward", "id"}, {"agent", "x", "reward"})
         self.observe(turn, request["agent"], request["x"], request["reward"], request.get("id"))
+
+
+def _as_guarded(fold: Fold, agent: int) -> contextlib.AbstractContextManager[None]:
+    """Inside it, the policy chooses for an agent as it does now: without borrowing, if it is guarded."""
+    guarded = fold.tally.guarded[agent]
+    return without_borrowing(fold.policy, agent) if guarded else contextlib.nullcontext()
 
 
 def explored(decision: str, settings: Settings, n_arms: int, greedy: int) -> tuple[int, float]:

@@ -433,7 +433,8 @@ class Population:
         arms : mapping of names to features, array of shape (K, d), names of arms in the catalogue, or None
             None stands for the whole catalogue.
         id : str, optional
-            The decision's id, if the caller has one. The same request again returns the same decision.
+            The decision's id, if the caller has one. The same request again returns the same decision, with
+            scores, which are not recorded, of now.
         top : int
             How many arms to choose, as a ranking. A ranking is not explored, and cannot be evaluated.
         scores : bool

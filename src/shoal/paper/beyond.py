@@ -22,9 +22,9 @@ NOTE = (
     "These policies are ours, not the paper's. Mean final regret with its 95% interval (Student t), then the "
     "differences run by run on the same seeds with theirs (paired t): negative favours ours. Ours run at "
     "their fixed default parameters; BASS, Ind and Oracle each at its best α on these same runs (in "
-    "brackets). A column “best α” gives ours the same advantage. “Below” says yes or no if the interval of "
-    "the difference excludes 0, and “unclear” if chance could explain it. Oracle knows the clusters and is "
-    "missing where there are none."
+    "brackets), an advantage that only a column “best α” gives ours. “Below” says yes or no if the interval "
+    "of the difference excludes 0, and “unclear” if chance could explain it. Oracle knows the clusters and "
+    "is missing where there are none."
 )
 
 
@@ -134,18 +134,23 @@ def _difference(pair: Paired | None) -> str:
     return f"{difference} ({interval})"
 
 
-COLUMNS = (
-    Column("scenario", lambda contest: contest.title),
+SCENARIO = Column("scenario", lambda contest: contest.title)
+BEST = Column("best α", lambda contest: _mean(contest.best))
+MEANS = (
+    SCENARIO,
     Column("Oracle", lambda contest: _mean(contest.oracle)),
     Column("Ind", lambda contest: _mean(contest.independent)),
     Column("BASS", lambda contest: _mean(contest.bass)),
     Column("fixed α", lambda contest: _mean(contest.ours)),
-    Column("best α", lambda contest: _mean(contest.best)),
+    BEST,
+    Column("fixed over Oracle", lambda contest: EMPTY if contest.ratio is None else f"{contest.ratio:.2f}"),
+)
+DIFFERENCES = (
+    SCENARIO,
     Column("fixed minus BASS", lambda contest: _difference(contest.against(contest.bass))),
     Column("below BASS", lambda contest: verdict(contest.against(contest.bass))),
     Column("fixed minus Ind", lambda contest: _difference(contest.against(contest.independent))),
     Column("below Ind", lambda contest: verdict(contest.against(contest.independent))),
-    Column("fixed over Oracle", lambda contest: EMPTY if contest.ratio is None else f"{contest.ratio:.2f}"),
 )
 
 
@@ -162,13 +167,13 @@ def beyond_section(found: Sequence[Contest]) -> Section:
         for contest in found
         if contest.pairs
     ]
-    whole = [
-        table_of(
-            f"{name(own[0].ours)} (ours) in every scenario: mean final regret with its 95% interval",
-            COLUMNS,
-            own,
-        )
-        for policy in unique(contest.ours.policy for contest in found)
-        if (own := [contest for contest in found if contest.ours.policy == policy])
-    ]
+    whole = []
+    for policy in unique(contest.ours.policy for contest in found):
+        own = [contest for contest in found if contest.ours.policy == policy]
+        means = [column for column in MEANS if column is not BEST or any(contest.best for contest in own)]
+        title = f"{name(own[0].ours)} (ours) in every scenario"
+        whole += [
+            table_of(f"{title}: mean final regret with its 95% interval", means, own),
+            table_of(f"{title}: differences run by run with their 95% intervals", DIFFERENCES, own),
+        ]
     return Section(KEY, TITLE, [Text(NOTE), *whole, *tables])

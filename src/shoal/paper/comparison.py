@@ -37,21 +37,26 @@ class Comparison:
 
 
 def is_ours(row: Row) -> bool:
-    """Whether the method is not in the paper: shown next to its methods, never counted among them."""
-    return not policy_in_paper(row.policy)
+    """Whether the method is a policy of ours: shown next to the paper's methods, never counted among them."""
+    return _in_paper(row) is False
 
 
-def policy_in_paper(policy: str) -> bool:
-    """Whether the paper runs a policy."""
+def is_in_paper(row: Row) -> bool:
+    """Whether the paper runs the method's policy."""
+    return _in_paper(row) is True
+
+
+def _in_paper(row: Row) -> bool | None:
+    """Whether a policy of this package is in the paper; None of any other, such as a yardstick."""
     try:
-        return bool(getattr(policy_class(policy), "in_paper", False))
-    except ValueError:  # a policy that is no longer installed
-        return True
+        return bool(getattr(policy_class(row.policy), "in_paper", False))
+    except ValueError:
+        return None
 
 
 def mark(row: Row) -> Mark:
     """How a method's line is highlighted in the tables."""
-    return "reference" if row.policy == "bass" else "apart" if is_ours(row) else ""
+    return "reference" if row.policy == "bass" else "" if is_in_paper(row) else "apart"
 
 
 def reference_row(rows: Sequence[Row]) -> Row | None:
@@ -61,12 +66,12 @@ def reference_row(rows: Sequence[Row]) -> Row | None:
 
 
 def paired_comparisons(table: pa.Table, rows: Sequence[Row]) -> list[Paired]:
-    """BASS (see `reference_row`) against all policies but ours, each at its best α, on the same seeds."""
+    """BASS (see `reference_row`) against the paper's others, each at its best α, on the same seeds."""
     return paired_with(
         table,
         rows,
         reference_row,
-        lambda reference, row: row.policy != reference.policy and not is_ours(row),
+        lambda reference, row: row.policy != reference.policy and is_in_paper(row),
     )
 
 

@@ -29,6 +29,7 @@ from shoal.paper.comparison import (
     difference_columns,
     f1_remark,
     has_published_sizes,
+    is_in_paper,
     is_ours,
     mark,
     paired_comparisons,
@@ -72,7 +73,7 @@ AT_BEST_NOTE = (
 )
 OURS_NOTE = (
     "Methods marked “ours” are not in the paper. They run at their default parameters, α included (“fixed”), "
-    "while each other method gets its best α; a row “best α” gives ours the same advantage."
+    "while each other method gets its best α, an advantage that only a row “best α” gives ours."
 )
 F1_NOTE = (
     "F1 of the edges of the graph against the pairs of agents in the same true cluster, at the end of the "
@@ -445,4 +446,4 @@ def notices(own: Reproduction) -> list[str]:
 
 
 def _best_other(rows: Sequence[Row]) -> Row | None:
-    return best_row([row for row in rows if row.policy not in ("bass", "oracle") and not is_ours(row)])
+    return best_row([row for row in rows if row.policy not in ("bass", "oracle") and is_in_paper(row)])

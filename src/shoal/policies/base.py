@@ -246,6 +246,11 @@ class Policy(ABC):
         """
         return
 
+    @property
+    def _engine_limits(self) -> tuple[int, ...]:
+        """Numbers of agents above which other compiled code serves."""
+        return ()
+
     def _absorb(self, agent: int, other: int) -> None:
         """Let `agent` have what the policy keeps of `other`; its statistics and pending pulls are it already.
 

@@ -87,8 +87,8 @@ def _of_rewards(log: Log) -> list[str]:
         return [f"Every reward is {log.rewards[0]:g}: there is nothing to learn."]
     if log.observed < FEW_OBSERVED:
         said.append(
-            f"{log.observed:.1%} of the pairs of an agent and an arm were observed. The rest is predicted by "
-            "a factorisation that assumes that agents resemble each other, which favours sharing."
+            f"{log.observed:.1%} of the pairs of an agent and an arm were observed. The rest follows from "
+            "the features, by a linear model of tastes: the answer says as much about it as about the agents."
         )
     far = int(np.count_nonzero(np.abs(log.rewards - log.rewards.mean()) > FAR * spread))
     if far:

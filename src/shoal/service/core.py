@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -21,9 +22,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from shoal.controller.asynchronous import Arrivals, AsyncPopulation
 from shoal.controller.controller import Controller
-from shoal.controller.controller import open as open_controller
 from shoal.controller.errors import ControllerError, NotOwnerError, UnavailableError
 from shoal.controller.population import Population
+from shoal.policies.registry import make_policy
+from shoal.policies.warming import FIRST, TRIAL, exercise
 from shoal.service.keys import ANYBODY, Key, Keys
 from shoal.service.limits import Limits, whole_seconds
 from shoal.service.logs import log_failure
@@ -151,7 +153,8 @@ class Service:
         """Who owns what, where other servers share the store."""
         self.state = SimpleNamespace(service=self)
         self._elsewhere: dict[str, tuple[float, NotOwnerError]] = {}
-        self._compiled: set[str] = set()
+        self._compiled: dict[str, asyncio.Task[None]] = {}
+        """Policies that can decide, and what compiles the rest of them."""
         self._under_way = 0
         self._commands = ThreadPoolExecutor(16, "shoal-command")
         self._slow = ThreadPoolExecutor(4, "shoal-slow")
@@ -242,6 +245,7 @@ class Service:
         """Open all populations, or this server's share of them, so that the first requests need not wait."""
         if self.ownership is not None:
             await self.ownership.begin()
+            await self._all_compiled()
             self.is_prepared = True
             return
         for name in await self.run(self.controller.populations):
@@ -249,7 +253,11 @@ class Service:
                 await self.population(name)
             except (ControllerError, ValueError) as error:
                 log.warning("population %r is not served yet: %s", name, error)
+        await self._all_compiled()
         self.is_prepared = True
+
+    async def _all_compiled(self) -> None:
+        await asyncio.gather(*self._compiled.values())
 
     def close(self) -> None:
         """Finish what was begun, and release the populations."""
@@ -294,10 +302,19 @@ class Service:
         return known
 
     async def compiled(self, policy: str) -> None:
-        """Have a policy compiled, once."""
+        """Have what a first decision needs of a policy compiled, once, and begin with the rest of it."""
         if policy not in self._compiled:
-            await self.run(_compile, policy)
-            self._compiled.add(policy)
+            steps = _exercise(policy)
+            await self.run(_take, steps, FIRST)
+            self._compiled[policy] = asyncio.create_task(self._compile_on(policy, steps))
+
+    async def _compile_on(self, policy: str, steps: Iterator[None]) -> None:
+        """Take the other steps, each short enough for a stop to wait for."""
+        try:
+            while not self.stopping.is_set() and await self.run(_take, steps, 1) > 0:
+                pass
+        except Exception as error:  # then it fails, or is compiled, when it is needed
+            log.warning("policy %r is not compiled ahead: %s", policy, error)
 
     def is_here(self, population: str) -> bool:
         """Whether this process is the one to answer for a population: always, if there are no others."""
@@ -505,11 +522,12 @@ class _Answer:
         await self._send(message)
 
 
-def _compile(policy: str) -> None:
-    """Decide and learn with a policy, as populations do, unless it has parameters that must be given."""
-    with contextlib.suppress(ValueError), open_controller(":memory:") as controller:
-        trial = controller.population("trial", policy=policy, dim=2, seed=0)
-        for agent in ("a", "b"):
-            made = trial.decide(agent, {"x": [1.0, 0.0], "y": [0.0, 1.0]}, scores=True)
-            trial.reward(made.id, 0.5)
-        trial.explain("a")
+def _exercise(policy: str) -> Iterator[None]:
+    """Steps that make every call of a policy once; none if it has parameters that must be given."""
+    with contextlib.suppress(ValueError, TypeError):
+        yield from exercise(make_policy(policy, TRIAL, 2), 2)
+
+
+def _take(steps: Iterator[None], most: int) -> int:
+    """Take so many steps, or as many as there are; how many were taken."""
+    return sum(1 for _ in itertools.islice(steps, most))

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -109,19 +109,20 @@ WORLDS = (
 
 def make(controller: Controller, world: World) -> Population:
     """The population of a world, with its catalogue; made at first use."""
-    population = controller.population(
-        world.name,
-        policy="bass",
-        dim=DIM,
-        explore=0.05,
-        reward_range=(-5.0, 5.0),
-        reward_window=600.0,
-        alpha=0.3,
-        gamma=1.5,
-        ridge=0.3,
-        noise_scale=0.15,
-        seed=1,
-    )
+    settings: dict[str, Any] = {
+        "policy": "bass",
+        "dim": DIM,
+        "explore": 0.05,
+        "reward_range": (-5.0, 5.0),
+        "reward_window": 600.0,
+        "alpha": 0.3,
+        "gamma": 1.5,
+        "ridge": 0.3,
+        "noise_scale": 0.15,
+        "seed": 1,
+    }
+    is_known = world.name in controller.populations()  # and may have been switched to other settings
+    population = controller.population(world.name, **({} if is_known else settings))
     if not population.catalogue:
         population.set_arms(dict(zip(world.arms, world.features().tolist(), strict=True)))
     return population

@@ -143,6 +143,10 @@ class BASS(CuttingPolicy):
         """Agents for whom witnesses are kept."""
         return math.isqrt(WITNESS_BYTES // (8 * (self.dim + 1)))
 
+    @property
+    def _engine_limits(self) -> tuple[int, ...]:
+        return (self._most,)
+
     def _engine(self, n_agents: int) -> ModuleType:
         """The module that serves so many agents."""
         return witnesses if n_agents**2 * 8 * (self._dim + 1) <= WITNESS_BYTES else crowd

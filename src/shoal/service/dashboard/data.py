@@ -1,19 +1,22 @@
 """What the page shows of a population, as plain structs. Any thread may call these functions."""
 
 import base64
+import contextlib
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from shoal.controller.answers import Explanation, Lender, Stopped
 from shoal.controller.errors import UnknownError
+from shoal.controller.evaluation.rehearsal import Switch, other_settings
 from shoal.controller.population import Population
 from shoal.controller.views import Members, Sizes, edges, lent, members, sizes, uses
 from shoal.policies.cuts import CuttingPolicy
-from shoal.policies.registry import find_policy
+from shoal.policies.registry import find_policy, policy_names
 from shoal.service.dashboard.blocks import ALONE, find_blocks, keep_names, spread
 from shoal.service.dashboard.following import COLUMNS, DELAYS, RINGS, Event, Follower, shown_settings
 from shoal.types import AnyArray, Booleans, Integers, Vector
@@ -27,7 +30,9 @@ SAMPLE = 1_024
 MOST_AROUND = 2_000
 """Agents in a neighbourhood."""
 MOST_LISTED = 100
-"""Lenders, partings and agents listed at once."""
+"""Lenders, partings, agents and changes of settings listed at once."""
+LONGEST = 80
+"""Characters of a setting in the list of changes."""
 REPLAYED = 50_000
 """Records up to which the graph of an earlier moment is had by replaying the journal."""
 RESTS = 20.0
@@ -115,21 +120,89 @@ def arms(follower: Follower) -> Arms:
     return Arms(total, listed, len(found) - len(listed), since)
 
 
+class Difference(msgspec.Struct, frozen=True):
+    """The policy or one of its parameters, before and after a change; unset where there is no such one."""
+
+    name: str
+    before: Any = msgspec.UNSET
+    after: Any = msgspec.UNSET
+
+
+class Change(msgspec.Struct, frozen=True):
+    """Settings that a population was given."""
+
+    sequence: int
+    at: float | None
+    """Seconds since 1970; None if the record is in an archive."""
+    by: str
+    policy: str
+    differences: list[Difference]
+    """From the settings before; empty for the first ones."""
+
+
 class Described(msgspec.Struct, frozen=True):
     """What a population is, and how it came to be so."""
 
     settings: dict[str, object]
+    changes: list[Change]
+    """Of the settings, the latest first."""
+    n_changes: int
+    """How many there are in all, the first settings included."""
     events: list[Event]
-    """Changes, the latest first."""
+    """Of the catalogue and new versions of shoal, the latest first."""
     since: int
-    """Changes up to this record are not listed."""
+    """Events up to this record are not listed."""
+    changed: int
+    """See `Follower.changed`."""
+    candidates: list[str]
+    """Policies that can be evaluated with their defaults."""
 
 
 def settings(follower: Follower) -> Described:
-    """Settings and their history, as far as it was followed."""
+    """Settings with all their changes, and what else happened as far as it was followed."""
     with follower.lock:
-        events, since = follower.events[::-1], follower.first
-    return Described(shown_settings(follower.population.settings), events, since)
+        events, since, changed = follower.events[::-1], follower.first, follower.changed
+    population = follower.population
+    found = population.switches
+    changes = [
+        Change(one.sequence, one.at, one.by, one.policy, [] if before is None else differences(before, one))
+        for before, one in zip([None, *found], found, strict=False)
+    ]
+    return Described(
+        shown_settings(population.settings),
+        changes[: -MOST_LISTED - 1 : -1],
+        len(changes),
+        events,
+        since,
+        changed,
+        candidates(population),
+    )
+
+
+def differences(before: Switch, after: Switch) -> list[Difference]:
+    """What differs between two settings: first the policy, then parameters by name."""
+    one = {"policy": before.policy, **before.parameters}
+    two = {"policy": after.policy, **after.parameters}
+    names = ["policy", *sorted((one.keys() | two.keys()) - {"policy"})]
+    pairs = [(name, one.get(name, msgspec.UNSET), two.get(name, msgspec.UNSET)) for name in names]
+    return [Difference(name, _brief(a), _brief(b)) for name, a, b in pairs if a != b]
+
+
+def _brief(value: Any) -> Any:
+    """A value that fits into a line."""
+    if isinstance(value, str | list | tuple | dict) and len(text := str(value)) > LONGEST:
+        return f"{text[:LONGEST]}…"
+    return value
+
+
+def candidates(population: Population) -> list[str]:
+    """Names of the policies that `Population.evaluate` takes without parameters."""
+    found = []
+    for name in policy_names():
+        with contextlib.suppress(Exception):  # another package's may fail in any way, even to be imported
+            other_settings(population.settings, name, {})
+            found.append(name)
+    return found
 
 
 # Agents

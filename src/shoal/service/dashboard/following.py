@@ -48,7 +48,7 @@ CUTS = 500_000
 ARMS = 10_000
 """Arms counted one by one."""
 EVENTS = 200
-"""Changes of settings remembered."""
+"""Changes of the catalogue, and of the version of shoal, remembered."""
 OFFERS = 512
 """Sets of arms whose names are remembered."""
 DELAYS = (0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 86400.0, 7 * 86400.0)
@@ -115,14 +115,13 @@ class _Awaited(NamedTuple):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A change of what a population is."""
+    """A change of what a population is, other than of its settings."""
 
     sequence: int
     at: float
     what: str
     by: str = ""
     """Who made it, if that was told."""
-    settings: dict[str, object] | None = None
 
 
 class Counts:
@@ -151,6 +150,8 @@ class Follower:
         self.arms: dict[str, Counts] = {}
         self.other_arms = Counts()
         self.events: list[Event] = []
+        self.changed = after
+        """The last record that changed settings or made an event; what was passed over may have."""
         self.joins = array("q")
         """Sequence number of each join that was seen; the last ones, as agents join in order."""
         self.cut_pairs, self.cut_seqs = array("i"), array("q")
@@ -220,8 +221,7 @@ class Follower:
                 self._forget(set(record.agents))
             case Settings():
                 self._explore = record.explore
-                what = "settings changed" if row.seq > 1 else "population made"
-                self._note(Event(row.seq, row.at / 1e6, what, record.by, shown_settings(record)))
+                self.changed = row.seq
             case Catalogue():
                 self._note(Event(row.seq, row.at / 1e6, "catalogue of arms changed", record.by))
             case Opened():
@@ -290,6 +290,7 @@ class Follower:
         return self._offers[digest]
 
     def _note(self, event: Event) -> None:
+        self.changed = event.sequence
         self.events.append(event)
         del self.events[:-EVENTS]
 

@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Route
 import shoal.reporting
 from shoal.service.core import Service, json_response, name_in
 from shoal.service.dashboard import data
+from shoal.service.dashboard.refusals import refusals
 from shoal.service.dashboard.watching import Watch, Watched
 from shoal.service.problems import RefusedError
 
@@ -141,6 +142,12 @@ async def settings(request: Request) -> Response:
     return await _answer(request, data.settings, (await _watched(request)).follower)
 
 
+async def refused(request: Request) -> Response:
+    """Requests to the whole server that were refused: for keys of all populations, as /metrics is."""
+    service: Service = request.app
+    return await _answer(request, refusals, service.metrics)
+
+
 async def live(request: Request) -> Response:
     """What is new, once a second, as server-sent events."""
     watched = await _watched(request)
@@ -153,6 +160,7 @@ _P = "/dashboard/{population}"
 routes: list[BaseRoute] = [
     Route("/", page),
     Route("/static/{path:path}", file),
+    Route("/dashboard/refusals", refused),
     Route(f"{_P}/summary", summary),
     Route(f"{_P}/overview", overview),
     Route(f"{_P}/graph", graph),

@@ -13,6 +13,7 @@ from shoal.controller.views import Sizes
 from shoal.service.core import Service
 from shoal.service.dashboard.data import Overview, Picture, overview
 from shoal.service.dashboard.following import RINGS, Follower
+from shoal.service.dashboard.refusals import refused_rewards
 from shoal.service.messages import encoder
 
 TICK = 1.0
@@ -37,6 +38,8 @@ class Tick(msgspec.Struct, frozen=True):
     """Rewards refused since the service started: out of range, or other than recorded."""
     unmatched: int
     """Rewards since then for decisions that nobody knows."""
+    changed: int
+    """See `Follower.changed`."""
 
 
 class Watched:
@@ -62,13 +65,13 @@ class Watched:
         """Read on in the journal; the message about it, for pages."""
         self.follower.catch_up()
         slots = {step: overview(self.follower, step, 2) for step in RINGS}
-        name = {"population": self.follower.population.name}
-        counted = service.metrics.registry.get_sample_value
+        metrics, name = service.metrics, self.follower.population.name
         tick = Tick(
             slots[60].sizes,
             slots,
-            int(counted("shoal_rewards_refused_total", name) or 0),
-            int(counted("shoal_rewards_unmatched_total", name) or 0),
+            refused_rewards(metrics, "shoal_rewards_refused_total", name),
+            refused_rewards(metrics, "shoal_rewards_unmatched_total", name),
+            self.follower.changed,
         )
         return b"event: tick\ndata: " + encoder.encode(tick) + b"\n\n"
 

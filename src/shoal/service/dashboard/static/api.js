@@ -32,9 +32,10 @@ export const overview = (population, step) => ask(`${of(population)}/overview?st
 export const graph = (population, at) => ask(`${of(population)}/graph${at === null ? "" : `?at=${at}`}`);
 export const arms = (population) => ask(`${of(population)}/arms`);
 export const settings = (population) => ask(`${of(population)}/settings`);
+export const refusals = () => ask("/dashboard/refusals");
 export const agent = (population, name) => ask(`${of(population)}/agents/${encodeURIComponent(name)}`);
 export const agents = (population, asked) => ask(`${of(population)}/agents?${new URLSearchParams(asked)}`);
 const api = (population) => `/v1/populations/${encodeURIComponent(population)}`;
 export const dividend = (population) => ask(`${api(population)}/dividend`);
-export const evaluation = (population, policy) => ask(`${api(population)}/evaluation${policy ? `?policy=${policy}` : ""}`);
+export const evaluation = (population, policy) => ask(`${api(population)}/evaluation${policy ? `?policy=${encodeURIComponent(policy)}` : ""}`);
 export const live = (population) => new EventSource(`${of(population)}/live`);

@@ -23,6 +23,7 @@ function format(digits) {
 
 export const minus = (text) => text.replace("-", "−");
 export const whole = (value) => minus(format(0).format(value));
+export const exact = (value) => (Number.isInteger(value) ? whole(value) : minus(String(value)));
 
 // Three significant digits, which is what a picture can show; thousands separated.
 export function number(value) {
@@ -51,10 +52,11 @@ export const plural = (count, one, many = `${one}s`) => `${whole(count)} ${count
 
 const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+const dated = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
 export function time(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   const date = new Date(1000 * seconds);
-  return Math.abs(Date.now() - date) < 20 * 3600e3 ? clock.format(date) : `${day.format(date)}, ${clock.format(date)}`;
+  return Math.abs(Date.now() - date) < 20 * 3600e3 ? clock.format(date) : `${(date.getFullYear() === new Date().getFullYear() ? day : dated).format(date)}, ${clock.format(date)}`;
 }
 
 export function span(seconds) {

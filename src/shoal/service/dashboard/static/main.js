@@ -2,13 +2,14 @@
 
 import * as api from "./api.js";
 import { AgentPanel } from "./agent.js";
-import { badge, blockName, debounce, h, letter, number, percent, plural, shareOf, table, time, whole } from "./dom.js";
+import { badge, blockName, debounce, exact, h, letter, number, percent, plural, shareOf, table, time, whole } from "./dom.js";
 import { Series, sparkline, totals } from "./series.js";
 import { Sharing } from "./sharing.js";
 
 const content = document.getElementById("content");
 const pulse = document.getElementById("pulse");
 let shown = null; // what is on the page now: {close, recolour}
+let who = null; // is signed in
 let visit = 0; // counts changes of the page, so that late answers are not shown on another one
 
 function tell(text, late = false) {
@@ -111,20 +112,21 @@ function blocksBar(one) {
 async function showOne(name, mine) {
   document.title = `${name} – shoal`;
   content.replaceChildren(h("div", { class: "headline" }, h("h1", {}, name)), h("p", { class: "waiting", role: "status" }, "Reading the journal"));
-  const [overview, described] = await Promise.all([api.overview(name, 5), api.settings(name)]);
+  let [overview, described] = await Promise.all([api.overview(name, 5), api.settings(name)]);
   if (mine !== visit) return null;
   let sizes = overview.sizes, graph = null, seen = sizes;
   const lede = h("p", { class: "lede" }), figures = h("dl", { class: "figures" });
   const panel = new AgentPanel(name, pick);
   const sharing = new Sharing(name, pick, (from, to, words) => panel.group(from, to, words).catch((error) => error.status === 401 && failed(error)), (data) => { if (sharing.at === null) graph = data; head(); });
   const series = new Series(async (step) => { series.show(await api.overview(name, step)); head(); });
-  const arms = h("section", { class: "card bars" }), agents = new AgentTable(name, pick), settings = settingsCard(described);
+  const arms = h("section", { class: "card bars" }), agents = new AgentTable(name, pick), settings = new SettingsCard(), refusals = new RefusalsCard();
+  const policy = h("span", { class: "chip" });
   content.replaceChildren(
-    h("div", { class: "headline" }, h("h1", {}, name), h("span", { class: "chip" }, described.settings.policy)),
+    h("div", { class: "headline" }, h("h1", {}, name), policy),
     lede, figures,
     h("section", { class: "sharing", "aria-labelledby": "who-shares" }, sharing.node, panel.node),
     series.node,
-    h("section", { class: "band", "aria-labelledby": "in-detail" }, h("header", {}, h("h2", { id: "in-detail" }, "In detail")), h("div", { class: "cards wide" }, arms, agents.node, series.delays, settings, evaluationCard(name))));
+    h("section", { class: "band", "aria-labelledby": "in-detail" }, h("header", {}, h("h2", { id: "in-detail" }, "In detail")), h("div", { class: "cards wide" }, arms, agents.node, series.delays, refusals.node, settings.node, evaluationCard(name, described.candidates))));
 
   function pick(agent) {
     sharing.pick(agent);
@@ -169,26 +171,37 @@ async function showOne(name, mine) {
       ], found.arms));
   }
 
+  function showSettings(found) {
+    described = found;
+    policy.textContent = found.settings.policy;
+    settings.show(found);
+  }
+
   series.show(overview);
+  showSettings(described);
   head();
-  await Promise.all([sharing.load(), showArms(), agents.load()]);
+  await Promise.all([sharing.load(), showArms(), agents.load(), refusals.load()]);
   if (mine !== visit) { sharing.close(); series.close(); return null; }
 
   // From now on once a second, what is new.
   const events = api.live(name);
   const wary = (error) => mine === visit && error.status === 401 && failed(error); // the rest may be over in a second
-  let loadedAt = performance.now(), armsAt = performance.now();
+  let loadedAt = performance.now(), armsAt = performance.now(), asking = false;
   const ontick = (event) => {
-    const { sizes: now, slots, refused, unmatched } = JSON.parse(event.data);
-    series.refused(refused, unmatched);
+    const { sizes: now, slots, refused, unmatched, changed } = JSON.parse(event.data);
+    refusals.rewards(refused, unmatched);
     tell("live");
     sizes = now;
     if (document.hidden) return;
     series.tick(slots);
     head();
-    const changed = now.cuts !== seen.cuts || now.agents !== seen.agents;
+    if (changed !== described.changed && !asking) {
+      asking = true;
+      api.settings(name).then((found) => mine === visit && showSettings(found)).catch(wary).finally(() => (asking = false));
+    }
+    const parted = now.cuts !== seen.cuts || now.agents !== seen.agents;
     const pause = sharing.data?.kind === "heat" ? 10000 : sizes.agents > 100 ? 4000 : 2000;
-    if (sharing.at === null && !sharing.playing && (changed || performance.now() - loadedAt > 15000) && performance.now() - loadedAt > pause && now.sequence !== seen.sequence) {
+    if (sharing.at === null && !sharing.playing && (parted || performance.now() - loadedAt > 15000) && performance.now() - loadedAt > pause && now.sequence !== seen.sequence) {
       loadedAt = performance.now();
       seen = now;
       sharing.load().catch(wary);
@@ -198,6 +211,7 @@ async function showOne(name, mine) {
     if (performance.now() - armsAt > 10000) {
       armsAt = performance.now();
       showArms().catch(wary);
+      refusals.load().catch(wary);
       api.overview(name, series.range.step).then((data) => mine === visit && series.show(data)).catch(wary);
     }
   };
@@ -243,37 +257,80 @@ class AgentTable {
   }
 }
 
-function settingsCard(described) {
-  const show = (value) => (value === null ? "–" : typeof value === "number" ? (Number.isInteger(value) ? whole(value) : number(value)) : String(value));
-  const rows = Object.entries(described.settings);
-  return h("section", { class: "card" }, h("header", {}, h("h3", {}, "Settings")),
-    table("Settings of the population", [
+class SettingsCard {
+  constructor() {
+    this.values = h("div");
+    [this.count, this.otherCount] = [h("summary"), h("summary")];
+    [this.changes, this.others] = [h("div"), h("div")];
+    this.node = h("section", { class: "card" }, h("header", {}, h("h3", {}, "Settings")), this.values,
+      h("details", { class: "twin" }, this.count, this.changes), h("details", { class: "twin" }, this.otherCount, this.others));
+  }
+
+  show(found) {
+    const show = (value) => (value === null ? "not set" : value === undefined ? "not used" : typeof value === "number" ? exact(value) : String(value));
+    const when = (at, { sequence }) => [time(at), h("small", {}, `record ${whole(sequence)}`)];
+    const words = (differences, { policy }) => (differences.length
+      ? differences.map(({ name, before, after }) => h("div", {}, h("span", { class: "soft" }, `${name.replaceAll("_", " ")} `), `${show(before)} → ${show(after)}`))
+      : `made with ${policy}`);
+    const by = { title: "who", value: (row) => row.by || "–", wordy: true };
+    this.values.replaceChildren(table("Settings of the population", [
       { title: "setting", value: ([key]) => key.replaceAll("_", " ") },
       { title: "value", value: ([, value]) => value, text: show },
-    ], rows),
-    h("details", { class: "twin" }, h("summary", {}, `History: ${plural(described.events.length, "change")}`),
-      table("Changes of settings", [
-        { title: "when", value: (event) => time(event.at) },
-        { title: "record", value: (event) => event.sequence, text: whole },
-        { title: "what", value: (event) => event.what, wordy: true },
-        { title: "who", value: (event) => event.by || "–" },
-      ], described.events),
-      described.since ? h("p", { class: "note" }, `Changes up to record ${whole(described.since)} are not listed.`) : null));
+    ], Object.entries(found.settings)));
+    this.count.textContent = `History: ${plural(found.n_changes - 1, "change")}`;
+    this.changes.replaceChildren(
+      table("Changes of settings", [{ title: "when", value: (row) => row.at, text: when }, by, { title: "what", value: (row) => row.differences, text: words, wordy: true }], found.changes),
+      found.n_changes > found.changes.length ? h("p", { class: "note" }, `The latest ${whole(found.changes.length)} of ${whole(found.n_changes)}.`) : "");
+    this.otherCount.textContent = `Catalogue and versions: ${plural(found.events.length, "change")}`;
+    this.others.replaceChildren(
+      table("Changes of the catalogue, and of the version of shoal", [{ title: "when", value: (row) => row.at, text: when }, by, { title: "what", value: (row) => row.what, wordy: true }], found.events),
+      found.since ? h("p", { class: "note" }, `Those up to record ${whole(found.since)} are not listed.`) : "");
+  }
 }
 
-// Candidates that have defaults for all their parameters; "" is the population's own policy.
-const CANDIDATES = { "": "the policy as it is", independent: "independent: no sharing", ...Object.fromEntries(["bass", "cluster_mixture", "club", "sclub", "cmlb", "dynucb"].map((name) => [name, `${name} with its defaults`])) };
+// Rewards of this population that were refused; to whom may see all populations, also all that the server refused.
+class RefusalsCard {
+  constructor() {
+    this.counts = h("dl", { class: "pair" });
+    this.place = h("div");
+    this.node = h("section", { class: "card" }, h("header", {}, h("h3", {}, "Refused requests"), h("span", { class: "note" }, "since the service started")), this.counts, this.place);
+  }
 
-function evaluationCard(name) {
-  const choice = h("select", { "aria-label": "Policy to evaluate" }, Object.entries(CANDIDATES).map(([value, title]) => h("option", { value }, title)));
+  rewards(refused, unmatched) {
+    this.counts.replaceChildren(
+      h("div", {}, h("dt", {}, "rewards refused"), h("dd", {}, whole(refused))),
+      h("div", {}, h("dt", {}, "for unknown decisions"), h("dd", {}, whole(unmatched))));
+  }
+
+  async load() {
+    if (who?.populations !== null) {
+      this.place.replaceChildren(h("p", { class: "note" }, "All else that is refused is counted for the whole server: a key for all populations shows it."));
+      return;
+    }
+    const requests = (found, row) => {
+      const others = found.reduce((rest, [, count]) => rest - count, row.count);
+      return [...found, ...(others ? [["others", others]] : [])].map(([request, count]) => h("div", {}, `${request} `, h("span", { class: "soft" }, whole(count))));
+    };
+    this.place.replaceChildren(h("p", { class: "note" }, "Answers of 400 and above, of the whole server:"), table("Refused requests, by status", [
+      { title: "status", value: (row) => row.status, text: (status, row) => [String(status), h("small", {}, row.meaning)] },
+      { title: "requests", value: (row) => row.requests, text: requests, wordy: true },
+      { title: "answers", value: (row) => row.count, text: whole },
+    ], await api.refusals(), { empty: "None." }));
+  }
+}
+
+// Of the candidates, "" is the population's own policy.
+function evaluationCard(name, candidates) {
+  const title = (one) => (one === "" ? "the policy as it is" : one === "independent" ? "independent: no sharing" : `${one} with its defaults`);
+  const choice = h("select", { "aria-label": "Policy to evaluate" }, ["", ...candidates].map((value) => h("option", { value }, title(value))));
   const paid = h("p", { class: "note" }), place = h("div", { role: "status", "aria-label": "Result of the evaluation" });
   const interval = (value, row) => (row.low === null ? "–" : `${number(row.low)} to ${number(row.high)}`);
   const evaluate = async () => {
     place.replaceChildren(h("p", { class: "waiting" }, "Reading the whole journal"));
     try {
-      const found = await api.evaluation(name, choice.value);
+      const asked = choice.value, found = await api.evaluation(name, asked);
       const rows = [{ ...found.logged, name: "what was earned" }, ...found.estimates, ...(found.difference ? [{ ...found.difference, name: "difference" }] : [])];
-      place.replaceChildren(table(`Mean reward per decision that ${CANDIDATES[choice.value]} would have earned`, [
+      place.replaceChildren(table(`Mean reward per decision that ${title(asked)} would have earned`, [
         { title: "estimate", value: (row) => row.name },
         { title: "mean reward", value: (row) => row.value },
         { title: "95 % interval", value: (row) => row.low, text: interval },
@@ -312,7 +369,7 @@ async function route() {
 
 async function start() {
   try {
-    const who = await api.who();
+    who = await api.who();
     document.getElementById("leave").hidden = who.id === "anybody";
   } catch (error) {
     return error.status === 401 ? askForKey() : failed(error);

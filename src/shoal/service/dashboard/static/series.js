@@ -171,7 +171,6 @@ export class Series {
   constructor(onrange) {
     this.charts = CHARTS.map((kind) => new Chart(kind));
     this.delays = h("section", { class: "card bars" });
-    this.refusals = h("dl", { class: "pair" });
     this.range = RANGES[0];
     this.buttons = RANGES.map((range) =>
       h("button", { type: "button", "aria-pressed": String(range === this.range), onclick: () => this.choose(range, onrange) }, range.title));
@@ -228,13 +227,7 @@ export class Series {
         { title: "delay", value: (row) => row.title },
         { title: "share", value: (row) => row.count / Math.max(1, total), text: (value) => (total ? shareOf(value) : "–"), bar: (row) => row.count / most },
         { title: "rewards", value: (row) => row.count, text: whole },
-      ], rows), this.refusals);
-  }
-
-  refused(refused, unmatched) {
-    this.refusals.replaceChildren(
-      h("div", {}, h("dt", {}, "rewards refused"), h("dd", {}, whole(refused))),
-      h("div", {}, h("dt", {}, "for unknown decisions"), h("dd", {}, whole(unmatched))));
+      ], rows));
   }
 
   recolour() { this.charts.forEach((chart) => chart.recolour()); }
