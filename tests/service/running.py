@@ -4,16 +4,20 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 import jsonschema_rs
+import psycopg
+from tests.controller.places import Place
 
 from shoal.controller.controller import open as open_controller
 from shoal.service.app import endpoints, make_app
@@ -176,6 +180,18 @@ class Process:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.kill()
+
+
+def damage(place: Place, population: str, body: bytes = b"\x00\xff") -> bytes:
+    """Overwrite the second record of a population; what it was."""
+    prefix, mark = ("", "?") if place.kind == "sqlite" else ("shoal_", "%s")
+    where = f"seq = 2 AND population = (SELECT id FROM {prefix}population WHERE name = {mark})"
+    connect: Any = sqlite3.connect if place.kind == "sqlite" else psycopg.connect
+    with closing(connect(place.url)) as db:
+        ((before,),) = db.execute(f"SELECT body FROM {prefix}journal WHERE {where}", (population,)).fetchall()
+        db.execute(f"UPDATE {prefix}journal SET body = {mark} WHERE {where}", (body, population))
+        db.commit()
+    return bytes(before)
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float = 60.0) -> None:

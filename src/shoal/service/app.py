@@ -141,6 +141,12 @@ async def ready(call: Call) -> Response:
         raise RefusedError("unavailable", "the server is stopping", {"retry-after": "5"})
     if not service.is_prepared:
         raise RefusedError("unavailable", "populations are being opened", {"retry-after": "1"})
+    if unopened := service.unopened():
+        count = len(unopened) + len(service.populations)
+        said = f"{len(unopened)} of {count} populations cannot be opened"
+        names = ", ".join(map(repr, unopened))
+        named = f": {names}" if _may_read_all(call) else ""
+        raise RefusedError("damaged", said + named, {"retry-after": "30"})
     if service.ownership is not None and service.ownership.trouble:
         said = f"takes over no population: the store {service.ownership.trouble}"
         return json_response(m.Health("ready", f"{len(service.populations)} populations; {said}"))
@@ -150,6 +156,14 @@ async def ready(call: Call) -> Response:
             "not-owner", f"{lost} populations are owned by another process", {"retry-after": "1"}
         )
     return json_response(m.Health("ready", f"{len(service.populations)} populations"))
+
+
+def _may_read_all(call: Call) -> bool:
+    """Whether whoever asks may know the names of populations; anybody may ask whether we are ready."""
+    try:
+        return call.service.key_of(call.request).allows("read", None)
+    except RefusedError:
+        return False
 
 
 async def describe(call: Call) -> Response:

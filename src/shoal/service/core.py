@@ -19,10 +19,17 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
+from shoal.controller.arms import checked_name
 from shoal.controller.asynchronous import Arrivals, AsyncPopulation
 from shoal.controller.controller import Controller
 from shoal.controller.controller import open as open_controller
-from shoal.controller.errors import ControllerError, NotOwnerError, UnavailableError
+from shoal.controller.errors import (
+    ControllerError,
+    JournalError,
+    NotOwnerError,
+    UnavailableError,
+    UnknownError,
+)
 from shoal.controller.population import Population
 from shoal.service.keys import ANYBODY, Key, Keys
 from shoal.service.limits import Limits, whole_seconds
@@ -45,6 +52,8 @@ HOSTS = ("localhost", "127.0.0.1", "[::1]")
 LARGEST_BODY = 4_000_000
 MOST_WAITING = 2_000
 """Requests under way."""
+RETRY = 30.0
+"""Seconds after which a population whose journal is damaged is tried again."""
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -145,12 +154,14 @@ class Service:
         self.metrics = Metrics(self)
         self.stopping = asyncio.Event()
         self.is_prepared = False
-        """Whether all populations have been opened, and their policies compiled."""
+        """Whether all populations have been opened and their policies compiled, or cannot be."""
         self.populations: dict[str, AsyncPopulation] = {}
         self.ownership: Ownership | None = None
         """Who owns what, where other servers share the store."""
         self.state = SimpleNamespace(service=self)
         self._elsewhere: dict[str, tuple[float, NotOwnerError]] = {}
+        self._damaged: dict[str, tuple[float, JournalError]] = {}
+        """Populations that could not be opened because of what is recorded: when that was tried, and why."""
         self._compiled: set[str] = set()
         self._under_way = 0
         self._commands = ThreadPoolExecutor(16, "shoal-command")
@@ -244,11 +255,21 @@ class Service:
             await self.ownership.begin()
             self.is_prepared = True
             return
-        for name in await self.run(self.controller.populations):
-            try:
-                await self.population(name)
-            except (ControllerError, ValueError) as error:
-                log.warning("population %r is not served yet: %s", name, error)
+        waiting = dict.fromkeys(await self.run(self.controller.populations), "")
+        while waiting:
+            for name, known in list(waiting.items()):
+                try:
+                    await self.population(name)
+                except (JournalError, UnknownError):
+                    pass  # damaged, or never made: a crash came between
+                except ControllerError as error:
+                    if known != (said := str(error)):
+                        log.warning("population %r is not served yet: %s", name, said)
+                    waiting[name] = said
+                    continue
+                del waiting[name]
+            if waiting:
+                await asyncio.sleep(1.0)
         self.is_prepared = True
 
     def close(self) -> None:
@@ -274,6 +295,9 @@ class Service:
         until, error = self._elsewhere.get(name, (0.0, None))
         if error is not None and time.monotonic() < until:  # whoever owns it is not asked at each request
             raise NotOwnerError(*error.args)
+        if (damage := self.damage(name)) is not None:
+            raise damage
+        checked_name("population", name)
         loop = asyncio.get_running_loop()
         try:
             return await self.adopt(
@@ -282,6 +306,28 @@ class Service:
         except NotOwnerError as error:
             self._elsewhere[name] = (time.monotonic() + 1.0, error)
             raise
+        except (JournalError, ValueError) as error:
+            raise self.note_damage(name, error) from error
+
+    def note_damage(self, name: str, error: Exception) -> JournalError:
+        """Remember why what is recorded of a population cannot be read; it is not tried at each request."""
+        known = self._damaged.get(name, (0.0, None))[1]
+        if known is None or str(known) != str(error):
+            log.error("population %r cannot be opened: %s", name, error)
+        found = JournalError(str(error))  # without the traceback, which would keep what was read
+        self._damaged[name] = (time.monotonic(), found)
+        return found
+
+    def damage(self, name: str) -> JournalError | None:
+        """Why a population could not be opened a short while ago."""
+        at, error = self._damaged.get(name, (0.0, None))
+        return None if error is None or time.monotonic() > at + RETRY else JournalError(*error.args)
+
+    def unopened(self) -> list[str]:
+        """Populations that this server should serve, and whose journals are damaged."""
+        if self.ownership is None:
+            return sorted(self._damaged)
+        return [name for name in sorted(self._damaged) if self.ownership.is_ours(name)]
 
     async def adopt(self, population: Population) -> AsyncPopulation:
         """Serve a population that is open; first its policy is compiled, for which nobody else waits."""
@@ -291,6 +337,7 @@ class Service:
             assert self._arrivals is not None
             known = AsyncPopulation(population, self._arrivals, self._commands)
             self.populations[population.name] = known
+        self._damaged.pop(population.name, None)
         return known
 
     async def compiled(self, policy: str) -> None:
@@ -311,7 +358,7 @@ class Service:
     def authorise(self, request: Request, scope: str | None, population: str | None) -> Key:
         """The key of a request, if it allows this."""
         state = request.scope["state"]
-        key: Key = self._key(request.scope) if scope is not None else ANYBODY
+        key: Key = self.key_of(request) if scope is not None else ANYBODY
         state["key"] = key
         if key.id and (wait := self.limits.take(key.id, key.rate)):
             raise too_many(key, wait)
@@ -320,8 +367,9 @@ class Service:
             raise RefusedError("forbidden", f"the key {key.id} does not have scope {scope!r} for {where}")
         return key
 
-    def _key(self, scope: Scope) -> Key:
-        headers = scope["state"]["headers"]
+    def key_of(self, request: Request) -> Key:
+        """The key that a request was made with."""
+        headers = request.scope["state"]["headers"]
         given = headers.get(b"authorization")
         if given is not None:
             kind, _, text = given.decode("latin-1").partition(" ")
@@ -329,7 +377,7 @@ class Service:
             if key is None:
                 raise unauthenticated("the key is not known, has expired or was revoked")
             return key
-        if scope["method"] not in ("GET", "HEAD"):
+        if request.method not in ("GET", "HEAD"):
             _check_origin(headers)
         if (cookie := headers.get(b"cookie")) is not None and (id := self.sessions.key(cookie)) is not None:
             key = self.keys.find(id)
