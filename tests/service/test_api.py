@@ -336,6 +336,30 @@ def test_metrics(running: InProcess, call: Caller) -> None:
     assert "ada" not in text
 
 
+def test_delays_of_batches_are_counted(running: InProcess, call: Caller) -> None:
+    shop = call.make("batches")
+    for id in ("a", "b"):
+        call("POST", f"{shop}/decisions", {"agent": "ada", "arms": ARMS, "id": id})
+    rewards = [
+        {"id": "a", "reward": 1.0},
+        {"id": "a", "reward": 1.0},  # again
+        {"id": "a", "reward": 0.5, "replaces": 1.0},
+        {"id": "a", "reward": 7.0},  # refused
+        {"id": "b", "reward": 1.0},
+        {"id": "nobody's", "reward": 1.0},
+    ]
+    results = call("POST", f"{shop}/rewards:batch", {"rewards": rewards}).json()["results"]
+    assert ["problem" in one for one in results] == [False, False, False, True, False, True]
+    found = running.app.metrics.registry.get_sample_value
+    labels = {"population": "batches"}
+    assert found("shoal_rewards_total", labels) == 4.0
+    assert found("shoal_reward_delay_seconds_count", labels) == 2.0
+    events = call("GET", f"{shop}/events").json()["events"]
+    at = {kind: [one["at"] for one in events if one["kind"] == kind] for kind in ("decided", "rewarded")}
+    waited = sum(at["rewarded"]) - sum(at["decided"])
+    assert found("shoal_reward_delay_seconds_sum", labels) == pytest.approx(waited, abs=1e-4)
+
+
 def test_the_document_is_served_and_valid(call: Caller) -> None:
     assert call("GET", "/openapi.json").json() == DOCUMENT
     assert DOCUMENT["openapi"] == "3.1.0"

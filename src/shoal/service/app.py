@@ -376,7 +376,7 @@ def _check_arms(requests: Sequence[m.NewDecision]) -> None:
 
 async def put_reward(call: Call) -> Response:
     """Report the reward of a decision, once or again; with `replaces`, correct it."""
-    body, metrics = call.body, call.service.metrics
+    body = call.body
     population = await call.population()
     name = population.population.name
     try:
@@ -384,9 +384,7 @@ async def put_reward(call: Call) -> Response:
     except (ValueError, ControllerError) as error:
         _count_refused(call, name, error)
         raise
-    metrics.count(metrics.rewards, name)
-    if delay is not None:
-        metrics.child(metrics.delay, name).observe(delay)
+    _count_reward(call, name, delay)
     return Response(status_code=204)
 
 
@@ -395,22 +393,17 @@ async def reward_many(call: Call) -> Response:
     rewards = call.body.rewards
     call.service.charge(call.key, len(rewards))
     population = await call.population()
-    name, metrics = population.population.name, call.service.metrics
+    name = population.population.name
     results = await population.reward_many([_mapping(one) for one in rewards]) if rewards else []
-    for error in results:
-        if error is not None:
-            _count_refused(call, name, error)
-    metrics.count(metrics.rewards, name, sum(error is None for error in results))
-    return json_response(
-        m.RewardResults(
-            [
-                m.RewardResult()
-                if one is None
-                else m.RewardResult(problem=problem_of(one, hidden=call.service.store))
-                for one in results
-            ]
-        )
-    )
+    answers = []
+    for one in results:
+        if isinstance(one, Exception):
+            _count_refused(call, name, one)
+            answers.append(m.RewardResult(problem=problem_of(one, hidden=call.service.store)))
+        else:
+            _count_reward(call, name, one)
+            answers.append(m.RewardResult())
+    return json_response(m.RewardResults(answers))
 
 
 async def observe(call: Call) -> Response:
@@ -421,6 +414,13 @@ async def observe(call: Call) -> Response:
     population = await call.population()
     is_new = await population.observe(body.agent, body.x, body.reward, id=body.id, arm=body.arm)
     return json_response(m.Learned(is_new))
+
+
+def _count_reward(call: Call, population: str, delay: float | None) -> None:
+    metrics = call.service.metrics
+    metrics.count(metrics.rewards, population)
+    if delay is not None:
+        metrics.child(metrics.delay, population).observe(delay)
 
 
 def _count_refused(call: Call, population: str, error: BaseException) -> None:
