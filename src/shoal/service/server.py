@@ -50,6 +50,7 @@ def serve(
     rate: float = 0.0,
     sync: str = "full",
     lease: float = LEASE,
+    forgotten: str | None = None,
     log_requests: bool = True,
     advertise: str | None = None,
     until: threading.Event | None = None,
@@ -69,7 +70,7 @@ def serve(
         For HTTPS, in PEM format.
     rate : float
         Requests a second that a key may make, unless it says otherwise; 0 for any number.
-    sync, lease : {"full", "normal"}, float
+    sync, lease, forgotten : {"full", "normal"}, float, path, optional
         See `shoal.open`.
     log_requests : bool
         Whether each request is logged.
@@ -87,6 +88,9 @@ def serve(
         from shoal.controller.owners import server_url
 
         advertise = server_url(advertise)
+    if forgotten is not None:
+        with open(forgotten, "ab"):  # now, rather than when somebody has been forgotten
+            pass
     sessions = Sessions(os.environ.get("SHOAL_SESSION_SECRET"))
     keys = open_keys(url)
     try:
@@ -100,7 +104,7 @@ def serve(
         keys.close()
         raise
     with sock:
-        controller = open_controller(url, sync=sync, lease=lease)
+        controller = open_controller(url, sync=sync, lease=lease, forgotten=forgotten)
         app = make_app(
             controller,
             keys,
