@@ -248,6 +248,22 @@ def test_tls(file: str, tmp_path: Path) -> None:
             assert "; Secure" in cookie
 
 
+def test_behind_a_proxy_that_ends_tls(file: str) -> None:
+    done = shoal("serve", file, "--port", "0", "--behind-tls")
+    assert done.returncode == 2
+    assert "behind_tls needs a key" in done.stderr
+    key = add_key(file, "--scope", "read")
+    for options, is_secure in (((), False), (("--behind-tls",), True)):
+        with Process(file, *options) as server, httpx.Client(base_url=server.url) as http:
+            wait_until(lambda http=http: http.get("/livez").status_code == 200)  # type: ignore[misc]
+            claimed = {"x-forwarded-proto": "https", "forwarded": "proto=https"}  # anybody can
+            signed_in = http.post("/session", json={"key": key}, headers=claimed)
+            assert ("; Secure" in signed_in.headers["set-cookie"]) == is_secure
+            signed_out = http.delete("/session")
+            assert ("; Secure" in signed_out.headers["set-cookie"]) == is_secure
+            assert http.get("/v1/populations").status_code == 401
+
+
 def test_a_port_that_is_taken(file: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = shoal("serve", file, "--port", str(taken.getsockname()[1]))

@@ -32,6 +32,12 @@ def serve(
     ] = None,
     certificate: Annotated[Path | None, typer.Option(help="For HTTPS: certificate chain, PEM.")] = None,
     private_key: Annotated[Path | None, typer.Option(help="For HTTPS: its private key, PEM.")] = None,
+    behind_tls: Annotated[
+        bool,
+        typer.Option(
+            "--behind-tls", help="A proxy in front serves HTTPS: cookies for HTTPS only, and a key."
+        ),
+    ] = False,
     rate: Annotated[
         float, typer.Option(min=0.0, help="Requests a second for each key; 0 for any number.")
     ] = 0.0,
@@ -70,6 +76,7 @@ def serve(
         "certificate": None if certificate is None else str(certificate),
         "private_key": None if private_key is None else str(private_key),
         "rate": rate, "sync": sync, "log_requests": log_requests, "lease": lease,
+        "behind_tls": behind_tls,
         "forgotten": None if forgotten is None else str(forgotten.absolute()),
     }  # fmt: skip
     if ray is not None:

@@ -28,7 +28,6 @@ from urllib.parse import quote
 
 import msgspec
 import numpy as np
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
@@ -185,7 +184,7 @@ async def sign_in(call: Call) -> Response:
     key = service.keys.check(call.body.key)
     if key is None:
         raise unauthenticated("the key is not known, has expired or was revoked")
-    cookie = service.sessions.begin(key.id, is_secure=_is_secure(call.request))
+    cookie = service.sessions.begin(key.id, is_secure=_is_secure(call))
     return json_response(_who(key), headers={"set-cookie": cookie})
 
 
@@ -196,7 +195,7 @@ async def who_is_there(call: Call) -> Response:
 
 async def sign_out(call: Call) -> Response:
     """Take the cookie back."""
-    cookie = call.service.sessions.end(is_secure=_is_secure(call.request))
+    cookie = call.service.sessions.end(is_secure=_is_secure(call))
     return Response(status_code=204, headers={"set-cookie": cookie})
 
 
@@ -205,8 +204,9 @@ def _who(key: Key) -> m.Who:
     return m.Who("anybody" if key is ANYBODY else key.id, sorted(key.scopes), populations)
 
 
-def _is_secure(request: Request) -> bool:
-    return str(request.scope["scheme"]) == "https"
+def _is_secure(call: Call) -> bool:
+    """Whether the browser's connection is encrypted; no header of the request is believed about that."""
+    return call.service.behind_tls or str(call.request.scope["scheme"]) == "https"
 
 
 # Populations

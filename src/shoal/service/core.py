@@ -129,6 +129,8 @@ class Service:
         Whether anybody may call while there are no keys: only if nobody but this machine can reach us.
     hosts : collection of str
         Names under which the server may be called; "*" for any.
+    behind_tls : bool
+        Whether browsers reach it by HTTPS at a proxy in front, whatever the scheme here.
     limits : Limits
     access_log : callable, optional
         Takes the fields of each request's line.
@@ -143,11 +145,13 @@ class Service:
         *,
         is_open: bool = False,
         hosts: Collection[str] = HOSTS,
+        behind_tls: bool = False,
         limits: Limits | None = None,
         access_log: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self.controller, self.keys, self.is_open, self.table = controller, keys, is_open, table
         self.hosts, self.limits, self._access_log = frozenset(hosts), limits or Limits(), access_log
+        self.behind_tls = behind_tls
         self.store = controller.store.url
         """Where the store is, which clients are not told."""
         self.sessions = Sessions()

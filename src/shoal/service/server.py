@@ -47,6 +47,7 @@ def serve(
     allow_hosts: Collection[str] = (),
     certificate: str | None = None,
     private_key: str | None = None,
+    behind_tls: bool = False,
     rate: float = 0.0,
     sync: str = "full",
     lease: float = LEASE,
@@ -68,6 +69,9 @@ def serve(
         Names under which the server may be called, besides those of this machine and `host`; "*" for any.
     certificate, private_key : path, optional
         For HTTPS, in PEM format.
+    behind_tls : bool
+        Whether a proxy in front serves HTTPS. Cookies are then for HTTPS only, and there has to be a key,
+        since whoever calls the proxy comes from its address.
     rate : float
         Requests a second that a key may make, unless it says otherwise; 0 for any number.
     sync, lease, forgotten : {"full", "normal"}, float, path, optional
@@ -99,6 +103,11 @@ def serve(
                 f"host must be an address that only this machine can reach, such as 127.0.0.1, got {host!r}: "
                 f"{shown_url(url)} has no key. Make one: shoal keys add STORE --scope decide,reward"
             )
+        if behind_tls and not keys.exist():
+            raise ValueError(
+                f"behind_tls needs a key, as a proxy's callers seem to be on its machine: {shown_url(url)} has "
+                "none. Make one: shoal keys add STORE --scope decide,reward"
+            )
         sock = _listen(host, port)
     except BaseException:
         keys.close()
@@ -108,8 +117,9 @@ def serve(
         app = make_app(
             controller,
             keys,
-            is_open=is_loopback(host),
+            is_open=is_loopback(host) and not behind_tls,
             hosts={*HOSTS, host.lower(), *(name.lower() for name in allow_hosts)},
+            behind_tls=behind_tls,
             limits=Limits(rate),
             access_log=logs.request_log() if log_requests else None,
         )
@@ -121,7 +131,7 @@ def serve(
             everywhere = name in ("0.0.0.0", "[::]")
             default = own_url.replace(name, socket.gethostname(), 1) if everywhere else own_url
             _share(app, advertise or default, lease)
-        if not is_loopback(host) and certificate is None:
+        if not is_loopback(host) and certificate is None and not behind_tls:
             log.warning("keys and data cross the network unencrypted; see docs/service.md on TLS")
         options: dict[str, Any] = {"ssl_certfile": certificate, "ssl_keyfile": private_key}
         run(app, sock, options, lambda: on_start and on_start(own_url), until)
