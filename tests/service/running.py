@@ -122,6 +122,7 @@ def check(method: str, response: httpx.Response) -> None:
         return
     described = operation["responses"].get(str(response.status_code))
     assert described is not None, f"{method} {path} answers {response.status_code}: {response.text}"
+    check_headers(described, response)
     if "content" not in described:
         assert response.content == b""
         return
@@ -130,6 +131,19 @@ def check(method: str, response: httpx.Response) -> None:
     if "json" in media:
         schema = {**content["schema"], "components": DOCUMENT["components"]}
         jsonschema_rs.validator_for(schema).validate(response.json())
+
+
+def check_headers(described: dict[str, Any], response: httpx.Response) -> None:
+    """Compare an answer's headers with the document: those that must be there, and no others of its kinds."""
+    for name, header in DOCUMENT["components"]["headers"].items():
+        if name not in described.get("headers", {}):
+            assert name not in response.headers, f"{name} is not described: {response.headers[name]}"
+        elif name in response.headers:
+            text = response.headers[name]
+            value = int(text) if header["schema"]["type"] == "integer" else text
+            jsonschema_rs.validator_for(header["schema"]).validate(value)
+        else:
+            assert not header["required"], f"{response.status_code} lacks {name}"
 
 
 def operation_of(method: str, path: str) -> dict[str, Any] | None:

@@ -52,6 +52,7 @@ HOSTS = ("localhost", "127.0.0.1", "[::1]")
 LARGEST_BODY = 4_000_000
 MOST_WAITING = 2_000
 """Requests under way."""
+MOST_CONNECTIONS = 5_000
 RETRY = 30.0
 """Seconds after which a population whose journal is damaged is tried again."""
 HEADERS = [
@@ -82,6 +83,8 @@ class Endpoint(NamedTuple):
     """Names of what may follow the `?`."""
     by_id: bool = False
     """Whether a conflict means that an id of the caller's stands for another request."""
+    headers: tuple[str, ...] = ()
+    """Further headers of what is answered when all goes well; those with 304 have an ETag."""
 
 
 class Call:
@@ -168,6 +171,8 @@ class Service:
         """Populations that could not be opened because of what is recorded: when that was tried, and why."""
         self._compiled: set[str] = set()
         self._under_way = 0
+        self.connections: Collection[object] = ()
+        """Those that the server has open."""
         self._commands = ThreadPoolExecutor(16, "shoal-command")
         self._slow = ThreadPoolExecutor(4, "shoal-slow")
         self._arrivals: Arrivals | None = None
@@ -205,6 +210,9 @@ class Service:
     async def _answer(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
         if self._under_way >= MOST_WAITING:
             raise UnavailableError(f"{MOST_WAITING:,} requests are under way")
+        if len(self.connections) > MOST_CONNECTIONS:
+            headers = {"retry-after": "1", "connection": "close"}
+            raise RefusedError("unavailable", f"{MOST_CONNECTIONS:,} connections are open", headers)
         self._check_host(scope["path"], scope["state"]["headers"])
         self._under_way += 1
         try:

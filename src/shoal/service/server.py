@@ -29,7 +29,6 @@ LARGEST_HEAD = 65_536
 """Bytes that may come before a request is complete, apart from its body."""
 PATIENCE = 20.0
 """Seconds within which a request must have arrived."""
-MOST_CONNECTIONS = 5_000
 
 
 def is_loopback(host: str) -> bool:
@@ -105,8 +104,8 @@ def serve(
             )
         if behind_tls and not keys.exist():
             raise ValueError(
-                f"behind_tls needs a key, as a proxy's callers seem to be on its machine: {shown_url(url)} has "
-                "none. Make one: shoal keys add STORE --scope decide,reward"
+                f"behind_tls needs a key, as a proxy's callers seem to be on its machine: {shown_url(url)} "
+                "has none. Make one: shoal keys add STORE --scope decide,reward"
             )
         sock = _listen(host, port)
     except BaseException:
@@ -171,7 +170,6 @@ def config_of(app: Service, **options: Any) -> uvicorn.Config:
         proxy_headers=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=20,
-        limit_concurrency=MOST_CONNECTIONS,
         backlog=2048,
         **options,
     )
@@ -195,6 +193,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        self._app.connections = self.server_state.connections
         self._on_start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
