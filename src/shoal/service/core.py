@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import random
 import re
 import time
@@ -167,7 +168,7 @@ class Service:
         """Who owns what, where other servers share the store."""
         self.state = SimpleNamespace(service=self)
         self._elsewhere: dict[str, tuple[float, NotOwnerError]] = {}
-        self._damaged: dict[str, tuple[float, JournalError]] = {}
+        self._damaged: dict[str, tuple[float, str]] = {}
         """Populations that could not be opened because of what is recorded: when that was tried, and why."""
         self._compiled: set[str] = set()
         self._under_way = 0
@@ -323,17 +324,16 @@ class Service:
 
     def note_damage(self, name: str, error: Exception) -> JournalError:
         """Remember why what is recorded of a population cannot be read; it is not tried at each request."""
-        known = self._damaged.get(name, (0.0, None))[1]
-        if known is None or str(known) != str(error):
-            log.error("population %r cannot be opened: %s", name, error)
-        found = JournalError(str(error))  # without the traceback, which would keep what was read
-        self._damaged[name] = (time.monotonic(), found)
-        return found
+        said = str(error)  # the error itself would keep, by its traceback, what was read
+        if self._damaged.get(name, (0.0, ""))[1] != said:
+            log.error("population %r cannot be opened: %s", name, said)
+        self._damaged[name] = (time.monotonic(), said)
+        return JournalError(said)
 
     def damage(self, name: str) -> JournalError | None:
         """Why a population could not be opened a short while ago."""
-        at, error = self._damaged.get(name, (0.0, None))
-        return None if error is None or time.monotonic() > at + RETRY else JournalError(*error.args)
+        at, said = self._damaged.get(name, (-math.inf, ""))
+        return JournalError(said) if time.monotonic() < at + RETRY else None
 
     def unopened(self) -> list[str]:
         """Populations that this server should serve, and whose journals are damaged."""
