@@ -226,6 +226,23 @@ def test_what_is_damaged_is_tried_again(durable: Place, monkeypatch: pytest.Monk
         assert call("GET", "/readyz").status_code == 200
 
 
+def test_nothing_is_compiled_after_warm(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither when a population is made nor when its journal is read again."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    assert shoal("warm", "independent").returncode == 0
+    compiled = sorted((tmp_path / "cache").rglob("*.nb?"))
+    assert compiled
+    for n in range(2):
+        with Process(file) as server, Caller(server.url) as call:
+            server.wait_ready()
+            shop = call.make("shop", policy="independent")
+            call("POST", f"{shop}/decisions", {"agent": f"agent {n}", "arms": ARMS, "id": f"d{n}"})
+            call("PUT", f"{shop}/decisions/d{n}/reward", {"reward": 1.0})
+            assert call("GET", f"{shop}/agents/agent 0/explanation").status_code == 200
+            assert server.kill(signal.SIGTERM) == 0
+    assert sorted((tmp_path / "cache").rglob("*.nb?")) == compiled
+
+
 def test_tls(file: str, tmp_path: Path) -> None:
     made = subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "2",

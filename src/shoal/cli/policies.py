@@ -1,6 +1,7 @@
 """Single policies: `shoal simulate`, `bounds`, `bench` and `warm`."""
 
 import math
+import time
 import tomllib
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -130,6 +131,7 @@ def warm(
     """Compile policies now, for example in a container image, so that the first call need not wait."""
     from rich.console import Console
 
+    from shoal.controller.trial import compile_policy
     from shoal.jit.compiled import cache_directory, say_nothing_of_compiling
     from shoal.warm import warm
 
@@ -138,7 +140,9 @@ def warm(
     with terminal.status("starting") as status:
         ready = warm(tuple(policy or ()), progress=lambda name: status.update(f"compiling {name}"))
         for name, seconds in ready:
-            print(f"{name:<16}{seconds:6.1f} s", flush=True)
+            start = time.perf_counter()
+            compile_policy(name)
+            print(f"{name:<16}{seconds + time.perf_counter() - start:6.1f} s", flush=True)
     print(f"kept in {cache_directory()}")
 
 

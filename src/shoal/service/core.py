@@ -1,7 +1,6 @@
 """What stands around the handlers: who calls, how often, what is counted and logged, how errors look."""
 
 import asyncio
-import contextlib
 import logging
 import math
 import random
@@ -23,7 +22,6 @@ from starlette.types import Message, Receive, Scope, Send
 from shoal.controller.arms import checked_name
 from shoal.controller.asynchronous import Arrivals, AsyncPopulation
 from shoal.controller.controller import Controller
-from shoal.controller.controller import open as open_controller
 from shoal.controller.errors import (
     ControllerError,
     JournalError,
@@ -32,6 +30,7 @@ from shoal.controller.errors import (
     UnknownError,
 )
 from shoal.controller.population import Population
+from shoal.controller.trial import compile_policy
 from shoal.service.keys import ANYBODY, Key, Keys
 from shoal.service.limits import Limits, whole_seconds
 from shoal.service.logs import log_failure
@@ -355,7 +354,7 @@ class Service:
     async def compiled(self, policy: str) -> None:
         """Have a policy compiled, once."""
         if policy not in self._compiled:
-            await self.run(_compile, policy)
+            await self.run(compile_policy, policy)
             self._compiled.add(policy)
 
     def is_here(self, population: str) -> bool:
@@ -563,13 +562,3 @@ class _Answer:
             headers = [*headers, *HEADERS, (b"x-request-id", self._id.encode())]
             message["headers"] = headers + [one for one in STRICT if one[0] not in given]
         await self._send(message)
-
-
-def _compile(policy: str) -> None:
-    """Decide and learn with a policy, as populations do, unless it has parameters that must be given."""
-    with contextlib.suppress(ValueError), open_controller(":memory:") as controller:
-        trial = controller.population("trial", policy=policy, dim=2, seed=0)
-        for agent in ("a", "b"):
-            made = trial.decide(agent, {"x": [1.0, 0.0], "y": [0.0, 1.0]}, scores=True)
-            trial.reward(made.id, 0.5)
-        trial.explain("a")
