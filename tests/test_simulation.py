@@ -1,6 +1,7 @@
 """The simulation: reproducible, paired, the same for plain policies, and strict about its input."""
 
 import math
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import shoal
 from shoal import simulation
 from shoal.metrics import misassigned_agents, same_cluster
-from shoal.simulation import Trace
+from shoal.simulation import Trace, check_delay
 from shoal.types import Integers, Matrix, Vector
 
 
@@ -341,6 +342,24 @@ def test_rewards_are_learned_in_the_order_of_their_pulls_when_due() -> None:
     assert policy.learned == [(when, trace.agents[t], trace.rewards[t]) for when, t in due]
 
 
+def every_third_late(rounds: Any, agents: Any, rng: np.random.Generator) -> Any:
+    return np.where(rounds % 3 == 0, 20, 0)
+
+
+def test_a_function_named_in_a_spec_or_on_the_command_line() -> None:
+    how: dict[str, Any] = {"horizon": 90, "seed": 1}
+    ours, named = (
+        shoal.simulate(bass(), world(), delay=delay, **how)
+        for delay in (every_third_late, f"{__name__}:every_third_late")
+    )
+    assert_same(ours, named)
+    assert shoal.simulate(bass(), world(), **how).final_regret != ours.final_regret
+    check_delay(f"{__name__}:every_third_late")
+    for name in ("nowhere:f", f"{__name__}:nothing", "a:b:c"):
+        with pytest.raises(ValueError, match=re.escape(repr(name))):
+            check_delay(name)
+
+
 def test_delays_over_blocks_and_changing_arms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arms of earlier blocks are gone when their rewards come."""
     arms = shoal.ChangingArms(6, 3, 2, seed=0)
@@ -368,6 +387,7 @@ def test_everyone_waits_and_is_told_at_once() -> None:
         (-1, "delay must be an integer of at least 0, got -1"),
         (1.5, "delay must be an integer of at least 0, got 1.5"),
         ("long", "delay must be a number of rounds"),
+        ("math:pi", "delay must be a number of rounds"),
         (("uniform", 1), "delay must be a number of rounds"),
         (("uniform", 5, 2), "delay's low must be at most its high"),
         (("uniform", 0.5, 2), "delay's low must be an integer"),

@@ -17,6 +17,7 @@ from shoal.kernels.graphs import count_edges, pairs_within, separation_times
 from shoal.metrics import f1_of_counts
 from shoal.policies.base import Policy
 from shoal.policies.steps import choose, expect, observe, revise
+from shoal.registry import load
 from shoal.types import Integers, Matrix, Tensor, Vector
 
 BLOCK_EVENTS = 8192
@@ -129,7 +130,8 @@ def simulate(
         How many rounds after the pull its reward is learned, at the end of that round: a number; drawn for
         each pull from the integers `low`, …, `high`, or geometrically with that mean; or
         `delay(rounds, agents, rng)`, which returns an integer for each pull from arrays of its round (from 1)
-        and agent. Rewards are learned in the order of their pulls; those still due at the end never are.
+        and agent, also named by the string "module:function". Rewards are learned in the order of their
+        pulls; those still due at the end never are.
     points : int
         Number of rounds, evenly spaced and ending with the last, after which the graph is recorded.
     dividend : bool
@@ -454,7 +456,7 @@ def _draw_delays(
 
 def check_delay(delay: Any) -> None:
     """Raise a ValueError unless `delay` is something that `simulate` accepts."""
-    if callable(delay):
+    if callable(_named(delay)):
         return
     if isinstance(delay, Sequence) and not isinstance(delay, str):
         match list(delay):
@@ -475,8 +477,14 @@ def check_delay(delay: Any) -> None:
     )
 
 
+def _named(delay: Any) -> Any:
+    """The function that a string "module:function" names; anything else as it is."""
+    return load(delay) if isinstance(delay, str) and ":" in delay else delay
+
+
 def _delays(delay: Any, rounds: Integers, agents: Integers, rng: np.random.Generator) -> Integers:
     check_delay(delay)
+    delay = _named(delay)
     if callable(delay):
         given = np.asarray(delay(rounds, agents, rng))
         if given.shape != rounds.shape or not np.issubdtype(given.dtype, np.integer) or np.any(given < 0):

@@ -211,7 +211,10 @@ def test_help_does_not_load_what_it_does_not_need(tmp_path: Path) -> None:
         (["simulate", "--policy", "bas"], "unknown policy 'bas'"),
         (["simulate", "--env", "mars"], "unknown environment 'mars'"),
         (["simulate", "--pulling", "now"], "pulling: must be one of asynchronous, synchronous, zipf, got"),
-        (["simulate", "--delay", "soon"], "--delay must look like 100, uniform:0:2000 or geometric:500, got"),
+        (
+            ["simulate", "--delay", "soon"],
+            "--delay must look like 100, uniform:0:2000, geometric:500 or module:function",
+        ),
         (["simulate", "--delay", "uniform:9:2"], "delay: delay's low must be at most its high"),
         (
             ["simulate", "--delay", "never:9"],

@@ -28,7 +28,8 @@ def simulate(
     delay: Annotated[
         str,
         typer.Option(
-            help="Rounds until a reward is learned: 100, uniform:0:2000, or geometric:500 (its mean)."
+            help="Rounds until a reward is learned: 100, uniform:0:2000, geometric:500 (its mean) "
+            "or module:function."
         ),
     ] = "0",
     parameter: Annotated[
@@ -227,15 +228,17 @@ def _significant(value: float) -> str:
 
 
 def _delay(text: str) -> "Delay":
-    """`100` as 100, `geometric:500` as ("geometric", 500)."""
+    """`100` as 100, `geometric:500` as ("geometric", 500), `module:function` as it is."""
     kind, *numbers = text.split(":")
     try:
         if not numbers:
             return int(kind)
+        if kind not in ("uniform", "geometric") and numbers[0].isidentifier():
+            return text
         return (kind, *(float(number) if "." in number else int(number) for number in numbers))
     except ValueError:
         raise ValueError(
-            f"--delay must look like 100, uniform:0:2000 or geometric:500, got {text!r}"
+            f"--delay must look like 100, uniform:0:2000, geometric:500 or module:function, got {text!r}"
         ) from None
 
 

@@ -29,8 +29,8 @@ SCHEMA_VERSION = 1
 Scalar = bool | int | float | str
 Parameters = dict[str, Scalar | list[Scalar]]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
-Delay = int | tuple[str | int | float, ...]
-"""A number of rounds, ["uniform", low, high] or ["geometric", mean]; see `shoal.simulate`."""
+Delay = int | str | tuple[str | int | float, ...]
+"""Rounds, ["uniform", low, high], ["geometric", mean] or "module:function"; see `shoal.simulate`."""
 
 MAIN = "main"
 """The group of methods that the tables compare."""
