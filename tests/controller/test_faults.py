@@ -67,6 +67,37 @@ def test_an_acknowledgement_that_is_lost(durable: Place, monkeypatch: pytest.Mon
     assert sound(controller)
 
 
+def test_an_append_that_is_carried_out_late(durable: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection broke and its caller was told; it comes just before the next append, of as many rows."""
+    controller = durable.open()
+    one = shop(controller)
+    for id in ("late", "next"):
+        one.decide("ada", ARMS, id=id)
+    store, waiting = controller.store, list[Batch]()
+    append = store.append
+
+    def break_off(batches: Sequence[Batch], lease: float) -> list[Exception | None]:
+        waiting[:] = batches
+        raise UnavailableError("the connection broke")
+
+    def append_behind(batches: Sequence[Batch], lease: float) -> list[Exception | None]:
+        append(waiting, lease)
+        return append(batches, lease)
+
+    monkeypatch.setattr(store, "append", break_off)
+    with pytest.raises(UnavailableError, match="broke"):
+        one.reward("late", 1.0)
+    one.agents  # noqa: B018 - the state is built again, without that reward
+    monkeypatch.setattr(store, "append", append_behind)
+    with pytest.raises(UnavailableError, match="the journal of population 'shop' is at record"):
+        one.reward("next", 0.5)
+    monkeypatch.setattr(store, "append", append)
+    one.reward("next", 0.5)
+    one.reward("late", 1.0)
+    durable.crash(controller)
+    assert shop(durable.open())._read(lambda fold: fold.taught) == [2]
+
+
 def test_a_fence_without_last_seq_would_not_find_it(durable: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The harness bites: without `last_seq` in the fence, what was committed is taken for lost."""
     controller = durable.open()
@@ -80,7 +111,7 @@ def test_a_fence_without_last_seq_would_not_find_it(durable: Place, monkeypatch:
 
 
 def without_last_seq(self: SQLiteStore, db: Any, batch: Batch) -> Exception | None:
-    (population, epoch, last_seq), rows, _ = batch
+    (population, epoch, last_seq, _), rows, _ = batch
     db.execute(
         "UPDATE population SET last_seq = ? WHERE id = ? AND epoch = ?",
         (last_seq + len(rows), population, epoch),

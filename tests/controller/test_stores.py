@@ -7,7 +7,7 @@ import pytest
 from tests.controller.places import Place
 from tests.controller.server import Server
 
-from shoal.controller.errors import NotOwnerError, UnknownError
+from shoal.controller.errors import NotOwnerError, UnavailableError, UnknownError
 from shoal.controller.records import Row
 from shoal.controller.stores.base import Batch, Lease, Snapshot, Store
 from shoal.controller.stores.postgres import PostgresStore
@@ -60,7 +60,7 @@ def test_taking_what_is_not_there(store: Store) -> None:
 def test_epochs_count_owners(store: Store, lease: Lease) -> None:
     store.release(lease)
     again = store.take(lease.population, "two", LEASE)
-    assert again == lease._replace(epoch=lease.epoch + 1)
+    assert again == lease._replace(epoch=lease.epoch + 1, owner="two")
 
 
 def test_rows_come_back_as_they_went(store: Store, lease: Lease) -> None:
@@ -145,6 +145,36 @@ def test_the_same_batch_again_is_found_to_be_there(store: Store, lease: Lease) -
         assert store.append([batch], LEASE) == [None]
     assert list(store.read(lease.population, 0)) == batch.rows
     assert store.find(lease.population, "a") == batch.rows
+
+
+def test_other_rows_in_their_place_are_not_taken_for_a_batch(store: Store, lease: Lease) -> None:
+    """An append that nobody waits for any more may still be carried out, before one of as many rows."""
+    late = rows(1, 2, decision="a")
+    append(store, lease, late)
+    for other in (late[1]._replace(decision="b"), late[1]._replace(agent=1), late[1]._replace(body=b"?")):
+        error = refusal(store, Batch(lease, [late[0], other], []))
+        assert isinstance(error, UnavailableError)
+    assert list(store.read(lease.population, 0)) == late
+
+
+def test_two_owners_of_one_epoch(server: Server, request: pytest.FixtureRequest) -> None:
+    """A failover that loses commits takes a population back to an epoch that another server still holds."""
+    store = PostgresStore(server.room())
+    request.addfinalizer(store.close)
+    number = store.create("shop")
+    lost = store.take(number, "one", LEASE)
+    with store._on("write") as db:  # what the replica knows
+        db.execute("UPDATE shoal_population SET epoch = 0, owner = '', lease_until = '-infinity'")
+    found = store.take(number, "two", LEASE)
+    assert found.epoch == lost.epoch
+    assert store.renew([lost], LEASE) == {number: "two"}
+    assert isinstance(refusal(store, Batch(lost, rows(1), [])), NotOwnerError)
+    with pytest.raises(NotOwnerError):
+        store.set_base(lost, b"stale")
+    store.release(lost)
+    assert store.standings()["shop"].owner == "two"
+    append(store, found, rows(1))
+    assert isinstance(refusal(store, Batch(lost, rows(1), [])), NotOwnerError)
 
 
 def test_rows_about_a_decision(store: Store, lease: Lease) -> None:
@@ -291,7 +321,7 @@ def test_a_store_is_found_again(durable: Place) -> None:
     store = durable.store()
     assert store.populations() == {"shop": lease.population}
     assert list(store.read(lease.population, 0)) == rows(1, 3, decision="a")
-    assert store.take(lease.population, "two", LEASE) == lease._replace(epoch=lease.epoch + 1, last_seq=3)
+    assert store.take(lease.population, "two", LEASE) == Lease(lease.population, lease.epoch + 1, 3, "two")
     store.close()
 
 

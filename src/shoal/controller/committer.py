@@ -206,8 +206,8 @@ class Committer:
         for group, batch, error in zip(groups, batches, self._append(batches), strict=True):
             owner = group[0].owner
             if error is None:
-                population, epoch, _ = owner.lease
-                owner.lease = Lease(population, epoch, batch.rows[-1].seq)
+                population, epoch, _, name = owner.lease
+                owner.lease = Lease(population, epoch, batch.rows[-1].seq, name)
             else:
                 self._dead[group[0].life] = error
                 owner.lose(error)

@@ -81,7 +81,7 @@ class Population:
         self._number = number
         self._store: Store = controller.store
         self._committer: Committer | None = controller.committer
-        self.lease = lease or Lease(number, 0, 0)
+        self.lease = lease or Lease(number, 0, 0, "")
         """The right to append, with what is committed so far."""
         self._reads_only = lease is None
         self._lock = threading.RLock()

@@ -1,8 +1,9 @@
 """What a store does. It keeps rows and hands them back; it knows nothing of what they mean.
 
-Of each population it keeps `epoch`, `owner`, `lease_until` and `last_seq`. Every append names the epoch and
-the sequence number that it goes on from, and fails if either has moved on (a fence): what a process appends
-after another one has taken the population over is refused, however long it was frozen in between.
+Of each population it keeps `epoch`, `owner`, `lease_until` and `last_seq`. Every append names the owner, its
+epoch and the sequence number that it goes on from, and fails if one of them has moved on (a fence): what a
+process appends after another one has taken the population over is refused, however long it was frozen in
+between.
 """
 
 from abc import ABC, abstractmethod
@@ -21,6 +22,8 @@ class Lease(NamedTuple):
     population: int
     epoch: int
     last_seq: int
+    owner: str
+    """Whose right it is. Epochs may repeat after a failover that lost commits; names do not."""
 
 
 class Batch(NamedTuple):
@@ -88,7 +91,8 @@ class Store(ABC):
     def append(self, batches: Sequence[Batch], lease: float) -> list[Exception | None]:
         """Commit batches, each completely or not at all; of each, why not.
 
-        Appending the same batch again after its outcome was unknown is safe: it is found to be there.
+        Appending the same batch again after its outcome was unknown is safe: its rows are found to be there.
+        Other rows in their place are not taken for them.
         """
 
     @abstractmethod

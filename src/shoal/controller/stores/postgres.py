@@ -1,9 +1,9 @@
 """Journals on a PostgreSQL server, which several machines may share (psycopg 3).
 
 Who owns a population is decided by its row: `epoch` counts owners, and a lease ends when nothing is appended
-or renewed for a while. An append is one statement that moves `last_seq` on if epoch and sequence number are
-still those of the appender, and inserts the rows only then. So a process that was frozen for an hour finds,
-when it wakes, that it can append nothing.
+or renewed for a while. An append is one statement that moves `last_seq` on if owner, epoch and sequence
+number are still those of the appender, and inserts the rows only then. So a process that was frozen for an
+hour finds, when it wakes, that it can append nothing.
 """
 
 import threading
@@ -78,7 +78,7 @@ APPEND = """
 WITH fence AS (
     UPDATE shoal_population
     SET last_seq = last_seq + %(n)s, lease_until = now() + %(lease)s * interval '1 second'
-    WHERE id = %(population)s AND epoch = %(epoch)s AND last_seq = %(last_seq)s
+    WHERE id = %(population)s AND epoch = %(epoch)s AND owner = %(owner)s AND last_seq = %(last_seq)s
     RETURNING id
 ), offered AS (
     INSERT INTO shoal_arms
@@ -201,7 +201,8 @@ class PostgresStore(SQLStore):
             ).fetchone()
             if found is not None:
                 db.execute(f"NOTIFY {CHANNEL}")
-                return Lease(population, *found)
+                epoch, last_seq = found
+                return Lease(population, epoch, last_seq, owner)
             (version,) = db.execute("SELECT max(version) FROM shoal_schema").fetchone()
             known = db.execute(
                 "SELECT name, owner, extract(epoch FROM greatest(lease_until, now()) - now()) "
@@ -233,8 +234,8 @@ class PostgresStore(SQLStore):
             for one in leases:
                 found = db.execute(
                     "UPDATE shoal_population SET lease_until = now() + %s * interval '1 second' "
-                    "WHERE id = %s AND epoch = %s",
-                    (lease, one.population, one.epoch),
+                    "WHERE id = %s AND epoch = %s AND owner = %s",
+                    (lease, one.population, one.epoch, one.owner),
                 )
                 if not found.rowcount:
                     sql = "SELECT owner FROM shoal_population WHERE id = %s"
@@ -246,8 +247,8 @@ class PostgresStore(SQLStore):
         with self._on("write") as db:
             db.execute(
                 "UPDATE shoal_population SET lease_until = '-infinity', owner = '' "
-                "WHERE id = %s AND epoch = %s",
-                (lease.population, lease.epoch),
+                "WHERE id = %s AND epoch = %s AND owner = %s",
+                (lease.population, lease.epoch, lease.owner),
             )
             db.execute(f"NOTIFY {CHANNEL}")
 
@@ -258,10 +259,11 @@ class PostgresStore(SQLStore):
             return [self._append(db, batch, lease) for batch in batches]
 
     def _append(self, db: Any, batch: Batch, lease: float) -> Exception | None:
-        (population, epoch, last_seq), rows, arms = batch
+        (population, epoch, last_seq, owner), rows, arms = batch
         seq, at, agent, decision, body = map(list, zip(*rows, strict=True))
         values = {
-            "n": len(rows), "lease": lease, "population": population, "epoch": epoch, "last_seq": last_seq,
+            "n": len(rows), "lease": lease,
+            "population": population, "epoch": epoch, "owner": owner, "last_seq": last_seq,
             "digests": [digest for digest, _ in arms], "arms": [content for _, content in arms],
             "seq": seq, "at": at, "agent": agent, "decision": decision, "body": body,
         }  # fmt: skip
@@ -339,8 +341,8 @@ class PostgresStore(SQLStore):
 
     def _set_base(self, db: Any, lease: Lease, base: bytes, state: bytes | None) -> None:
         found = db.execute(
-            "SELECT owner FROM shoal_population WHERE id = %s AND epoch = %s FOR UPDATE",
-            (lease.population, lease.epoch),
+            "SELECT owner FROM shoal_population WHERE id = %s AND epoch = %s AND owner = %s FOR UPDATE",
+            (lease.population, lease.epoch, lease.owner),
         ).fetchone()
         if found is None:
             raise NotOwnerError(f"a population in {self.url} was taken over by another process")
