@@ -1,6 +1,8 @@
 """What every store does, and nothing of what the rows mean."""
 
 from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
 
 import psycopg
 import pytest
@@ -11,6 +13,7 @@ from shoal.controller.errors import NotOwnerError, UnavailableError, UnknownErro
 from shoal.controller.records import Row
 from shoal.controller.stores.base import Batch, Lease, Snapshot, Store
 from shoal.controller.stores.postgres import PostgresStore
+from shoal.service.keys import PostgresKeys
 
 LEASE = 30.0
 
@@ -322,6 +325,28 @@ def test_a_store_is_found_again(durable: Place) -> None:
     assert store.populations() == {"shop": lease.population}
     assert list(store.read(lease.population, 0)) == rows(1, 3, decision="a")
     assert store.take(lease.population, "two", LEASE) == Lease(lease.population, lease.epoch + 1, 3, "two")
+    store.close()
+
+
+def test_a_server_that_is_silently_gone_is_noticed(server: Server) -> None:
+    """By what the operating system is told: a lost machine cannot be had without a network to take down."""
+    names = ("tcp_user_timeout", "keepalives_idle", "keepalives_interval", "keepalives_count")
+
+    def told(connection: Any) -> list[str]:
+        with closing(connection):
+            found = connection.info.get_parameters()
+            return [found.get(name, "") for name in names]
+
+    for lease, milliseconds in ((5.0, "5000"), (0.3, "2000")):
+        store = PostgresStore(server.room(), lease=lease)
+        assert told(store._connect()) == [milliseconds, "5", "2", "3"]
+        store.close()
+    with closing(PostgresKeys(server.room())) as keys:
+        assert told(keys._connect()) == ["3000", "5", "2", "3"]
+    store = PostgresStore(f"{server.room()}?tcp_user_timeout=700&keepalives_count=9&connect_timeout=4")
+    connection = store._connect()
+    assert connection.info.get_parameters()["connect_timeout"] == "4"
+    assert told(connection) == ["700", "5", "2", "9"]
     store.close()
 
 

@@ -22,14 +22,11 @@ from shoal.controller.population import Population
 from shoal.controller.records import Settings
 from shoal.controller.snapshotter import EVERY, Process
 from shoal.controller.stores import open_store
-from shoal.controller.stores.base import Store
+from shoal.controller.stores.base import LEASE, Store
 from shoal.controller.stores.memory import MemoryStore
 from shoal.controller.stores.sqlite import SQLiteStore
 from shoal.policies.base import Policy
 from shoal.policies.registry import find_policy
-
-LEASE = 3.0
-"""Seconds after which a population whose owner is silent may be taken over."""
 
 
 def open(
@@ -74,7 +71,7 @@ def open(
     validation.number("lease", lease, low=0.1, high=3600.0)
     validation.natural("snapshot_every", snapshot_every)
     text = os.fspath(url)
-    store = open_store(text, sync=sync, read_only=read_only)
+    store = open_store(text, sync=sync, read_only=read_only, lease=lease)
     if isinstance(store, SQLiteStore):
         text = str(store.path.absolute())
         forgotten = f"{text}.forgotten" if forgotten is None else forgotten

@@ -14,6 +14,8 @@ from shoal.controller.records import Row
 
 SCHEMA = 1
 """Version of the tables."""
+LEASE = 3.0
+"""Seconds after which a population whose owner is silent may be taken over."""
 
 
 class Lease(NamedTuple):

@@ -13,11 +13,12 @@ from typing import Any
 
 from shoal.controller.errors import JournalError, NotOwnerError, UnavailableError, UnknownError
 from shoal.controller.records import Row
-from shoal.controller.stores.base import SCHEMA, Batch, Lease, Snapshot, Standing, shown_url
+from shoal.controller.stores.base import LEASE, SCHEMA, Batch, Lease, Snapshot, Standing, shown_url
 from shoal.controller.stores.sql import COLUMNS, SQLStore
 
 try:
     import psycopg
+    from psycopg.conninfo import conninfo_to_dict
 except ImportError as error:  # pragma: no cover
     raise ImportError("PostgreSQL needs psycopg: pip install 'shoal[postgres]'") from error
 
@@ -102,16 +103,21 @@ class PostgresStore(SQLStore):
     sync : {"full", "normal"}
         "full" survives a crash of the server; with "normal" that may undo the last commits.
     read_only : bool
+    lease : float
+        Seconds for which an answer may be missing before the server counts as unreachable.
     """
 
     prefix, mark = "shoal_", "%s"
     is_local = False
 
-    def __init__(self, url: str, *, sync: str = "full", read_only: bool = False) -> None:
+    def __init__(
+        self, url: str, *, sync: str = "full", read_only: bool = False, lease: float = LEASE
+    ) -> None:
         self._conninfo = url
         self.url = shown_url(url)
         self._synchronous = SYNC[sync]
         self.read_only = read_only
+        self._lease = lease
         self._writing, self._reading = threading.RLock(), threading.RLock()
         self._connections: dict[str, Any] = {}
         try:
@@ -124,12 +130,7 @@ class PostgresStore(SQLStore):
 
     def _connect(self) -> Any:
         try:
-            connection = psycopg.connect(
-                self._conninfo,
-                autocommit=True,
-                connect_timeout=10,
-                application_name="shoal",
-            )
+            connection = connect(self._conninfo, self._lease, connect_timeout=10, application_name="shoal")
             connection.execute(f"SET synchronous_commit = {self._synchronous}")
         except psycopg.Error as error:
             raise UnavailableError(f"{self.url} cannot be reached: {_line(error)}") from error
@@ -410,6 +411,24 @@ class PostgresStore(SQLStore):
             "WHERE starts_with(relname, 'shoal_') AND relkind = 'r'"
         )
         return int(sizes[0][0] or 0)
+
+
+def connect(url: str, lease: float = LEASE, **options: Any) -> Any:
+    """A connection that breaks when the other machine is silently gone; by default nobody notices for hours.
+
+    What was sent must be acknowledged within a lease, or two seconds; while nothing is sent, the machine is
+    asked whether it is there. What the URL says about any of this, or about `options`, is in force instead.
+    """
+    options = {
+        "tcp_user_timeout": max(2_000, int(1_000 * lease)),  # milliseconds
+        "keepalives_idle": 5,
+        "keepalives_interval": 2,
+        "keepalives_count": 3,
+        **options,
+    }
+    said = conninfo_to_dict(url)
+    rest = {name: value for name, value in options.items() if name not in said}
+    return psycopg.connect(url, autocommit=True, **rest)
 
 
 @contextmanager
