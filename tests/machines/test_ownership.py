@@ -21,11 +21,18 @@ from tests.controller.places import Place
 from tests.service.running import ARMS, Caller, InProcess, Process, wait_until
 
 import shoal
-from shoal.controller.errors import JournalError, NotOwnerError, UnknownError
+from shoal.controller.errors import (
+    ControllerError,
+    JournalError,
+    NotOwnerError,
+    UnavailableError,
+    UnknownError,
+)
 from shoal.controller.owners import move, new_name, preferred, server_url, url_of
-from shoal.controller.stores.base import SCHEMA
+from shoal.controller.stores.base import SCHEMA, Standing
 from shoal.controller.stores.postgres import PostgresStore
 from shoal.service.keys import SCOPES
+from shoal.service.ownership import RETRY
 from shoal.service.server import serve
 
 LEASE = 1.0
@@ -172,6 +179,38 @@ def test_what_a_silent_server_owned_is_taken_after_its_lease(shared: Place) -> N
         start = time.monotonic()
         wait_until(lambda: decide(call, "/v1/populations/shop", "d1").status_code == 201, 10.0)
         assert time.monotonic() - start < 2.5 * LEASE
+
+
+def test_a_population_without_its_first_record(shared: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """A crash came while it was made: nobody takes it, and whoever asks may make it."""
+    store = shared.store()
+    number = store.create("shop")
+    with ExitStack() as stack:
+        stack.callback(store.close)
+        two = Two(shared, stack)
+        time.sleep(1.5 * LEASE)  # after which any server takes what nobody owns
+        assert store.epoch(number) == 0
+        assert caplog.records == []
+        with Caller(two.first.url) as one, Caller(two.second.url) as other:
+            assert other("GET", "/v1/populations/shop").status_code == 404
+            shop = one.make("shop")
+            wait_until(lambda: decide(other, shop, "d1").status_code == 201, 5.0)
+        assert two.owner("shop") is two.first
+
+
+def test_what_cannot_be_opened_is_tried_now_and_then(two: Two) -> None:
+    """Whatever the reason; without being asked for, not each time that somebody looks."""
+    ownership = two.first.app.ownership
+    assert ownership is not None
+    free, now = Standing(1, 1, "", ownership.name), time.monotonic()
+    reasons: list[tuple[ControllerError, bool]] = [
+        (JournalError("damaged"), False), (UnknownError("no first record"), False),
+        (NotOwnerError("another was faster"), True), (UnavailableError("the store is away"), True),
+    ]  # fmt: skip
+    for error, is_tried in reasons:
+        ownership._failed["shop"] = (now, error)
+        assert ownership._is_ours_to_take("shop", free, now) == is_tried
+        assert ownership._is_ours_to_take("shop", free, now + 1.01 * RETRY)
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,8 @@ class Ownership:
         if standing.owner or self.trouble or self._closing.is_set():
             return False
         at, error = self._failed.get(name, (0.0, None))
-        if isinstance(error, JournalError) and now < at + RETRY:
+        is_lasting = error is not None and not isinstance(error, NotOwnerError | UnavailableError)
+        if is_lasting and now < at + RETRY:
             return False
         if now > self._free.get(name, now) + self._lease:  # whoever should have taken it has not
             return True

@@ -86,7 +86,10 @@ class Store(ABC):
         """No longer own a population, so that another process need not wait."""
 
     def standings(self, name: str | None = None) -> dict[str, Standing]:
-        """Who owns the populations, or one; nothing from a store that one process has to itself."""
+        """Who owns the populations, or one; nothing from a store that one process has to itself.
+
+        Without those whose first record is missing: they are being made, or a crash kept them from being.
+        """
         return {}
 
     @abstractmethod

@@ -223,7 +223,7 @@ class PostgresStore(SQLStore):
         rows = self._query(
             "SELECT name, id, epoch, CASE WHEN lease_until > now() THEN owner ELSE '' END, "
             "CASE WHEN lease_until = '-infinity' THEN owner ELSE '' END "
-            "FROM shoal_population WHERE %s::text IS NULL OR name = %s ORDER BY name",
+            "FROM shoal_population WHERE last_seq > 0 AND (%s::text IS NULL OR name = %s) ORDER BY name",
             name,
             name,
         )
