@@ -599,6 +599,8 @@ def _sequence(population: AsyncPopulation) -> int:
 def _etag(population: AsyncPopulation) -> dict[str, str]:
     if population.population.is_rebuilding:  # the state is about to change without a record
         return {}
+    if not population.population.is_sure:  # it may be another server's by now; reading it will tell
+        return {}
     return {"etag": f'"{_sequence(population)}"', "cache-control": "private, no-cache"}
 
 

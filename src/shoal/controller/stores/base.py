@@ -63,7 +63,7 @@ class Store(ABC):
     is_immediate = False
     """Whether appending takes so little time that callers do it themselves, without a thread for it."""
     is_local = True
-    """Whether reading waits for no network."""
+    """Whether one process has it to itself: reading waits for no network, and no lease ends."""
 
     @abstractmethod
     def populations(self) -> dict[str, int]:

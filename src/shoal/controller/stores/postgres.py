@@ -74,11 +74,13 @@ CREATE TABLE IF NOT EXISTS shoal_base (
 );
 """
 
+# A lease is never cut short, not even by a statement that had to wait: its owner counts on it.
 # Rows go in binary (%b): half the processor time of text.
 APPEND = """
 WITH fence AS (
     UPDATE shoal_population
-    SET last_seq = last_seq + %(n)s, lease_until = now() + %(lease)s * interval '1 second'
+    SET last_seq = last_seq + %(n)s,
+        lease_until = greatest(lease_until, now() + %(lease)s * interval '1 second')
     WHERE id = %(population)s AND epoch = %(epoch)s AND owner = %(owner)s AND last_seq = %(last_seq)s
     RETURNING id
 ), offered AS (
@@ -234,7 +236,8 @@ class PostgresStore(SQLStore):
         with self._on("write") as db:
             for one in leases:
                 found = db.execute(
-                    "UPDATE shoal_population SET lease_until = now() + %s * interval '1 second' "
+                    "UPDATE shoal_population "
+                    "SET lease_until = greatest(lease_until, now() + %s * interval '1 second') "
                     "WHERE id = %s AND epoch = %s AND owner = %s",
                     (lease, one.population, one.epoch, one.owner),
                 )
