@@ -308,6 +308,17 @@ def test_leases_are_kept_or_lost(store: Store, lease: Lease) -> None:
         assert store.renew([lease], LEASE) == {lease.population: "two"}
 
 
+def test_what_was_released_is_not_renewed(server: Server, request: pytest.FixtureRequest) -> None:
+    """By a beat that began before."""
+    store = PostgresStore(server.room())
+    request.addfinalizer(store.close)
+    lease = append(store, store.take(store.create("shop"), "one", LEASE), rows(1))
+    store.release(lease)
+    assert store.renew([lease], LEASE) == {lease.population: "another process"}
+    assert store.standings()["shop"].owner == ""
+    assert store.take(lease.population, "two", LEASE).epoch == lease.epoch + 1
+
+
 def test_clock_and_size(store: Store, lease: Lease) -> None:
     before = store.now()
     append(store, lease, rows(1, 100))
