@@ -353,6 +353,43 @@ def test_moved_under_load(two: Two) -> None:
     assert sorted(rows) == sorted(made)
 
 
+def test_a_request_let_in_before_a_move_does_not_undo_it(two: Two) -> None:
+    """Its body comes when the population has been moved, and the other server has not taken it yet."""
+    there = two.second.app.ownership
+    assert there is not None
+    there._is_ours_to_take = lambda *_: False  # type: ignore[method-assign]
+    with Caller(two.first.url) as one:
+        shop = one.make("shop")
+    body = json.dumps({"agent": "ada", "arms": ARMS, "id": "d1"}).encode()
+    head = f"POST {shop}/decisions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    store = PostgresStore(two.place.url)
+    with socket.create_connection(("127.0.0.1", two.first.port), timeout=20.0) as slow:
+        slow.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body[:10])
+        time.sleep(0.2)
+        known = two.first.app.populations["shop"].population
+        move(store, "shop", two.second.url)
+        wait_until(lambda: isinstance(known._lost, NotOwnerError), 5.0)
+        slow.sendall(body[10:])
+        assert slow.recv(4096).startswith(b"HTTP/1.1 503 ")
+    assert store.standings()["shop"].owner == ""
+    store.close()
+
+
+def test_an_owner_hears_of_a_move_at_once(shared: Place) -> None:
+    """It is notified; its next beat is far away."""
+    with ExitStack() as stack:
+        two = Two(shared, stack, lease=60.0)
+        with Caller(two.first.url) as one:
+            shop = one.make("shop")
+            known = two.first.app.populations["shop"].population
+            store = PostgresStore(shared.url)
+            move(store, "shop", two.second.url)
+            store.close()
+            wait_until(lambda: isinstance(known._lost, NotOwnerError), 5.0)
+            wait_until(lambda: one("GET", shop).status_code == 200, 10.0)
+        assert two.owner("shop") is two.second
+
+
 def test_moves_that_cannot_be(two: Two) -> None:
     store = PostgresStore(two.place.url)
     try:

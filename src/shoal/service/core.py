@@ -282,6 +282,9 @@ class Service:
         until, error = self._elsewhere.get(name, (0.0, None))
         if error is not None and time.monotonic() < until:  # whoever owns it is not asked at each request
             raise NotOwnerError(*error.args)
+        if self.ownership is not None and name in await self.run(self.controller.store.standings, name):
+            # Lost since the request was let in. Whoever it was moved to is to take it, and not we again.
+            raise NotOwnerError(f"population {name!r} is no longer owned by the server that was asked")
         loop = asyncio.get_running_loop()
         try:
             return await self.adopt(

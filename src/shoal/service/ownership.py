@@ -128,6 +128,10 @@ class Ownership:
         if trouble and trouble != self.trouble:
             log.error("the store %s; no population is taken over, those owned are served on", trouble)
         self.trouble = trouble
+        for name, one in self._service.populations.items():
+            standing = view.standings.get(name)
+            if standing is not None and standing.epoch > one.population.lease.epoch:  # the next beat is later
+                one.population.lose(NotOwnerError(f"population {name!r} was taken from this server"))
         self._drop_lost()
         for name, known in list(self._elsewhere.items()):
             standing = view.standings.get(name)
