@@ -28,7 +28,7 @@ from shoal.controller.errors import (
     UnavailableError,
     UnknownError,
 )
-from shoal.controller.owners import move, new_name, preferred, server_url, url_of
+from shoal.controller.owners import View, move, new_name, preferred, server_url, url_of
 from shoal.controller.stores.base import SCHEMA, Standing
 from shoal.controller.stores.postgres import PostgresStore
 from shoal.service.keys import SCOPES
@@ -418,6 +418,25 @@ def test_a_server_that_does_not_take_what_it_was_given(two: Two) -> None:
         wait_until(lambda: two.owner("shop") is two.first, 10.0)
         assert time.monotonic() - start > 0.5 * LEASE
         wait_until(lambda: decide(one, shop, "d1").status_code == 201, 10.0)
+
+
+def test_looking_goes_on_whatever_goes_wrong(two: Two, caplog: pytest.LogCaptureFixture) -> None:
+    ownership = two.first.app.ownership
+    assert ownership is not None
+    directory, looked = ownership._directory, threading.Event()
+    look = directory.look
+
+    def fail() -> View:
+        directory.look = look_again  # type: ignore[method-assign]
+        raise TypeError("nobody thought of this")
+
+    def look_again() -> View:
+        looked.set()
+        return look()
+
+    directory.look = fail  # type: ignore[method-assign]
+    assert looked.wait(5.0)
+    assert "nobody thought of this" in caplog.text
 
 
 # Other versions

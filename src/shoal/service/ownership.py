@@ -112,13 +112,13 @@ class Ownership:
                 is_blind = False
                 self._closing.wait(0.05)  # many changes are looked at together
                 self._directory.wait(self._lease / 3.0)
-            except UnavailableError as error:
+            except Exception as error:  # whatever it is: without this thread nothing would be taken over
+                if loop.is_closed():
+                    break
                 if not is_blind:
-                    log.warning("owners cannot be seen: %s", error)
+                    log.warning("owners cannot be seen: %r", error)
                 is_blind = True
                 self._closing.wait(0.2)
-            except RuntimeError:  # the loop is closed
-                break
         self._directory.leave()
 
     def _see(self, view: View) -> None:
