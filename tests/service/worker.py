@@ -50,7 +50,7 @@ def nurse() -> None:
 
 def _serve(url: str, port: str, mutant: str, lease: str) -> None:
     if mutant == "unfenced":  # appends whoever the owner is, and does not look who that is
-        postgres.APPEND = postgres.APPEND.replace("AND epoch = %(epoch)s ", "")
+        postgres.APPEND = postgres.APPEND.replace("AND epoch = %(epoch)s AND owner = %(owner)s ", "")
         postgres.PostgresStore.renew = lambda *_: {}  # type: ignore[method-assign]
     if mutant == "twice":
         Commands.reward = rewarding_twice  # type: ignore[method-assign, assignment]
