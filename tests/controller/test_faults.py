@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,12 @@ from tests.controller.places import ARMS, Place, shop, sound
 from tests.controller.server import Server
 
 from shoal.controller import committer
-from shoal.controller.errors import UnavailableError
+from shoal.controller.committer import uptime
+from shoal.controller.errors import NotOwnerError, UnavailableError, UnknownError
 from shoal.controller.population import Population
 from shoal.controller.records import Decided, Missed, decode
 from shoal.controller.stores import postgres
-from shoal.controller.stores.base import Batch, Store
+from shoal.controller.stores.base import Batch, Lease, Store
 from shoal.controller.stores.sqlite import SQLiteStore
 
 HOUR = 3_600_000_000
@@ -67,6 +68,37 @@ def test_an_acknowledgement_that_is_lost(durable: Place, monkeypatch: pytest.Mon
     assert sound(controller)
 
 
+def test_an_append_that_is_carried_out_late(durable: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection broke and its caller was told; it comes just before the next append, of as many rows."""
+    controller = durable.open()
+    one = shop(controller)
+    for id in ("late", "next"):
+        one.decide("ada", ARMS, id=id)
+    store, waiting = controller.store, list[Batch]()
+    append = store.append
+
+    def break_off(batches: Sequence[Batch], lease: float) -> list[Exception | None]:
+        waiting[:] = batches
+        raise UnavailableError("the connection broke")
+
+    def append_behind(batches: Sequence[Batch], lease: float) -> list[Exception | None]:
+        append(waiting, lease)
+        return append(batches, lease)
+
+    monkeypatch.setattr(store, "append", break_off)
+    with pytest.raises(UnavailableError, match="broke"):
+        one.reward("late", 1.0)
+    one.agents  # noqa: B018 - the state is built again, without that reward
+    monkeypatch.setattr(store, "append", append_behind)
+    with pytest.raises(UnavailableError, match="the journal of population 'shop' is at record"):
+        one.reward("next", 0.5)
+    monkeypatch.setattr(store, "append", append)
+    one.reward("next", 0.5)
+    one.reward("late", 1.0)
+    durable.crash(controller)
+    assert shop(durable.open())._read(lambda fold: fold.taught) == [2]
+
+
 def test_a_fence_without_last_seq_would_not_find_it(durable: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The harness bites: without `last_seq` in the fence, what was committed is taken for lost."""
     controller = durable.open()
@@ -80,7 +112,7 @@ def test_a_fence_without_last_seq_would_not_find_it(durable: Place, monkeypatch:
 
 
 def without_last_seq(self: SQLiteStore, db: Any, batch: Batch) -> Exception | None:
-    (population, epoch, last_seq), rows, _ = batch
+    (population, epoch, last_seq, _), rows, _ = batch
     db.execute(
         "UPDATE population SET last_seq = ? WHERE id = ? AND epoch = ?",
         (last_seq + len(rows), population, epoch),
@@ -369,6 +401,80 @@ for key, offset in zip("abcd", sys.argv[2:]):
         one.decide("ada", ARMS, id=key)
         assert sound(controller)
 """
+
+
+def answers(one: Population) -> list[Callable[[], Any]]:
+    """Calls that append nothing; the last is refused for its own reasons."""
+    return [
+        lambda: one.agents,
+        lambda: one.add("ada", sharing="none"),
+        lambda: one.decide("ada", ARMS, id="d1"),
+        lambda: one.reward("unknown", 1.0),
+    ]
+
+
+def owned_shop(place: Place) -> Population:
+    one = shop(place.open(lease=60.0))
+    one.decide("ada", ARMS, id="d1")
+    one.add("ada", sharing="none")
+    return one
+
+
+def test_an_owner_that_is_not_sure_asks_the_store(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What appends nothing is not seen by the fence; an owner whose lease may have ended asks."""
+    one, asked = owned_shop(place), list[float]()
+    renew = one._store.renew
+
+    def unreachable(leases: Iterable[Lease], lease: float) -> dict[int, str]:
+        asked.append(lease)
+        raise UnavailableError("the store cannot be reached")
+
+    monkeypatch.setattr(one._store, "renew", unreachable)
+    *calls, refused = answers(one)
+    for call in calls:
+        call()
+    with pytest.raises(UnknownError):
+        refused()
+    assert asked == []
+    one.sure_until = uptime() - 1.0
+    if place.kind != "postgres":  # which nobody else can take
+        for call in calls:
+            call()
+        assert asked == []
+        return
+    for call in (*calls, refused):
+        with pytest.raises(UnavailableError, match="cannot be reached"):
+            call()
+    assert asked == [60.0] * 4
+    monkeypatch.setattr(one._store, "renew", renew)
+    for call in calls:
+        call()
+    assert one.sure_until > uptime() + 50.0
+    with one._store._on("write") as db:  # type: ignore[attr-defined]
+        db.execute("UPDATE shoal_population SET lease_until = '-infinity'")
+    other = place.store()
+    other.take(one.lease.population, "two", 60.0)
+    other.close()
+    one.sure_until = uptime() - 1.0
+    for call in (refused, *calls):
+        with pytest.raises(NotOwnerError, match="taken over by two"):
+            call()
+
+
+def test_how_long_an_owner_is_sure(server: Server) -> None:
+    """From before the store was asked: a late answer does not make a lease longer."""
+    place = Place("postgres", server.room())
+    controller = place.open(lease=60.0)
+    begin = uptime()
+    one = shop(controller)
+    renewals: list[Callable[[], Any]] = [lambda: one.decide("ada", ARMS), controller._beat]
+    for renewal in renewals:
+        assert begin + 60.0 <= one.sure_until <= uptime() + 60.0
+        begin = uptime()
+        one.sure_until = 0.0
+        renewal()
+    assert begin + 60.0 <= one.sure_until <= uptime() + 60.0
+    place.close()
 
 
 @pytest.mark.skipif(shutil.which("faketime") is None, reason="faketime is not installed here")

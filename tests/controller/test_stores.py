@@ -1,16 +1,19 @@
 """What every store does, and nothing of what the rows mean."""
 
 from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
 
 import psycopg
 import pytest
 from tests.controller.places import Place
 from tests.controller.server import Server
 
-from shoal.controller.errors import NotOwnerError, UnknownError
+from shoal.controller.errors import NotOwnerError, UnavailableError, UnknownError
 from shoal.controller.records import Row
 from shoal.controller.stores.base import Batch, Lease, Snapshot, Store
 from shoal.controller.stores.postgres import PostgresStore
+from shoal.service.keys import PostgresKeys
 
 LEASE = 30.0
 
@@ -60,7 +63,7 @@ def test_taking_what_is_not_there(store: Store) -> None:
 def test_epochs_count_owners(store: Store, lease: Lease) -> None:
     store.release(lease)
     again = store.take(lease.population, "two", LEASE)
-    assert again == lease._replace(epoch=lease.epoch + 1)
+    assert again == lease._replace(epoch=lease.epoch + 1, owner="two")
 
 
 def test_rows_come_back_as_they_went(store: Store, lease: Lease) -> None:
@@ -145,6 +148,36 @@ def test_the_same_batch_again_is_found_to_be_there(store: Store, lease: Lease) -
         assert store.append([batch], LEASE) == [None]
     assert list(store.read(lease.population, 0)) == batch.rows
     assert store.find(lease.population, "a") == batch.rows
+
+
+def test_other_rows_in_their_place_are_not_taken_for_a_batch(store: Store, lease: Lease) -> None:
+    """An append that nobody waits for any more may still be carried out, before one of as many rows."""
+    late = rows(1, 2, decision="a")
+    append(store, lease, late)
+    for other in (late[1]._replace(decision="b"), late[1]._replace(agent=1), late[1]._replace(body=b"?")):
+        error = refusal(store, Batch(lease, [late[0], other], []))
+        assert isinstance(error, UnavailableError)
+    assert list(store.read(lease.population, 0)) == late
+
+
+def test_two_owners_of_one_epoch(server: Server, request: pytest.FixtureRequest) -> None:
+    """A failover that loses commits takes a population back to an epoch that another server still holds."""
+    store = PostgresStore(server.room())
+    request.addfinalizer(store.close)
+    number = store.create("shop")
+    lost = store.take(number, "one", LEASE)
+    with store._on("write") as db:  # what the replica knows
+        db.execute("UPDATE shoal_population SET epoch = 0, owner = '', lease_until = '-infinity'")
+    found = store.take(number, "two", LEASE)
+    assert found.epoch == lost.epoch
+    assert store.renew([lost], LEASE) == {number: "two"}
+    assert isinstance(refusal(store, Batch(lost, rows(1), [])), NotOwnerError)
+    with pytest.raises(NotOwnerError):
+        store.set_base(lost, b"stale")
+    store.release(lost)
+    append(store, found, rows(1))
+    assert store.standings()["shop"].owner == "two"
+    assert isinstance(refusal(store, Batch(lost, rows(1), [])), NotOwnerError)
 
 
 def test_rows_about_a_decision(store: Store, lease: Lease) -> None:
@@ -275,6 +308,17 @@ def test_leases_are_kept_or_lost(store: Store, lease: Lease) -> None:
         assert store.renew([lease], LEASE) == {lease.population: "two"}
 
 
+def test_what_was_released_is_not_renewed(server: Server, request: pytest.FixtureRequest) -> None:
+    """By a beat that began before."""
+    store = PostgresStore(server.room())
+    request.addfinalizer(store.close)
+    lease = append(store, store.take(store.create("shop"), "one", LEASE), rows(1))
+    store.release(lease)
+    assert store.renew([lease], LEASE) == {lease.population: "another process"}
+    assert store.standings()["shop"].owner == ""
+    assert store.take(lease.population, "two", LEASE).epoch == lease.epoch + 1
+
+
 def test_clock_and_size(store: Store, lease: Lease) -> None:
     before = store.now()
     append(store, lease, rows(1, 100))
@@ -291,7 +335,29 @@ def test_a_store_is_found_again(durable: Place) -> None:
     store = durable.store()
     assert store.populations() == {"shop": lease.population}
     assert list(store.read(lease.population, 0)) == rows(1, 3, decision="a")
-    assert store.take(lease.population, "two", LEASE) == lease._replace(epoch=lease.epoch + 1, last_seq=3)
+    assert store.take(lease.population, "two", LEASE) == Lease(lease.population, lease.epoch + 1, 3, "two")
+    store.close()
+
+
+def test_a_server_that_is_silently_gone_is_noticed(server: Server) -> None:
+    """By what the operating system is told: a lost machine cannot be had without a network to take down."""
+    names = ("tcp_user_timeout", "keepalives_idle", "keepalives_interval", "keepalives_count")
+
+    def told(connection: Any) -> list[str]:
+        with closing(connection):
+            found = connection.info.get_parameters()
+            return [found.get(name, "") for name in names]
+
+    for lease, milliseconds in ((5.0, "5000"), (0.3, "2000")):
+        store = PostgresStore(server.room(), lease=lease)
+        assert told(store._connect()) == [milliseconds, "5", "2", "3"]
+        store.close()
+    with closing(PostgresKeys(server.room())) as keys:
+        assert told(keys._connect()) == ["3000", "5", "2", "3"]
+    store = PostgresStore(f"{server.room()}?tcp_user_timeout=700&keepalives_count=9&connect_timeout=4")
+    connection = store._connect()
+    assert connection.info.get_parameters()["connect_timeout"] == "4"
+    assert told(connection) == ["700", "5", "2", "9"]
     store.close()
 
 

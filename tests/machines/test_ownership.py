@@ -21,10 +21,17 @@ from tests.controller.places import Place
 from tests.service.running import ARMS, Caller, InProcess, Process, damage, wait_until
 
 import shoal
-from shoal.controller.errors import JournalError, NotOwnerError, UnknownError
-from shoal.controller.owners import move, new_name, preferred, server_url, url_of
-from shoal.controller.stores.base import SCHEMA
+from shoal.controller.errors import (
+    ControllerError,
+    JournalError,
+    NotOwnerError,
+    UnavailableError,
+    UnknownError,
+)
+from shoal.controller.owners import View, move, new_name, preferred, server_url, url_of
+from shoal.controller.stores.base import SCHEMA, Standing
 from shoal.controller.stores.postgres import PostgresStore
+from shoal.service.core import RETRY
 from shoal.service.keys import SCOPES
 from shoal.service.server import serve
 
@@ -174,6 +181,38 @@ def test_what_a_silent_server_owned_is_taken_after_its_lease(shared: Place) -> N
         assert time.monotonic() - start < 2.5 * LEASE
 
 
+def test_a_population_without_its_first_record(shared: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """A crash came while it was made: nobody takes it, and whoever asks may make it."""
+    store = shared.store()
+    number = store.create("shop")
+    with ExitStack() as stack:
+        stack.callback(store.close)
+        two = Two(shared, stack)
+        time.sleep(1.5 * LEASE)  # after which any server takes what nobody owns
+        assert store.epoch(number) == 0
+        assert caplog.records == []
+        with Caller(two.first.url) as one, Caller(two.second.url) as other:
+            assert other("GET", "/v1/populations/shop").status_code == 404
+            shop = one.make("shop")
+            wait_until(lambda: decide(other, shop, "d1").status_code == 201, 5.0)
+        assert two.owner("shop") is two.first
+
+
+def test_what_cannot_be_opened_is_tried_now_and_then(two: Two) -> None:
+    """Whatever the reason; without being asked for, not each time that somebody looks."""
+    ownership = two.first.app.ownership
+    assert ownership is not None
+    free, now = Standing(1, 1, "", ownership.name), time.monotonic()
+    reasons: list[tuple[ControllerError, bool]] = [
+        (JournalError("damaged"), False), (UnknownError("no first record"), False),
+        (NotOwnerError("another was faster"), True), (UnavailableError("the store is away"), True),
+    ]  # fmt: skip
+    for error, is_tried in reasons:
+        ownership._failed["shop"] = (now, error)
+        assert ownership._is_ours_to_take("shop", free, now) == is_tried
+        assert ownership._is_ours_to_take("shop", free, now + 1.01 * RETRY)
+
+
 @pytest.mark.parametrize(
     ("answer", "status"),
     [
@@ -314,6 +353,43 @@ def test_moved_under_load(two: Two) -> None:
     assert sorted(rows) == sorted(made)
 
 
+def test_a_request_let_in_before_a_move_does_not_undo_it(two: Two) -> None:
+    """Its body comes when the population has been moved, and the other server has not taken it yet."""
+    there = two.second.app.ownership
+    assert there is not None
+    there._is_ours_to_take = lambda *_: False  # type: ignore[method-assign]
+    with Caller(two.first.url) as one:
+        shop = one.make("shop")
+    body = json.dumps({"agent": "ada", "arms": ARMS, "id": "d1"}).encode()
+    head = f"POST {shop}/decisions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    store = PostgresStore(two.place.url)
+    with socket.create_connection(("127.0.0.1", two.first.port), timeout=20.0) as slow:
+        slow.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body[:10])
+        time.sleep(0.2)
+        known = two.first.app.populations["shop"].population
+        move(store, "shop", two.second.url)
+        wait_until(lambda: isinstance(known._lost, NotOwnerError), 5.0)
+        slow.sendall(body[10:])
+        assert slow.recv(4096).startswith(b"HTTP/1.1 503 ")
+    assert store.standings()["shop"].owner == ""
+    store.close()
+
+
+def test_an_owner_hears_of_a_move_at_once(shared: Place) -> None:
+    """It is notified; its next beat is far away."""
+    with ExitStack() as stack:
+        two = Two(shared, stack, lease=60.0)
+        with Caller(two.first.url) as one:
+            shop = one.make("shop")
+            known = two.first.app.populations["shop"].population
+            store = PostgresStore(shared.url)
+            move(store, "shop", two.second.url)
+            store.close()
+            wait_until(lambda: isinstance(known._lost, NotOwnerError), 5.0)
+            wait_until(lambda: one("GET", shop).status_code == 200, 10.0)
+        assert two.owner("shop") is two.second
+
+
 def test_moves_that_cannot_be(two: Two) -> None:
     store = PostgresStore(two.place.url)
     try:
@@ -342,6 +418,25 @@ def test_a_server_that_does_not_take_what_it_was_given(two: Two) -> None:
         wait_until(lambda: two.owner("shop") is two.first, 10.0)
         assert time.monotonic() - start > 0.5 * LEASE
         wait_until(lambda: decide(one, shop, "d1").status_code == 201, 10.0)
+
+
+def test_looking_goes_on_whatever_goes_wrong(two: Two, caplog: pytest.LogCaptureFixture) -> None:
+    ownership = two.first.app.ownership
+    assert ownership is not None
+    directory, looked = ownership._directory, threading.Event()
+    look = directory.look
+
+    def fail() -> View:
+        directory.look = look_again  # type: ignore[method-assign]
+        raise TypeError("nobody thought of this")
+
+    def look_again() -> View:
+        looked.set()
+        return look()
+
+    directory.look = fail  # type: ignore[method-assign]
+    assert looked.wait(5.0)
+    assert "nobody thought of this" in caplog.text
 
 
 # Damaged journals

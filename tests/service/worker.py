@@ -16,6 +16,7 @@ from tests.service.running import wait_until
 from shoal.controller.asynchronous import Arrivals
 from shoal.controller.commands import Commands
 from shoal.controller.committer import Committer
+from shoal.controller.population import Population
 from shoal.controller.stores import postgres
 from shoal.service.server import serve
 
@@ -50,8 +51,9 @@ def nurse() -> None:
 
 def _serve(url: str, port: str, mutant: str, lease: str) -> None:
     if mutant == "unfenced":  # appends whoever the owner is, and does not look who that is
-        postgres.APPEND = postgres.APPEND.replace("AND epoch = %(epoch)s ", "")
+        postgres.APPEND = postgres.APPEND.replace("AND epoch = %(epoch)s AND owner = %(owner)s ", "")
         postgres.PostgresStore.renew = lambda *_: {}  # type: ignore[method-assign]
+        Population.lose = lambda *_: None  # type: ignore[method-assign]
     if mutant == "twice":
         Commands.reward = rewarding_twice  # type: ignore[method-assign, assignment]
     if mutant == "early":

@@ -28,9 +28,19 @@ class Owner(Protocol):
     """What the committer knows of a population."""
 
     lease: Lease
+    sure_until: float
+    """See `uptime`: until then nobody else can have taken the population over."""
 
     def lose(self, error: ControllerError) -> None:
         """Drop the state in memory: rows that it holds were not committed."""
+
+
+def uptime() -> float:
+    """Seconds that pass as real time does, also while the machine sleeps, where it can tell."""
+    return time.clock_gettime(_CLOCK)
+
+
+_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Ticket:
@@ -203,11 +213,13 @@ class Committer:
                 by_owner.setdefault(id(item.owner), []).append(item)
         groups = list(by_owner.values())
         batches = [_batch(group) for group in groups]
+        sure_until = uptime() + self.lease  # from before the first try, which may be the one that succeeds
         for group, batch, error in zip(groups, batches, self._append(batches), strict=True):
             owner = group[0].owner
             if error is None:
-                population, epoch, _ = owner.lease
-                owner.lease = Lease(population, epoch, batch.rows[-1].seq)
+                population, epoch, _, name = owner.lease
+                owner.lease = Lease(population, epoch, batch.rows[-1].seq, name)
+                owner.sure_until = sure_until
             else:
                 self._dead[group[0].life] = error
                 owner.lose(error)

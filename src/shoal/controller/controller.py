@@ -15,21 +15,18 @@ from typing import Any, Self
 
 from shoal import validation
 from shoal.controller.arms import checked_by, checked_name
-from shoal.controller.committer import Committer
+from shoal.controller.committer import Committer, uptime
 from shoal.controller.errors import ControllerError, JournalError, NotOwnerError, UnknownError
 from shoal.controller.fold import current_stamp
 from shoal.controller.population import Population
 from shoal.controller.records import Settings
 from shoal.controller.snapshotter import EVERY, Process
 from shoal.controller.stores import open_store
-from shoal.controller.stores.base import Store
+from shoal.controller.stores.base import LEASE, Lease, Store
 from shoal.controller.stores.memory import MemoryStore
 from shoal.controller.stores.sqlite import SQLiteStore
 from shoal.policies.base import Policy
 from shoal.policies.registry import find_policy
-
-LEASE = 3.0
-"""Seconds after which a population whose owner is silent may be taken over."""
 
 
 def open(
@@ -74,7 +71,7 @@ def open(
     validation.number("lease", lease, low=0.1, high=3600.0)
     validation.natural("snapshot_every", snapshot_every)
     text = os.fspath(url)
-    store = open_store(text, sync=sync, read_only=read_only)
+    store = open_store(text, sync=sync, read_only=read_only, lease=lease)
     if isinstance(store, SQLiteStore):
         text = str(store.path.absolute())
         forgotten = f"{text}.forgotten" if forgotten is None else forgotten
@@ -215,8 +212,9 @@ class Controller:
                 population = Population(self, name, self.store.populations()[name], lease=None)
             else:
                 number = self.store.create(name)
-                lease = self._take(number)
+                lease, sure_until = self._take(number)
                 population = Population(self, name, number, lease=lease)
+                population.sure_until = sure_until
                 if self._snapshot_every:
                     population.snapshotter = Process(self._url, self._snapshot_every)
             self._populations[name] = population  # its lease is kept from here on, however long loading takes
@@ -244,12 +242,13 @@ class Controller:
             del self._populations[name]
         population.close()
 
-    def _take(self, number: int) -> Any:
-        """Own a population; wait for a previous owner that may have died."""
+    def _take(self, number: int) -> tuple[Lease, float]:
+        """Own a population, and until when for sure; wait for a previous owner that may have died."""
         deadline = time.monotonic() + self._patience
         while True:
+            sure_until = uptime() + self._lease
             try:
-                return self.store.take(number, self._owner, self._lease)
+                return self.store.take(number, self._owner, self._lease), sure_until
             except NotOwnerError:
                 if time.monotonic() > deadline:
                     raise
@@ -259,10 +258,14 @@ class Controller:
         """Now and then: keep leases, and note which rewards are missing."""
         populations = list(self._populations.values())  # no lock: its holder may be waiting for a commit
         own = {one.lease.population: one for one in populations if not isinstance(one._lost, NotOwnerError)}
+        sure_until = uptime() + self._lease
         try:
-            for number, owner in self.store.renew([one.lease for one in own.values()], self._lease).items():
-                one = own[number]
-                one.lose(NotOwnerError(f"population {one.name!r} was taken over by {owner}"))
+            lost = self.store.renew([one.lease for one in own.values()], self._lease)
+            for number, one in own.items():
+                if number in lost:
+                    one.lose(NotOwnerError(f"population {one.name!r} was taken over by {lost[number]}"))
+                else:
+                    one.sure_until = sure_until
         except Exception:  # the thread that beats also commits, and must go on
             pass  # the next append, or the next beat, will tell
         for one in own.values():

@@ -7,7 +7,6 @@ committed. Whatever it returned, then, survives; whatever raised has changed not
 import contextlib
 import os
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -23,7 +22,7 @@ from shoal.controller.answers import Decision, Explanation, PairExplanation
 from shoal.controller.archives import Base, base_of
 from shoal.controller.arms import ArmSet, checked_by, checked_name
 from shoal.controller.commands import MICRO, SHARING, Commands, Turn
-from shoal.controller.committer import Committer, Ticket
+from shoal.controller.committer import Committer, Ticket, uptime
 from shoal.controller.errors import (
     ConflictError,
     ControllerError,
@@ -81,9 +80,12 @@ class Population:
         self._number = number
         self._store: Store = controller.store
         self._committer: Committer | None = controller.committer
-        self.lease = lease or Lease(number, 0, 0)
+        self.lease = lease or Lease(number, 0, 0, "")
         """The right to append, with what is committed so far."""
+        self.sure_until = 0.0
+        """By `uptime`; until then the lease cannot have ended."""
         self._reads_only = lease is None
+        self._is_leased = lease is not None and not self._store.is_local
         self._lock = threading.RLock()
         self._line = Line(self._lock)
         self._fold: Fold | None = None
@@ -91,7 +93,7 @@ class Population:
         self._lost: ControllerError | None = None
         self._ticket = Ticket(done=True)
         self._commands = Commands(name, self._store, number, lambda: self._base)
-        self._clock_ahead = self._store.now() - _uptime()
+        self._clock_ahead = self._store.now() - int(uptime() * MICRO)
         self._rebuilding: threading.Thread | None = None
         self._snapshot_seq = 0
         self.snapshotter: Process | None = None
@@ -197,11 +199,14 @@ class Population:
                 try:
                     result = command(turn)
                 except (ValueError, ControllerError):
+                    self._vouch(turn)
                     raise  # nothing was changed, or a first part, which is complete and recorded
                 except BaseException as error:  # the state may be half changed
                     turn.rows.clear()
                     self.lose(UnavailableError(f"the command failed: {error!r}"))
                     raise
+                else:
+                    self._vouch(turn)
                 finally:
                     if turn.rows:
                         ticket = committer.submit(self, self._life, turn.rows, turn.arms)
@@ -211,6 +216,26 @@ class Population:
         finally:
             committer.give_back(n_rows - (len(turn.rows) if turn else 0))
         return result, ticket
+
+    def _vouch(self, turn: Turn | None = None) -> None:
+        """Ask the store whether we are still the owner, if that is not sure and no rows will tell.
+
+        Without this, an answer could rest on a state that is not the present one any more.
+        """
+        if (turn is not None and turn.rows) or self.is_sure:
+            return
+        seconds = self._writer().lease
+        sure_until = uptime() + seconds
+        if lost := self._store.renew([self.lease], seconds):
+            error = NotOwnerError(f"population {self.name!r} was taken over by {lost[self._number]}")
+            self.lose(error)
+            raise error
+        self.sure_until = sure_until
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is known, without asking the store, that nobody else has taken the population over."""
+        return not self._is_leased or uptime() < self.sure_until
 
     def _writer(self) -> Committer:
         """Whoever commits for this population, if it may be changed here."""
@@ -253,14 +278,16 @@ class Population:
 
     def _now(self) -> int:
         """The store's clock, as it was when the population was opened: setting the clock changes nothing."""
-        return _uptime() + self._clock_ahead
+        return int(uptime() * MICRO) + self._clock_ahead
 
     def _read(self, question: Callable[[Fold], Result]) -> Result:
         """Ask something of the state."""
         with self._lock:
             if self._reads_only:
                 self._follow()
-            return question(self._state())
+            answer = question(self._state())
+            self._vouch()
+            return answer
 
     def _follow(self) -> None:
         """Take in what the owner has committed since."""
@@ -778,13 +805,6 @@ class Population:
                     self._ticket.wait()
                 finally:
                     self._store.release(self.lease)
-
-
-def _uptime() -> int:
-    """Microseconds that pass as real time does, also while the machine sleeps, where it can tell."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
-    return time.monotonic_ns() // 1000
 
 
 def _recorded(settings: Settings, key: str) -> Any:

@@ -249,9 +249,10 @@ def tagged(handler: Callable[[Call], Awaitable[Response]]) -> Callable[[Call], A
 
 
 def _etag(population: AsyncPopulation) -> dict[str, str]:
-    """None while records are on their way, which may be lost, and while the state changes without one."""
+    """None while records are on their way, which may be lost, while the state changes without one, and while
+    the population may be another server's, which reading it will tell."""
     inner = population.population
-    if inner.is_rebuilding or _sequence(population) != inner.lease.last_seq:
+    if inner.is_rebuilding or _sequence(population) != inner.lease.last_seq or not inner.is_sure:
         return {}
     return {"etag": f'"{_sequence(population)}"', "cache-control": "private, no-cache"}
 

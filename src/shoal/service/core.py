@@ -319,6 +319,9 @@ class Service:
         if (damage := self.damage(name)) is not None:
             raise damage
         checked_name("population", name)
+        if self.ownership is not None and name in await self.run(self.controller.store.standings, name):
+            # Lost since the request was let in. Whoever it was moved to is to take it, and not we again.
+            raise NotOwnerError(f"population {name!r} is no longer owned by the server that was asked")
         loop = asyncio.get_running_loop()
         try:
             return await self.adopt(

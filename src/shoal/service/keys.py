@@ -261,10 +261,10 @@ class PostgresKeys(Keys):
         self._thread.start()
 
     def _connect(self) -> Any:
+        from shoal.controller.stores.postgres import connect
+
         try:
-            return self._psycopg.connect(
-                self._url, autocommit=True, connect_timeout=5, application_name="shoal keys"
-            )
+            return connect(self._url, connect_timeout=5, application_name="shoal keys")
         except self._psycopg.Error as error:
             raise UnavailableError(f"keys cannot be reached: {' '.join(str(error).split())}") from error
 

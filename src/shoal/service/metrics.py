@@ -113,9 +113,10 @@ class _Sizes(Collector):
             "cuts": GaugeMetricFamily("shoal_cuts", "Pairs that stopped sharing", labels=["population"]),
         }
         for name, one in populations:
-            if one.population._fold is None or one.population._lost is not None:
-                continue
-            for key, value in one.population._read(_sizes).items():
+            with one.population._lock:  # what is in memory, whether or not the store can be reached
+                fold = one.population._fold
+                found = {} if fold is None or one.population._lost is not None else _sizes(fold)
+            for key, value in found.items():
                 sizes[key].add_metric([name], value)
         yield from sizes.values()
 

@@ -23,6 +23,7 @@ from shoal.controller.owners import Directory, View, new_name, preferred, url_of
 from shoal.controller.records import Settings, decode
 from shoal.controller.stores.base import SCHEMA, Standing, Store
 from shoal.controller.stores.postgres import PostgresStore, other_schema
+from shoal.service.core import RETRY
 from shoal.service.forwarding import Elsewhere, Forwarder, is_forwarded
 
 if TYPE_CHECKING:
@@ -110,13 +111,13 @@ class Ownership:
                 is_blind = False
                 self._closing.wait(0.05)  # many changes are looked at together
                 self._directory.wait(self._lease / 3.0)
-            except UnavailableError as error:
+            except Exception as error:  # whatever it is: without this thread nothing would be taken over
+                if loop.is_closed():
+                    break
                 if not is_blind:
-                    log.warning("owners cannot be seen: %s", error)
+                    log.warning("owners cannot be seen: %r", error)
                 is_blind = True
                 self._closing.wait(0.2)
-            except RuntimeError:  # the loop is closed
-                break
         self._directory.leave()
 
     def _see(self, view: View) -> None:
@@ -126,6 +127,10 @@ class Ownership:
         if trouble and trouble != self.trouble:
             log.error("the store %s; no population is taken over, those owned are served on", trouble)
         self.trouble = trouble
+        for name, one in self._service.populations.items():
+            standing = view.standings.get(name)
+            if standing is not None and standing.epoch > one.population.lease.epoch:  # the next beat is later
+                one.population.lose(NotOwnerError(f"population {name!r} was taken from this server"))
         self._drop_lost()
         for name, known in list(self._elsewhere.items()):
             standing = view.standings.get(name)
@@ -158,7 +163,9 @@ class Ownership:
     def _is_ours_to_take(self, name: str, standing: Standing, now: float) -> bool:
         if standing.owner or self.trouble or self._closing.is_set():
             return False
-        if self._service.damage(name) is not None:
+        at, error = self._failed.get(name, (0.0, None))
+        is_lasting = error is not None and not isinstance(error, NotOwnerError | UnavailableError)
+        if self._service.damage(name) is not None or (is_lasting and now < at + RETRY):
             return False
         if now > self._free.get(name, now) + self._lease:  # whoever should have taken it has not
             return True

@@ -14,9 +14,8 @@ from urllib.parse import urlsplit
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from shoal.controller.controller import LEASE
 from shoal.controller.controller import open as open_controller
-from shoal.controller.stores.base import shown_url
+from shoal.controller.stores.base import LEASE, shown_url
 from shoal.service import logs
 from shoal.service.app import make_app
 from shoal.service.core import HOSTS, Service

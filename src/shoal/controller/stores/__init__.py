@@ -1,11 +1,11 @@
 """Where journals are kept: in memory, in SQLite or on a PostgreSQL server, all by one contract."""
 
-from shoal.controller.stores.base import Store
+from shoal.controller.stores.base import LEASE, Store
 from shoal.controller.stores.memory import MemoryStore
 from shoal.controller.stores.sqlite import SQLiteStore
 
 
-def open_store(url: str, *, sync: str = "full", read_only: bool = False) -> Store:
+def open_store(url: str, *, sync: str = "full", read_only: bool = False, lease: float = LEASE) -> Store:
     """The store at a URL: `:memory:`, `postgresql://…`, or the path of an SQLite file."""
     if url == ":memory:":
         return MemoryStore()
@@ -13,4 +13,4 @@ def open_store(url: str, *, sync: str = "full", read_only: bool = False) -> Stor
         return SQLiteStore(url, sync=sync, read_only=read_only)
     from shoal.controller.stores.postgres import PostgresStore
 
-    return PostgresStore(url, sync=sync, read_only=read_only)
+    return PostgresStore(url, sync=sync, read_only=read_only, lease=lease)

@@ -1,8 +1,9 @@
 """What a store does. It keeps rows and hands them back; it knows nothing of what they mean.
 
-Of each population it keeps `epoch`, `owner`, `lease_until` and `last_seq`. Every append names the epoch and
-the sequence number that it goes on from, and fails if either has moved on (a fence): what a process appends
-after another one has taken the population over is refused, however long it was frozen in between.
+Of each population it keeps `epoch`, `owner`, `lease_until` and `last_seq`. Every append names the owner, its
+epoch and the sequence number that it goes on from, and fails if one of them has moved on (a fence): what a
+process appends after another one has taken the population over is refused, however long it was frozen in
+between.
 """
 
 from abc import ABC, abstractmethod
@@ -13,6 +14,8 @@ from shoal.controller.records import Row
 
 SCHEMA = 1
 """Version of the tables."""
+LEASE = 3.0
+"""Seconds after which a population whose owner is silent may be taken over."""
 
 
 class Lease(NamedTuple):
@@ -21,6 +24,8 @@ class Lease(NamedTuple):
     population: int
     epoch: int
     last_seq: int
+    owner: str
+    """Whose right it is. Epochs may repeat after a failover that lost commits; names do not."""
 
 
 class Batch(NamedTuple):
@@ -58,7 +63,7 @@ class Store(ABC):
     is_immediate = False
     """Whether appending takes so little time that callers do it themselves, without a thread for it."""
     is_local = True
-    """Whether reading waits for no network."""
+    """Whether one process has it to itself: reading waits for no network, and no lease ends."""
 
     @abstractmethod
     def populations(self) -> dict[str, int]:
@@ -81,14 +86,18 @@ class Store(ABC):
         """No longer own a population, so that another process need not wait."""
 
     def standings(self, name: str | None = None) -> dict[str, Standing]:
-        """Who owns the populations, or one; nothing from a store that one process has to itself."""
+        """Who owns the populations, or one; nothing from a store that one process has to itself.
+
+        Without those whose first record is missing: they are being made, or a crash kept them from being.
+        """
         return {}
 
     @abstractmethod
     def append(self, batches: Sequence[Batch], lease: float) -> list[Exception | None]:
         """Commit batches, each completely or not at all; of each, why not.
 
-        Appending the same batch again after its outcome was unknown is safe: it is found to be there.
+        Appending the same batch again after its outcome was unknown is safe: its rows are found to be there.
+        Other rows in their place are not taken for them.
         """
 
     @abstractmethod

@@ -67,7 +67,7 @@ class MemoryStore(Store):
             raise UnknownError(f"there is no population number {population}")
         journal = self._journals[population]
         journal.epoch, journal.owner = journal.epoch + 1, owner
-        return Lease(population, journal.epoch, journal.last_seq)
+        return Lease(population, journal.epoch, journal.last_seq, owner)
 
     def renew(self, leases: Iterable[Lease], lease: float) -> dict[int, str]:
         return {}
@@ -79,12 +79,12 @@ class MemoryStore(Store):
         return [self._append(batch) for batch in batches]
 
     def _append(self, batch: Batch) -> Exception | None:
-        (population, epoch, last_seq), rows, arms = batch
+        (population, epoch, last_seq, _), rows, arms = batch
         journal = self._journals[population]
         if journal.epoch != epoch:
             return NotOwnerError(f"the population was taken over by {journal.owner}")
         if journal.last_seq != last_seq:
-            if journal.last_seq == last_seq + len(rows):
+            if list(self.read(population, last_seq)) == list(rows):
                 return None  # it is there already
             return UnavailableError(f"the journal is at record {journal.last_seq}, not {last_seq}")
         journal.rows.extend(map(tuple, rows))

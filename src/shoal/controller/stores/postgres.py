@@ -1,9 +1,9 @@
 """Journals on a PostgreSQL server, which several machines may share (psycopg 3).
 
 Who owns a population is decided by its row: `epoch` counts owners, and a lease ends when nothing is appended
-or renewed for a while. An append is one statement that moves `last_seq` on if epoch and sequence number are
-still those of the appender, and inserts the rows only then. So a process that was frozen for an hour finds,
-when it wakes, that it can append nothing.
+or renewed for a while. An append is one statement that moves `last_seq` on if owner, epoch and sequence
+number are still those of the appender, and inserts the rows only then. So a process that was frozen for an
+hour finds, when it wakes, that it can append nothing.
 """
 
 import threading
@@ -13,11 +13,12 @@ from typing import Any
 
 from shoal.controller.errors import JournalError, NotOwnerError, UnavailableError, UnknownError
 from shoal.controller.records import Row
-from shoal.controller.stores.base import SCHEMA, Batch, Lease, Snapshot, Standing, shown_url
+from shoal.controller.stores.base import LEASE, SCHEMA, Batch, Lease, Snapshot, Standing, shown_url
 from shoal.controller.stores.sql import COLUMNS, SQLStore
 
 try:
     import psycopg
+    from psycopg.conninfo import conninfo_to_dict
 except ImportError as error:  # pragma: no cover
     raise ImportError("PostgreSQL needs psycopg: pip install 'shoal[postgres]'") from error
 
@@ -73,12 +74,14 @@ CREATE TABLE IF NOT EXISTS shoal_base (
 );
 """
 
+# A lease is never cut short, not even by a statement that had to wait: its owner counts on it.
 # Rows go in binary (%b): half the processor time of text.
 APPEND = """
 WITH fence AS (
     UPDATE shoal_population
-    SET last_seq = last_seq + %(n)s, lease_until = now() + %(lease)s * interval '1 second'
-    WHERE id = %(population)s AND epoch = %(epoch)s AND last_seq = %(last_seq)s
+    SET last_seq = last_seq + %(n)s,
+        lease_until = greatest(lease_until, now() + %(lease)s * interval '1 second')
+    WHERE id = %(population)s AND epoch = %(epoch)s AND owner = %(owner)s AND last_seq = %(last_seq)s
     RETURNING id
 ), offered AS (
     INSERT INTO shoal_arms
@@ -102,16 +105,21 @@ class PostgresStore(SQLStore):
     sync : {"full", "normal"}
         "full" survives a crash of the server; with "normal" that may undo the last commits.
     read_only : bool
+    lease : float
+        Seconds for which an answer may be missing before the server counts as unreachable.
     """
 
     prefix, mark = "shoal_", "%s"
     is_local = False
 
-    def __init__(self, url: str, *, sync: str = "full", read_only: bool = False) -> None:
+    def __init__(
+        self, url: str, *, sync: str = "full", read_only: bool = False, lease: float = LEASE
+    ) -> None:
         self._conninfo = url
         self.url = shown_url(url)
         self._synchronous = SYNC[sync]
         self.read_only = read_only
+        self._lease = lease
         self._writing, self._reading = threading.RLock(), threading.RLock()
         self._connections: dict[str, Any] = {}
         try:
@@ -124,12 +132,7 @@ class PostgresStore(SQLStore):
 
     def _connect(self) -> Any:
         try:
-            connection = psycopg.connect(
-                self._conninfo,
-                autocommit=True,
-                connect_timeout=10,
-                application_name="shoal",
-            )
+            connection = connect(self._conninfo, self._lease, connect_timeout=10, application_name="shoal")
             connection.execute(f"SET synchronous_commit = {self._synchronous}")
         except psycopg.Error as error:
             raise UnavailableError(f"{self.url} cannot be reached: {_line(error)}") from error
@@ -201,7 +204,8 @@ class PostgresStore(SQLStore):
             ).fetchone()
             if found is not None:
                 db.execute(f"NOTIFY {CHANNEL}")
-                return Lease(population, *found)
+                epoch, last_seq = found
+                return Lease(population, epoch, last_seq, owner)
             (version,) = db.execute("SELECT max(version) FROM shoal_schema").fetchone()
             known = db.execute(
                 "SELECT name, owner, extract(epoch FROM greatest(lease_until, now()) - now()) "
@@ -221,7 +225,7 @@ class PostgresStore(SQLStore):
         rows = self._query(
             "SELECT name, id, epoch, CASE WHEN lease_until > now() THEN owner ELSE '' END, "
             "CASE WHEN lease_until = '-infinity' THEN owner ELSE '' END "
-            "FROM shoal_population WHERE %s::text IS NULL OR name = %s ORDER BY name",
+            "FROM shoal_population WHERE last_seq > 0 AND (%s::text IS NULL OR name = %s) ORDER BY name",
             name,
             name,
         )
@@ -232,9 +236,10 @@ class PostgresStore(SQLStore):
         with self._on("write") as db:
             for one in leases:
                 found = db.execute(
-                    "UPDATE shoal_population SET lease_until = now() + %s * interval '1 second' "
-                    "WHERE id = %s AND epoch = %s",
-                    (lease, one.population, one.epoch),
+                    "UPDATE shoal_population "
+                    "SET lease_until = greatest(lease_until, now() + %s * interval '1 second') "
+                    "WHERE id = %s AND epoch = %s AND owner = %s",
+                    (lease, one.population, one.epoch, one.owner),
                 )
                 if not found.rowcount:
                     sql = "SELECT owner FROM shoal_population WHERE id = %s"
@@ -246,8 +251,8 @@ class PostgresStore(SQLStore):
         with self._on("write") as db:
             db.execute(
                 "UPDATE shoal_population SET lease_until = '-infinity', owner = '' "
-                "WHERE id = %s AND epoch = %s",
-                (lease.population, lease.epoch),
+                "WHERE id = %s AND epoch = %s AND owner = %s",
+                (lease.population, lease.epoch, lease.owner),
             )
             db.execute(f"NOTIFY {CHANNEL}")
 
@@ -258,10 +263,11 @@ class PostgresStore(SQLStore):
             return [self._append(db, batch, lease) for batch in batches]
 
     def _append(self, db: Any, batch: Batch, lease: float) -> Exception | None:
-        (population, epoch, last_seq), rows, arms = batch
+        (population, epoch, last_seq, owner), rows, arms = batch
         seq, at, agent, decision, body = map(list, zip(*rows, strict=True))
         values = {
-            "n": len(rows), "lease": lease, "population": population, "epoch": epoch, "last_seq": last_seq,
+            "n": len(rows), "lease": lease,
+            "population": population, "epoch": epoch, "owner": owner, "last_seq": last_seq,
             "digests": [digest for digest, _ in arms], "arms": [content for _, content in arms],
             "seq": seq, "at": at, "agent": agent, "decision": decision, "body": body,
         }  # fmt: skip
@@ -339,8 +345,8 @@ class PostgresStore(SQLStore):
 
     def _set_base(self, db: Any, lease: Lease, base: bytes, state: bytes | None) -> None:
         found = db.execute(
-            "SELECT owner FROM shoal_population WHERE id = %s AND epoch = %s FOR UPDATE",
-            (lease.population, lease.epoch),
+            "SELECT owner FROM shoal_population WHERE id = %s AND epoch = %s AND owner = %s FOR UPDATE",
+            (lease.population, lease.epoch, lease.owner),
         ).fetchone()
         if found is None:
             raise NotOwnerError(f"a population in {self.url} was taken over by another process")
@@ -408,6 +414,24 @@ class PostgresStore(SQLStore):
             "WHERE starts_with(relname, 'shoal_') AND relkind = 'r'"
         )
         return int(sizes[0][0] or 0)
+
+
+def connect(url: str, lease: float = LEASE, **options: Any) -> Any:
+    """A connection that breaks when the other machine is silently gone; by default nobody notices for hours.
+
+    What was sent must be acknowledged within a lease, or two seconds; while nothing is sent, the machine is
+    asked whether it is there. What the URL says about any of this, or about `options`, is in force instead.
+    """
+    options = {
+        "tcp_user_timeout": max(2_000, int(1_000 * lease)),  # milliseconds
+        "keepalives_idle": 5,
+        "keepalives_interval": 2,
+        "keepalives_count": 3,
+        **options,
+    }
+    said = conninfo_to_dict(url)
+    rest = {name: value for name, value in options.items() if name not in said}
+    return psycopg.connect(url, autocommit=True, **rest)
 
 
 @contextmanager

@@ -63,7 +63,7 @@ class SQLStore(Store):
 
     def _moved_on(self, db: Any, batch: Batch) -> Exception | None:
         """Why the fence refused a batch: it is there already, or somebody took over, or we are behind."""
-        (population, epoch, last_seq), rows, _ = batch
+        (population, epoch, last_seq, appender), rows, _ = batch
         found = db.execute(
             f"SELECT epoch, last_seq, owner, name FROM {self.prefix}population WHERE id = {self.mark}",
             (population,),
@@ -71,11 +71,17 @@ class SQLStore(Store):
         if found is None:
             return NotOwnerError(f"{self.url} no longer has population number {population}")
         now, seq, owner, name = found
-        if now != epoch:
+        if (now, owner) != (epoch, appender):
             return NotOwnerError(
                 f"population {name!r} in {self.url} was taken over by {owner or 'another process'} "
                 f"(epoch {now})"
             )
-        if seq == last_seq + len(rows):
-            return None
+        if seq == last_seq + len(rows):  # ours, or what an earlier append did that nobody waits for any more
+            there = db.execute(
+                f"SELECT {COLUMNS} FROM {self.prefix}journal "
+                f"WHERE population = {self.mark} AND seq > {self.mark} ORDER BY seq",
+                (population, last_seq),
+            ).fetchall()
+            if there == [tuple(row) for row in rows]:
+                return None
         return UnavailableError(f"the journal of population {name!r} is at record {seq}, not {last_seq}")

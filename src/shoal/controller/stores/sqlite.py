@@ -218,7 +218,8 @@ class SQLiteStore(SQLStore):
             ).fetchall()
         if not found:
             raise UnknownError(f"{self.path} has no population number {population}")
-        return Lease(population, *found[0])
+        epoch, last_seq = found[0]
+        return Lease(population, epoch, last_seq, owner)
 
     def renew(self, leases: Iterable[Lease], lease: float) -> dict[int, str]:
         return {}  # the lock on the file lasts as long as the process
@@ -233,7 +234,7 @@ class SQLiteStore(SQLStore):
             return [self._append(db, batch) for batch in batches]
 
     def _append(self, db: sqlite3.Connection, batch: Batch) -> Exception | None:
-        (population, epoch, last_seq), rows, arms = batch
+        (population, epoch, last_seq, _), rows, arms = batch
         moved = db.execute(
             "UPDATE population SET last_seq = ? WHERE id = ? AND epoch = ? AND last_seq = ?",
             (last_seq + len(rows), population, epoch, last_seq),
