@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 from tests.attack.common import SCALE
-from tests.service.running import ARMS, Caller, InProcess
+from tests.service.running import ARMS, Caller, InProcess, wait_until
 
+from shoal.service import core
 from shoal.service import server as server_module
 
 HEAD = (
@@ -155,6 +156,57 @@ def test_slow_and_half_open_connections_end_and_disturb_nobody(
         sock.close()
     unharmed(abused, before, b"")
     assert len(abused._server.server_state.connections) <= 2
+
+
+@pytest.mark.parametrize("rest", [HEAD[:30], HEAD + b"content-length: 60\r\n\r\n" + BODY[:20]])
+def test_the_rest_must_come_also_after_a_complete_request(
+    abused: InProcess, monkeypatch: pytest.MonkeyPatch, rest: bytes
+) -> None:
+    """A complete request and the beginning of another, in one piece."""
+    monkeypatch.setattr(server_module, "PATIENCE", 0.3)
+    before = sequence(abused)
+    whole = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", abused.port), timeout=5.0) as sock:
+        sock.sendall(whole)
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200 OK")  # and is kept open
+        time.sleep(0.4)
+        sock.sendall(whole + rest)
+        answer = b""
+        while chunk := sock.recv(65536):
+            answer += chunk
+    assert answer.count(b"HTTP/1.1 200 OK") == 1
+    wait_until(lambda: abused.app._under_way == 0, 5.0)
+    unharmed(abused, before, answer)
+
+
+def test_requests_that_arrive_out_of_step_are_served(
+    abused: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has its time to arrive: pieces that end within a request, for longer than one may take."""
+    monkeypatch.setattr(server_module, "PATIENCE", 0.5)
+    whole = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    shifted = whole[20:] + whole[:20]
+    with socket.create_connection(("127.0.0.1", abused.port), timeout=5.0) as sock:
+        sock.sendall(whole[:20])
+        for _ in range(8):
+            time.sleep(0.1)
+            sock.sendall(shifted)
+            answer = sock.recv(65536)
+            while not answer.endswith(b"}"):
+                chunk = sock.recv(65536)
+                assert chunk, answer
+                answer += chunk
+            assert answer.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_probes_are_answered_while_too_many_wait(abused: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "MOST_WAITING", 0)
+    with Caller(abused.url) as call:
+        assert call("GET", "/livez").status_code == 200
+        assert call("GET", "/readyz").status_code == 200
+        refused = call("GET", "/v1/populations")
+    assert refused.status_code == 503
+    assert refused.headers["retry-after"] == "1"
 
 
 def test_a_caller_that_leaves_before_the_answer(abused: InProcess) -> None:

@@ -43,6 +43,8 @@ log = logging.getLogger("shoal.service")
 
 SIGNED_IN = "signed in"
 """In the table of routes: any key will do."""
+PROBES = ("/livez", "/readyz")
+"""Paths that are called by address, and answered however many requests are under way."""
 HOSTS = ("localhost", "127.0.0.1", "[::1]")
 LARGEST_BODY = 4_000_000
 MOST_WAITING = 2_000
@@ -191,7 +193,7 @@ class Service:
             )  # fmt: skip
 
     async def _answer(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
-        if self._under_way >= MOST_WAITING:
+        if self._under_way >= MOST_WAITING and scope["path"] not in PROBES:
             raise UnavailableError(f"{MOST_WAITING:,} requests are under way")
         self._check_host(scope["path"], scope["state"]["headers"])
         self._under_way += 1
@@ -215,7 +217,7 @@ class Service:
 
     def _check_host(self, path: str, headers: Mapping[bytes, bytes]) -> None:
         """Refuse to be called by a name that is not ours, as a page that is after our answers would do."""
-        if "*" in self.hosts or path in ("/livez", "/readyz"):  # which are called by address
+        if "*" in self.hosts or path in PROBES:
             return
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if host not in self.hosts and re.sub(r":\d+$", "", host) not in self.hosts:

@@ -220,6 +220,11 @@ class Protocol(HttpToolsProtocol):
         elif self._timer is None:  # most requests come in one piece, and need none
             self._timer = self.loop.call_later(PATIENCE, self._give_up)
 
+    def on_message_begin(self) -> None:
+        self._is_complete = False  # whatever came before it in the same piece of data
+        self._stop_timer()
+        super().on_message_begin()
+
     def on_headers_complete(self) -> None:
         self._is_in_head = False
         super().on_headers_complete()
