@@ -232,7 +232,7 @@ class Service:
         await send({"type": "lifespan.startup.complete"})
         await receive()
         preparing.cancel()
-        self.stopping.set()
+        self.end_streams()
         await asyncio.get_running_loop().run_in_executor(None, self.close)
         if self.ownership is not None:
             self.ownership.close()
@@ -242,6 +242,12 @@ class Service:
         """Belong to the event loop that is running."""
         self._arrivals = Arrivals(asyncio.get_running_loop())
         self.keys.listen()
+
+    def end_streams(self) -> None:
+        """Begin to stop: answers without an end, our own and those passed on, end now."""
+        self.stopping.set()
+        if self.ownership is not None:
+            self.ownership.end_streams()
 
     async def prepare(self) -> None:
         """Open all populations, or this server's share of them, so that the first requests need not wait."""

@@ -98,6 +98,10 @@ class Ownership:
         for task in (*self._opening.values(), *self._tasks):
             task.cancel()
 
+    def end_streams(self) -> None:
+        """Pass on no more of what has no end. Called in the loop's thread."""
+        self._forwarder.end_streams()
+
     def close(self) -> None:
         """End the connections to others. Called in the loop's thread."""
         self._forwarder.close()

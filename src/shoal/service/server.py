@@ -184,7 +184,7 @@ class Server(uvicorn.Server):
         self._on_start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._app.stopping.set()
+        self._app.end_streams()
         await super().shutdown(sockets)
         self._captured_signals.clear()  # which it would send to itself again at the end
 
