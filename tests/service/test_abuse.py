@@ -2,6 +2,8 @@
 
 import random
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -207,6 +209,40 @@ def test_probes_are_answered_while_too_many_wait(abused: InProcess, monkeypatch:
         refused = call("GET", "/v1/populations")
     assert refused.status_code == 503
     assert refused.headers["retry-after"] == "1"
+
+
+def test_more_connections_than_there_may_be(abused: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are open are served on, further ones are refused, and nothing is left of them."""
+    monkeypatch.setattr(server_module, "MOST_CONNECTIONS", 20)
+    connections = abused._server.server_state.connections
+    with Caller(abused.url) as early:
+        assert early("GET", "/livez").status_code == 200
+        idle = [socket.create_connection(("127.0.0.1", abused.port), timeout=5.0) for _ in range(60)]
+        assert idle[-1].recv(1000).startswith(b"HTTP/1.1 503 ")
+        assert idle[-1].recv(1000) == b""
+        wait_until(lambda: len(connections) == 20, 5.0)
+        assert early("GET", "/v1/populations").status_code == 200
+        for sock in idle:
+            sock.close()
+        wait_until(lambda: len(connections) == 1, 5.0)
+        with Caller(abused.url) as late:
+            assert late("GET", "/livez").status_code == 200
+
+
+def test_connections_leave_descriptors_for_the_rest() -> None:
+    """The process's limit is raised as far as it may be, and so many connections fewer are taken."""
+    program = (
+        "import resource\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, {hard}))\n"
+        "from shoal.service import server\n"
+        "server.raise_descriptors()\n"
+        "print(*resource.getrlimit(resource.RLIMIT_NOFILE), server.most_connections())\n"
+    )
+    for hard, most in ((700, 500), (8_000, 5_000)):
+        done = subprocess.run(
+            [sys.executable, "-c", program.format(hard=hard)], capture_output=True, text=True, timeout=60
+        )
+        assert done.stdout.split() == [str(hard), str(hard), str(most)], done.stderr
 
 
 def test_a_caller_that_leaves_before_the_answer(abused: InProcess) -> None:

@@ -4,9 +4,12 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import math
 import os
+import resource
 import socket
 import threading
+import time
 from collections.abc import Callable, Collection
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,6 +33,31 @@ LARGEST_HEAD = 65_536
 PATIENCE = 20.0
 """Seconds within which a request must have arrived."""
 MOST_CONNECTIONS = 5_000
+RESERVED = 200
+"""Descriptors that are not for connections: those of the store, other servers, files."""
+BACKLOG = 100
+"""Connections that may wait to be accepted. All of them are accepted before the first is looked at."""
+MOST_DESCRIPTORS = 65_536
+REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+)
+
+
+def raise_descriptors() -> None:
+    """Let the process have as many open files and connections as it is allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):  # some systems allow less than they say
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def most_connections() -> int:
+    """How many connections are kept at a time."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MOST_CONNECTIONS
+    return max(1, min(MOST_CONNECTIONS, soft - RESERVED))
 
 
 def is_loopback(host: str) -> bool:
@@ -140,6 +168,7 @@ def run(
     until: threading.Event | None = None,
 ) -> None:
     """Run the server of an application on a socket, until a signal, or an event is set."""
+    raise_descriptors()
     Server(config_of(app, **(options or {})), app, on_start, until).run([sock])
 
 
@@ -157,8 +186,7 @@ def config_of(app: Service, **options: Any) -> uvicorn.Config:
         proxy_headers=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=20,
-        limit_concurrency=MOST_CONNECTIONS,
-        backlog=2048,
+        backlog=BACKLOG,
         **options,
     )
 
@@ -190,7 +218,14 @@ class Server(uvicorn.Server):
 
 
 class Protocol(HttpToolsProtocol):
-    """Uvicorn's, which also ends connections whose requests are never complete, or have endless heads."""
+    """Uvicorn's, which also ends connections whose requests are never complete, or have endless heads.
+
+    It refuses those that are too many. Uvicorn's own limit would refuse the requests of all, and count idle
+    connections until there are no descriptors.
+    """
+
+    _warned = -math.inf
+    """When too many connections were last logged, of the whole process."""
 
     _head_size = 0
     _is_in_head = True
@@ -199,6 +234,13 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if len(self.connections) > (most := most_connections()):
+            if time.monotonic() > Protocol._warned + 60.0:
+                Protocol._warned = time.monotonic()
+                log.warning("there are %d connections; further ones are refused", most)
+            transport.write(REFUSAL)
+            transport.close()
+            return
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # head and body are written one by one
