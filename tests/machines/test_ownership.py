@@ -159,6 +159,24 @@ def test_a_clean_stop_hands_over_at_once(shared: Place) -> None:
         assert call("GET", shop).json()["sequence"] == 3
 
 
+def test_readers_do_not_keep_a_server_from_taking_over(shared: Place) -> None:
+    """While what reads whole journals has all of its threads, a population is found, opened and served."""
+    owner = shared.open(lease=60.0)
+    owner.population("shop", "independent", 2)
+    go_on = threading.Event()
+    with InProcess(shared.url, shares=True, lease=60.0) as server, Caller(server.url) as call:
+        try:
+            for _ in range(8):
+                server.app._slow.submit(go_on.wait, 60.0)
+            shared.close()
+            start = time.monotonic()
+            wait_until(lambda: "shop" in server.app.populations, 10.0)  # nobody asks for it
+            assert decide(call, "/v1/populations/shop", "d1").status_code == 201
+            assert time.monotonic() - start < 10.0
+        finally:
+            go_on.set()
+
+
 def test_streams_that_are_passed_on_end_with_the_server(shared: Place) -> None:
     """A page at a server, of a population that another owns, does not keep the server from stopping."""
     begun, seen = threading.Event(), []

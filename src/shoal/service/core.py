@@ -313,7 +313,8 @@ class Service:
         """Have what a first decision needs of a policy compiled, once, and begin with the rest of it."""
         if policy not in self._compiled:
             steps = _exercise(policy)
-            await self.run(_take, steps, FIRST)
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._commands, _take, steps, FIRST)  # an opening waits for it
             self._compiled[policy] = asyncio.create_task(self._compile_on(policy, steps))
 
     async def _compile_on(self, policy: str, steps: Iterator[None]) -> None:
