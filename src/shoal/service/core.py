@@ -22,7 +22,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from shoal.controller.asynchronous import Arrivals, AsyncPopulation
 from shoal.controller.controller import Controller
-from shoal.controller.errors import ControllerError, NotOwnerError, UnavailableError
+from shoal.controller.errors import ControllerError, NotOwnerError
 from shoal.controller.population import Population
 from shoal.policies.registry import make_policy
 from shoal.policies.warming import FIRST, TRIAL, exercise
@@ -31,7 +31,7 @@ from shoal.service.limits import Limits, whole_seconds
 from shoal.service.logs import log_failure
 from shoal.service.messages import encoder
 from shoal.service.metrics import Metrics
-from shoal.service.problems import MEDIA_TYPE, RefusedError, headers_of, kind_of, problem_of
+from shoal.service.problems import MEDIA_TYPE, BusyError, RefusedError, headers_of, kind_of, problem_of
 from shoal.service.sessions import Sessions
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class Service:
 
     async def _answer(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
         if self._under_way >= MOST_WAITING and scope["path"] not in PROBES:
-            raise UnavailableError(f"{MOST_WAITING:,} requests are under way")
+            raise BusyError(f"{MOST_WAITING:,} requests are under way")
         self._check_host(scope["path"], scope["state"]["headers"])
         self._under_way += 1
         try:

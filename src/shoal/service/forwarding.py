@@ -18,8 +18,8 @@ import httptools
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from shoal.controller.errors import UnavailableError
 from shoal.service.core import read_body
+from shoal.service.problems import BusyError
 
 HOP = b"x-shoal-hop"
 """Header of a request that another server has passed on."""
@@ -172,7 +172,7 @@ class Forwarder:
             connection.abort()
 
     async def forward(self, request: Request, there: Elsewhere) -> Response:
-        """The owner's answer; `UnavailableError` if there is none."""
+        """The owner's answer; `BusyError` if there is none."""
         scope = request.scope
         body = await read_body(request) if scope["method"] in ("POST", "PUT", "PATCH") else None
         message = _message(request, there.url, body)
@@ -184,7 +184,7 @@ class Forwarder:
                 finally:
                     there.waiting.discard(limit)
         except OSError as error:  # a TimeoutError is one, too
-            raise UnavailableError(
+            raise BusyError(
                 f"the population's owner does not answer ({type(error).__name__}); another will take over"
             ) from None
         headers = {name: reply.headers[name] for name in RETURNED if name in reply.headers}

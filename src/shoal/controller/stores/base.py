@@ -5,6 +5,7 @@ the sequence number that it goes on from, and fails if either has moved on (a fe
 after another one has taken the population over is refused, however long it was frozen in between.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -13,6 +14,8 @@ from shoal.controller.records import Row
 
 SCHEMA = 1
 """Version of the tables."""
+
+_URL = re.compile(r"\w+://(?:(?P<user>[^:@/?]*)(?::[^@/]*)?(?=@))?(?P<place>@?[^@?]*)(?:\?.*)?", re.DOTALL)
 
 
 class Lease(NamedTuple):
@@ -196,9 +199,9 @@ class Store(ABC):
 
 
 def shown_url(url: str) -> str:
-    """A URL as it may be shown, without a password."""
-    head, at, tail = url.rpartition("@")
-    if not at or "://" not in head:
+    """A URL as it may be shown: without a password, and without the query, where another may be."""
+    scheme, mark, _ = url.partition("://")
+    if not mark:
         return url
-    scheme, _, user = head.partition("://")
-    return f"{scheme}://{user.partition(':')[0]}@{tail}"
+    found = _URL.fullmatch(url)
+    return f"{scheme}://…" if found is None else f"{scheme}://{found['user'] or ''}{found['place']}"
