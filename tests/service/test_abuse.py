@@ -245,6 +245,42 @@ def test_connections_leave_descriptors_for_the_rest() -> None:
         assert done.stdout.split() == [str(hard), str(hard), str(most)], done.stderr
 
 
+def test_without_a_key_a_body_is_small(abused: InProcess) -> None:
+    """Signing in takes a few bytes: more are refused when they are announced, or come."""
+    head = b"POST /session HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    announced = say(abused, head + b"content-length: 1001\r\n\r\n", half_close=False)
+    assert announced.startswith(b"HTTP/1.1 413 ")
+    assert b"1,000 bytes" in announced
+    chunk = b"%x\r\n" % 600 + b" " * 600 + b"\r\n"
+    came = say(abused, head + b"transfer-encoding: chunked\r\n\r\n", chunk, chunk, half_close=False)
+    assert came.startswith(b"HTTP/1.1 413 ")
+    with Caller(abused.url) as call:
+        assert call("POST", "/session", {"key": "x" * 256}).status_code == 401
+
+
+def test_bodies_have_a_bound_together(abused: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has come of all requests under way counts, until they are answered or given up."""
+    monkeypatch.setattr(core, "MOST_READ", 1_000)
+    before = sequence(abused)
+    head = HEAD + b"content-length: 700\r\n\r\n"
+    path, body = "/v1/populations/abuse/decisions", {"agent": "ada", "arms": ARMS}
+    with Caller(abused.url) as call:
+        with socket.create_connection(("127.0.0.1", abused.port)) as first:
+            first.sendall(head + b" " * 690)
+            wait_until(lambda: abused.app._read == 690, 5.0)
+            with socket.create_connection(("127.0.0.1", abused.port), timeout=5.0) as second:
+                second.sendall(head + b" " * 690)
+                answer = second.recv(65536)
+                assert answer.startswith(b"HTTP/1.1 503 ")
+                assert b"retry-after: 1\r\n" in answer
+            assert call("GET", "/v1/populations/abuse").status_code == 200
+        wait_until(lambda: abused.app._read == 0, 5.0)
+        assert sequence(abused) == before
+        for _ in range(20):
+            assert call("POST", path, body).status_code == 201
+    wait_until(lambda: abused.app._read == 0, 5.0)
+
+
 def test_a_caller_that_leaves_before_the_answer(abused: InProcess) -> None:
     before = sequence(abused)
     whole = HEAD + b"content-length: %d\r\n\r\n" % len(BODY) + BODY

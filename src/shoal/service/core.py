@@ -47,6 +47,10 @@ PROBES = ("/livez", "/readyz")
 """Paths that are called by address, and answered however many requests are under way."""
 HOSTS = ("localhost", "127.0.0.1", "[::1]")
 LARGEST_BODY = 4_000_000
+LARGEST_UNSIGNED = 1_000
+"""Bytes of the body of a request that anybody may make: `POST /session`."""
+MOST_READ = 100_000_000
+"""Bytes of the bodies of all requests under way."""
 MOST_WAITING = 2_000
 """Requests under way."""
 HEADERS = [
@@ -158,6 +162,8 @@ class Service:
         self._compiled: dict[str, asyncio.Task[None]] = {}
         """Policies that can decide, and what compiles the rest of them."""
         self._under_way = 0
+        self._read = 0
+        """Bytes of bodies that requests under way have sent."""
         self._commands = ThreadPoolExecutor(16, "shoal-command")
         self._slow = ThreadPoolExecutor(4, "shoal-slow")
         self._arrivals: Arrivals | None = None
@@ -172,7 +178,14 @@ class Service:
         start = time.perf_counter()
         headers = dict(scope["headers"])
         request_id = _request_id(headers.get(b"x-request-id"))
-        state = {"headers": headers, "request_id": request_id, "route": "none", "key": None, "by_id": False}
+        state = {
+            "headers": headers,
+            "request_id": request_id,
+            "route": "none",
+            "key": None,
+            "by_id": False,
+            "read": 0,
+        }
         scope["app"], scope["state"] = self, state
         scope["path"] = scope["raw_path"].decode("ascii")  # a name may hold an encoded slash
         answer = _Answer(send, request_id)
@@ -201,6 +214,7 @@ class Service:
             await self._router(scope, receive, answer)
         finally:
             self._under_way -= 1
+            self._read -= scope["state"]["read"]
 
     async def _refuse(self, error: Exception, scope: Scope, receive: Receive, answer: "_Answer") -> None:
         """Answer with a problem document, if nothing has been answered yet."""
@@ -365,6 +379,13 @@ class Service:
             return ANYBODY
         raise unauthenticated("send a key as `Authorization: Bearer shoal_…`; `shoal keys add` makes one")
 
+    def count_read(self, state: dict[str, Any], size: int) -> None:
+        """Count bytes of a body, which a request holds until it is answered."""
+        state["read"] += size
+        self._read += size
+        if self._read > MOST_READ:
+            raise BusyError(f"requests under way have sent {MOST_READ:,} bytes")
+
     def charge(self, key: Key, requests: int) -> None:
         """Count a batch as so many requests; one of them has been counted."""
         self.limits.charge(key.id, requests - 1)
@@ -404,6 +425,7 @@ def too_many(key: Key, wait: float) -> RefusedError:
 def _route(one: Endpoint) -> Route:
     decoder = None if one.body is None else msgspec.json.Decoder(one.body)
     in_population = "{population}" in one.path
+    largest = LARGEST_BODY if one.scope is not None else LARGEST_UNSIGNED
 
     async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -420,7 +442,7 @@ def _route(one: Endpoint) -> Route:
         query = _query(scope["query_string"], one.query) if scope["query_string"] else {}
         body = None
         if decoder is not None:
-            body = decoder.decode(await read_body(request))
+            body = decoder.decode(await read_body(request, largest))
         response = await one.handler(Call(service, request, key, body, query))
         await response(scope, receive, send)
 
@@ -471,30 +493,33 @@ def _query(text: bytes, known: tuple[str, ...]) -> dict[str, str]:
     return dict(found)
 
 
-async def read_body(request: Request) -> bytes:
+async def read_body(request: Request, largest: int = LARGEST_BODY) -> bytes:
     """The body of a request, which must be JSON and not too large."""
-    headers = request.scope["state"]["headers"]
+    state = request.scope["state"]
+    headers = state["headers"]
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
         raise RefusedError("media-type", "the body must be JSON, with Content-Type: application/json")
     length = headers.get(b"content-length", b"0")
-    if length.isdigit() and int(length) > LARGEST_BODY:
-        raise _too_large()
-    receive = request.receive
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    while message.get("more_body"):
-        message = await receive()
-        body += message.get("body", b"")
-        if len(body) > LARGEST_BODY:
-            raise _too_large()
-    if message["type"] == "http.disconnect":
-        raise ClientGoneError
-    return body
+    if length.isdigit() and int(length) > largest:
+        raise _too_large(largest)
+    service: Service = request.scope["app"]
+    parts: list[bytes] = []
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        part: bytes = message.get("body", b"")
+        service.count_read(state, len(part))
+        if state["read"] > largest:
+            raise _too_large(largest)
+        parts.append(part)
+        if not message.get("more_body"):
+            return b"".join(parts)
 
 
-def _too_large() -> RefusedError:
-    return RefusedError("too-large", f"a body may have {LARGEST_BODY:,} bytes", {"connection": "close"})
+def _too_large(largest: int) -> RefusedError:
+    return RefusedError("too-large", f"a body may have {largest:,} bytes here", {"connection": "close"})
 
 
 def _check_origin(headers: Mapping[bytes, bytes]) -> None:
