@@ -197,7 +197,7 @@ def test_streams_that_are_passed_on_end_with_the_server(shared: Place) -> None:
             start = time.monotonic()
         finally:
             leaves.close()
-        assert time.monotonic() - start < 5.0
+        assert time.monotonic() - start < 10.0
         page.join(10.0)
         assert not page.is_alive()
         assert "retry: 2000" in "".join(seen)
@@ -224,7 +224,9 @@ def test_a_stream_whose_first_part_comes_while_the_server_stops_ends(shared: Pla
         threads = [threading.Thread(target=own, daemon=True)]
         server = InProcess(shared.url, shares=True, lease=LEASE)
         path = f"{server.url}/dashboard/shop/live"
-        threads.append(threading.Thread(target=httpx.get, args=(path,), daemon=True))
+        threads.append(
+            threading.Thread(target=httpx.get, args=(path,), kwargs={"timeout": 60.0}, daemon=True)
+        )
         for thread in threads:
             thread.start()
         try:
@@ -235,7 +237,7 @@ def test_a_stream_whose_first_part_comes_while_the_server_stops_ends(shared: Pla
             go_on.set()
         finally:
             server.close()
-        assert time.monotonic() - start < 3.0
+        assert time.monotonic() - start < 10.0
         for thread in threads:
             thread.join(10.0)
 

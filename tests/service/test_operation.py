@@ -86,7 +86,7 @@ def test_a_life(durable: Place, tmp_path: Path) -> None:
     assert any(
         line["route"] == "/v1/populations/{population}/agents/{agent}/explanation" for line in requests
     )
-    for hidden in ("Zaphod", "Beeblebrox", key.split("_")[2], other.split("_")[2]):
+    for hidden in ("Zaphod", "Beeblebrox", key.split("_", 2)[2], other.split("_", 2)[2]):
         assert hidden not in text
     controller = open_controller(durable.url, lease=0.3)
     try:
