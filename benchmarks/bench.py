@@ -505,7 +505,8 @@ def tables(figures: Figures) -> str:
         )
     lines += [
         "",
-        f"**Growth of BASS**, from N=100, d=10, K=15, T=20,000; T={PULLS_PER_AGENT}·N where N grows, and "
+        "**Growth of BASS**, Gaussian scenario, from N=100, d=10, K=15, T=20,000; "
+        f"T={PULLS_PER_AGENT}·N where N grows, and "
         f"whatever {POINT_SECONDS:.0f} s allow where that takes longer. Peak memory is the whole process's, "
         "Python and compiler included. The slope is the exponent of a power of the size, fitted to the "
         "points that had all their rounds.",

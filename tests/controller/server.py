@@ -29,7 +29,7 @@ class Server:
     """A running server. It commits to disk as any other does."""
 
     def __init__(self, binaries: Path) -> None:
-        self._binaries = binaries
+        self.binaries = binaries
         self._directory = Path(tempfile.mkdtemp(prefix="shoal-postgres-"))
         self._data = self._directory / "data"
         self._user: str | None = None
@@ -74,7 +74,7 @@ class Server:
     def _call(self, program: str, *arguments: str | Path) -> None:
         with tempfile.TemporaryFile() as out:  # a pipe would stay open as long as the server runs
             done = subprocess.run(
-                [self._binaries / program, *arguments],
+                [self.binaries / program, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

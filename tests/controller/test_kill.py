@@ -21,15 +21,16 @@ from tests.controller.worker import acknowledged, events, open_shop, plan
 
 from shoal.controller.records import decode
 
+POLICIES = ["independent", "bass", "cluster_mixture"]
 KILLS = 7 if SCALE == 1 else 13 * SCALE
-"""Of each store and policy, of which there are two each."""
+"""Of each store and policy."""
 
 
 class Nursery:
     """Starts workers, and kills them."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-m", "tests.controller.worker", "independent", "bass"]
+        command = [sys.executable, "-m", "tests.controller.worker", *POLICIES]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -95,7 +96,7 @@ def toll(place: Place, log: Path, policy: str) -> Toll:
         controller.close()
 
 
-@pytest.mark.parametrize("policy", ["independent", "bass"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_killed(durable: Place, tmp_path: Path, nursery: Nursery, policy: str) -> None:
     log = tmp_path / "acknowledged"
     moments = random.Random(f"{durable.kind} {policy}")

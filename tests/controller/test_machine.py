@@ -28,6 +28,7 @@ from shoal.controller.population import Population
 NAMES = ["ada", "ben", "cleo", "Дан"]
 WINDOW = 3600
 names = st.sampled_from(NAMES)
+POLICIES = ["bass", "independent", "cluster_mixture"]
 values = st.sampled_from([0.0, 0.5, 1.0, -0.25])
 picks = st.integers(0, 2)
 
@@ -50,7 +51,7 @@ class Machine(RuleBasedStateMachine):
     place: Place
     clock: list[int]
 
-    @initialize(policy=st.sampled_from(["bass", "independent"]), default=st.sampled_from([None, 0.0]))
+    @initialize(policy=st.sampled_from(POLICIES), default=st.sampled_from([None, 0.0]))
     def make(self, policy: str, default: float | None) -> None:
         self.default = default
         self.options: dict[str, Any] = {
@@ -219,7 +220,7 @@ class Machine(RuleBasedStateMachine):
 
     # Other policies
 
-    @rule(policy=st.sampled_from(["bass", "independent", None]))
+    @rule(policy=st.sampled_from([*POLICIES, None]))
     def switch(self, policy: str | None) -> None:
         if policy is None:
             error = None if len(self.one.switches) > 1 else ConflictError

@@ -388,3 +388,21 @@ def test_sync(durable: Place, sync: str) -> None:
     assert sound(durable.open(sync=sync))
     with pytest.raises(ValueError, match="sync"):
         durable.open(sync="sometimes")
+
+
+def test_a_journal_that_cannot_be_read_is_not_kept_open(tmp_path: Path) -> None:
+    """The error, and with it whatever it has come through, may live on in another thread."""
+    path = str(tmp_path / "shop.db")
+    with open_controller(path) as controller:
+        shop(controller).decide("ada", ARMS)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE journal SET body = x'00ff' WHERE seq = 2")
+        db.commit()
+    with open_controller(path) as controller:
+        with pytest.raises(JournalError, match="record 2 cannot be read") as caught:
+            controller.population("shop")
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("PRAGMA busy_timeout = 0")
+            (is_busy, *_) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        assert not is_busy
+        assert caught.value.__traceback__ is not None

@@ -9,6 +9,7 @@ import os
 import random
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -113,6 +114,13 @@ def live(url: str, log: Path, policy: str, mutant: str) -> None:
     """Work until killed."""
     if mutant == "early":
         committer.Ticket.wait = lambda self: None  # type: ignore[method-assign]
+        commit = committer.Committer._commit
+
+        def later(self: Any, items: Any) -> None:
+            time.sleep(0.05)  # what is acknowledged now is committed later, or never
+            commit(self, items)
+
+        committer.Committer._commit = later  # type: ignore[method-assign]
     if mutant == "twice":
         Commands.reward = rewarding_twice  # type: ignore[method-assign, assignment]
     reached: Counter[int] = Counter()

@@ -18,7 +18,7 @@ import httpx
 import psycopg
 import pytest
 from tests.controller.places import Place
-from tests.service.running import ARMS, Caller, InProcess, Process, wait_until
+from tests.service.running import ARMS, Caller, InProcess, Process, damage, wait_until
 
 import shoal
 from shoal.controller.errors import JournalError, NotOwnerError, UnknownError
@@ -425,6 +425,43 @@ def test_a_server_that_does_not_take_what_it_was_given(two: Two) -> None:
         wait_until(lambda: two.owner("shop") is two.first, 10.0)
         assert time.monotonic() - start > 0.5 * LEASE
         wait_until(lambda: decide(one, shop, "d1").status_code == 201, 10.0)
+
+
+# Damaged journals
+
+
+def test_a_damaged_population_makes_one_server_unready_and_the_rest_is_served(shared: Place) -> None:
+    controller = shared.open()
+    for name in NAMES:
+        controller.population(name, "independent", 2).decide("ada", ARMS)
+    shared.close()
+    damage(shared, NAMES[0])
+    with ExitStack() as stack:
+        two = Two(shared, stack, check_ready=False)
+
+        def unready() -> list[InProcess]:
+            return [server for server in two if httpx.get(f"{server.url}/readyz").status_code == 503]
+
+        wait_until(lambda: all(two.owner(name) for name in NAMES[1:]))
+        wait_until(lambda: all(server.app.damage(NAMES[0]) for server in two))  # each has tried
+        wait_until(lambda: len(unready()) == 1)
+        (one,) = unready()
+        assert one.app.ownership is not None
+        assert preferred(NAMES[0], one.app.ownership._servers) == one.app.ownership.name
+        with Caller(one.url) as call:
+            ready = call("GET", "/readyz").json()
+            assert ready["type"] == "urn:shoal:problem:damaged"
+            assert ready["detail"].endswith(f"populations cannot be opened: {NAMES[0]!r}")
+        for server in two:
+            with Caller(server.url) as call:
+                for name in NAMES[1:]:
+                    assert call("GET", f"/v1/populations/{name}").status_code == 200
+                refused = call("GET", f"/v1/populations/{NAMES[0]}")
+                assert (refused.status_code, refused.headers["retry-after"]) == (503, "30")
+                assert refused.json()["detail"].startswith("record 2 cannot be read")
+        with psycopg.connect(shared.url, autocommit=True) as db:
+            db.execute("DELETE FROM shoal_population WHERE name = %s", (NAMES[0],))
+        wait_until(lambda: unready() == [], 10.0)
 
 
 # Other versions

@@ -4,16 +4,20 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 import jsonschema_rs
+import psycopg
+from tests.controller.places import Place
 
 from shoal.controller.controller import open as open_controller
 from shoal.service.app import endpoints, make_app
@@ -118,6 +122,7 @@ def check(method: str, response: httpx.Response) -> None:
         return
     described = operation["responses"].get(str(response.status_code))
     assert described is not None, f"{method} {path} answers {response.status_code}: {response.text}"
+    check_headers(described, response)
     if "content" not in described:
         assert response.content == b""
         return
@@ -126,6 +131,19 @@ def check(method: str, response: httpx.Response) -> None:
     if "json" in media:
         schema = {**content["schema"], "components": DOCUMENT["components"]}
         jsonschema_rs.validator_for(schema).validate(response.json())
+
+
+def check_headers(described: dict[str, Any], response: httpx.Response) -> None:
+    """Compare an answer's headers with the document: those that must be there, and no others of its kinds."""
+    for name, header in DOCUMENT["components"]["headers"].items():
+        if name not in described.get("headers", {}):
+            assert name not in response.headers, f"{name} is not described: {response.headers[name]}"
+        elif name in response.headers:
+            text = response.headers[name]
+            value = int(text) if header["schema"]["type"] == "integer" else text
+            jsonschema_rs.validator_for(header["schema"]).validate(value)
+        else:
+            assert not header["required"], f"{response.status_code} lacks {name}"
 
 
 def operation_of(method: str, path: str) -> dict[str, Any] | None:
@@ -176,6 +194,18 @@ class Process:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.kill()
+
+
+def damage(place: Place, population: str, body: bytes = b"\x00\xff") -> bytes:
+    """Overwrite the second record of a population; what it was."""
+    prefix, mark = ("", "?") if place.kind == "sqlite" else ("shoal_", "%s")
+    where = f"seq = 2 AND population = (SELECT id FROM {prefix}population WHERE name = {mark})"
+    connect: Any = sqlite3.connect if place.kind == "sqlite" else psycopg.connect
+    with closing(connect(place.url)) as db:
+        ((before,),) = db.execute(f"SELECT body FROM {prefix}journal WHERE {where}", (population,)).fetchall()
+        db.execute(f"UPDATE {prefix}journal SET body = {mark} WHERE {where}", (body, population))
+        db.commit()
+    return bytes(before)
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float = 60.0) -> None:

@@ -1,10 +1,15 @@
 """What the API does, request by request; each answer is checked against the OpenAPI document."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
-from tests.service.running import ARMS, DOCUMENT, Caller, InProcess
+from tests.service.running import ARMS, DOCUMENT, Caller, InProcess, wait_until
+
+from shoal.controller.stores.sqlite import SQLiteStore
 
 TYPE = "urn:shoal:problem:"
 
@@ -264,14 +269,61 @@ def test_events_come_in_pages(call: Caller, shop: str) -> None:
     assert call("GET", f"{shop}/events?after=100").json() == {"events": [], "last": 7}
 
 
-def test_what_has_not_changed_is_not_sent_again(call: Caller, shop: str) -> None:
-    call("POST", f"{shop}/decisions", {"agent": "ada", "arms": ARMS})
-    for path in (shop, f"{shop}/graph", f"{shop}/agents/ada", f"{shop}/agents/ada/explanation"):
-        tag = call("GET", path).headers["etag"]
-        assert tag == '"3"'
-        assert call("GET", path, headers={"if-none-match": tag}).status_code == 304
-    call("POST", f"{shop}/decisions", {"agent": "ada", "arms": ARMS})
-    assert call("GET", shop, headers={"if-none-match": tag}).status_code == 200
+def test_what_has_not_changed_is_not_sent_again(call: Caller) -> None:
+    shop = call.make("unchanged", holdout=0.5)
+    body = {"agent": "ada", "arms": ARMS, "baseline": "tea"}
+    call("POST", f"{shop}/decisions", {**body, "id": "one"})
+    tagged = [
+        path
+        for path, found in DOCUMENT["paths"].items()
+        if "304" in found.get("get", {}).get("responses", {})
+    ]
+    assert {path.removeprefix("/v1/populations/{population}") for path in tagged} == {
+        "", "/graph", "/catalogue", "/agents/{agent}", "/agents/{agent}/explanation", "/decisions/{id}",
+        "/settings", "/dividend", "/uplift", "/evaluation", "/events",
+    }  # fmt: skip
+    paths = [path.format(population=shop.rpartition("/")[2], agent="ada", id="one") for path in tagged]
+    paths += [f"{shop}/graph?at=2", f"{shop}/events?after=1", f"{shop}/dividend?agent=ada"]
+    for path in paths:
+        seen = call("GET", path)
+        assert (seen.status_code, seen.headers["etag"]) == (200, '"3"'), path
+        again = call("GET", path, headers={"if-none-match": '"1", "3"'})
+        assert (again.status_code, again.headers["etag"], again.content) == (304, '"3"', b""), path
+    call("POST", f"{shop}/decisions", body)
+    for path in paths:
+        assert call("GET", path, headers={"if-none-match": '"3"'}).status_code == 200
+
+
+def test_what_is_not_committed_has_no_tag(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be lost, and another record come under its number."""
+    append, go_on = SQLiteStore.append, threading.Event()
+
+    def slow(store: SQLiteStore, *args: Any) -> Any:
+        go_on.wait(30)
+        return append(store, *args)
+
+    with InProcess(file) as running, Caller(running.url) as call, ThreadPoolExecutor(1) as pool:
+        shop = call.make("shop", policy="independent")
+        call("POST", f"{shop}/decisions", {"agent": "ada", "arms": ARMS})
+        monkeypatch.setattr(SQLiteStore, "append", slow)
+        deciding = pool.submit(call, "POST", f"{shop}/decisions", {"agent": "ada", "arms": ARMS})
+        try:
+            wait_until(lambda: call("GET", shop).json()["sequence"] == 4)
+            assert "etag" not in call("GET", shop).headers
+        finally:
+            go_on.set()
+        assert deciding.result().status_code == 201
+        assert call("GET", shop).headers["etag"] == '"4"'
+
+
+def test_more_connections_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.service.core.MOST_CONNECTIONS", 1)
+    with InProcess() as running, Caller(running.url) as first, Caller(running.url) as second:
+        assert first("GET", "/livez").status_code == 200
+        refused = second("GET", "/livez")
+        assert kind(refused) == (503, "unavailable")
+        assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
+        assert first("GET", "/livez").status_code == 200
 
 
 def test_bodies_that_are_no_requests(call: Caller, shop: str) -> None:
@@ -334,6 +386,30 @@ def test_metrics(running: InProcess, call: Caller) -> None:
     ):
         assert line in text, line
     assert "ada" not in text
+
+
+def test_delays_of_batches_are_counted(running: InProcess, call: Caller) -> None:
+    shop = call.make("batches")
+    for id in ("a", "b"):
+        call("POST", f"{shop}/decisions", {"agent": "ada", "arms": ARMS, "id": id})
+    rewards = [
+        {"id": "a", "reward": 1.0},
+        {"id": "a", "reward": 1.0},  # again
+        {"id": "a", "reward": 0.5, "replaces": 1.0},
+        {"id": "a", "reward": 7.0},  # refused
+        {"id": "b", "reward": 1.0},
+        {"id": "nobody's", "reward": 1.0},
+    ]
+    results = call("POST", f"{shop}/rewards:batch", {"rewards": rewards}).json()["results"]
+    assert ["problem" in one for one in results] == [False, False, False, True, False, True]
+    found = running.app.metrics.registry.get_sample_value
+    labels = {"population": "batches"}
+    assert found("shoal_rewards_total", labels) == 4.0
+    assert found("shoal_reward_delay_seconds_count", labels) == 2.0
+    events = call("GET", f"{shop}/events").json()["events"]
+    at = {kind: [one["at"] for one in events if one["kind"] == kind] for kind in ("decided", "rewarded")}
+    waited = sum(at["rewarded"]) - sum(at["decided"])
+    assert found("shoal_reward_delay_seconds_sum", labels) == pytest.approx(waited, abs=1e-4)
 
 
 def test_the_document_is_served_and_valid(call: Caller) -> None:

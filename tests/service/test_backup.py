@@ -3,15 +3,18 @@
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from tests.service.running import ARMS, Caller, InProcess, Process
+from tests.controller.server import Server
+from tests.service.running import ARMS, Caller, InProcess, Process, wait_until
 
 import shoal
 from shoal.controller.backups import backup, restore
@@ -90,6 +93,41 @@ def test_restoring(file: str, tmp_path: Path) -> None:
     keys = SQLiteKeys(file)
     assert {key.id: key.revoked is not None for key in keys.all()} == {kept.id: False, revoked.id: True}
     keys.close()
+
+
+def test_a_restored_database_forgets_again(server: Server, tmp_path: Path) -> None:
+    """A dump of PostgreSQL brings somebody back whom the server was told to forget."""
+    url, remembered, dump = server.room(), tmp_path / "forgotten", str(tmp_path / "dump")
+
+    def postgres(program: str, *arguments: str) -> None:
+        subprocess.run([server.binaries / program, *arguments, "-d", server.url()], check=True, timeout=120)
+
+    with Process(url, "--forgotten", str(remembered)) as running:
+        running.wait_ready()
+        with Caller(running.url) as call:
+            shop = call.make("shop", policy="independent")
+            for agent in ("ada", "bob"):
+                call("POST", f"{shop}/decisions", {"agent": agent, "arms": ARMS})
+            postgres("pg_dump", "-Fc", "-n", str(urlsplit(url).username), "-f", dump)
+            assert call("DELETE", f"{shop}/agents/bob").status_code == 204
+        assert running.kill(signal.SIGTERM) == 0
+    postgres("pg_restore", "--clean", dump)
+    with shoal.open(url, read_only=True) as controller:
+        assert controller.population("shop").agents == ["ada", "bob"]
+    with Process(url, "--forgotten", str(remembered)) as running:
+        running.wait_ready()
+        with Caller(running.url) as call:
+            # The lease of the server that ran when the dump was made is in it, and has to end.
+            wait_until(lambda: call("GET", shop).status_code != 503)
+            assert call("GET", f"{shop}/agents/bob").status_code == 410
+            assert call("GET", f"{shop}/agents/ada").status_code == 200
+            assert "bob" not in call("GET", f"{shop}/events").text
+
+
+def test_a_file_of_the_forgotten_that_cannot_be(file: str, tmp_path: Path) -> None:
+    done = run("serve", file, "--port", "0", "--forgotten", str(tmp_path / "nowhere" / "forgotten"))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "nowhere/forgotten" in done.stderr
 
 
 def test_copies_that_cannot_be(file: str, tmp_path: Path) -> None:

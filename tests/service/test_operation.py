@@ -13,8 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.controller.places import Place
-from tests.service.running import ARMS, Caller, InProcess, Process, wait_until
+from tests.service.running import ARMS, Caller, InProcess, Process, damage, wait_until
 
+from shoal import Client
 from shoal.controller.controller import open as open_controller
 from shoal.controller.errors import UnavailableError
 from shoal.controller.stores.base import shown_url
@@ -217,6 +218,75 @@ def test_clients_are_not_told_where_the_store_is(caplog: pytest.LogCaptureFixtur
     assert problem.detail == "2,000 requests are under way"
 
 
+def test_a_damaged_population_is_named_and_the_others_are_served(
+    durable: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    controller = durable.open()
+    for name in ("good", "bad"):
+        shop = controller.population(name, "independent", 2)
+        shop.reward(shop.decide("ada", ARMS).id, 1.0)
+    durable.close()
+    damage(durable, "bad")
+    with InProcess(durable.url, check_ready=False) as running, Caller(running.url) as call:
+        wait_until(lambda: running.app.is_prepared)
+        answer = call("GET", "/readyz")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "30")
+        assert answer.json()["type"] == "urn:shoal:problem:damaged"
+        assert answer.json()["detail"] == "1 of 2 populations cannot be opened: 'bad'"
+        for method, path, body in (("GET", "", None), ("POST", "/decisions", {"agent": "ada", "arms": ARMS})):
+            assert call(method, f"/v1/populations/good{path}", body).status_code in (200, 201)
+            for _ in range(2):
+                refused = call(method, f"/v1/populations/bad{path}", body)
+                assert (refused.status_code, refused.headers["retry-after"]) == (503, "30")
+                assert refused.json()["detail"].startswith("record 2 cannot be read")
+        assert "shoal_damaged_populations 1.0" in call("GET", "/metrics").text
+        assert call("PUT", "/v1/populations/bad", {"policy": "bass", "dim": 2}).status_code == 503
+        running.keys.add(["read"])
+        wait_until(lambda: call("GET", "/v1/populations").status_code == 401)
+        assert call("GET", "/readyz").json()["detail"] == "1 of 2 populations cannot be opened"
+        with (
+            Client(running.url, running.keys.add(["read"])[1], deadline=5.0) as client,
+            pytest.raises(UnavailableError, match="record 2 cannot be read"),
+        ):
+            client.population("bad").explain("ada")
+    said = [record.getMessage() for record in caplog.records if "cannot be opened" in record.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith("population 'bad' cannot be opened: record 2 cannot be read")
+
+
+def test_what_is_damaged_is_tried_again(durable: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = durable.open()
+    shop = controller.population("shop", "independent", 2)
+    shop.reward(shop.decide("ada", ARMS).id, 1.0)
+    durable.close()
+    body = damage(durable, "shop")
+    with InProcess(durable.url, check_ready=False) as running, Caller(running.url) as call:
+        wait_until(lambda: running.app.is_prepared)
+        assert call("GET", "/v1/populations/shop").status_code == 503
+        damage(durable, "shop", body)  # as whoever puts a record back would
+        assert call("GET", "/v1/populations/shop").status_code == 503  # not read at each request
+        monkeypatch.setattr("shoal.service.core.RETRY", 0.0)
+        assert call("GET", "/v1/populations/shop").status_code == 200
+        assert call("GET", "/readyz").status_code == 200
+
+
+def test_nothing_is_compiled_after_warm(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither when a population is made nor when its journal is read again."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    assert shoal("warm", "independent").returncode == 0
+    compiled = sorted((tmp_path / "cache").rglob("*.nb?"))
+    assert compiled
+    for n in range(2):
+        with Process(file) as server, Caller(server.url) as call:
+            server.wait_ready()
+            shop = call.make("shop", policy="independent")
+            call("POST", f"{shop}/decisions", {"agent": f"agent {n}", "arms": ARMS, "id": f"d{n}"})
+            call("PUT", f"{shop}/decisions/d{n}/reward", {"reward": 1.0})
+            assert call("GET", f"{shop}/agents/agent 0/explanation").status_code == 200
+            assert server.kill(signal.SIGTERM) == 0
+    assert sorted((tmp_path / "cache").rglob("*.nb?")) == compiled
+
+
 def test_tls(file: str, tmp_path: Path) -> None:
     made = subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "2",
@@ -237,6 +307,22 @@ def test_tls(file: str, tmp_path: Path) -> None:
             wait_until(lambda: http.get("/livez").status_code == 200)
             cookie = http.post("/session", json={"key": key}).headers["set-cookie"]
             assert "; Secure" in cookie
+
+
+def test_behind_a_proxy_that_ends_tls(file: str) -> None:
+    done = shoal("serve", file, "--port", "0", "--behind-tls")
+    assert done.returncode == 2
+    assert "behind_tls needs a key" in done.stderr
+    key = add_key(file, "--scope", "read")
+    for options, is_secure in (((), False), (("--behind-tls",), True)):
+        with Process(file, *options) as server, httpx.Client(base_url=server.url) as http:
+            wait_until(lambda http=http: http.get("/livez").status_code == 200)  # type: ignore[misc]
+            claimed = {"x-forwarded-proto": "https", "forwarded": "proto=https"}  # anybody can
+            signed_in = http.post("/session", json={"key": key}, headers=claimed)
+            assert ("; Secure" in signed_in.headers["set-cookie"]) == is_secure
+            signed_out = http.delete("/session")
+            assert ("; Secure" in signed_out.headers["set-cookie"]) == is_secure
+            assert http.get("/v1/populations").status_code == 401
 
 
 def test_a_port_that_is_taken(file: str) -> None:

@@ -38,7 +38,7 @@ def test_whatever_the_document_allows(durable: Place, tmp_path: Path) -> None:
             [
                 str(Path(sys.executable).with_name("schemathesis")), "run", f"{server.url}/openapi.json",
                 "--header", f"Authorization: Bearer {added.stdout.strip()}", "--checks", CHECKS,
-                "--phases", "coverage,fuzzing,stateful", "--max-examples", str(4 * SCALE), "--seed", "1",
+                "--phases", "coverage,fuzzing,stateful", "--max-examples", str(8 * SCALE), "--seed", "1",
                 "--request-timeout", "300", "--no-color",
             ],
             capture_output=True,

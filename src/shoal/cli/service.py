@@ -32,12 +32,26 @@ def serve(
     ] = None,
     certificate: Annotated[Path | None, typer.Option(help="For HTTPS: certificate chain, PEM.")] = None,
     private_key: Annotated[Path | None, typer.Option(help="For HTTPS: its private key, PEM.")] = None,
+    behind_tls: Annotated[
+        bool,
+        typer.Option(
+            "--behind-tls", help="A proxy in front serves HTTPS: cookies for HTTPS only, and a key."
+        ),
+    ] = False,
     rate: Annotated[
         float, typer.Option(min=0.0, help="Requests a second for each key; 0 for any number.")
     ] = 0.0,
     sync: Annotated[
         str, typer.Option(help="What an answer survives: full (power failure) or normal.")
     ] = "full",
+    forgotten: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Remembers who was forgotten, as hashes, so that a restored store forgets them again. "
+            "[default: beside an SQLite file, none for PostgreSQL]",
+        ),
+    ] = None,
     log_requests: Annotated[bool, typer.Option(help="Log each request.")] = True,
     advertise: Annotated[
         str | None,
@@ -57,17 +71,19 @@ def serve(
     servers: Annotated[int, typer.Option(min=1, help="How many, on Ray.")] = 2,
 ) -> None:
     """Serve decisions over HTTP, until SIGTERM or Ctrl-C. Logs go to stderr, as JSON."""
+    options: dict[str, Any] = {
+        "allow_hosts": allow_host or (),
+        "certificate": None if certificate is None else str(certificate),
+        "private_key": None if private_key is None else str(private_key),
+        "rate": rate, "sync": sync, "log_requests": log_requests, "lease": lease,
+        "behind_tls": behind_tls,
+        "forgotten": None if forgotten is None else str(forgotten.absolute()),
+    }  # fmt: skip
     if ray is not None:
         if advertise is not None or host != "127.0.0.1":
             raise ValueError("with --ray, servers are at their nodes' addresses: no --host or --advertise")
         from shoal.service.on_ray import serve_on_ray
 
-        options: dict[str, Any] = {
-            "allow_hosts": allow_host or (),
-            "certificate": None if certificate is None else str(certificate),
-            "private_key": None if private_key is None else str(private_key),
-            "rate": rate, "sync": sync, "log_requests": log_requests, "lease": lease,
-        }  # fmt: skip
         serve_on_ray(
             store, ray, servers=servers, port=port, options=options, say=lambda text: print(text, flush=True)
         )
@@ -81,15 +97,9 @@ def serve(
         store,
         host=host,
         port=port,
-        allow_hosts=allow_host or (),
-        certificate=None if certificate is None else str(certificate),
-        private_key=None if private_key is None else str(private_key),
-        rate=rate,
-        sync=sync,
-        log_requests=log_requests,
         advertise=advertise,
-        lease=lease,
         on_start=lambda url: print(f"shoal serves {_shown(store)} at {url}", flush=True),
+        **options,
     )
 
 

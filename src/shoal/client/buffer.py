@@ -1,6 +1,6 @@
 """Rewards on their way to the service, in an SQLite file, so that a restart of the caller loses none.
 
-`put` returns when a reward is on disk. A thread sends what is there, oldest first, and deletes what the
+`put` returns when rewards are on disk. A thread sends what is there, oldest first, and deletes what the
 service has taken. What it refuses for good is kept apart, to be looked at.
 """
 
@@ -48,13 +48,14 @@ class Buffer:
     path : path
         Of the file, which is made if need be.
     send : callable
-        Takes a population and rewards, and returns the error of each, or None; it may raise.
+        Takes a population, rewards, and what is known of those whose decision the service did not make, by
+        id; returns the error of each, or None; it may raise.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
-        send: Callable[[str, list[NamedReward]], list[Exception | None]],
+        send: Callable[[str, list[NamedReward], dict[str, Fallback]], list[Exception | None]],
     ) -> None:
         self._send = send
         self._db = sqlite3.connect(Path(path), timeout=10.0, isolation_level=None, check_same_thread=False)
@@ -68,11 +69,12 @@ class Buffer:
         self._thread = threading.Thread(target=self._run, name="shoal-buffer", daemon=True)
         self._thread.start()
 
-    def put(self, population: str, reward: NamedReward) -> None:
-        """Keep a reward until the service has taken it."""
-        body = msgspec.json.encode(reward)
+    def put(self, population: str, rewards: Sequence[NamedReward]) -> None:
+        """Keep rewards, all of them or none, until the service has taken them."""
+        rows = [(population, msgspec.json.encode(one)) for one in rewards]
         with self._mutex:
-            self._db.execute("INSERT INTO waiting (population, body) VALUES (?, ?)", (population, body))
+            with self._transaction():
+                self._db.executemany("INSERT INTO waiting (population, body) VALUES (?, ?)", rows)
             self._work.notify()
 
     def remember(self, id: str, fallback: Fallback) -> None:
@@ -133,9 +135,10 @@ class Buffer:
     def _send_some(self, population: str, rows: list[Any]) -> bool:
         """Send rewards of one population; whether all of them are dealt with."""
         rewards = [msgspec.json.decode(body, type=NamedReward) for _, _, body in rows]
+        known = {one.id: found for one in rewards if (found := self.fallback(one.id)) is not None}
         errors: Sequence[Exception | None]
         try:
-            errors = self._send(population, rewards)
+            errors = self._send(population, rewards, known)
         except (UnknownError, ValueError) as reason:  # no such population: nothing will change that soon
             errors = [reason] * len(rows)
         except Exception as reason:
@@ -150,9 +153,12 @@ class Buffer:
                 done.append((n,))
                 refused.append((n, population, body, str(error)))
                 log.warning("a reward was refused: %s", type(error).__name__)
-        with self._mutex:
-            self._db.execute("BEGIN")
+        with self._mutex, self._transaction():
             self._db.executemany("INSERT OR REPLACE INTO refused VALUES (?, ?, ?, ?)", refused)
             self._db.executemany("DELETE FROM waiting WHERE n = ?", done)
-            self._db.execute("COMMIT")
         return len(done) == len(rows)
+
+    def _transaction(self) -> sqlite3.Connection:
+        """Begin one; as a context manager, the connection commits it, or rolls it back after an error."""
+        self._db.execute("BEGIN IMMEDIATE")
+        return self._db

@@ -14,8 +14,9 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError("the client needs httpx: pip install 'shoal[client]'") from error
 
-from shoal.client import plans
+from shoal.client import deadlines, plans
 from shoal.client.buffer import Buffer, Refused
+from shoal.client.deadlines import GRACE, Timeouts
 from shoal.client.exchange import Attempt, Pause, Plan, Reply
 from shoal.client.plans import Arms, Fallback
 from shoal.controller.answers import Decision, Explanation, PairExplanation
@@ -56,9 +57,6 @@ class _Common:
         if len(self._fallbacks) > REMEMBERED:
             self._fallbacks.popitem(last=False)
 
-    def _fallback(self, id: str) -> Fallback | None:
-        return self.buffer.fallback(id) if self.buffer is not None else self._fallbacks.get(id)
-
     def _limit(self, deadline: float | None) -> float:
         return self.deadline if deadline is None else deadline
 
@@ -73,8 +71,9 @@ class Client(_Common):
     key : str, optional
         As `shoal keys add` showed it.
     deadline : float
-        Seconds within which a call returns or raises `UnavailableError`, unless the call says otherwise.
-        Until then, whatever may have been lost on the way is sent again. Nothing is counted twice.
+        Seconds within which a call returns or raises `UnavailableError`, unless the call says otherwise
+        (`decide_many` and `reward_many`: for each batch of 500). Until then, whatever may have been lost on
+        the way is sent again. Nothing is counted twice.
     buffer : path, optional
         A file in which rewards are kept until the service has taken them. `reward` then returns as soon as a
         reward is in it; what is left when a program ends is sent by the next one that names the file.
@@ -163,29 +162,16 @@ class Client(_Common):
                 self.url + step.path,
                 content=step.content,
                 headers=self._headers,
-                timeout=step.timeout,
+                extensions={"timeout": Timeouts(step.timeout), "trace": deadlines.trace},
             )
-        except httpx.TransportError as error:
+        except (httpx.TransportError, httpx.DecodingError) as error:
             return _trouble(error)
         return _reply(response)
 
-    def _send_buffered(self, population: str, rewards: list[m.NamedReward]) -> list[Exception | None]:
-        known = {one.id: found for one in rewards if (found := self._fallback(one.id)) is not None}
-        others = [one for one in rewards if one.id not in known]
-        errors = dict(
-            zip(
-                map(id, others),
-                self._carry_out(plans.reward_many(population, others, DEADLINE)),
-                strict=True,
-            )
-        )
-        for one in rewards:
-            if one.id in known:
-                try:
-                    self._carry_out(plans.observe_fallback(one.id, known[one.id], one.reward, DEADLINE))
-                except Exception as error:
-                    errors[id(one)] = error
-        return [errors.get(id(one)) for one in rewards]
+    def _send_buffered(
+        self, population: str, rewards: list[m.NamedReward], known: dict[str, Fallback]
+    ) -> list[Exception | None]:
+        return self._carry_out(plans.reward_many(population, rewards, known, DEADLINE))
 
 
 class RemotePopulation:
@@ -250,10 +236,10 @@ class RemotePopulation:
         """Report the reward of a decision; see `Population.reward`. With a buffer, it is sent later."""
         client = self._client
         if client.buffer is not None:
-            client.buffer.put(self.name, m.NamedReward(id, float(reward), replaces, arm))
+            client.buffer.put(self.name, [plans.named_reward(id, reward, replaces, arm)])
             return
         limit = client._limit(deadline)
-        known = client._fallback(id)
+        known = client._fallbacks.get(id)
         if known is not None:
             client._carry_out(plans.observe_fallback(id, known, float(reward), limit))
         else:
@@ -262,9 +248,16 @@ class RemotePopulation:
     def reward_many(
         self, rewards: Iterable[Mapping[str, Any]], *, deadline: float | None = None
     ) -> list[Exception | None]:
-        """`reward` for many decisions, each a mapping of its arguments; of each, its error or None."""
-        made = [m.NamedReward(**one) for one in rewards]
-        return self._client._carry_out(plans.reward_many(self.name, made, self._client._limit(deadline)))
+        """`reward` for many decisions, each a mapping of its arguments; of each, its error or None.
+
+        With a buffer, all of them are put there at once, and none has an error yet.
+        """
+        client, made = self._client, [plans.named_reward_of(one) for one in rewards]
+        if client.buffer is not None:
+            client.buffer.put(self.name, made)
+            return [None] * len(made)
+        limit = client._limit(deadline)
+        return client._carry_out(plans.reward_many(self.name, made, client._fallbacks, limit))
 
     def cancel(self, id: str) -> None:
         """Take back a decision that was never shown."""
@@ -445,15 +438,24 @@ class AsyncClient(_Common):
                 reply = await self._attempt(step)
 
     async def _attempt(self, step: Attempt) -> Reply:
+        end = asyncio.get_running_loop().time() + step.timeout
         try:
-            response = await self._http.request(
-                step.method,
-                self.url + step.path,
-                content=step.content,
-                headers=self._headers,
-                timeout=step.timeout,
-            )
-        except httpx.TransportError as error:
+            async with asyncio.timeout_at(end + GRACE) as limit:
+
+                async def trace(event: str, _: Mapping[str, Any]) -> None:
+                    if event.endswith("send_request_headers.started") and not limit.expired():
+                        limit.reschedule(end)  # connected
+
+                response = await self._http.request(
+                    step.method,
+                    self.url + step.path,
+                    content=step.content,
+                    headers=self._headers,
+                    extensions={"timeout": Timeouts(step.timeout), "trace": trace},
+                )
+        except TimeoutError:
+            return _trouble(httpx.ReadTimeout("no complete answer in time"))
+        except (httpx.TransportError, httpx.DecodingError) as error:
             return _trouble(error)
         return _reply(response)
 
@@ -512,11 +514,11 @@ class AsyncRemotePopulation:
         """See `RemotePopulation.reward`."""
         client = self._client
         if client.buffer is not None:
-            one = m.NamedReward(id, float(reward), replaces, arm)
-            await asyncio.to_thread(client.buffer.put, self.name, one)
+            one = plans.named_reward(id, reward, replaces, arm)
+            await asyncio.to_thread(client.buffer.put, self.name, [one])
             return
         limit = client._limit(deadline)
-        known = client._fallback(id)
+        known = client._fallbacks.get(id)
         if known is not None:
             await client._carry_out(plans.observe_fallback(id, known, float(reward), limit))
         else:
@@ -527,9 +529,12 @@ class AsyncRemotePopulation:
         self, rewards: Iterable[Mapping[str, Any]], *, deadline: float | None = None
     ) -> list[Exception | None]:
         """See `RemotePopulation.reward_many`."""
-        made = [m.NamedReward(**one) for one in rewards]
-        limit = self._client._limit(deadline)
-        return await self._client._carry_out(plans.reward_many(self.name, made, limit))
+        client, made = self._client, [plans.named_reward_of(one) for one in rewards]
+        if client.buffer is not None:
+            await asyncio.to_thread(client.buffer.put, self.name, made)
+            return [None] * len(made)
+        limit = client._limit(deadline)
+        return await client._carry_out(plans.reward_many(self.name, made, client._fallbacks, limit))
 
     async def cancel(self, id: str) -> None:
         """Take back a decision that was never shown."""
@@ -641,7 +646,7 @@ def _observation(
 
 def _reply(response: httpx.Response) -> Reply:
     after = response.headers.get("retry-after", "")
-    return Reply(response.status_code, response.content, float(after) if after.isdigit() else None)
+    return Reply(response.status_code, response.content, float(after) if after.isdecimal() else None)
 
 
 def _trouble(error: Exception) -> Reply:

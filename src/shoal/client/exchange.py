@@ -45,7 +45,7 @@ class Reply(NamedTuple):
     content: bytes = b""
     retry_after: float | None = None
     trouble: str = ""
-    """Why nothing did."""
+    """Why nothing did, or nothing that can be read."""
 
 
 Plan = Generator[Attempt | Pause, Reply | None, Result]
@@ -54,15 +54,27 @@ Plan = Generator[Attempt | Pause, Reply | None, Result]
 def exchange(
     method: str,
     path: str,
+    kind: type[Result],
     body: Any = None,
     *,
     deadline: float,
     longest: float | None = None,
+    done: int | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> Plan[tuple[Reply, int]]:
-    """Make a request until it is answered; the reply, and how often it was tried.
+) -> Plan[Result]:
+    """Make a request until it is answered; what the answer holds, or raise the error that it stands for.
 
-    An attempt is given up after `longest` seconds, LONGEST_ATTEMPT by default.
+    Parameters
+    ----------
+    kind : type
+        What the answer holds. One that cannot be read as that counts as none: it is not the service's, or
+        not all of it.
+    deadline : float
+        Seconds.
+    longest : float, optional
+        Seconds until an attempt is given up; LONGEST_ATTEMPT by default.
+    done : int, optional
+        A status by which a repeated request learns that an attempt before it, whose answer was lost, did it.
     """
     content = None if body is None else msgspec.json.encode(body)
     until = clock() + deadline
@@ -73,23 +85,29 @@ def exchange(
         assert reply is not None
         tried += 1
         if reply.status not in REPEATED:
-            return reply, tried
+            try:
+                return content_of(Reply(204) if tried > 1 and reply.status == done else reply, kind)
+            except msgspec.DecodeError as error:
+                trouble = f"the answer, with status {reply.status}, cannot be read: {error}"
+                reply = reply._replace(trouble=trouble)
         # Full jitter: callers who failed together do not come back together.
         pause = random.uniform(0.0, min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(tried, 20)))
         pause = max(pause, reply.retry_after or 0.0)
         if clock() + pause >= until:
             raise UnavailableError(
-                f"no answer within {deadline:g} s and {tried} attempts: {_said(reply)}",
+                f"no answer within {deadline:g} s and {tried} attempts: {reply.trouble or error_in(reply)}",
                 reply.retry_after or 1.0,
             )
         yield Pause(pause)
 
 
 def content_of(reply: Reply, kind: type[Result]) -> Result:
-    """What a reply holds, or the error that it stands for."""
+    """What a reply holds, or the error that it stands for; DecodeError if it holds something else."""
     if not 200 <= reply.status < 300:
         raise error_in(reply)
     if kind is type(None):
+        if reply.content:
+            raise msgspec.DecodeError("there should be nothing in it")
         return None
     return msgspec.json.decode(reply.content, type=kind)
 
@@ -101,7 +119,3 @@ def error_in(reply: Reply) -> Exception:
     except msgspec.DecodeError:
         return ControllerError(f"the service answered with status {reply.status}")
     return error_of(problem, reply.retry_after or 1.0)
-
-
-def _said(reply: Reply) -> str:
-    return reply.trouble if not reply.status else str(error_in(reply))

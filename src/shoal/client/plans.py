@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from shoal.client.exchange import Plan, content_of, exchange
+from shoal.client.exchange import Plan, exchange
 from shoal.controller.answers import Decision, Explanation, PairExplanation
-from shoal.controller.errors import ConflictError, UnknownError
+from shoal.controller.errors import ConflictError, UnavailableError, UnknownError
 from shoal.service import messages as m
 from shoal.service.problems import error_of
 
@@ -43,23 +43,20 @@ def path_of(*parts: str) -> str:
 
 
 def populations(deadline: float) -> Plan[list[str]]:
-    reply, _ = yield from exchange("GET", "/v1/populations", deadline=deadline)
-    return content_of(reply, m.Populations).populations
+    found = yield from exchange("GET", "/v1/populations", m.Populations, deadline=deadline)
+    return found.populations
 
 
 def make(name: str, settings: m.NewPopulation, deadline: float) -> Plan[m.Population]:
-    reply, _ = yield from exchange("PUT", path_of(name), settings, deadline=deadline)
-    return content_of(reply, m.Population)
+    return exchange("PUT", path_of(name), m.Population, settings, deadline=deadline)
 
 
 def describe(name: str, deadline: float) -> Plan[m.Population]:
-    reply, _ = yield from exchange("GET", path_of(name), deadline=deadline)
-    return content_of(reply, m.Population)
+    return exchange("GET", path_of(name), m.Population, deadline=deadline)
 
 
 def decide(name: str, request: m.NewDecision, deadline: float) -> Plan[Decision]:
-    reply, _ = yield from exchange("POST", path_of(name) + "/decisions", request, deadline=deadline)
-    return content_of(reply, Decision)
+    return exchange("POST", path_of(name) + "/decisions", Decision, request, deadline=deadline)
 
 
 def decide_many(
@@ -68,36 +65,56 @@ def decide_many(
     found: list[Decision | Exception] = []
     for start in range(0, len(requests), AT_ONCE):
         body = m.Decisions(list(requests[start : start + AT_ONCE]))
-        reply, _ = yield from exchange("POST", path_of(name) + "/decisions:batch", body, deadline=deadline)
-        for one in content_of(reply, m.DecisionResults).results:
+        path = path_of(name) + "/decisions:batch"
+        for one in (yield from exchange("POST", path, m.DecisionResults, body, deadline=deadline)).results:
             found.append(_error(one.problem) if isinstance(one.decision, msgspec.UnsetType) else one.decision)
     return found
 
 
 def reward(name: str, id: str, body: m.Reward, deadline: float) -> Plan[None]:
     path = path_of(name, "decisions", id) + "/reward"
-    reply, _ = yield from exchange("PUT", path, body, deadline=deadline)
-    return content_of(reply, type(None))
+    return exchange("PUT", path, type(None), body, deadline=deadline)
 
 
-def reward_many(name: str, rewards: Sequence[m.NamedReward], deadline: float) -> Plan[list[Exception | None]]:
-    found: list[Exception | None] = []
-    for start in range(0, len(rewards), AT_ONCE):
-        body = m.Rewards(list(rewards[start : start + AT_ONCE]))
-        reply, _ = yield from exchange("POST", path_of(name) + "/rewards:batch", body, deadline=deadline)
-        for one in content_of(reply, m.RewardResults).results:
-            found.append(None if isinstance(one.problem, msgspec.UnsetType) else error_of(one.problem))
-    return found
+def reward_many(
+    name: str, rewards: Sequence[m.NamedReward], known: Mapping[str, Fallback], deadline: float
+) -> Plan[list[Exception | None]]:
+    """Send rewards in batches; of each, in the order given, its error or None.
+
+    Those of decisions that the service did not make, which are in `known`, go first, as observations: if one
+    of them gets no answer, no batch has been sent that would be sent again.
+    """
+    errors: dict[int, Exception | None] = {}
+    for n, one in enumerate(rewards):
+        fallback = known.get(one.id)
+        if fallback is None:
+            continue
+        try:
+            yield from observe_fallback(one.id, fallback, one.reward, deadline)
+            errors[n] = None
+        except UnavailableError:
+            raise
+        except Exception as error:
+            errors[n] = error
+    others = [n for n in range(len(rewards)) if n not in errors]
+    path = path_of(name) + "/rewards:batch"
+    for start in range(0, len(others), AT_ONCE):
+        some = others[start : start + AT_ONCE]
+        body = m.Rewards([rewards[n] for n in some])
+        found = yield from exchange("POST", path, m.RewardResults, body, deadline=deadline)
+        for n, one_found in zip(some, found.results, strict=True):
+            problem = one_found.problem
+            errors[n] = None if isinstance(problem, msgspec.UnsetType) else error_of(problem)
+    return [errors[n] for n in range(len(rewards))]
 
 
 def cancel(name: str, id: str, deadline: float) -> Plan[None]:
-    reply, _ = yield from exchange("DELETE", path_of(name, "decisions", id), deadline=deadline)
-    return content_of(reply, type(None))
+    return exchange("DELETE", path_of(name, "decisions", id), type(None), deadline=deadline)
 
 
 def observe(name: str, body: m.NewObservation, deadline: float) -> Plan[bool]:
-    reply, _ = yield from exchange("POST", path_of(name) + "/observations", body, deadline=deadline)
-    return content_of(reply, m.Learned).new
+    found = yield from exchange("POST", path_of(name) + "/observations", m.Learned, body, deadline=deadline)
+    return found.new
 
 
 def observe_fallback(id: str, known: Fallback, reward: float, deadline: float) -> Plan[None]:
@@ -106,118 +123,103 @@ def observe_fallback(id: str, known: Fallback, reward: float, deadline: float) -
     If it did make it after all, that one was not shown. The observation's id is made of the decision's, so
     that the same reward again is counted once.
     """
+    until = time.monotonic() + deadline
     with contextlib.suppress(UnknownError):
         yield from cancel(known.population, id, deadline)
     own = f"fallback-{hashlib.blake2b(id.encode(), digest_size=16).hexdigest()}"
     body = m.NewObservation(known.agent, reward, known.x, known.arm, own)
-    yield from observe(known.population, body, deadline)
+    yield from observe(known.population, body, until - time.monotonic())
 
 
 def agent(name: str, agent: str, deadline: float) -> Plan[m.Agent]:
-    reply, _ = yield from exchange("GET", path_of(name, "agents", agent), deadline=deadline)
-    return content_of(reply, m.Agent)
+    return exchange("GET", path_of(name, "agents", agent), m.Agent, deadline=deadline)
 
 
 def add(name: str, agent: str, sharing: m.Sharing, deadline: float) -> Plan[None]:
     body = {"sharing": sharing}
-    reply, _ = yield from exchange("PUT", path_of(name, "agents", agent), body, deadline=deadline)
-    return content_of(reply, type(None))
+    return exchange("PUT", path_of(name, "agents", agent), type(None), body, deadline=deadline)
 
 
 def forget(name: str, agent: str, deadline: float) -> Plan[None]:
-    reply, tried = yield from exchange("DELETE", path_of(name, "agents", agent), deadline=deadline)
-    if tried > 1 and reply.status == 410:  # an attempt before this one, whose answer was lost, did it
-        return None
-    return content_of(reply, type(None))
+    return exchange("DELETE", path_of(name, "agents", agent), type(None), deadline=deadline, done=410)
 
 
 def explain(name: str, agent: str, other: str | None, deadline: float) -> Plan[Explanation | PairExplanation]:
     path = path_of(name, "agents", agent) + "/explanation"
     if other is not None:
-        reply, _ = yield from exchange("GET", f"{path}?other={quote(other, safe='')}", deadline=deadline)
-        return content_of(reply, PairExplanation)
-    reply, _ = yield from exchange("GET", path, deadline=deadline)
-    return content_of(reply, Explanation)
+        return exchange("GET", f"{path}?other={quote(other, safe='')}", PairExplanation, deadline=deadline)
+    return exchange("GET", path, Explanation, deadline=deadline)
 
 
 def graph(name: str, at: int | None, deadline: float) -> Plan[m.GraphContent]:
     query = "" if at is None else f"?at={at}"
-    reply, _ = yield from exchange("GET", f"{path_of(name)}/graph{query}", deadline=deadline)
-    return content_of(reply, m.GraphContent)
+    return exchange("GET", f"{path_of(name)}/graph{query}", m.GraphContent, deadline=deadline)
 
 
 def events(name: str, after: int, limit: int, deadline: float) -> Plan[m.Events]:
     path = f"{path_of(name)}/events?after={after}&limit={limit}"
-    reply, _ = yield from exchange("GET", path, deadline=deadline)
-    return content_of(reply, m.Events)
+    return exchange("GET", path, m.Events, deadline=deadline)
 
 
 # What reads a whole journal: it may take minutes, so an attempt lasts until the deadline
 
 
 def switches(name: str, deadline: float) -> Plan[list[m.Switch]]:
-    reply, _ = yield from exchange("GET", f"{path_of(name)}/settings", deadline=deadline)
-    return content_of(reply, m.Switches).settings
+    found = yield from exchange("GET", f"{path_of(name)}/settings", m.Switches, deadline=deadline)
+    return found.settings
 
 
 def switch(name: str, body: m.Candidate, deadline: float) -> Plan[int]:
     path = f"{path_of(name)}/settings"
-    reply, _ = yield from exchange("PUT", path, body, deadline=deadline, longest=deadline)
-    return content_of(reply, m.Switches).settings[-1].sequence
+    found = yield from exchange("PUT", path, m.Switches, body, deadline=deadline, longest=deadline)
+    return found.settings[-1].sequence
 
 
 def switch_back(name: str, deadline: float) -> Plan[int]:
     """Say what to switch to, instead of "back": sent twice, that would lead forward again."""
+    until = time.monotonic() + deadline
     known = yield from switches(name, deadline)
     if len(known) < 2:
         raise ConflictError(f"population {name!r} has never been switched", None)
     past = known[-2]
-    return (yield from switch(name, m.Candidate(past.policy, past.parameters), deadline))
+    return (yield from switch(name, m.Candidate(past.policy, past.parameters), until - time.monotonic()))
 
 
 def dividend(name: str, agent: str | None, deadline: float) -> Plan[m.Dividend]:
     query = "" if agent is None else f"?agent={quote(agent, safe='')}"
-    reply, _ = yield from exchange("GET", f"{path_of(name)}/dividend{query}", deadline=deadline)
-    return content_of(reply, m.Dividend)
+    return exchange("GET", f"{path_of(name)}/dividend{query}", m.Dividend, deadline=deadline)
 
 
 def uplift(name: str, deadline: float) -> Plan[m.Uplift]:
     path = f"{path_of(name)}/uplift"
-    reply, _ = yield from exchange("GET", path, deadline=deadline, longest=deadline)
-    return content_of(reply, m.Uplift)
+    return exchange("GET", path, m.Uplift, deadline=deadline, longest=deadline)
 
 
 def evaluate(name: str, body: m.Candidate, deadline: float) -> Plan[m.Evaluation]:
     path = f"{path_of(name)}/evaluation"
-    reply, _ = yield from exchange("POST", path, body, deadline=deadline, longest=deadline)
-    return content_of(reply, m.Evaluation)
+    return exchange("POST", path, m.Evaluation, body, deadline=deadline, longest=deadline)
 
 
 def what_if(name: str, body: m.Candidate, deadline: float) -> Plan[m.WhatIf]:
     path = f"{path_of(name)}/what-if"
-    reply, _ = yield from exchange("POST", path, body, deadline=deadline, longest=deadline)
-    return content_of(reply, m.WhatIf)
+    return exchange("POST", path, m.WhatIf, body, deadline=deadline, longest=deadline)
 
 
 # The catalogue
 
 
 def catalogue(name: str, deadline: float) -> Plan[dict[str, list[float]]]:
-    reply, _ = yield from exchange("GET", path_of(name) + "/catalogue", deadline=deadline)
-    return content_of(reply, m.CatalogueContent).arms
+    found = yield from exchange("GET", path_of(name) + "/catalogue", m.CatalogueContent, deadline=deadline)
+    return found.arms
 
 
 def set_arms(name: str, arms: Mapping[str, Iterable[float]], deadline: float) -> Plan[None]:
     body = {"arms": {arm: _floats(x) for arm, x in arms.items()}}
-    reply, _ = yield from exchange("PATCH", path_of(name) + "/catalogue", body, deadline=deadline)
-    return content_of(reply, type(None))
+    return exchange("PATCH", path_of(name) + "/catalogue", type(None), body, deadline=deadline)
 
 
 def retire(name: str, arm: str, deadline: float) -> Plan[None]:
-    reply, tried = yield from exchange("DELETE", path_of(name, "catalogue", arm), deadline=deadline)
-    if tried > 1 and reply.status == 404:  # an attempt before this one, whose answer was lost, did it
-        return None
-    return content_of(reply, type(None))
+    return exchange("DELETE", path_of(name, "catalogue", arm), type(None), deadline=deadline, done=404)
 
 
 # From what callers give to what is sent
@@ -254,6 +256,34 @@ def new_decision_of(request: Mapping[str, Any]) -> m.NewDecision:
     if "agent" not in request:
         raise ValueError("each request must have 'agent'")
     return new_decision(**{**known, **request})
+
+
+def named_reward(
+    id: str, reward: float, replaces: float | None = None, arm: str | int | None = None
+) -> m.NamedReward:
+    """A reward to be sent in a batch; ValueError if the service could not read it."""
+    given = {
+        "id": id,
+        "reward": float(reward),
+        "replaces": None if replaces is None else float(replaces),
+        "arm": arm,
+    }
+    try:
+        return msgspec.convert(given, m.NamedReward)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"a reward that cannot be sent: {error}, got {given}") from None
+
+
+def named_reward_of(reward: Mapping[str, Any]) -> m.NamedReward:
+    """A reward from a mapping of the arguments of `reward`."""
+    known = m.NamedReward.__struct_fields__
+    for key in reward:
+        if key not in known:
+            raise ValueError(f"a reward has no {key!r}; it may have {', '.join(sorted(known))}")
+    for key in ("id", "reward"):
+        if key not in reward:
+            raise ValueError(f"each reward must have {key!r}")
+    return named_reward(**reward)
 
 
 def plain_arms(arms: Arms) -> Any:

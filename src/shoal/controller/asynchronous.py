@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 from shoal.controller.answers import Decision
-from shoal.controller.commands import Commands, Turn
+from shoal.controller.commands import Turn
 from shoal.controller.committer import Ticket
 from shoal.controller.errors import ControllerError
 from shoal.controller.fold import Fold
@@ -97,11 +97,8 @@ class AsyncPopulation:
     ) -> float | None:
         """See `Population.reward`; the seconds since the decision if this was its first reward."""
 
-        def command(turn: Turn) -> float | None:
-            self._commands.reward(turn, id, reward, replaces, arm)
-            return _delay(self._commands, turn, id) if turn.rows and replaces is None else None
-
-        return await self._run(1, command)
+        request = {"id": id, "reward": reward, "replaces": replaces, "arm": arm}
+        return await self._run(1, lambda turn: self._reward(turn, request))
 
     async def cancel(self, id: str) -> None:
         """See `Population.cancel`."""
@@ -125,9 +122,18 @@ class AsyncPopulation:
         """See `Population.decide_many`."""
         return await self._run(3 * len(requests), self.population._each(requests, self._commands.decide_one))
 
-    async def reward_many(self, rewards: Sequence[Mapping[str, Any]]) -> list[Exception | None]:
-        """See `Population.reward_many`."""
-        return await self._run(len(rewards), self.population._each(rewards, self._commands.reward_one))
+    async def reward_many(self, rewards: Sequence[Mapping[str, Any]]) -> list[float | Exception | None]:
+        """See `Population.reward_many`; of each what `reward` returns, or its error."""
+        return await self._run(len(rewards), self.population._each(rewards, self._reward))
+
+    def _reward(self, turn: Turn, request: Mapping[str, Any]) -> float | None:
+        before = len(turn.rows)
+        self._commands.reward_one(turn, request)
+        if len(turn.rows) == before or request.get("replaces") is not None:
+            return None
+        id = request["id"]
+        standing = self._commands.closed.get(id) or turn.fold.pending.get(id)
+        return None if standing is None else (turn.rows[-1].at - standing.at) / 1e6
 
     async def read(self, question: Callable[[Fold], Result]) -> Result:
         """Ask something of the state that takes little time."""
@@ -166,8 +172,3 @@ class AsyncPopulation:
         committer = self.population._writer()
         committer.reserve(n_rows, patience)
         return self.population._perform(committer, n_rows, command)
-
-
-def _delay(commands: Commands, turn: Turn, id: str) -> float | None:
-    standing = commands.closed.get(id) or turn.fold.pending.get(id)
-    return None if standing is None else (turn.rows[-1].at - standing.at) / 1e6

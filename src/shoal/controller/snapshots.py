@@ -7,6 +7,7 @@ over: the one before it is used, or the whole journal.
 import hashlib
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -270,7 +271,8 @@ def catch_up(
                 watch(fold, row)
             yield row
 
-    fold.apply_all(rows())
+    with closing(rows()) as missing:  # an error would keep it open, and with it a connection to the store
+        fold.apply_all(missing)
     return not stale
 
 

@@ -40,7 +40,7 @@ def _play(policy: Any, agent: int, arms: Matrix) -> None:
 
 def _calls(policy: Policy) -> list[Callable[[], Any]]:
     arms = np.eye(policy.dim)
-    x, (a, b, c, d) = arms[0], policy.agents[-4:].tolist()
+    x, (a, b, c, d, e) = arms[0], policy.agents[-5:].tolist()
     pulls = [3], [a], arms[:1], [1.0]
     calls: list[Callable[[], Any]] = [
         *(partial(_play, policy, agent, arms) for agent in (a, b, c, d)),
@@ -68,5 +68,9 @@ def _calls(policy: Policy) -> list[Callable[[], Any]]:
         lambda: policy_from_bytes(bytes(policy.to_bytes()), "a trial"),
     ]
     if isinstance(policy, CuttingPolicy):
-        calls += [lambda: policy.part_from(a, []), lambda: policy.follow(*pulls, np.empty((0, 2)))]
+        calls += [
+            lambda: policy.part_from(a, []),
+            lambda: policy.part_from(a, [e]),
+            lambda: policy.follow(*pulls, np.empty((0, 2))),
+        ]
     return calls

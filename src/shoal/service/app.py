@@ -19,8 +19,9 @@ or an error of the controller, or ValueError, and the answer is a problem docume
 own Content-Security-Policy or Cache-Control keeps it.
 """
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -28,7 +29,6 @@ from urllib.parse import quote
 
 import msgspec
 import numpy as np
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
@@ -70,22 +70,31 @@ def endpoints() -> list[Endpoint]:
     p = "/v1/populations/{population}"
     either = (Explanation, PairExplanation)
     return [
-        Endpoint("POST", f"{p}/decisions", "decide", decide, {201: Decision}, m.NewDecision, by_id=True),
+        Endpoint(
+            "POST",
+            f"{p}/decisions",
+            "decide",
+            decide,
+            {201: Decision},
+            m.NewDecision,
+            by_id=True,
+            headers=("Location",),
+        ),
         Endpoint("PUT", f"{p}/decisions/{{id}}/reward", "reward", put_reward, {204: None}, m.Reward),
         Endpoint("GET", "/livez", None, live, {200: m.Health}),
         Endpoint("GET", "/readyz", None, ready, {200: m.Health}),
         Endpoint("GET", "/openapi.json", None, describe, {200: dict[str, Any]}),
         Endpoint("GET", "/metrics", "read", scrape, {200: str}),
-        Endpoint("POST", "/session", None, sign_in, {200: m.Who}, m.Session),
+        Endpoint("POST", "/session", None, sign_in, {200: m.Who}, m.Session, headers=("Set-Cookie",)),
         Endpoint("GET", "/session", SIGNED_IN, who_is_there, {200: m.Who}),
-        Endpoint("DELETE", "/session", None, sign_out, {204: None}),
+        Endpoint("DELETE", "/session", None, sign_out, {204: None}, headers=("Set-Cookie",)),
         Endpoint("GET", "/v1/populations", SIGNED_IN, list_populations, {200: m.Populations}),
         Endpoint("PUT", p, "admin", put_population, {200: m.Population, 201: m.Population}, m.NewPopulation),
         Endpoint("GET", p, "read", get_population, {200: m.Population, 304: None}),
         Endpoint(
             "POST", f"{p}/decisions:batch", "decide", decide_many, {200: m.DecisionResults}, m.Decisions
         ),
-        Endpoint("GET", f"{p}/decisions/{{id}}", "read", get_decision, {200: m.DecisionStanding}),
+        Endpoint("GET", f"{p}/decisions/{{id}}", "read", get_decision, {200: m.DecisionStanding, 304: None}),
         Endpoint("DELETE", f"{p}/decisions/{{id}}", "decide", cancel, {204: None}),
         Endpoint("POST", f"{p}/rewards:batch", "reward", reward_many, {200: m.RewardResults}, m.Rewards),
         Endpoint(
@@ -107,14 +116,22 @@ def endpoints() -> list[Endpoint]:
             ("other",),
         ),
         Endpoint("GET", f"{p}/graph", "read", graph, {200: m.GraphContent, 304: None}, None, ("at",)),
-        Endpoint("GET", f"{p}/settings", "read", list_settings, {200: m.Switches}),
+        Endpoint("GET", f"{p}/settings", "read", list_settings, {200: m.Switches, 304: None}),
         Endpoint("PUT", f"{p}/settings", "admin", switch, {200: m.Switches}, m.Candidate),
-        Endpoint("GET", f"{p}/dividend", "read", dividend, {200: m.Dividend}, None, ("agent",)),
-        Endpoint("GET", f"{p}/uplift", "read", uplift, {200: m.Uplift}),
-        Endpoint("GET", f"{p}/evaluation", "read", evaluate_policy, {200: m.Evaluation}, None, ("policy",)),
+        Endpoint("GET", f"{p}/dividend", "read", dividend, {200: m.Dividend, 304: None}, None, ("agent",)),
+        Endpoint("GET", f"{p}/uplift", "read", uplift, {200: m.Uplift, 304: None}),
+        Endpoint(
+            "GET",
+            f"{p}/evaluation",
+            "read",
+            evaluate_policy,
+            {200: m.Evaluation, 304: None},
+            None,
+            ("policy",),
+        ),
         Endpoint("POST", f"{p}/evaluation", "read", evaluate, {200: m.Evaluation}, m.Candidate),
         Endpoint("POST", f"{p}/what-if", "read", what_if, {200: m.WhatIf}, m.Candidate),
-        Endpoint("GET", f"{p}/events", "read", events, {200: m.Events}, None, ("after", "limit")),
+        Endpoint("GET", f"{p}/events", "read", events, {200: m.Events, 304: None}, None, ("after", "limit")),
     ]
 
 
@@ -141,6 +158,12 @@ async def ready(call: Call) -> Response:
         raise RefusedError("unavailable", "the server is stopping", {"retry-after": "5"})
     if not service.is_prepared:
         raise RefusedError("unavailable", "populations are being opened", {"retry-after": "1"})
+    if unopened := service.unopened():
+        count = len(unopened) + len(service.populations)
+        said = f"{len(unopened)} of {count} populations cannot be opened"
+        names = ", ".join(map(repr, unopened))
+        named = f": {names}" if _may_read_all(call) else ""
+        raise RefusedError("damaged", said + named, {"retry-after": "30"})
     if service.ownership is not None and service.ownership.trouble:
         said = f"takes over no population: the store {service.ownership.trouble}"
         return json_response(m.Health("ready", f"{len(service.populations)} populations; {said}"))
@@ -150,6 +173,14 @@ async def ready(call: Call) -> Response:
             "not-owner", f"{lost} populations are owned by another process", {"retry-after": "1"}
         )
     return json_response(m.Health("ready", f"{len(service.populations)} populations"))
+
+
+def _may_read_all(call: Call) -> bool:
+    """Whether whoever asks may know the names of populations; anybody may ask whether we are ready."""
+    try:
+        return call.service.key_of(call.request).allows("read", None)
+    except RefusedError:
+        return False
 
 
 async def describe(call: Call) -> Response:
@@ -171,7 +202,7 @@ async def sign_in(call: Call) -> Response:
     key = service.keys.check(call.body.key)
     if key is None:
         raise unauthenticated("the key is not known, has expired or was revoked")
-    cookie = service.sessions.begin(key.id, is_secure=_is_secure(call.request))
+    cookie = service.sessions.begin(key.id, is_secure=_is_secure(call))
     return json_response(_who(key), headers={"set-cookie": cookie})
 
 
@@ -182,7 +213,7 @@ async def who_is_there(call: Call) -> Response:
 
 async def sign_out(call: Call) -> Response:
     """Take the cookie back."""
-    cookie = call.service.sessions.end(is_secure=_is_secure(call.request))
+    cookie = call.service.sessions.end(is_secure=_is_secure(call))
     return Response(status_code=204, headers={"set-cookie": cookie})
 
 
@@ -191,8 +222,43 @@ def _who(key: Key) -> m.Who:
     return m.Who("anybody" if key is ANYBODY else key.id, sorted(key.scopes), populations)
 
 
-def _is_secure(request: Request) -> bool:
-    return str(request.scope["scheme"]) == "https"
+def _is_secure(call: Call) -> bool:
+    """Whether the browser's connection is encrypted; no header of the request is believed about that."""
+    return call.service.behind_tls or str(call.request.scope["scheme"]) == "https"
+
+
+# ETag: the number of the last record
+
+
+def tagged(handler: Callable[[Call], Awaitable[Response]]) -> Callable[[Call], Awaitable[Response]]:
+    """Of an answer that depends on the population's journal alone: not sent to whoever has it already."""
+
+    @functools.wraps(handler)
+    async def answer(call: Call) -> Response:
+        tag = _etag(
+            await call.population()
+        )  # before the state is read: what is newer than its tag does no harm
+        seen = call.request.scope["state"]["headers"].get(b"if-none-match")
+        if tag and seen is not None and tag["etag"].encode() in (one.strip() for one in seen.split(b",")):
+            return Response(status_code=304, headers=tag)
+        response = await handler(call)
+        response.headers.update(tag)
+        return response
+
+    return answer
+
+
+def _etag(population: AsyncPopulation) -> dict[str, str]:
+    """None while records are on their way, which may be lost, and while the state changes without one."""
+    inner = population.population
+    if inner.is_rebuilding or _sequence(population) != inner.lease.last_seq:
+        return {}
+    return {"etag": f'"{_sequence(population)}"', "cache-control": "private, no-cache"}
+
+
+def _sequence(population: AsyncPopulation) -> int:
+    fold = population.population._fold
+    return 0 if fold is None else fold.seq
 
 
 # Populations
@@ -222,13 +288,11 @@ async def put_population(call: Call) -> Response:
     return json_response(await _described(population), 200 if is_known else 201)
 
 
+@tagged
 async def get_population(call: Call) -> Response:
     """Settings and sizes of a population."""
     population = await call.population()
-    if found := _unchanged(call, population):
-        return found
-    tag = _etag(population)  # before the state is read: what is newer than its tag does no harm
-    return json_response(await _described(population), headers=tag)
+    return json_response(await _described(population))
 
 
 async def _described(population: AsyncPopulation) -> m.Population:
@@ -245,6 +309,7 @@ async def _described(population: AsyncPopulation) -> m.Population:
     return await population.read(question)
 
 
+@tagged
 async def list_settings(call: Call) -> Response:
     """Policies and parameters so far, and who made them so."""
     population = await call.population()
@@ -322,6 +387,7 @@ async def decide_many(call: Call) -> Response:
     )
 
 
+@tagged
 async def get_decision(call: Call) -> Response:
     """What is recorded of a decision."""
     population = await call.population()
@@ -362,7 +428,7 @@ def _check_arms(requests: Sequence[m.NewDecision]) -> None:
 
 async def put_reward(call: Call) -> Response:
     """Report the reward of a decision, once or again; with `replaces`, correct it."""
-    body, metrics = call.body, call.service.metrics
+    body = call.body
     population = await call.population()
     name = population.population.name
     try:
@@ -370,9 +436,7 @@ async def put_reward(call: Call) -> Response:
     except (ValueError, ControllerError) as error:
         _count_refused(call, name, error)
         raise
-    metrics.count(metrics.rewards, name)
-    if delay is not None:
-        metrics.child(metrics.delay, name).observe(delay)
+    _count_reward(call, name, delay)
     return Response(status_code=204)
 
 
@@ -381,22 +445,17 @@ async def reward_many(call: Call) -> Response:
     rewards = call.body.rewards
     call.service.charge(call.key, len(rewards))
     population = await call.population()
-    name, metrics = population.population.name, call.service.metrics
+    name = population.population.name
     results = await population.reward_many([_mapping(one) for one in rewards]) if rewards else []
-    for error in results:
-        if error is not None:
-            _count_refused(call, name, error)
-    metrics.count(metrics.rewards, name, sum(error is None for error in results))
-    return json_response(
-        m.RewardResults(
-            [
-                m.RewardResult()
-                if one is None
-                else m.RewardResult(problem=problem_of(one, hidden=call.service.store))
-                for one in results
-            ]
-        )
-    )
+    answers = []
+    for one in results:
+        if isinstance(one, Exception):
+            _count_refused(call, name, one)
+            answers.append(m.RewardResult(problem=problem_of(one, hidden=call.service.store)))
+        else:
+            _count_reward(call, name, one)
+            answers.append(m.RewardResult())
+    return json_response(m.RewardResults(answers))
 
 
 async def observe(call: Call) -> Response:
@@ -407,6 +466,13 @@ async def observe(call: Call) -> Response:
     population = await call.population()
     is_new = await population.observe(body.agent, body.x, body.reward, id=body.id, arm=body.arm)
     return json_response(m.Learned(is_new))
+
+
+def _count_reward(call: Call, population: str, delay: float | None) -> None:
+    metrics = call.service.metrics
+    metrics.count(metrics.rewards, population)
+    if delay is not None:
+        metrics.child(metrics.delay, population).observe(delay)
 
 
 def _count_refused(call: Call, population: str, error: BaseException) -> None:
@@ -420,14 +486,13 @@ def _count_refused(call: Call, population: str, error: BaseException) -> None:
 # The catalogue
 
 
+@tagged
 async def get_catalogue(call: Call) -> Response:
     """The arms that the population keeps."""
     population = await call.population()
-    if found := _unchanged(call, population):
-        return found
-    inner, tag, sequence = population.population, _etag(population), _sequence(population)
+    inner, sequence = population.population, _sequence(population)
     arms = await population.call(lambda: inner.catalogue)
-    return json_response(m.CatalogueContent(arms, sequence), headers=tag)
+    return json_response(m.CatalogueContent(arms, sequence))
 
 
 async def add_arms(call: Call) -> Response:
@@ -447,18 +512,17 @@ async def retire_arm(call: Call) -> Response:
 # Agents
 
 
+@tagged
 async def get_agent(call: Call) -> Response:
     """How an agent shares, and how many rewards it has had."""
     population = await call.population()
-    if found := _unchanged(call, population):
-        return found
-    inner, name, tag = population.population, call.names["agent"], _etag(population)
+    inner, name = population.population, call.names["agent"]
 
     def question(fold: Fold) -> m.Agent:
         index = inner._commands.agent(fold, name)
         return m.Agent(fold.called[index] or name, fold.sharing[index], fold.taught[index], fold.seq)
 
-    return json_response(await population.read(question), headers=tag)
+    return json_response(await population.read(question))
 
 
 async def put_agent(call: Call) -> Response:
@@ -475,36 +539,34 @@ async def forget(call: Call) -> Response:
     return Response(status_code=204)
 
 
+@tagged
 async def explain(call: Call) -> Response:
     """Whose samples an agent uses, and with whom it stopped sharing; with `other`, the same of a pair."""
     population = await call.population()
-    if found := _unchanged(call, population):
-        return found
-    tag = _etag(population)
     said = await population.call(population.population.explain, call.names["agent"], call.query.get("other"))
-    return json_response(said, headers=tag)
+    return json_response(said)
 
 
+@tagged
 async def graph(call: Call) -> Response:
     """Who shares with whom, now or after the record `at`, of up to a thousand agents."""
     population = await call.population()
     at = call.number("at")
-    if at is None and (found := _unchanged(call, population)):
-        return found
     inner = population.population
     n_agents = await population.read(lambda fold: len(fold.called))
     if n_agents > MOST_IN_GRAPH:
         raise RefusedError(
             "too-large", f"graphs of up to {MOST_IN_GRAPH:,} agents are sent, this has {n_agents:,}"
         )
-    tag, sequence = (_etag(population), _sequence(population)) if at is None else ({}, at)
+    sequence = _sequence(population) if at is None else at
     found_graph: Graph = await call.service.run(inner.graph, at)
     later = np.triu(found_graph.edges, 1)
     edges = [np.flatnonzero(row).tolist() for row in later]
     content = m.GraphContent(sequence, found_graph.agents, edges)
-    return json_response(content, headers=tag)
+    return json_response(content)
 
 
+@tagged
 async def events(call: Call) -> Response:
     """Records of the journal after one, in order, up to a thousand."""
     population = await call.population()
@@ -515,6 +577,7 @@ async def events(call: Call) -> Response:
 # Whether it pays
 
 
+@tagged
 async def dividend(call: Call) -> Response:
     """What sharing pays, of all agents or one."""
     population = await call.population()
@@ -528,6 +591,7 @@ def _dividend(found: Any) -> m.Dividend:
     )
 
 
+@tagged
 async def uplift(call: Call) -> Response:
     """What the policy earns more than the product's own rule; reads the whole journal."""
     population = await call.population()
@@ -558,6 +622,7 @@ async def what_if(call: Call) -> Response:
     return json_response(content)
 
 
+@tagged
 async def evaluate_policy(call: Call) -> Response:
     """What another policy, with its defaults, would have earned; reads the whole journal."""
     call.body = m.Candidate(call.query.get("policy"))
@@ -586,26 +651,3 @@ def _estimate(one: Any) -> m.Estimate:
 
 def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
-
-
-# ETag: the number of the last record
-
-
-def _sequence(population: AsyncPopulation) -> int:
-    fold = population.population._fold
-    return 0 if fold is None else fold.seq
-
-
-def _etag(population: AsyncPopulation) -> dict[str, str]:
-    if population.population.is_rebuilding:  # the state is about to change without a record
-        return {}
-    return {"etag": f'"{_sequence(population)}"', "cache-control": "private, no-cache"}
-
-
-def _unchanged(call: Call, population: AsyncPopulation) -> Response | None:
-    """The answer to a caller that has seen the present state, if it has."""
-    seen = call.request.scope["state"]["headers"].get(b"if-none-match")
-    tag = _etag(population) if seen is not None else {}
-    if tag and seen is not None and tag["etag"].encode() in (one.strip() for one in seen.split(b",")):
-        return Response(status_code=304, headers=tag)
-    return None

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 import random
 import re
 import time
@@ -20,9 +21,15 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
+from shoal.controller.arms import checked_name
 from shoal.controller.asynchronous import Arrivals, AsyncPopulation
 from shoal.controller.controller import Controller
-from shoal.controller.errors import ControllerError, NotOwnerError
+from shoal.controller.errors import (
+    ControllerError,
+    JournalError,
+    NotOwnerError,
+    UnknownError,
+)
 from shoal.controller.population import Population
 from shoal.policies.registry import make_policy
 from shoal.policies.warming import FIRST, TRIAL, exercise
@@ -53,6 +60,9 @@ MOST_READ = 100_000_000
 """Bytes of the bodies of all requests under way."""
 MOST_WAITING = 2_000
 """Requests under way."""
+MOST_CONNECTIONS = 5_000
+RETRY = 30.0
+"""Seconds after which a population whose journal is damaged is tried again."""
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -81,6 +91,8 @@ class Endpoint(NamedTuple):
     """Names of what may follow the `?`."""
     by_id: bool = False
     """Whether a conflict means that an id of the caller's stands for another request."""
+    headers: tuple[str, ...] = ()
+    """Further headers of what is answered when all goes well; those with 304 have an ETag."""
 
 
 class Call:
@@ -128,6 +140,8 @@ class Service:
         Whether anybody may call while there are no keys: only if nobody but this machine can reach us.
     hosts : collection of str
         Names under which the server may be called; "*" for any.
+    behind_tls : bool
+        Whether browsers reach it by HTTPS at a proxy in front, whatever the scheme here.
     limits : Limits
     access_log : callable, optional
         Takes the fields of each request's line.
@@ -142,28 +156,34 @@ class Service:
         *,
         is_open: bool = False,
         hosts: Collection[str] = HOSTS,
+        behind_tls: bool = False,
         limits: Limits | None = None,
         access_log: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self.controller, self.keys, self.is_open, self.table = controller, keys, is_open, table
         self.hosts, self.limits, self._access_log = frozenset(hosts), limits or Limits(), access_log
+        self.behind_tls = behind_tls
         self.store = controller.store.url
         """Where the store is, which clients are not told."""
         self.sessions = Sessions()
         self.metrics = Metrics(self)
         self.stopping = asyncio.Event()
         self.is_prepared = False
-        """Whether all populations have been opened, and their policies compiled."""
+        """Whether all populations have been opened and their policies compiled, or cannot be."""
         self.populations: dict[str, AsyncPopulation] = {}
         self.ownership: Ownership | None = None
         """Who owns what, where other servers share the store."""
         self.state = SimpleNamespace(service=self)
         self._elsewhere: dict[str, tuple[float, NotOwnerError]] = {}
+        self._damaged: dict[str, tuple[float, str]] = {}
+        """Populations that could not be opened because of what is recorded: when that was tried, and why."""
         self._compiled: dict[str, asyncio.Task[None]] = {}
         """Policies that can decide, and what compiles the rest of them."""
         self._under_way = 0
         self._read = 0
         """Bytes of bodies that requests under way have sent."""
+        self.connections: Collection[object] = ()
+        """Those that the server has open."""
         self._commands = ThreadPoolExecutor(16, "shoal-command")
         self._slow = ThreadPoolExecutor(4, "shoal-slow")
         self._arrivals: Arrivals | None = None
@@ -208,6 +228,9 @@ class Service:
     async def _answer(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
         if self._under_way >= MOST_WAITING and scope["path"] not in PROBES:
             raise BusyError(f"{MOST_WAITING:,} requests are under way")
+        if len(self.connections) > MOST_CONNECTIONS:
+            headers = {"retry-after": "1", "connection": "close"}
+            raise RefusedError("unavailable", f"{MOST_CONNECTIONS:,} connections are open", headers)
         self._check_host(scope["path"], scope["state"]["headers"])
         self._under_way += 1
         try:
@@ -270,11 +293,21 @@ class Service:
             await self._all_compiled()
             self.is_prepared = True
             return
-        for name in await self.run(self.controller.populations):
-            try:
-                await self.population(name)
-            except (ControllerError, ValueError) as error:
-                log.warning("population %r is not served yet: %s", name, error)
+        waiting = dict.fromkeys(await self.run(self.controller.populations), "")
+        while waiting:
+            for name, known in list(waiting.items()):
+                try:
+                    await self.population(name)
+                except (JournalError, UnknownError):
+                    pass  # damaged, or never made: a crash came between
+                except ControllerError as error:
+                    if known != (said := str(error)):
+                        log.warning("population %r is not served yet: %s", name, said)
+                    waiting[name] = said
+                    continue
+                del waiting[name]
+            if waiting:
+                await asyncio.sleep(1.0)
         await self._all_compiled()
         self.is_prepared = True
 
@@ -304,6 +337,9 @@ class Service:
         until, error = self._elsewhere.get(name, (0.0, None))
         if error is not None and time.monotonic() < until:  # whoever owns it is not asked at each request
             raise NotOwnerError(*error.args)
+        if (damage := self.damage(name)) is not None:
+            raise damage
+        checked_name("population", name)
         loop = asyncio.get_running_loop()
         try:
             return await self.adopt(
@@ -312,6 +348,27 @@ class Service:
         except NotOwnerError as error:
             self._elsewhere[name] = (time.monotonic() + 1.0, error)
             raise
+        except (JournalError, ValueError) as error:
+            raise self.note_damage(name, error) from error
+
+    def note_damage(self, name: str, error: Exception) -> JournalError:
+        """Remember why what is recorded of a population cannot be read; it is not tried at each request."""
+        said = str(error)  # the error itself would keep, by its traceback, what was read
+        if self._damaged.get(name, (0.0, ""))[1] != said:
+            log.error("population %r cannot be opened: %s", name, said)
+        self._damaged[name] = (time.monotonic(), said)
+        return JournalError(said)
+
+    def damage(self, name: str) -> JournalError | None:
+        """Why a population could not be opened a short while ago."""
+        at, said = self._damaged.get(name, (-math.inf, ""))
+        return JournalError(said) if time.monotonic() < at + RETRY else None
+
+    def unopened(self) -> list[str]:
+        """Populations that this server should serve, and whose journals are damaged."""
+        if self.ownership is None:
+            return sorted(self._damaged)
+        return [name for name in sorted(self._damaged) if self.ownership.is_ours(name)]
 
     async def adopt(self, population: Population) -> AsyncPopulation:
         """Serve a population that is open; first its policy is compiled, for which nobody else waits."""
@@ -321,6 +378,7 @@ class Service:
             assert self._arrivals is not None
             known = AsyncPopulation(population, self._arrivals, self._commands)
             self.populations[population.name] = known
+        self._damaged.pop(population.name, None)
         return known
 
     async def compiled(self, policy: str) -> None:
@@ -351,7 +409,7 @@ class Service:
     def authorise(self, request: Request, scope: str | None, population: str | None) -> Key:
         """The key of a request, if it allows this."""
         state = request.scope["state"]
-        key: Key = self._key(request.scope) if scope is not None else ANYBODY
+        key: Key = self.key_of(request) if scope is not None else ANYBODY
         state["key"] = key
         if key.id and (wait := self.limits.take(key.id, key.rate)):
             raise too_many(key, wait)
@@ -360,8 +418,9 @@ class Service:
             raise RefusedError("forbidden", f"the key {key.id} does not have scope {scope!r} for {where}")
         return key
 
-    def _key(self, scope: Scope) -> Key:
-        headers = scope["state"]["headers"]
+    def key_of(self, request: Request) -> Key:
+        """The key that a request was made with."""
+        headers = request.scope["state"]["headers"]
         given = headers.get(b"authorization")
         if given is not None:
             kind, _, text = given.decode("latin-1").partition(" ")
@@ -369,7 +428,7 @@ class Service:
             if key is None:
                 raise unauthenticated("the key is not known, has expired or was revoked")
             return key
-        if scope["method"] not in ("GET", "HEAD"):
+        if request.method not in ("GET", "HEAD"):
             _check_origin(headers)
         if (cookie := headers.get(b"cookie")) is not None and (id := self.sessions.key(cookie)) is not None:
             key = self.keys.find(id)

@@ -95,6 +95,9 @@ class _Sizes(Collector):
         populations = list(self._service.populations.items())
         owned = sum(not isinstance(one.population._lost, NotOwnerError) for _, one in populations)
         yield GaugeMetricFamily("shoal_owned_populations", "Populations that this server owns", owned)
+        yield GaugeMetricFamily(
+            "shoal_damaged_populations", "Populations that cannot be opened", len(self._service.unopened())
+        )
         sizes = {
             "agents": GaugeMetricFamily("shoal_agents", "Agents", labels=["population"]),
             "pending": GaugeMetricFamily(

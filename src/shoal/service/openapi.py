@@ -14,6 +14,7 @@ from shoal.service.problems import KINDS, MEDIA_TYPE
 
 NAMES = {"population": 256, "agent": 256, "arm": 256, "id": 128}
 """Longest names in paths."""
+STRING = {"type": "string"}
 QUERY = {
     "agent": ("Name of an agent.", {"type": "string", "minLength": 1, "maxLength": 256}),
     "policy": ("Name of a policy.", {"type": "string", "enum": list(policy_names())}),
@@ -28,6 +29,23 @@ LINKS = {
     "put_agent": ("get_agent", "explain", "forget"),
 }
 """What may be done next with what was made."""
+HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "X-Request-Id": ("Id of the request, which is in the log.", {"type": "string"}),
+    "ETag": ("Number of the population's last record, quoted.", {"type": "string", "pattern": '^"[0-9]+"$'}),
+    "Location": ("Where the decision is.", {"type": "string", "pattern": "^/v1/populations/"}),
+    "Set-Cookie": ("Signs the browser in or out.", {"type": "string"}),
+    "Retry-After": ("Seconds to wait.", {"type": "integer", "minimum": 1}),
+    "WWW-Authenticate": ("How a key is sent.", {"type": "string", "const": "Bearer"}),
+    "Allow": ("What is possible here.", {"type": "string"}),
+}
+BY_STATUS = {
+    304: ("ETag",),
+    401: ("WWW-Authenticate",),
+    405: ("Allow",),
+    429: ("Retry-After",),
+    503: ("Retry-After",),
+}
+"""Headers that all answers of a status have, besides the id of the request."""
 NOT_JSON = {"/metrics": "text/plain; version=0.0.4; charset=utf-8"}
 
 
@@ -54,6 +72,10 @@ def document(table: Sequence[Endpoint]) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": components,
+            "headers": {
+                name: {"description": text, "required": name != "ETag", "schema": schema}
+                for name, (text, schema) in HEADERS.items()
+            },
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -73,14 +95,18 @@ def _operation(one: Endpoint, schema_of: dict[str, Any]) -> dict[str, Any]:
         {"name": name, "in": "query", "description": QUERY[name][0], "schema": QUERY[name][1]}
         for name in one.query
     ]
+    if 304 in one.answers:
+        said = "ETags of answers that the caller has."
+        query.append({"name": "If-None-Match", "in": "header", "description": said, "schema": STRING})
     operation: dict[str, Any] = {
         "operationId": one.handler.__name__,
         "summary": (one.handler.__doc__ or "").strip(),
         "parameters": path + query,
-        "responses": {str(status): _answer(one, answer, schema_of) for status, answer in one.answers.items()}
+        "responses": {str(status): _answer(one, status, schema_of) for status in one.answers}
         | {
             str(status): {
                 "description": "; ".join(title for code, title in KINDS.values() if code == status),
+                "headers": _headers(status),
                 "content": {MEDIA_TYPE: {"schema": schema_of[str(Problem)]}},
             }
             for status in sorted({code for code, _ in KINDS.values()} - {500})
@@ -106,15 +132,26 @@ def _operation(one: Endpoint, schema_of: dict[str, Any]) -> dict[str, Any]:
     return operation
 
 
-def _answer(one: Endpoint, answer: Any, schema_of: dict[str, Any]) -> dict[str, Any]:
-    schemas = [schema_of[str(kind)] for kind in _kinds(answer)]
+def _answer(one: Endpoint, status: int, schema_of: dict[str, Any]) -> dict[str, Any]:
+    schemas = [schema_of[str(kind)] for kind in _kinds(one.answers[status])]
     if not schemas:
-        return {"description": "Done" if 304 not in one.answers else "As it was seen"}
+        return {
+            "description": "As it was seen" if status == 304 else "Done",
+            "headers": _headers(status, one),
+        }
     schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
     return {
         "description": "Done",
+        "headers": _headers(status, one),
         "content": {NOT_JSON.get(one.path, "application/json"): {"schema": schema}},
     }
+
+
+def _headers(status: int, one: Endpoint | None = None) -> dict[str, Any]:
+    names = ["X-Request-Id", *BY_STATUS.get(status, ())]
+    if one is not None and status < 300:
+        names += [*one.headers, *(["ETag"] if 304 in one.answers else [])]
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 
 def _kinds(answer: Any) -> tuple[Any, ...]:

@@ -33,8 +33,6 @@ Result = TypeVar("Result")
 log = logging.getLogger("shoal.service")
 PAUSE = 0.3
 """Seconds for which an error is the answer to all requests for a population that could not be opened."""
-RETRY = 30.0
-"""Seconds after which a population that could not be opened is tried again without being asked for."""
 
 
 class Ownership:
@@ -169,13 +167,17 @@ class Ownership:
     def _is_ours_to_take(self, name: str, standing: Standing, now: float) -> bool:
         if standing.owner or self.trouble or self._closing.is_set():
             return False
-        at, error = self._failed.get(name, (0.0, None))
-        if isinstance(error, JournalError) and now < at + RETRY:
+        if self._service.damage(name) is not None:
             return False
         if now > self._free.get(name, now) + self._lease:  # whoever should have taken it has not
             return True
         promised = standing.promised if standing.promised in self._servers else ""
         return (promised or preferred(name, self._servers)) == self.name
+
+    def is_ours(self, name: str) -> bool:
+        """Whether this server is the one that should open a population that nobody has."""
+        is_free = name in self._free or name in self._opening
+        return is_free and preferred(name, self._servers) == self.name
 
     def _drop_lost(self) -> None:
         """Forget the state of populations that others have taken over."""
@@ -222,7 +224,7 @@ class Ownership:
         return task
 
     async def _open(self, name: str) -> None:
-        """Take a population that nobody owns; why that failed is in `_failed`."""
+        """Take a population that nobody owns; why that failed is in `_failed`, or the service knows."""
         service = self._service
         if name in service.populations and service.is_here(name):
             return
@@ -233,9 +235,10 @@ class Ownership:
             await service.adopt(await self._run(service.controller.population, name))
             service.metrics.taken.inc()
             self._failed.pop(name, None)
-        except (ControllerError, ValueError) as error:
-            known = error if isinstance(error, ControllerError) else JournalError(str(error))
-            self._failed[name] = (time.monotonic(), known)
+        except (JournalError, ValueError) as error:
+            service.note_damage(name, error)
+        except ControllerError as error:
+            self._failed[name] = (time.monotonic(), error)
             if not isinstance(error, NotOwnerError):
                 log.warning("population %r is not served yet: %s", name, error)
 
@@ -263,6 +266,8 @@ class Ownership:
 
     async def _find(self, name: str) -> Elsewhere | None:
         """Ask the store where a population is, and take it if nobody owns it."""
+        if (damage := self._service.damage(name)) is not None:
+            raise damage
         at, error = self._failed.get(name, (0.0, None))
         if error is not None and time.monotonic() < at + PAUSE:
             raise type(error)(*error.args)
@@ -281,6 +286,8 @@ class Ownership:
             await asyncio.shield(self._open_soon(name))
             if self._service.is_here(name):
                 return None
+            if (damage := self._service.damage(name)) is not None:
+                raise damage
             error = self._failed.get(name, (0.0, NotOwnerError(f"population {name!r} is on the move")))[1]
         self._failed[name] = (time.monotonic(), error)
         raise type(error)(*error.args)

@@ -36,8 +36,8 @@ KINDS = {
     "id-reused": (422, "The id belongs to another request"),
     "too-many": (429, "Too many requests"),
     "internal": (500, "The server failed"),
-    "damaged": (500, "The journal is damaged"),
     "unavailable": (503, "Not available now"),
+    "damaged": (503, "The journal is damaged"),
     "not-owner": (503, "Another process owns the population"),
 }
 """Status and title of each kind; docs/service.md has the table."""
@@ -114,6 +114,8 @@ def headers_of(error: BaseException) -> dict[str, str]:
             return {"retry-after": str(max(1, round(error.retry_after)))}
         case NotOwnerError():
             return {"retry-after": "1"}
+        case JournalError():
+            return {"retry-after": "30"}  # it takes somebody who restores a backup
     return {}
 
 
@@ -132,6 +134,8 @@ def error_of(problem: Problem, retry_after: float = 1.0) -> Exception:
             return UnavailableError(problem.detail, retry_after)
         case "not-owner":
             return NotOwnerError(problem.detail)
+        case "damaged":
+            return JournalError(problem.detail)
         case "invalid" | "malformed" | "too-large":
             return ValueError(problem.detail)
         case "unauthenticated" | "forbidden":

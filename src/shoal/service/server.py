@@ -22,7 +22,7 @@ from shoal.controller.controller import open as open_controller
 from shoal.controller.stores.base import shown_url
 from shoal.service import logs
 from shoal.service.app import make_app
-from shoal.service.core import HOSTS, Service
+from shoal.service.core import HOSTS, MOST_CONNECTIONS, Service
 from shoal.service.keys import open_keys
 from shoal.service.limits import Limits
 from shoal.service.sessions import Sessions
@@ -32,7 +32,6 @@ LARGEST_HEAD = 65_536
 """Bytes that may come before a request is complete, apart from its body."""
 PATIENCE = 20.0
 """Seconds within which a request must have arrived."""
-MOST_CONNECTIONS = 5_000
 RESERVED = 200
 """Descriptors that are not for connections: those of the store, other servers, files."""
 BACKLOG = 100
@@ -75,9 +74,11 @@ def serve(
     allow_hosts: Collection[str] = (),
     certificate: str | None = None,
     private_key: str | None = None,
+    behind_tls: bool = False,
     rate: float = 0.0,
     sync: str = "full",
     lease: float = LEASE,
+    forgotten: str | None = None,
     log_requests: bool = True,
     advertise: str | None = None,
     until: threading.Event | None = None,
@@ -95,9 +96,12 @@ def serve(
         Names under which the server may be called, besides those of this machine and `host`; "*" for any.
     certificate, private_key : path, optional
         For HTTPS, in PEM format.
+    behind_tls : bool
+        Whether a proxy in front serves HTTPS. Cookies are then for HTTPS only, and there has to be a key,
+        since whoever calls the proxy comes from its address.
     rate : float
         Requests a second that a key may make, unless it says otherwise; 0 for any number.
-    sync, lease : {"full", "normal"}, float
+    sync, lease, forgotten : {"full", "normal"}, float, path, optional
         See `shoal.open`.
     log_requests : bool
         Whether each request is logged.
@@ -115,6 +119,9 @@ def serve(
         from shoal.controller.owners import server_url
 
         advertise = server_url(advertise)
+    if forgotten is not None:
+        with open(forgotten, "ab"):  # now, rather than when somebody has been forgotten
+            pass
     sessions = Sessions(os.environ.get("SHOAL_SESSION_SECRET"))
     keys = open_keys(url)
     try:
@@ -123,17 +130,23 @@ def serve(
                 f"host must be an address that only this machine can reach, such as 127.0.0.1, got {host!r}: "
                 f"{shown_url(url)} has no key. Make one: shoal keys add STORE --scope decide,reward"
             )
+        if behind_tls and not keys.exist():
+            raise ValueError(
+                f"behind_tls needs a key, as a proxy's callers seem to be on its machine: {shown_url(url)} "
+                "has none. Make one: shoal keys add STORE --scope decide,reward"
+            )
         sock = _listen(host, port)
     except BaseException:
         keys.close()
         raise
     with sock:
-        controller = open_controller(url, sync=sync, lease=lease)
+        controller = open_controller(url, sync=sync, lease=lease, forgotten=forgotten)
         app = make_app(
             controller,
             keys,
-            is_open=is_loopback(host),
+            is_open=is_loopback(host) and not behind_tls,
             hosts={*HOSTS, host.lower(), *(name.lower() for name in allow_hosts)},
+            behind_tls=behind_tls,
             limits=Limits(rate),
             access_log=logs.request_log() if log_requests else None,
         )
@@ -145,7 +158,7 @@ def serve(
             everywhere = name in ("0.0.0.0", "[::]")
             default = own_url.replace(name, socket.gethostname(), 1) if everywhere else own_url
             _share(app, advertise or default, lease)
-        if not is_loopback(host) and certificate is None:
+        if not is_loopback(host) and certificate is None and not behind_tls:
             log.warning("keys and data cross the network unencrypted; see docs/service.md on TLS")
         options: dict[str, Any] = {"ssl_certfile": certificate, "ssl_keyfile": private_key}
         run(app, sock, options, lambda: on_start and on_start(own_url), until)
@@ -209,6 +222,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        self._app.connections = self.server_state.connections
         self._on_start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
