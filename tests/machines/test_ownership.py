@@ -166,6 +166,89 @@ def test_a_clean_stop_hands_over_at_once(shared: Place) -> None:
         assert call("GET", shop).json()["sequence"] == 3
 
 
+def test_readers_do_not_keep_a_server_from_taking_over(shared: Place) -> None:
+    """While what reads whole journals has all of its threads, a population is found, opened and served."""
+    owner = shared.open(lease=60.0)
+    owner.population("shop", "independent", 2)
+    go_on = threading.Event()
+    with InProcess(shared.url, shares=True, lease=60.0) as server, Caller(server.url) as call:
+        try:
+            for _ in range(8):
+                server.app._slow.submit(go_on.wait, 60.0)
+            shared.close()
+            start = time.monotonic()
+            wait_until(lambda: "shop" in server.app.populations, 10.0)  # nobody asks for it
+            assert decide(call, "/v1/populations/shop", "d1").status_code == 201
+            assert time.monotonic() - start < 10.0
+        finally:
+            go_on.set()
+
+
+def test_streams_that_are_passed_on_end_with_the_server(shared: Place) -> None:
+    """A page at a server, of a population that another owns, does not keep the server from stopping."""
+    begun, seen = threading.Event(), []
+
+    def look(url: str) -> None:
+        with httpx.stream("GET", f"{url}/dashboard/shop/live", timeout=60.0) as stream:
+            for part in stream.iter_text():
+                seen.append(part)
+                begun.set()
+
+    with InProcess(shared.url, shares=True, lease=30.0) as stays, Caller(stays.url) as call:
+        call.make("shop")
+        leaves = InProcess(shared.url, shares=True, lease=30.0)
+        page = threading.Thread(target=look, args=(leaves.url,), daemon=True)
+        page.start()
+        try:
+            assert begun.wait(10.0)
+            start = time.monotonic()
+        finally:
+            leaves.close()
+        assert time.monotonic() - start < 10.0
+        page.join(10.0)
+        assert not page.is_alive()
+        assert "retry: 2000" in "".join(seen)
+
+
+def test_a_stream_whose_first_part_comes_while_the_server_stops_ends(shared: Place) -> None:
+    """The owner is slow to begin: the answer that then comes is ended, too."""
+    asked, go_on = threading.Event(), threading.Event()
+
+    def own() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            asked.set()
+            go_on.wait(10.0)
+            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+            with suppress(OSError):
+                connection.recv(1)  # until the other end closes it
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        owner = shared.open(lease=60.0)
+        owner.share(new_name(f"http://127.0.0.1:{listener.getsockname()[1]}"))
+        owner.population("shop", "independent", 2)
+        threads = [threading.Thread(target=own, daemon=True)]
+        server = InProcess(shared.url, shares=True, lease=LEASE)
+        path = f"{server.url}/dashboard/shop/live"
+        threads.append(
+            threading.Thread(target=httpx.get, args=(path,), kwargs={"timeout": 60.0}, daemon=True)
+        )
+        for thread in threads:
+            thread.start()
+        try:
+            assert asked.wait(10.0)
+            server._server.should_exit = True
+            wait_until(server.app.stopping.is_set, 5.0)
+            start = time.monotonic()
+            go_on.set()
+        finally:
+            server.close()
+        assert time.monotonic() - start < 10.0
+        for thread in threads:
+            thread.join(10.0)
+
+
 def test_what_a_silent_server_owned_is_taken_after_its_lease(shared: Place) -> None:
     owner = shared.open(lease=LEASE)
     owner.share(new_name("http://127.0.0.1:9"))  # where nobody listens

@@ -2,13 +2,16 @@
 
 import random
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
 import pytest
 from tests.attack.common import SCALE
-from tests.service.running import ARMS, Caller, InProcess
+from tests.service.running import ARMS, Caller, InProcess, wait_until
 
+from shoal.service import core
 from shoal.service import server as server_module
 
 HEAD = (
@@ -155,6 +158,127 @@ def test_slow_and_half_open_connections_end_and_disturb_nobody(
         sock.close()
     unharmed(abused, before, b"")
     assert len(abused._server.server_state.connections) <= 2
+
+
+@pytest.mark.parametrize("rest", [HEAD[:30], HEAD + b"content-length: 60\r\n\r\n" + BODY[:20]])
+def test_the_rest_must_come_also_after_a_complete_request(
+    abused: InProcess, monkeypatch: pytest.MonkeyPatch, rest: bytes
+) -> None:
+    """A complete request and the beginning of another, in one piece."""
+    monkeypatch.setattr(server_module, "PATIENCE", 0.3)
+    before = sequence(abused)
+    whole = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", abused.port), timeout=5.0) as sock:
+        sock.sendall(whole)
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200 OK")  # and is kept open
+        time.sleep(0.4)
+        sock.sendall(whole + rest)
+        answer = b""
+        while chunk := sock.recv(65536):
+            answer += chunk
+    assert answer.count(b"HTTP/1.1 200 OK") == 1
+    wait_until(lambda: abused.app._under_way == 0, 5.0)
+    unharmed(abused, before, answer)
+
+
+def test_requests_that_arrive_out_of_step_are_served(
+    abused: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has its time to arrive: pieces that end within a request, for longer than one may take."""
+    monkeypatch.setattr(server_module, "PATIENCE", 0.5)
+    whole = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    shifted = whole[20:] + whole[:20]
+    with socket.create_connection(("127.0.0.1", abused.port), timeout=5.0) as sock:
+        sock.sendall(whole[:20])
+        for _ in range(8):
+            time.sleep(0.1)
+            sock.sendall(shifted)
+            answer = sock.recv(65536)
+            while not answer.endswith(b"}"):
+                chunk = sock.recv(65536)
+                assert chunk, answer
+                answer += chunk
+            assert answer.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_probes_are_answered_while_too_many_wait(abused: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "MOST_WAITING", 0)
+    with Caller(abused.url) as call:
+        assert call("GET", "/livez").status_code == 200
+        assert call("GET", "/readyz").status_code == 200
+        refused = call("GET", "/v1/populations")
+    assert refused.status_code == 503
+    assert refused.headers["retry-after"] == "1"
+
+
+def test_more_connections_than_there_may_be(abused: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are open are served on, further ones are refused, and nothing is left of them."""
+    monkeypatch.setattr(server_module, "MOST_CONNECTIONS", 20)
+    connections = abused._server.server_state.connections
+    with Caller(abused.url) as early:
+        assert early("GET", "/livez").status_code == 200
+        idle = [socket.create_connection(("127.0.0.1", abused.port), timeout=5.0) for _ in range(60)]
+        assert idle[-1].recv(1000).startswith(b"HTTP/1.1 503 ")
+        assert idle[-1].recv(1000) == b""
+        wait_until(lambda: len(connections) == 20, 5.0)
+        assert early("GET", "/v1/populations").status_code == 200
+        for sock in idle:
+            sock.close()
+        wait_until(lambda: len(connections) == 1, 5.0)
+        with Caller(abused.url) as late:
+            assert late("GET", "/livez").status_code == 200
+
+
+def test_connections_leave_descriptors_for_the_rest() -> None:
+    """The process's limit is raised as far as it may be, and so many connections fewer are taken."""
+    program = (
+        "import resource\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, {hard}))\n"
+        "from shoal.service import server\n"
+        "server.raise_descriptors()\n"
+        "print(*resource.getrlimit(resource.RLIMIT_NOFILE), server.most_connections())\n"
+    )
+    for hard, most in ((700, 500), (8_000, 5_000)):
+        done = subprocess.run(
+            [sys.executable, "-c", program.format(hard=hard)], capture_output=True, text=True, timeout=60
+        )
+        assert done.stdout.split() == [str(hard), str(hard), str(most)], done.stderr
+
+
+def test_without_a_key_a_body_is_small(abused: InProcess) -> None:
+    """Signing in takes a few bytes: more are refused when they are announced, or come."""
+    head = b"POST /session HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    announced = say(abused, head + b"content-length: 1001\r\n\r\n", half_close=False)
+    assert announced.startswith(b"HTTP/1.1 413 ")
+    assert b"1,000 bytes" in announced
+    chunk = b"%x\r\n" % 600 + b" " * 600 + b"\r\n"
+    came = say(abused, head + b"transfer-encoding: chunked\r\n\r\n", chunk, chunk, half_close=False)
+    assert came.startswith(b"HTTP/1.1 413 ")
+    with Caller(abused.url) as call:
+        assert call("POST", "/session", {"key": "x" * 256}).status_code == 401
+
+
+def test_bodies_have_a_bound_together(abused: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has come of all requests under way counts, until they are answered or given up."""
+    monkeypatch.setattr(core, "MOST_READ", 1_000)
+    before = sequence(abused)
+    head = HEAD + b"content-length: 700\r\n\r\n"
+    path, body = "/v1/populations/abuse/decisions", {"agent": "ada", "arms": ARMS}
+    with Caller(abused.url) as call:
+        with socket.create_connection(("127.0.0.1", abused.port)) as first:
+            first.sendall(head + b" " * 690)
+            wait_until(lambda: abused.app._read == 690, 5.0)
+            with socket.create_connection(("127.0.0.1", abused.port), timeout=5.0) as second:
+                second.sendall(head + b" " * 690)
+                answer = second.recv(65536)
+                assert answer.startswith(b"HTTP/1.1 503 ")
+                assert b"retry-after: 1\r\n" in answer
+            assert call("GET", "/v1/populations/abuse").status_code == 200
+        wait_until(lambda: abused.app._read == 0, 5.0)
+        assert sequence(abused) == before
+        for _ in range(20):
+            assert call("POST", path, body).status_code == 201
+    wait_until(lambda: abused.app._read == 0, 5.0)
 
 
 def test_a_caller_that_leaves_before_the_answer(abused: InProcess) -> None:

@@ -18,6 +18,8 @@ from tests.service.running import ARMS, Caller, InProcess, Process, damage, wait
 from shoal import Client
 from shoal.controller.controller import open as open_controller
 from shoal.controller.errors import UnavailableError
+from shoal.controller.stores.base import shown_url
+from shoal.service.problems import AWAY, BusyError, problem_of
 
 
 def shoal(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -85,7 +87,7 @@ def test_a_life(durable: Place, tmp_path: Path) -> None:
     assert any(
         line["route"] == "/v1/populations/{population}/agents/{agent}/explanation" for line in requests
     )
-    for hidden in ("Zaphod", "Beeblebrox", key.split("_")[2], other.split("_")[2]):
+    for hidden in ("Zaphod", "Beeblebrox", key.split("_", 2)[2], other.split("_", 2)[2]):
         assert hidden not in text
     controller = open_controller(durable.url, lease=0.3)
     try:
@@ -172,6 +174,48 @@ def test_ready_only_when_populations_are_open(durable: Place) -> None:
 
             wait_until(decides, 20.0)
             wait_until(lambda: call("GET", "/readyz").status_code == 200)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("shop.db", "shop.db"),
+        (":memory:", ":memory:"),
+        ("postgresql://db.example/shop", "postgresql://db.example/shop"),
+        ("postgresql://ada@db.example:5432/shop", "postgresql://ada@db.example:5432/shop"),
+        ("postgresql://ada:hush@db.example,db2.example/shop", "postgresql://ada@db.example,db2.example/shop"),
+        ("postgresql://ada:hu?sh=1@db.example/shop", "postgresql://ada@db.example/shop"),
+        ("postgresql://ada@db.example/shop?password=hush", "postgresql://ada@db.example/shop"),
+        ("postgresql://ada@/shop?host=/run&sslpassword=hu@sh", "postgresql://ada@/shop"),
+        ("postgresql://db.example?password=hu@sh", "postgresql://db.example"),
+        ("postgresql://ada:hu@sh@db.example/shop", "postgresql://…"),
+        ("postgresql://ada:hu/sh@db.example/shop", "postgresql://…"),
+    ],
+)
+def test_urls_are_shown_without_secrets(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
+    assert shown_url(shown) == shown
+
+
+def test_clients_are_not_told_where_the_store_is(caplog: pytest.LogCaptureFixture) -> None:
+    """Of a store that fails clients get a fixed text; what the driver said is in the log, and not often."""
+    said = 'postgresql://ada@db.example/shop failed: connection to server at "10.0.0.9", port 5432 failed'
+    with InProcess() as running, Caller(running.url) as call:
+        shop = call.make()
+        running.app.store = "postgresql://ada@db.example/shop"
+
+        def fail(*_: object) -> None:
+            raise UnavailableError(said, 3.0)
+
+        running.app.authorise = fail  # type: ignore[method-assign, assignment]
+        for _ in range(3):
+            answer = call("GET", shop)
+            assert answer.status_code == 503
+            assert answer.headers["retry-after"] == "3"
+            assert answer.json()["detail"] == AWAY
+    assert [one.getMessage() for one in caplog.records if "10.0.0.9" in one.getMessage()] == [said]
+    problem = problem_of(BusyError("2,000 requests are under way"))
+    assert problem.detail == "2,000 requests are under way"
 
 
 def test_a_damaged_population_is_named_and_the_others_are_served(

@@ -28,7 +28,6 @@ from shoal.controller.errors import (
     ControllerError,
     JournalError,
     NotOwnerError,
-    UnavailableError,
     UnknownError,
 )
 from shoal.controller.population import Population
@@ -39,7 +38,7 @@ from shoal.service.limits import Limits, whole_seconds
 from shoal.service.logs import log_failure
 from shoal.service.messages import encoder
 from shoal.service.metrics import Metrics
-from shoal.service.problems import MEDIA_TYPE, RefusedError, headers_of, kind_of, problem_of
+from shoal.service.problems import MEDIA_TYPE, BusyError, RefusedError, headers_of, kind_of, problem_of
 from shoal.service.sessions import Sessions
 
 if TYPE_CHECKING:
@@ -51,8 +50,14 @@ log = logging.getLogger("shoal.service")
 
 SIGNED_IN = "signed in"
 """In the table of routes: any key will do."""
+PROBES = ("/livez", "/readyz")
+"""Paths that are called by address, and answered however many requests are under way."""
 HOSTS = ("localhost", "127.0.0.1", "[::1]")
 LARGEST_BODY = 4_000_000
+LARGEST_UNSIGNED = 1_000
+"""Bytes of the body of a request that anybody may make: `POST /session`."""
+MOST_READ = 100_000_000
+"""Bytes of the bodies of all requests under way."""
 MOST_WAITING = 2_000
 """Requests under way."""
 MOST_CONNECTIONS = 5_000
@@ -175,6 +180,8 @@ class Service:
         self._compiled: dict[str, asyncio.Task[None]] = {}
         """Policies that can decide, and what compiles the rest of them."""
         self._under_way = 0
+        self._read = 0
+        """Bytes of bodies that requests under way have sent."""
         self.connections: Collection[object] = ()
         """Those that the server has open."""
         self._commands = ThreadPoolExecutor(16, "shoal-command")
@@ -191,7 +198,14 @@ class Service:
         start = time.perf_counter()
         headers = dict(scope["headers"])
         request_id = _request_id(headers.get(b"x-request-id"))
-        state = {"headers": headers, "request_id": request_id, "route": "none", "key": None, "by_id": False}
+        state = {
+            "headers": headers,
+            "request_id": request_id,
+            "route": "none",
+            "key": None,
+            "by_id": False,
+            "read": 0,
+        }
         scope["app"], scope["state"] = self, state
         scope["path"] = scope["raw_path"].decode("ascii")  # a name may hold an encoded slash
         answer = _Answer(send, request_id)
@@ -212,8 +226,8 @@ class Service:
             )  # fmt: skip
 
     async def _answer(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
-        if self._under_way >= MOST_WAITING:
-            raise UnavailableError(f"{MOST_WAITING:,} requests are under way")
+        if self._under_way >= MOST_WAITING and scope["path"] not in PROBES:
+            raise BusyError(f"{MOST_WAITING:,} requests are under way")
         if len(self.connections) > MOST_CONNECTIONS:
             headers = {"retry-after": "1", "connection": "close"}
             raise RefusedError("unavailable", f"{MOST_CONNECTIONS:,} connections are open", headers)
@@ -223,6 +237,7 @@ class Service:
             await self._router(scope, receive, answer)
         finally:
             self._under_way -= 1
+            self._read -= scope["state"]["read"]
 
     async def _refuse(self, error: Exception, scope: Scope, receive: Receive, answer: "_Answer") -> None:
         """Answer with a problem document, if nothing has been answered yet."""
@@ -239,7 +254,7 @@ class Service:
 
     def _check_host(self, path: str, headers: Mapping[bytes, bytes]) -> None:
         """Refuse to be called by a name that is not ours, as a page that is after our answers would do."""
-        if "*" in self.hosts or path in ("/livez", "/readyz"):  # which are called by address
+        if "*" in self.hosts or path in PROBES:
             return
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if host not in self.hosts and re.sub(r":\d+$", "", host) not in self.hosts:
@@ -254,7 +269,7 @@ class Service:
         await send({"type": "lifespan.startup.complete"})
         await receive()
         preparing.cancel()
-        self.stopping.set()
+        self.end_streams()
         await asyncio.get_running_loop().run_in_executor(None, self.close)
         if self.ownership is not None:
             self.ownership.close()
@@ -264,6 +279,12 @@ class Service:
         """Belong to the event loop that is running."""
         self._arrivals = Arrivals(asyncio.get_running_loop())
         self.keys.listen()
+
+    def end_streams(self) -> None:
+        """Begin to stop: answers without an end, our own and those passed on, end now."""
+        self.stopping.set()
+        if self.ownership is not None:
+            self.ownership.end_streams()
 
     async def prepare(self) -> None:
         """Open all populations, or this server's share of them, so that the first requests need not wait."""
@@ -367,7 +388,8 @@ class Service:
         """Have what a first decision needs of a policy compiled, once, and begin with the rest of it."""
         if policy not in self._compiled:
             steps = _exercise(policy)
-            await self.run(_take, steps, FIRST)
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._commands, _take, steps, FIRST)  # an opening waits for it
             self._compiled[policy] = asyncio.create_task(self._compile_on(policy, steps))
 
     async def _compile_on(self, policy: str, steps: Iterator[None]) -> None:
@@ -419,6 +441,13 @@ class Service:
             return ANYBODY
         raise unauthenticated("send a key as `Authorization: Bearer shoal_…`; `shoal keys add` makes one")
 
+    def count_read(self, state: dict[str, Any], size: int) -> None:
+        """Count bytes of a body, which a request holds until it is answered."""
+        state["read"] += size
+        self._read += size
+        if self._read > MOST_READ:
+            raise BusyError(f"requests under way have sent {MOST_READ:,} bytes")
+
     def charge(self, key: Key, requests: int) -> None:
         """Count a batch as so many requests; one of them has been counted."""
         self.limits.charge(key.id, requests - 1)
@@ -458,6 +487,7 @@ def too_many(key: Key, wait: float) -> RefusedError:
 def _route(one: Endpoint) -> Route:
     decoder = None if one.body is None else msgspec.json.Decoder(one.body)
     in_population = "{population}" in one.path
+    largest = LARGEST_BODY if one.scope is not None else LARGEST_UNSIGNED
 
     async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -474,7 +504,7 @@ def _route(one: Endpoint) -> Route:
         query = _query(scope["query_string"], one.query) if scope["query_string"] else {}
         body = None
         if decoder is not None:
-            body = decoder.decode(await read_body(request))
+            body = decoder.decode(await read_body(request, largest))
         response = await one.handler(Call(service, request, key, body, query))
         await response(scope, receive, send)
 
@@ -525,30 +555,33 @@ def _query(text: bytes, known: tuple[str, ...]) -> dict[str, str]:
     return dict(found)
 
 
-async def read_body(request: Request) -> bytes:
+async def read_body(request: Request, largest: int = LARGEST_BODY) -> bytes:
     """The body of a request, which must be JSON and not too large."""
-    headers = request.scope["state"]["headers"]
+    state = request.scope["state"]
+    headers = state["headers"]
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
         raise RefusedError("media-type", "the body must be JSON, with Content-Type: application/json")
     length = headers.get(b"content-length", b"0")
-    if length.isdigit() and int(length) > LARGEST_BODY:
-        raise _too_large()
-    receive = request.receive
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    while message.get("more_body"):
-        message = await receive()
-        body += message.get("body", b"")
-        if len(body) > LARGEST_BODY:
-            raise _too_large()
-    if message["type"] == "http.disconnect":
-        raise ClientGoneError
-    return body
+    if length.isdigit() and int(length) > largest:
+        raise _too_large(largest)
+    service: Service = request.scope["app"]
+    parts: list[bytes] = []
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        part: bytes = message.get("body", b"")
+        service.count_read(state, len(part))
+        if state["read"] > largest:
+            raise _too_large(largest)
+        parts.append(part)
+        if not message.get("more_body"):
+            return b"".join(parts)
 
 
-def _too_large() -> RefusedError:
-    return RefusedError("too-large", f"a body may have {LARGEST_BODY:,} bytes", {"connection": "close"})
+def _too_large(largest: int) -> RefusedError:
+    return RefusedError("too-large", f"a body may have {largest:,} bytes here", {"connection": "close"})
 
 
 def _check_origin(headers: Mapping[bytes, bytes]) -> None:

@@ -18,8 +18,8 @@ import httptools
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from shoal.controller.errors import UnavailableError
 from shoal.service.core import read_body
+from shoal.service.problems import BusyError
 
 HOP = b"x-shoal-hop"
 """Header of a request that another server has passed on."""
@@ -95,6 +95,11 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def end_stream(self) -> None:
+        """Say that what has come of an answer without an end is all of it."""
+        if self._stream is not None:
+            self._stream.put_nowait(b"")
+
     # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -105,8 +110,7 @@ class Connection(asyncio.Protocol):
         self.is_usable = False
         if self._reply is not None and not self._reply.done():
             self._reply.set_exception(ConnectionResetError("the connection was closed"))
-        if self._stream is not None:
-            self._stream.put_nowait(b"")
+        self.end_stream()
 
     def data_received(self, data: bytes) -> None:
         if self._reply is None:  # nothing was asked
@@ -140,7 +144,7 @@ class Connection(asyncio.Protocol):
             self._answer(b"".join(self._body))
             self._reply = None
         else:
-            self._stream.put_nowait(b"")
+            self.end_stream()
 
     def _answer(self, body: bytes) -> None:
         if self._reply is not None and not self._reply.done():
@@ -154,6 +158,13 @@ class Forwarder:
         self._idle: dict[str, list[Connection]] = {}
         self._all: set[Connection] = set()
         self._context: ssl.SSLContext | None = None
+        self._is_ending = False
+
+    def end_streams(self) -> None:
+        """End answers without an end: those under way, and those still to come."""
+        self._is_ending = True
+        for connection in self._all:
+            connection.end_stream()
 
     def close(self) -> None:
         """End the connections."""
@@ -161,7 +172,7 @@ class Forwarder:
             connection.abort()
 
     async def forward(self, request: Request, there: Elsewhere) -> Response:
-        """The owner's answer; `UnavailableError` if there is none."""
+        """The owner's answer; `BusyError` if there is none."""
         scope = request.scope
         body = await read_body(request) if scope["method"] in ("POST", "PUT", "PATCH") else None
         message = _message(request, there.url, body)
@@ -173,11 +184,13 @@ class Forwarder:
                 finally:
                     there.waiting.discard(limit)
         except OSError as error:  # a TimeoutError is one, too
-            raise UnavailableError(
+            raise BusyError(
                 f"the population's owner does not answer ({type(error).__name__}); another will take over"
             ) from None
         headers = {name: reply.headers[name] for name in RETURNED if name in reply.headers}
         if reply.stream is not None:
+            if self._is_ending:
+                connection.end_stream()
             return StreamingResponse(self._parts(connection, reply.stream), reply.status, headers)
         self._keep(there.url, connection)
         return Response(reply.body, reply.status, headers)

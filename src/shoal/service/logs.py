@@ -1,6 +1,7 @@
 """Logs as JSON, a line each: of requests the route, never the path, in which agents' names are."""
 
 import logging
+import math
 import os
 import sys
 import time
@@ -55,6 +56,18 @@ def log_failure(log: logging.Logger, error: BaseException, request: str, route: 
     ]
     fields = {"request": request, "route": route, "error": type(error).__name__, "where": where}
     log.error("a request failed", extra={"fields": fields})
+
+
+_last = ("", -math.inf)
+
+
+def log_seldom(log: logging.Logger, text: str, seconds: float = 10.0) -> None:
+    """Log a warning, unless it is the one that was logged last, not long ago."""
+    global _last
+    now = time.monotonic()
+    if text != _last[0] or now > _last[1] + seconds:
+        _last = (text, now)
+        log.warning("%s", text)
 
 
 def _time(seconds: float) -> str:

@@ -12,8 +12,9 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -29,6 +30,7 @@ from shoal.service.forwarding import Elsewhere, Forwarder, is_forwarded
 if TYPE_CHECKING:
     from shoal.service.core import Service
 
+Result = TypeVar("Result")
 log = logging.getLogger("shoal.service")
 PAUSE = 0.3
 """Seconds for which an error is the answer to all requests for a population that could not be opened."""
@@ -69,6 +71,8 @@ class Ownership:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = threading.Event()
         self._looked = asyncio.Event()
+        self._pool = ThreadPoolExecutor(4, "shoal-owner")
+        """Opens and finds populations. The service's threads for what may take long are its readers'."""
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.trouble = ""
@@ -92,10 +96,15 @@ class Ownership:
             self._loop.call_soon_threadsafe(self._cancel)
             self._directory.wake()
             self._thread.join(self._lease + 10.0)
+        self._pool.shutdown(cancel_futures=True)
 
     def _cancel(self) -> None:
         for task in (*self._opening.values(), *self._tasks):
             task.cancel()
+
+    def end_streams(self) -> None:
+        """Pass on no more of what has no end. Called in the loop's thread."""
+        self._forwarder.end_streams()
 
     def close(self) -> None:
         """End the connections to others. Called in the loop's thread."""
@@ -185,13 +194,17 @@ class Ownership:
                 log.warning("%s; requests for it are passed on", known.population._lost)
                 del service.populations[name]
                 service.metrics.lost.inc()
-                self._background(service.run(service.controller.drop, name))
+                self._background(self._run(service.controller.drop, name))
 
     def _background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    async def _run(self, function: Callable[..., Result], *args: Any) -> Result:
+        """Call what asks the store, in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
     # Opening
 
@@ -207,7 +220,7 @@ class Ownership:
                 del self._cold[name]
 
     async def _compile(self, name: str) -> None:
-        if (policy := await self._service.run(_policy_of, self._store, name)) is not None:
+        if (policy := await self._run(_policy_of, self._store, name)) is not None:
             await self._service.compiled(policy)
 
     def _open_soon(self, name: str) -> "asyncio.Task[None]":
@@ -225,8 +238,8 @@ class Ownership:
         try:
             self._drop_lost()
             await self._compile(name)  # before the lease is taken
-            await service.run(service.controller.drop, name)
-            await service.adopt(await service.run(service.controller.population, name))
+            await self._run(service.controller.drop, name)
+            await service.adopt(await self._run(service.controller.population, name))
             service.metrics.taken.inc()
             self._failed.pop(name, None)
         except (JournalError, ValueError) as error:
@@ -265,7 +278,7 @@ class Ownership:
         at, error = self._failed.get(name, (0.0, None))
         if error is not None and time.monotonic() < at + PAUSE:
             raise type(error)(*error.args)
-        standing = (await self._service.run(self._store.standings, name)).get(name)
+        standing = (await self._run(self._store.standings, name)).get(name)
         if standing is None:
             return None  # the handler says so, or makes it
         if standing.owner and standing.owner != self.name:

@@ -1,5 +1,6 @@
 """Errors as RFC 9457 problem documents, each kind with a stable type and one status."""
 
+import logging
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from shoal.controller.errors import (
     UnavailableError,
     UnknownError,
 )
+from shoal.service.logs import log_seldom
 from shoal.service.messages import Problem
 
 TYPE = "urn:shoal:problem:"
@@ -41,12 +43,21 @@ KINDS = {
 """Status and title of each kind; docs/service.md has the table."""
 
 
+AWAY = "the store cannot take it now; it may be recorded or not: repeat the request with the same id"
+"""What clients are told of a store that fails."""
+log = logging.getLogger("shoal.service")
+
+
 class RefusedError(Exception):
     """A request is refused by the service itself."""
 
     def __init__(self, kind: str, detail: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(detail)
         self.kind, self.detail, self.headers = kind, detail, headers or {}
+
+
+class BusyError(UnavailableError):
+    """The service itself cannot do it now, and says why. What a store says of itself is not for clients."""
 
 
 def kind_of(error: BaseException, *, by_id: bool = False) -> str:
@@ -84,6 +95,10 @@ def problem_of(
     detail = "" if kind == "internal" else str(error) or title
     if hidden:
         detail = detail.replace(hidden, "the store")
+    if kind == "unavailable" and not isinstance(error, BusyError):
+        if "the store" in detail:  # not the repr of an unexpected error, which may hold a name
+            log_seldom(log, str(error))
+        detail = AWAY
     if isinstance(error, UnicodeDecodeError):  # whose message shows bytes
         detail = "text must be UTF-8"
     recorded = error.recorded if isinstance(error, ConflictError) else UNSET

@@ -4,9 +4,12 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import math
 import os
+import resource
 import socket
 import threading
+import time
 from collections.abc import Callable, Collection
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,7 +21,7 @@ from shoal.controller.controller import open as open_controller
 from shoal.controller.stores.base import LEASE, shown_url
 from shoal.service import logs
 from shoal.service.app import make_app
-from shoal.service.core import HOSTS, Service
+from shoal.service.core import HOSTS, MOST_CONNECTIONS, Service
 from shoal.service.keys import open_keys
 from shoal.service.limits import Limits
 from shoal.service.sessions import Sessions
@@ -28,6 +31,31 @@ LARGEST_HEAD = 65_536
 """Bytes that may come before a request is complete, apart from its body."""
 PATIENCE = 20.0
 """Seconds within which a request must have arrived."""
+RESERVED = 200
+"""Descriptors that are not for connections: those of the store, other servers, files."""
+BACKLOG = 100
+"""Connections that may wait to be accepted. All of them are accepted before the first is looked at."""
+MOST_DESCRIPTORS = 65_536
+REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+)
+
+
+def raise_descriptors() -> None:
+    """Let the process have as many open files and connections as it is allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):  # some systems allow less than they say
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def most_connections() -> int:
+    """How many connections are kept at a time."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MOST_CONNECTIONS
+    return max(1, min(MOST_CONNECTIONS, soft - RESERVED))
 
 
 def is_loopback(host: str) -> bool:
@@ -152,6 +180,7 @@ def run(
     until: threading.Event | None = None,
 ) -> None:
     """Run the server of an application on a socket, until a signal, or an event is set."""
+    raise_descriptors()
     Server(config_of(app, **(options or {})), app, on_start, until).run([sock])
 
 
@@ -169,7 +198,7 @@ def config_of(app: Service, **options: Any) -> uvicorn.Config:
         proxy_headers=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=20,
-        backlog=2048,
+        backlog=BACKLOG,
         **options,
     )
 
@@ -196,13 +225,20 @@ class Server(uvicorn.Server):
         self._on_start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._app.stopping.set()
+        self._app.end_streams()
         await super().shutdown(sockets)
         self._captured_signals.clear()  # which it would send to itself again at the end
 
 
 class Protocol(HttpToolsProtocol):
-    """Uvicorn's, which also ends connections whose requests are never complete, or have endless heads."""
+    """Uvicorn's, which also ends connections whose requests are never complete, or have endless heads.
+
+    It refuses those that are too many. Uvicorn's own limit would refuse the requests of all, and count idle
+    connections until there are no descriptors.
+    """
+
+    _warned = -math.inf
+    """When too many connections were last logged, of the whole process."""
 
     _head_size = 0
     _is_in_head = True
@@ -211,6 +247,13 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if len(self.connections) > (most := most_connections()):
+            if time.monotonic() > Protocol._warned + 60.0:
+                Protocol._warned = time.monotonic()
+                log.warning("there are %d connections; further ones are refused", most)
+            transport.write(REFUSAL)
+            transport.close()
+            return
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # head and body are written one by one
@@ -231,6 +274,11 @@ class Protocol(HttpToolsProtocol):
             self.send_400_response("The request's head is too large.")
         elif self._timer is None:  # most requests come in one piece, and need none
             self._timer = self.loop.call_later(PATIENCE, self._give_up)
+
+    def on_message_begin(self) -> None:
+        self._is_complete = False  # whatever came before it in the same piece of data
+        self._stop_timer()
+        super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False

@@ -6,6 +6,7 @@ process appends after another one has taken the population over is refused, howe
 between.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -16,6 +17,8 @@ SCHEMA = 1
 """Version of the tables."""
 LEASE = 3.0
 """Seconds after which a population whose owner is silent may be taken over."""
+
+_URL = re.compile(r"\w+://(?:(?P<user>[^:@/?]*)(?::[^@/]*)?(?=@))?(?P<place>@?[^@?]*)(?:\?.*)?", re.DOTALL)
 
 
 class Lease(NamedTuple):
@@ -205,9 +208,9 @@ class Store(ABC):
 
 
 def shown_url(url: str) -> str:
-    """A URL as it may be shown, without a password."""
-    head, at, tail = url.rpartition("@")
-    if not at or "://" not in head:
+    """A URL as it may be shown: without a password, and without the query, where another may be."""
+    scheme, mark, _ = url.partition("://")
+    if not mark:
         return url
-    scheme, _, user = head.partition("://")
-    return f"{scheme}://{user.partition(':')[0]}@{tail}"
+    found = _URL.fullmatch(url)
+    return f"{scheme}://…" if found is None else f"{scheme}://{found['user'] or ''}{found['place']}"

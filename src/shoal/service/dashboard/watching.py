@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from shoal.controller.errors import ControllerError, NotOwnerError, UnavailableError
+from shoal.controller.errors import ControllerError, NotOwnerError
 from shoal.controller.population import Population
 from shoal.controller.views import Sizes
 from shoal.service.core import Service
@@ -15,6 +15,7 @@ from shoal.service.dashboard.data import Overview, Picture, overview
 from shoal.service.dashboard.following import RINGS, Follower
 from shoal.service.dashboard.refusals import refused_rewards
 from shoal.service.messages import encoder
+from shoal.service.problems import BusyError
 
 TICK = 1.0
 """Seconds between messages to open pages."""
@@ -127,7 +128,7 @@ class Watch:
     async def listen(self, known: Watched) -> AsyncIterator[bytes]:
         """Messages for one page."""
         if sum(one.listeners for one in self._watched.values()) >= MOST_LISTENERS:
-            raise UnavailableError(f"{MOST_LISTENERS} pages are open already", 5.0)
+            raise BusyError(f"{MOST_LISTENERS} pages are open already", 5.0)
         known.listeners += 1
         return self._messages(known)
 
