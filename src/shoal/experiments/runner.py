@@ -627,7 +627,7 @@ class _Provenance:
             "schema_version": SCHEMA_VERSION,
             "seed": spec.seed,
             "command": command if command is not None else "run_experiment",
-            "executor": type(executor).__name__ if executor is not None else f"{jobs} threads",
+            "executor": type(executor).__name__ if executor is not None else _threads(jobs),
             "jobs": jobs,
             "versions": {
                 "python": platform.python_version(),
@@ -676,6 +676,10 @@ class _Provenance:
         except ValueError as error:
             raise ResultsError(f"{self._path}: cannot be read ({error}); delete it to continue") from None
         return content if isinstance(content, dict) else {}
+
+
+def _threads(jobs: int) -> str:
+    return "1 thread" if jobs == 1 else f"{jobs} threads"
 
 
 def source_commit(package: Path) -> str | None:
