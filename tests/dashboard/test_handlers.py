@@ -1,5 +1,6 @@
 """The page's files, what it may ask for and who may, and the stream of what is new."""
 
+import asyncio
 import json
 import re
 import threading
@@ -255,6 +256,15 @@ def test_so_many_pages_and_no_more(open_server: InProcess, monkeypatch: pytest.M
                 break
         assert time.monotonic() < deadline
         time.sleep(0.2)
+
+
+def test_a_page_that_leaves_before_its_stream_begins_is_not_counted(open_server: InProcess) -> None:
+    assert httpx.get(f"{open_server.url}/dashboard/shops/summary").status_code == 200
+    watch = open_server.app.state.watch
+    known = watch._watched["shops"]
+    before = known.listeners
+    asyncio.run(watch.listen(known))  # what it returns is never asked for a message
+    assert known.listeners == before
 
 
 def test_streams_end_when_the_server_stops() -> None:

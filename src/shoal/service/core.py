@@ -7,6 +7,7 @@ import logging
 import math
 import random
 import re
+import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -177,8 +178,8 @@ class Service:
         self._elsewhere: dict[str, tuple[float, NotOwnerError]] = {}
         self._damaged: dict[str, tuple[float, str]] = {}
         """Populations that could not be opened because of what is recorded: when that was tried, and why."""
-        self._compiled: dict[str, asyncio.Task[None]] = {}
-        """Policies that can decide, and what compiles the rest of them."""
+        self._compiled: dict[str, asyncio.Event] = {}
+        """Policies that can decide, and whether the rest of them is compiled, too."""
         self._under_way = 0
         self._read = 0
         """Bytes of bodies that requests under way have sent."""
@@ -312,7 +313,8 @@ class Service:
         self.is_prepared = True
 
     async def _all_compiled(self) -> None:
-        await asyncio.gather(*self._compiled.values())
+        for done in list(self._compiled.values()):
+            await done.wait()
 
     def close(self) -> None:
         """Finish what was begun, and release the populations."""
@@ -390,15 +392,22 @@ class Service:
             steps = _exercise(policy)
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._commands, _take, steps, FIRST)  # an opening waits for it
-            self._compiled[policy] = asyncio.create_task(self._compile_on(policy, steps))
+            self._compiled[policy] = done = asyncio.Event()
+            what = policy, steps, loop, done
+            # A thread of its own, for which no stop has to wait: a step may take seconds.
+            threading.Thread(target=self._compile_on, args=what, name="shoal-compile", daemon=True).start()
 
-    async def _compile_on(self, policy: str, steps: Iterator[None]) -> None:
-        """Take the other steps, each short enough for a stop to wait for."""
+    def _compile_on(
+        self, policy: str, steps: Iterator[None], loop: asyncio.AbstractEventLoop, done: asyncio.Event
+    ) -> None:
+        """Take the other steps."""
         try:
-            while not self.stopping.is_set() and await self.run(_take, steps, 1) > 0:
+            while not self.stopping.is_set() and _take(steps, 1) > 0:
                 pass
         except Exception as error:  # then it fails, or is compiled, when it is needed
             log.warning("policy %r is not compiled ahead: %s", policy, error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(done.set)
 
     def is_here(self, population: str) -> bool:
         """Whether this process is the one to answer for a population: always, if there are no others."""

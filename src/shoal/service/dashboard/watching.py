@@ -129,12 +129,12 @@ class Watch:
         """Messages for one page."""
         if sum(one.listeners for one in self._watched.values()) >= MOST_LISTENERS:
             raise BusyError(f"{MOST_LISTENERS} pages are open already", 5.0)
-        known.listeners += 1
         return self._messages(known)
 
     async def _messages(self, known: Watched) -> AsyncIterator[bytes]:
         end, seen = time.monotonic() + STREAM, -1
         stopping = asyncio.ensure_future(self._service.stopping.wait())
+        known.listeners += 1  # here, since a page that leaves at once never begins to listen, and never ends
         try:
             yield b"retry: 2000\n\n"
             while time.monotonic() < end and not stopping.done() and not known.is_lost:
