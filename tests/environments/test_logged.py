@@ -133,7 +133,9 @@ class TestFormats:
         assert together < 0.5 * alone
 
 
-def test_the_guide_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_guide_does_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     guide = (Path(__file__).parents[2] / "docs" / "your-data.md").read_text(encoding="utf-8")
     _, code, log, arms = re.findall(r"```(?:python)?\n(.*?)```", guide, flags=re.DOTALL)
     (tmp_path / "log.csv").write_text(log)
@@ -142,8 +144,10 @@ def test_the_guide_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyP
     names: dict[str, Any] = {}
     exec(code, names)
     assert names["world"].arms.tolist() == [[4.0, 2.0, 0.0], [2.0, 2.0, 1.0]]
-    assert names["alone"].final_regret > 0.0
-    assert names["together"].final_regret > 0.0
+    alone, together = re.findall(r"^(\w+) +([\d,]+)$", capsys.readouterr().out, flags=re.MULTILINE)
+    assert (alone[0], together[0]) == ("Independent", "ClusterMixture")
+    assert int(alone[1].replace(",", "")) > 0
+    assert int(together[1].replace(",", "")) > 0
 
 
 def test_rewards_of_any_scale(tmp_path: Path) -> None:

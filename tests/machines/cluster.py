@@ -103,6 +103,7 @@ def main(url: str, port: int) -> None:
         victim = next(n for n, node in enumerate(before) if node == worker.node_id)
         begin = time.monotonic()
         cluster.remove_node(worker, allow_graceful=False)
+        wait_for(lambda: not listens(ports[victim]))  # its processes notice it one by one
         load.wait_for(30)
         gap = load.gap(begin)
         back = wait_for(lambda: listens(ports[victim]))

@@ -1,5 +1,6 @@
 """ClusterMixture against the others: every scenario, its differences, and what it loses."""
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -79,18 +80,25 @@ def test_what_it_loses_is_said() -> None:
 
 def test_the_table_by_hand() -> None:
     section = beyond.beyond_section(found())
-    table = next(part for part in section.parts if isinstance(part, Table))
-    text = ["| " + " | ".join(line) + " |" for line in table.lines]
-    assert len(text) == 3
-    assert [len(line) for line in table.lines] == [len(table.header)] * 3
+    means, differences, *_ = (part for part in section.parts if isinstance(part, Table))
+    for table in (means, differences):
+        assert [len(line) for line in table.lines] == [len(table.header)] * 3
+    text, paired = (
+        ["| " + " | ".join(line) + " |" for line in table.lines] for table in (means, differences)
+    )
     half = 4.30265273 / math.sqrt(3.0)  # t with 2 degrees of freedom, standard deviation 1
     assert text[0] == (
         f"| Easy | 10 ± 0 (α=0.1) | 110 ± {10 * half:.0f} (α=0.3) | 31 ± {half:.0f} (α=0.1) "
-        f"| 15 ± {half:.0f} | 12 ± {half:.0f} (α=1) | −16 (−16 to −16) | yes | −95 (−117 to −73) | yes "
-        "| 1.50 |"
+        f"| 15 ± {half:.0f} | 12 ± {half:.0f} (α=1) | 1.50 |"
     )
-    assert "| +5 (+4 to +6) | no |" in text[1]
-    assert text[2] == "| Line | – | – | – | 7 | – | – | – | – | – | – |"
+    assert paired[0] == "| Easy | −16 (−16 to −16) | yes | −95 (−117 to −73) | yes |"
+    assert "| +5 (+4 to +6) | no |" in paired[1]
+    assert text[2] == "| Line | – | – | – | 7 | – | – |"
+    assert paired[2] == "| Line | – | – | – | – |"
+    without = [dataclasses.replace(contest, best=None) for contest in found()]
+    assert (
+        "best α" not in next(p for p in beyond.beyond_section(without).parts if isinstance(p, Table)).header
+    )
     assert beyond.beyond_section([]).parts == []
 
 
