@@ -258,6 +258,21 @@ def test_our_own_method_is_marked_and_not_among_bass_s_rivals() -> None:
     assert [pair.method for pair in comparison.paired_comparisons(table, rows)] == ["ind"]
 
 
+def test_a_yardstick_is_neither_the_paper_s_nor_ours() -> None:
+    table = make_table(
+        [
+            *rows_of("bass-d0.1", "bass", 0.3, [10.0, 11.0]),
+            *rows_of("ind", "independent", 0.3, [30.0, 31.0]),
+            *rows_of("informed", "shoal.experiments.informed:Informed", 0.0, [1.0, 2.0]),
+        ]
+    )
+    rows = main_rows(table, NO_NAMES)
+    assert [pair.method for pair in comparison.paired_comparisons(table, rows)] == ["ind"]
+    (told,) = (row for row in rows if row.method == "informed")
+    assert not comparison.is_in_paper(told)
+    assert not comparison.is_ours(told)
+
+
 def test_numbers_as_text() -> None:
     row = only_row(make_table(rows_of("bass-d0.1", "bass", 0.3, [90.0, 110.0], f1=[0.0, 0.004])))
     # Intervals end where a regret and a score end: at 0.
