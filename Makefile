@@ -35,12 +35,12 @@ serve: setup  ## See three simulated populations live, in the browser (PORT=... 
 test: lint  ## Lint, run all tests, those of kernels and steps again without compilation, and count the lines they reach
 	$(BIN)/coverage erase
 	$(COVERED) $(PARALLEL) --ignore tests/test_speed.py
-	NUMBA_DISABLE_JIT=1 $(COVERED) $(PARALLEL) --cov-append tests/kernels tests/test_against_reference.py::test_same_run
+	NUMBA_DISABLE_JIT=1 $(COVERED) $(PARALLEL) --cov-append tests/core/kernels tests/core/policies/test_against_reference.py::test_same_run
 	$(BIN)/python -m pytest tests/test_speed.py
 	$(BIN)/coverage report --skip-covered
 
 chaos: setup  ## Attack files, threads, forks and signals for many minutes (SHOAL_CHAOS=20 by default)
-	SHOAL_CHAOS=$${SHOAL_CHAOS:-20} $(BIN)/python -m pytest $(PARALLEL) tests/attack tests/controller tests/service tests/machines --timeout 0
+	SHOAL_CHAOS=$${SHOAL_CHAOS:-20} $(BIN)/python -m pytest $(PARALLEL) tests/core/attack tests/live --timeout 0
 
 lint: setup  ## Style, formatting, types and import direction
 	$(BIN)/ruff check

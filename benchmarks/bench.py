@@ -25,10 +25,10 @@ import numba
 import numpy as np
 
 import shoal
-from shoal import benchmark
-from shoal.jit.compiled import OPTIONS
-from shoal.policies.registry import policy_class
-from shoal.policies.steps import observe, revise, select
+from shoal.core.jit.compiled import OPTIONS
+from shoal.core.policies.registry import policy_class
+from shoal.core.policy.steps import observe, revise, select
+from shoal.lab import benchmark
 
 ROOT = Path(__file__).parents[1]
 PAGE, PLOT, CROWD_PLOT, RESULTS = (

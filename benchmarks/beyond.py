@@ -15,12 +15,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import shoal
-from shoal.atomic import write_whole
-from shoal.experiments.report import gather
-from shoal.experiments.summaries import Paired, Row, column, summarize
-from shoal.paper.beyond import Contest, contests, verdict
+from shoal.core.atomic import write_whole
+from shoal.core.types import Vector
+from shoal.lab.experiments.report import gather
+from shoal.lab.experiments.summaries import Paired, Row, column, summarize
+from shoal.lab.paper.beyond import Contest, contests, verdict
 from shoal.reporting.charts import BLUE, DPI, GREY, ORANGE, RED, blank, thousands
-from shoal.types import Vector
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "beyond.md"
@@ -71,7 +71,7 @@ def draw_tail() -> Figure:
     estimate = arms @ policy.estimate(agent)
     within = policy.parameters["alpha"] ** 2 * math.log(HORIZON + 1.0)
     width = np.sqrt(within * np.einsum("kd,de,ke->k", arms, inverse, arms))
-    # As in `shoal.policies.mixture`, with the true size of a parameter's entries for its estimate.
+    # As in `shoal.core.policies.mixture`, with the true size of a parameter's entries for its estimate.
     size = float(np.mean(world.theta_star**2)) if world.theta_star is not None else 1.0
     hidden = max(0.0, 9.0 * size - within) * np.sum((arms @ inverse) ** 2, axis=1)
     wide = np.sqrt(width**2 + hidden)

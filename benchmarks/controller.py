@@ -25,10 +25,10 @@ import shoal
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.controller.server import Server, find_binaries  # noqa: E402
+from tests.live.population.server import Server, find_binaries  # noqa: E402
 
-from shoal.controller import snapshots  # noqa: E402
-from shoal.controller.stores import open_store  # noqa: E402
+from shoal.live.journal import snapshots  # noqa: E402
+from shoal.live.journal.stores import open_store  # noqa: E402
 
 PAGE = ROOT / "docs" / "live.md"
 RESULTS = ROOT / "benchmarks" / "controller.json"

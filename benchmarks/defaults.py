@@ -19,10 +19,10 @@ import numpy as np
 from scipy.stats import t
 
 import shoal
-from shoal.experiments.spec import EnvironmentSpec, build_environment
-from shoal.paper.presets import load_preset
-from shoal.policies.registry import find_policy
-from shoal.types import Vector
+from shoal.core.policies.registry import find_policy
+from shoal.core.types import Vector
+from shoal.lab.experiments.spec import EnvironmentSpec, build_environment
+from shoal.lab.paper.presets import load_preset
 
 SCENARIOS = (
     "synthetic-m3-w1",

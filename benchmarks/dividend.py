@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 import shoal
-from shoal.metrics import half_width
-from shoal.policies.registry import find_policy
+from shoal.core.policies.registry import find_policy
+from shoal.reporting.curves import half_width
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "evaluation.md"
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=8_000)
     options = parser.parse_args()
-    preset = tomllib.loads((ROOT / "src/shoal/paper/presets/beyond.toml").read_text())
+    preset = tomllib.loads((ROOT / "src/shoal/lab/paper/presets/beyond.toml").read_text())
     worlds = {one["id"]: one for one in preset["environments"]}
     lines = [
         f"{options.runs} runs of {options.rounds:,} rounds each, seeds from {SEED:,} on; ± is a 95% interval "

@@ -17,9 +17,9 @@ import msgspec
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.controller.server import Server as PostgreSQL  # noqa: E402
-from tests.controller.server import find_binaries  # noqa: E402
-from tests.service.running import ARMS, Caller, Process  # noqa: E402
+from tests.live.population.server import Server as PostgreSQL  # noqa: E402
+from tests.live.population.server import find_binaries  # noqa: E402
+from tests.live.service.running import ARMS, Caller, Process  # noqa: E402
 
 PATH = "/v1/populations/bench"
 CONNECTIONS = 16

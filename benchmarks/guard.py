@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from shoal.controller.controller import Controller
-from shoal.controller.stores.memory import MemoryStore
-from shoal.environments.synthetic import SyntheticClusters
-from shoal.metrics import half_width
+from shoal.lab.environments.synthetic import SyntheticClusters
+from shoal.live.journal.stores.memory import MemoryStore
+from shoal.live.population.controller import Controller
+from shoal.reporting.curves import half_width
 
 PAGE = Path(__file__).parents[1] / "docs" / "evaluation.md"
 AGENTS, DIM, ARMS, CLUSTERS = 60, 5, 15, 3

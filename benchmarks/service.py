@@ -27,16 +27,16 @@ from starlette.responses import Response
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.controller.server import Server as PostgreSQL  # noqa: E402
-from tests.controller.server import find_binaries  # noqa: E402
+from tests.live.population.server import Server as PostgreSQL  # noqa: E402
+from tests.live.population.server import find_binaries  # noqa: E402
 
-from shoal.controller.answers import Decision  # noqa: E402
-from shoal.controller.controller import open as open_controller  # noqa: E402
-from shoal.service import messages as m  # noqa: E402
-from shoal.service.app import dashboard, endpoints  # noqa: E402
-from shoal.service.core import Call, Endpoint, Service  # noqa: E402
-from shoal.service.keys import open_keys  # noqa: E402
-from shoal.service.server import Server, config_of  # noqa: E402
+from shoal.live.population.controller import open as open_controller  # noqa: E402
+from shoal.live.protocol.answers import Decision  # noqa: E402
+from shoal.live.service import messages as m  # noqa: E402
+from shoal.live.service.app import dashboard, endpoints  # noqa: E402
+from shoal.live.service.core import Call, Endpoint, Service  # noqa: E402
+from shoal.live.service.keys import open_keys  # noqa: E402
+from shoal.live.service.server import Server, config_of  # noqa: E402
 
 PAGE = ROOT / "docs" / "performance.md"
 RESULTS = ROOT / "benchmarks" / "service.json"

@@ -17,15 +17,15 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from tests.service.running import InProcess
+from tests.live.service.running import InProcess
 from tools.website import FURTHER
 
 import shoal
-from shoal.client import clients
-from shoal.environments import registry as environments
-from shoal.experiments.spec import cells
-from shoal.paper.presets import load_preset
-from shoal.policies import registry as policies
+from shoal.core.policies import registry as policies
+from shoal.lab.environments import registry as environments
+from shoal.lab.experiments.spec import cells
+from shoal.lab.paper.presets import load_preset
+from shoal.live.client import clients
 
 ROOT = Path(__file__).parents[1]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tests.paper.test_report import published_results
+from tests.lab.paper.test_report import published_results
 
-from shoal.experiments.report import gather
-from shoal.paper.report import agreement_sentence, reproduction
+from shoal.lab.experiments.report import gather
+from shoal.lab.paper.report import agreement_sentence, reproduction
 
 ROOT = Path(__file__).parents[1]
 

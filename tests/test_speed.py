@@ -13,12 +13,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from tests import reference
-from tests.contracts.test_policies import OWN, every_policy
+from tests.core.contracts.test_policies import OWN, every_policy
 
 import shoal
-from shoal import benchmark
-from shoal.jit.compiled import config
-from shoal.types import Vector
+from shoal.core.jit.compiled import config
+from shoal.core.types import Vector
+from shoal.lab import benchmark
 
 pytestmark = pytest.mark.skipif(bool(config.DISABLE_JIT), reason="says nothing without compilation")
 

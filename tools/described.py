@@ -15,7 +15,7 @@ class Described(griffe.Extension):
 
     def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
         """Replace what the source says of a policy by what `help` would show."""
-        if not cls.path.startswith("shoal.policies."):
+        if not cls.path.startswith(("shoal.core.policies.", "shoal.core.policy.", "shoal.lab.rivals.")):
             return
         found = getattr(importlib.import_module(cls.module.path), cls.name, None)
         if found is None or not hasattr(found, "Parameters") or "__signature__" not in vars(found):

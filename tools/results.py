@@ -11,13 +11,13 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from shoal.experiments.report import Column, Findings, gather, table_of
-from shoal.experiments.spec import cells
-from shoal.experiments.summaries import Row
-from shoal.paper import beyond, report
-from shoal.paper.comparison import is_ours, reference_row
-from shoal.paper.presets import is_preset
-from shoal.paper.report import Reproduction, agreement_sentence, order_sentence, reproduction
+from shoal.lab.experiments.report import Column, Findings, gather, table_of
+from shoal.lab.experiments.spec import cells
+from shoal.lab.experiments.summaries import Row
+from shoal.lab.paper import beyond, report
+from shoal.lab.paper.comparison import is_ours, reference_row
+from shoal.lab.paper.presets import is_preset
+from shoal.lab.paper.report import Reproduction, agreement_sentence, order_sentence, reproduction
 from shoal.reporting.render import markdown_text
 from shoal.reporting.sections import Table
 from shoal.reporting.words import EMPTY, duration, plus_minus

@@ -21,25 +21,33 @@ import shoal
 ROOT = Path(__file__).parents[1]
 
 REFERENCE = {
-    "policies": ("Policies", "What chooses and learns; all are called the same way.", ("shoal.policies",)),
-    "environments": ("Environments", "What policies are tried in.", ("shoal.environments",)),
+    "policies": (
+        "Policies",
+        "What chooses and learns; all are called the same way.",
+        ("shoal.core", "shoal.lab.rivals"),
+    ),
+    "environments": ("Environments", "What policies are tried in.", ("shoal.lab.environments",)),
     "simulation": (
         "Simulation and plots",
         "Playing a policy in an environment, and looking at what happened; "
         "[every plot as a picture](../tutorials/pictures.md).",
-        ("shoal.simulation", "shoal.plots"),
+        ("shoal.lab.simulation", "shoal.lab.plots"),
     ),
     "recommendation": (
         "Recommending a policy",
         "Which policy to take, from runs in your world.",
-        ("shoal.recommendation",),
+        ("shoal.lab.recommendation",),
     ),
     "theory": (
         "The test and its radius",
         "What decides whether two agents go on sharing.",
-        ("shoal.theory", "shoal.separation"),
+        ("shoal.lab.theory", "shoal.lab.separation"),
     ),
-    "live": ("Live", "Named agents, late rewards, a journal on disk.", ("shoal.controller", "shoal.client")),
+    "live": (
+        "Live",
+        "Named agents, late rewards, a journal on disk.",
+        ("shoal.live",),
+    ),
     "more": ("More", "Everything else.", ("shoal",)),
 }
 """Pages of the reference: title, introduction, and the packages whose public names they hold."""

@@ -4,26 +4,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.client import AsyncClient as AsyncClient
-    from shoal.client import Client as Client
-    from shoal.controller.answers import Decision
-    from shoal.controller.controller import Controller, open
-    from shoal.controller.errors import (
-        ConflictError,
-        ControllerError,
-        GoneError,
-        NotOwnerError,
-        UnavailableError,
-        UnknownError,
-    )
-    from shoal.controller.population import Population
-    from shoal.environments.base import Environment
-    from shoal.environments.letor import LearningToRank
-    from shoal.environments.logged import LoggedRatings
-    from shoal.environments.movielens import MovieLens
-    from shoal.environments.registry import environment_names, make_environment, register_environment
-    from shoal.environments.sources import DataUnavailable
-    from shoal.environments.synthetic import (
+    from shoal.core.policies.bass import BASS
+    from shoal.core.policies.independent import Independent
+    from shoal.core.policies.mixture import ClusterMixture
+    from shoal.core.policies.oracle import Oracle
+    from shoal.core.policies.registry import load_policy, make_policy, policy_names, register_policy
+    from shoal.core.policy.base import Policy
+    from shoal.core.policy.files import PolicyFileError
+    from shoal.lab.environments.base import Environment
+    from shoal.lab.environments.letor import LearningToRank
+    from shoal.lab.environments.logged import LoggedRatings
+    from shoal.lab.environments.movielens import MovieLens
+    from shoal.lab.environments.registry import environment_names, make_environment, register_environment
+    from shoal.lab.environments.sources import DataUnavailable
+    from shoal.lab.environments.synthetic import (
         ChangingAgents,
         ChangingArms,
         Continuum,
@@ -33,22 +27,28 @@ if TYPE_CHECKING:
         SyntheticClusters,
         UnitClusters,
     )
-    from shoal.plots import plot_ellipsoids, plot_graph, plot_regret
-    from shoal.policies.base import Policy
-    from shoal.policies.bass import BASS
-    from shoal.policies.club import CLUB
-    from shoal.policies.cmlb import CMLB
-    from shoal.policies.dynucb import DynUCB
-    from shoal.policies.files import PolicyFileError
-    from shoal.policies.independent import Independent
-    from shoal.policies.mixture import ClusterMixture
-    from shoal.policies.oracle import Oracle
-    from shoal.policies.registry import load_policy, make_policy, policy_names, register_policy
-    from shoal.policies.sclub import SCLUB
-    from shoal.recommendation import Recommendation, recommend
-    from shoal.separation import separated, separation_statistic
-    from shoal.simulation import Trace, simulate
-    from shoal.theory import beta
+    from shoal.lab.plots import plot_ellipsoids, plot_graph, plot_regret
+    from shoal.lab.recommendation import Recommendation, recommend
+    from shoal.lab.rivals.club import CLUB
+    from shoal.lab.rivals.cmlb import CMLB
+    from shoal.lab.rivals.dynucb import DynUCB
+    from shoal.lab.rivals.sclub import SCLUB
+    from shoal.lab.separation import separated, separation_statistic
+    from shoal.lab.simulation import Trace, simulate
+    from shoal.lab.theory import beta
+    from shoal.live.client import AsyncClient as AsyncClient
+    from shoal.live.client import Client as Client
+    from shoal.live.population.controller import Controller, open
+    from shoal.live.population.population import Population
+    from shoal.live.protocol.answers import Decision
+    from shoal.live.protocol.errors import (
+        ConflictError,
+        ControllerError,
+        GoneError,
+        NotOwnerError,
+        UnavailableError,
+        UnknownError,
+    )
 
 __version__ = "0.2.0"
 
@@ -108,10 +108,10 @@ __all__ = [
 
 # Names are imported lazily: Numba and matplotlib take seconds to load, and `shoal --help` needs neither.
 _HOMES = {
-    "shoal.client": ("AsyncClient", "Client"),  # not in __all__: they need the extra `client`
-    "shoal.controller.answers": ("Decision",),
-    "shoal.controller.controller": ("Controller", "open"),
-    "shoal.controller.errors": (
+    "shoal.live.client": ("AsyncClient", "Client"),  # not in __all__: they need the extra `client`
+    "shoal.live.protocol.answers": ("Decision",),
+    "shoal.live.population.controller": ("Controller", "open"),
+    "shoal.live.protocol.errors": (
         "ConflictError",
         "ControllerError",
         "GoneError",
@@ -119,14 +119,14 @@ _HOMES = {
         "UnavailableError",
         "UnknownError",
     ),
-    "shoal.controller.population": ("Population",),
-    "shoal.environments.base": ("Environment",),
-    "shoal.environments.letor": ("LearningToRank",),
-    "shoal.environments.logged": ("LoggedRatings",),
-    "shoal.environments.movielens": ("MovieLens",),
-    "shoal.environments.registry": ("environment_names", "make_environment", "register_environment"),
-    "shoal.environments.sources": ("DataUnavailable",),
-    "shoal.environments.synthetic": (
+    "shoal.live.population.population": ("Population",),
+    "shoal.lab.environments.base": ("Environment",),
+    "shoal.lab.environments.letor": ("LearningToRank",),
+    "shoal.lab.environments.logged": ("LoggedRatings",),
+    "shoal.lab.environments.movielens": ("MovieLens",),
+    "shoal.lab.environments.registry": ("environment_names", "make_environment", "register_environment"),
+    "shoal.lab.environments.sources": ("DataUnavailable",),
+    "shoal.lab.environments.synthetic": (
         "ChangingAgents",
         "ChangingArms",
         "Continuum",
@@ -136,41 +136,39 @@ _HOMES = {
         "SyntheticClusters",
         "UnitClusters",
     ),
-    "shoal.policies.base": ("Policy",),
-    "shoal.policies.bass": ("BASS",),
-    "shoal.policies.club": ("CLUB",),
-    "shoal.policies.cmlb": ("CMLB",),
-    "shoal.policies.dynucb": ("DynUCB",),
-    "shoal.policies.files": ("PolicyFileError",),
-    "shoal.policies.independent": ("Independent",),
-    "shoal.policies.mixture": ("ClusterMixture",),
-    "shoal.policies.oracle": ("Oracle",),
-    "shoal.policies.registry": ("load_policy", "make_policy", "policy_names", "register_policy"),
-    "shoal.policies.sclub": ("SCLUB",),
-    "shoal.recommendation": ("Recommendation", "recommend"),
-    "shoal.separation": ("separated", "separation_statistic"),
-    "shoal.simulation": ("Trace", "simulate"),
-    "shoal.theory": ("beta",),
-    "shoal.plots": ("plot_ellipsoids", "plot_graph", "plot_regret"),
+    "shoal.core.policy.base": ("Policy",),
+    "shoal.core.policies.bass": ("BASS",),
+    "shoal.lab.rivals.club": ("CLUB",),
+    "shoal.lab.rivals.cmlb": ("CMLB",),
+    "shoal.lab.rivals.dynucb": ("DynUCB",),
+    "shoal.core.policy.files": ("PolicyFileError",),
+    "shoal.core.policies.independent": ("Independent",),
+    "shoal.core.policies.mixture": ("ClusterMixture",),
+    "shoal.core.policies.oracle": ("Oracle",),
+    "shoal.core.policies.registry": ("load_policy", "make_policy", "policy_names", "register_policy"),
+    "shoal.lab.rivals.sclub": ("SCLUB",),
+    "shoal.lab.recommendation": ("Recommendation", "recommend"),
+    "shoal.lab.separation": ("separated", "separation_statistic"),
+    "shoal.lab.simulation": ("Trace", "simulate"),
+    "shoal.lab.theory": ("beta",),
+    "shoal.lab.plots": ("plot_ellipsoids", "plot_graph", "plot_regret"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = (
-    "controller",
-    "environments",
-    "kernels",
-    "metrics",
-    "plots",
-    "policies",
-    "separation",
-    "simulation",
-    "theory",
-)
+_MODULES = {
+    "environments": "lab",
+    "metrics": "lab",
+    "plots": "lab",
+    "separation": "lab",
+    "simulation": "lab",
+    "theory": "lab",
+}
+"""Modules of documented functions, by the wing they are in: `shoal.theory` is `shoal.lab.theory`."""
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name or submodule on first access."""
     if name in _MODULES:
-        return import_module(f"shoal.{name}")
+        return import_module(f"shoal.{_MODULES[name]}.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'shoal' has no attribute {name!r}")
     found = getattr(import_module(_HOME_OF[name]), name)

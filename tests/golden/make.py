@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import shoal
-from shoal.policies.registry import _BUILT_IN
+from shoal.core.policies.registry import BUILT_IN, policy_class
 
 PATH = Path(__file__).with_name("traces.json")
 OWN: dict[str, dict[str, Any]] = {
@@ -20,7 +20,7 @@ OWN: dict[str, dict[str, Any]] = {
     "cmlb": {"gamma": 0.5, "exploration_rounds": 300},
 }
 """Where something else than what is typical of a policy makes it decide more."""
-CLASSES: dict[str, Any] = {kind.name: kind for kind in _BUILT_IN}
+CLASSES: dict[str, Any] = {name: policy_class(name) for name in BUILT_IN}
 
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {

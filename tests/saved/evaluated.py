@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import shoal
-from shoal.controller.population import Population
+from shoal.live.population.population import Population
 
 ARMS = {"tea": [1.0, 0.0], "coffee": [0.0, 1.0], "water": [0.6, 0.8]}
 

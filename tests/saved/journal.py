@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import shoal
-from shoal.controller.population import Population
+from shoal.live.population.population import Population
 
 
 def play(shop: Population, first: int, rounds: int) -> dict[str, float]:

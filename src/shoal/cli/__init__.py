@@ -6,7 +6,7 @@ import sys
 
 def main() -> None:
     """Run the command line; errors that a user can fix are one line on stderr and exit code 2."""
-    from shoal.controller.errors import ControllerError
+    from shoal.live.protocol.errors import ControllerError
 
     try:
         from shoal.cli.app import app  # here, so that an interrupt while it loads is caught too

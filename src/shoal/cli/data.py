@@ -23,7 +23,7 @@ def fetch(
     ] = "ml-latest-small",
 ) -> None:
     """Download a MovieLens data set, verify its checksum and print its path."""
-    from shoal.environments import datasets
+    from shoal.lab.environments import datasets
 
     path = datasets.fetch(name)
     print(path)
@@ -33,7 +33,7 @@ def fetch(
 @app.command()
 def inspect(path: DataPath = None, kind: Kind = None) -> None:
     """Show what a data set holds: sizes, agents, arms, observed rewards, and its terms of use."""
-    from shoal.environments import datasets
+    from shoal.lab.environments import datasets
 
     print_record(datasets.inspect(path, kind=kind))
 
@@ -47,7 +47,7 @@ def prepare(
     errors: Annotated[bool, typer.Option(help="Also show the held-out errors of the fills.")] = False,
 ) -> None:
     """Fill in the missing rewards and cache the result, so that environments load at once."""
-    from shoal.environments import datasets
+    from shoal.lab.environments import datasets
 
     print_record(datasets.prepare(path, kind=kind, arms=arms, fill=fill))
     if errors:

@@ -10,7 +10,7 @@ from shoal.cli.policies import assignment
 from shoal.cli.population import AsJson, moment, opened, print_json, print_table
 
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
-    from shoal.controller.evaluation.candidates import Evaluation
+    from shoal.live.evaluation.candidates import Evaluation
 
 app = typer.Typer()
 
@@ -62,9 +62,9 @@ def evaluate(
     """Say what sharing pays, what the policy earns more than before, and what another would have earned."""
     parameters = dict(assignment("--parameter", text) for text in parameter or [])
     if Path(source).suffix in (".csv", ".parquet"):
-        from shoal.controller.evaluation.candidates import evaluate_log
-        from shoal.controller.evaluation.logs import read_log
-        from shoal.jit.compiled import say_nothing_of_compiling
+        from shoal.core.jit.compiled import say_nothing_of_compiling
+        from shoal.live.evaluation.candidates import evaluate_log
+        from shoal.live.evaluation.logs import read_log
 
         if probability is None:
             raise ValueError("--probability must name the column with the probability of the logged arm")
@@ -105,7 +105,7 @@ def evaluate(
         evaluations = [chosen.evaluate(one, since=start, **parameters) for one in wanted]
         others = [chosen.what_if(one, **parameters) for one in wanted]
         if report is not None:
-            from shoal.controller.evaluation.report import write_report
+            from shoal.live.evaluation.report import write_report
 
             page = write_report(chosen, report, evaluations, start)
     if as_json:

@@ -13,8 +13,8 @@ from shoal.cli.progress import drawing_display, progress_display
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
     from concurrent.futures import Executor
 
-    from shoal.experiments.runner import Completion
-    from shoal.experiments.spec import ExperimentSpec
+    from shoal.lab.experiments.runner import Completion
+    from shoal.lab.experiments.spec import ExperimentSpec
 
 app = typer.Typer()
 
@@ -37,8 +37,8 @@ def reproduce(
     executor: Where = "threads",
 ) -> None:
     """Run the paper's experiments and write a report. Run it again to continue where it stopped."""
-    from shoal.paper.presets import load_preset
-    from shoal.paper.reproduce import reproduce
+    from shoal.lab.paper.presets import load_preset
+    from shoal.lab.paper.reproduce import reproduce
 
     spec = load_preset(preset, seed=seed)
     _run(reproduce, spec, out or Path("results") / preset, jobs=jobs, only=only, executor=executor)
@@ -54,8 +54,8 @@ def run(
     executor: Where = "threads",
 ) -> None:
     """Run your own grid of environments, policies, parameters and seeds, and write a report."""
-    from shoal.experiments.runner import run_experiment
-    from shoal.experiments.spec import directory_name, load_spec
+    from shoal.lab.experiments.runner import run_experiment
+    from shoal.lab.experiments.spec import directory_name, load_spec
 
     loaded = load_spec(spec, seed=seed)
     _run(
@@ -79,10 +79,10 @@ def list_names() -> None:
     """List the policies, environments and presets."""
     from rich.console import Console
 
-    from shoal.environments.registry import environment_names
-    from shoal.experiments.spec import cells
-    from shoal.paper.presets import PRESETS, load_preset
-    from shoal.policies.registry import policy_names
+    from shoal.core.policies.registry import policy_names
+    from shoal.lab.environments.registry import environment_names
+    from shoal.lab.experiments.spec import cells
+    from shoal.lab.paper.presets import PRESETS, load_preset
 
     console = Console(highlight=False)
     console.print("[bold]policies[/]      " + ", ".join(policy_names()))
@@ -102,7 +102,7 @@ def _run(
     only: str | None,
     executor: str,
 ) -> None:
-    from shoal.experiments.executors import run_on
+    from shoal.lab.experiments.executors import run_on
 
     command = shlex.join(["shoal", *sys.argv[1:]])
 
@@ -125,7 +125,7 @@ def _run(
 
 
 def _write_report(directory: Path) -> None:
-    from shoal.paper.reproduce import write_report
+    from shoal.lab.paper.reproduce import write_report
 
     with drawing_display() as show:
         page = write_report(directory, show)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
-    from shoal.benchmark import Cost
-    from shoal.experiments.spec import Delay
-    from shoal.theory import Prediction
+    from shoal.lab.benchmark import Cost
+    from shoal.lab.experiments.spec import Delay
+    from shoal.lab.theory import Prediction
 
 app = typer.Typer()
 
@@ -41,8 +41,8 @@ def simulate(
     ] = None,
 ) -> None:
     """Run one policy in one environment and print a summary. Defaults are those of the preset "paper"."""
-    from shoal.experiments.runner import play_single
-    from shoal.paper.presets import single
+    from shoal.lab.experiments.runner import play_single
+    from shoal.lab.paper.presets import single
 
     spec = single(
         policy,
@@ -75,7 +75,7 @@ def bounds(
     epsilon: Annotated[float, typer.Option(help="Probability of a uniformly drawn arm.")] = 1.0,
 ) -> None:
     """Show what the theory predicts, before you run anything. docs/theory.md says how much of it holds."""
-    from shoal.theory import predictions
+    from shoal.lab.theory import predictions
 
     rows = predictions(
         dim=dim,
@@ -105,8 +105,8 @@ def bench(
     """Measure what a round of each policy costs on this machine. docs/performance.md has our figures."""
     from rich.console import Console
 
-    from shoal.benchmark import measure
-    from shoal.jit.compiled import say_nothing_of_compiling
+    from shoal.core.jit.compiled import say_nothing_of_compiling
+    from shoal.lab.benchmark import measure
 
     say_nothing_of_compiling()  # the line below does
     terminal = Console(stderr=True)  # shows nothing where there is no terminal
@@ -131,8 +131,8 @@ def warm(
     """Compile policies now, for example in a container image, so that the first call need not wait."""
     from rich.console import Console
 
-    from shoal.jit.compiled import cache_directory, say_nothing_of_compiling
-    from shoal.warm import warm
+    from shoal.core.jit.compiled import cache_directory, say_nothing_of_compiling
+    from shoal.lab.warm import warm
 
     say_nothing_of_compiling()  # the line below does
     terminal = Console(stderr=True)  # shows nothing where there is no terminal

@@ -16,9 +16,9 @@ import typer
 from shoal.cli.policies import assignment
 
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
-    from shoal.client import Client
-    from shoal.controller.controller import Controller
-    from shoal.controller.stores.base import Standing
+    from shoal.live.client import Client
+    from shoal.live.journal.stores.base import Standing
+    from shoal.live.population.controller import Controller
 
 app = typer.Typer(help="Look at, export, import, check and prune live populations.", no_args_is_help=True)
 
@@ -43,7 +43,7 @@ def list_(store: AnyUrl, as_json: AsJson = False) -> None:
         with _client(store) as client:
             rows = [_described(client, name) for name in client.populations()]
     else:
-        from shoal.controller.summaries import summary
+        from shoal.live.population.summaries import summary
 
         with opened(store, read_only=True) as controller:
             standings = controller.store.standings()
@@ -66,7 +66,7 @@ def show(store: AnyUrl, population: Name, as_json: AsJson = False) -> None:
         with _client(store) as client:
             found = _described(client, population)
     else:
-        from shoal.controller.summaries import summary
+        from shoal.live.population.summaries import summary
 
         with opened(store, read_only=True) as controller:
             found = summary(controller.population(population))
@@ -157,7 +157,7 @@ def forget(
             remote.forget(agent)
         print(f"forgotten: {agent!r}")
         return
-    from shoal.controller.archives import base_of
+    from shoal.live.journal.archives import base_of
 
     with opened(store) as controller:
         chosen = controller.population(population)
@@ -262,9 +262,9 @@ def move(
         raise ValueError("STORE must be postgresql://…: other stores have one server")
     from contextlib import closing
 
-    from shoal.controller.owners import move as move_to
-    from shoal.controller.owners import url_of
-    from shoal.controller.stores.postgres import PostgresStore
+    from shoal.live.journal.stores.postgres import PostgresStore
+    from shoal.live.population.owners import move as move_to
+    from shoal.live.population.owners import url_of
 
     with closing(PostgresStore(store)) as opened_store:
         before = move_to(opened_store, population, to)
@@ -278,7 +278,7 @@ def owned_by(standing: "Standing | None") -> str | None:
     """Who owns a population, for people: a server's URL, or another process."""
     if standing is None or not standing.owner:
         return None
-    from shoal.controller.owners import url_of
+    from shoal.live.population.owners import url_of
 
     return url_of(standing.owner) or standing.owner
 
@@ -296,7 +296,7 @@ def _is_service(store: str) -> bool:
 
 
 def _client(url: str) -> "Client":
-    from shoal.client import Client
+    from shoal.live.client import Client
 
     return Client(url, os.environ.get("SHOAL_KEY") or None)
 
@@ -316,8 +316,8 @@ def opened(store: str, *, read_only: bool = False, create: bool = False) -> Iter
         )
     if not create and "://" not in store and not Path(store).is_file():
         raise FileNotFoundError(2, "No such file", store)  # a mistyped path must not become a new store
-    from shoal.controller.controller import open as open_controller
-    from shoal.jit.compiled import say_nothing_of_compiling
+    from shoal.core.jit.compiled import say_nothing_of_compiling
+    from shoal.live.population.controller import open as open_controller
 
     say_nothing_of_compiling()
     with open_controller(store, read_only=read_only) as controller:

@@ -35,7 +35,7 @@ def recommend(
 ) -> None:
     """Inspect a log, play the policies that fit on it, and say which to take and why."""
     from shoal.cli.progress import runs_display
-    from shoal.recommendation.logs import recommend_for_log
+    from shoal.lab.recommendation.logs import recommend_for_log
 
     with runs_display() as progress:
         found = recommend_for_log(

@@ -82,14 +82,14 @@ def serve(
     if ray is not None:
         if advertise is not None or host != "127.0.0.1":
             raise ValueError("with --ray, servers are at their nodes' addresses: no --host or --advertise")
-        from shoal.service.on_ray import serve_on_ray
+        from shoal.live.service.on_ray import serve_on_ray
 
         serve_on_ray(
             store, ray, servers=servers, port=port, options=options, say=lambda text: print(text, flush=True)
         )
         return
-    from shoal.jit.compiled import say_nothing_of_compiling
-    from shoal.service import logs, server
+    from shoal.core.jit.compiled import say_nothing_of_compiling
+    from shoal.live.service import logs, server
 
     say_nothing_of_compiling()
     logs.set_up()
@@ -113,8 +113,8 @@ def demo(
     """Serve three simulated populations that live, with the page that shows them, until Ctrl-C."""
     import tempfile
 
-    from shoal.jit.compiled import say_nothing_of_compiling
-    from shoal.service.demo import demo as run_demo
+    from shoal.core.jit.compiled import say_nothing_of_compiling
+    from shoal.live.service.demo import demo as run_demo
 
     say_nothing_of_compiling()
     print("Preparing three populations: shops, antennas and clinics ...", flush=True)
@@ -143,7 +143,7 @@ def add_key(
     note: Annotated[str, typer.Option(help="What it is for.")] = "",
 ) -> None:
     """Make a key and show it, once. A running server knows it at once."""
-    from shoal.service.keys import open_keys
+    from shoal.live.service.keys import open_keys
 
     keys = open_keys(_durable(store))
     try:
@@ -158,7 +158,7 @@ def add_key(
 @keys_app.command("list")
 def list_keys(store: StoreUrl, as_json: AsJson = False) -> None:
     """Show the keys: what they allow and until when, not their secrets."""
-    from shoal.service.keys import open_keys
+    from shoal.live.service.keys import open_keys
 
     keys = open_keys(_durable(store))
     try:
@@ -201,7 +201,7 @@ def revoke_key(
     store: StoreUrl, key: Annotated[str, typer.Argument(metavar="ID", help="The key's id, see `list`.")]
 ) -> None:
     """Let a key open nothing any more; a running server knows at once."""
-    from shoal.service.keys import open_keys
+    from shoal.live.service.keys import open_keys
 
     keys = open_keys(_durable(store))
     try:
@@ -217,7 +217,7 @@ def backup(
     target: Annotated[Path, typer.Argument(metavar="FILE", help="The copy; it appears when it is complete.")],
 ) -> None:
     """Copy a store as of now, also while it is served. For PostgreSQL, use pg_dump."""
-    from shoal.controller.backups import backup
+    from shoal.live.journal.backups import backup
 
     size = backup(store, target)
     print(f"{size:,} bytes written to {target}")
@@ -232,7 +232,7 @@ def restore(
     replace: Annotated[bool, typer.Option("--replace", help="Replace a store that is there.")] = False,
 ) -> None:
     """Put a copy in a store's place; who was forgotten since is forgotten again."""
-    from shoal.controller.backups import restore
+    from shoal.live.journal.backups import restore
 
     restore(source, store, replace=replace)
     print(f"{source} is now {store}")
@@ -259,6 +259,6 @@ def _time(at: float | None) -> str | None:
 
 
 def _shown(store: str) -> str:
-    from shoal.controller.stores.base import shown_url
+    from shoal.live.journal.stores.base import shown_url
 
     return shown_url(store)

@@ -15,9 +15,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from shoal.atomic import write_whole
-from shoal.metrics import Curve
-from shoal.styles import Style
+from shoal.core.atomic import write_whole
+from shoal.core.styles import Style
+from shoal.reporting.curves import Curve
 
 DPI = 150
 BLUE, ORANGE, RED, GREEN = "#1f77b4", "#e87000", "#d62728", "#1b8a5a"

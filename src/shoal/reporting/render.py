@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader
 
-from shoal.atomic import write_whole
+from shoal.core.atomic import write_whole
 from shoal.reporting.charts import save
 from shoal.reporting.sections import Document, Section
 

@@ -1,5 +1,0 @@
-"""Calling the service from other programs (extra `client`). This loads neither Numba nor a policy."""
-
-from shoal.client.clients import AsyncClient, AsyncRemotePopulation, Client, RemotePopulation
-
-__all__ = ["AsyncClient", "AsyncRemotePopulation", "Client", "RemotePopulation"]

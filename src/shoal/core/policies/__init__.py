@@ -1,0 +1,1 @@
+"""The policies that may live, and every policy by name."""

@@ -1,0 +1,316 @@
+"""BASS: share with everyone until a test says stop (Cherkaoui, Barlier and Colin 2025).
+
+The graph starts complete, and an agent learns from its own samples and its neighbours'. Two agents stop
+sharing, for good, when their confidence ellipsoids no longer overlap: then the bias of sharing has
+outgrown the noise it removes.
+
+What users call is here. Two engines do the work, each with a state of its own: `witnesses` keeps a common
+point of every pair, and `crowd` serves where these would take too much memory.
+"""
+
+import math
+from statistics import NormalDist
+from types import ModuleType
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+from msgspec import Meta
+
+from shoal.core.kernels.linalg import solve_cholesky
+from shoal.core.kernels.separation import search
+from shoal.core.policies.bass import crowd, witnesses
+from shoal.core.policies.bass.common import judge_all, measure_pairs, noise_limits
+from shoal.core.policy.base import MANY
+from shoal.core.policy.cuts import CuttingPolicy
+from shoal.core.policy.explanations import Name, When, differing, in_round, numbered, pair_text
+from shoal.core.policy.parameters import Parameters
+from shoal.core.styles import LineStyle
+from shoal.core.types import Booleans, Integers, Vector
+from shoal.core.validation import LARGEST, SMALLEST
+
+WITNESS_BYTES = 2**25
+"""Memory that witnesses may take. With more agents than that allows (617 at d = 10) the crowd's engine
+serves: it is faster from about there on, and its memory does not grow with the square of N."""
+
+
+class BASSParameters(Parameters, frozen=True, kw_only=True):
+    """Parameters of BASS."""
+
+    delta: Annotated[float, Meta(gt=0.0, lt=1.0, description="Confidence level of the ellipsoids.")] = 0.1
+    gamma: Annotated[
+        float,
+        Meta(ge=SMALLEST, le=LARGEST, description="Scale of the ellipsoids: larger values share longer."),
+    ] = 2.0
+    radius: Annotated[
+        Literal["beta", "beta_squared"],
+        Meta(description="Scale by β (as published figures do) or β² (as the proofs do; try γ = 1.25)."),
+    ] = "beta"
+    noise_scale: Annotated[
+        Annotated[float, Meta(ge=SMALLEST, le=LARGEST)] | None,
+        Meta(
+            description="R, the scale of the sub-Gaussian noise; None: of each agent, estimated from its own "
+            "samples alone."
+        ),
+    ] = 1.0
+    param_norm: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            le=LARGEST,
+            description="S, a bound on every agent's ‖θ‖; 0 is the radius as the paper prints it.",
+        ),
+    ] = 1.0
+
+
+class Explanation(NamedTuple):
+    """Why two agents share, or stopped."""
+
+    statistic: float
+    """max f, from the agents' present samples."""
+    threshold: float
+    """γ²/4: above it the pair separates."""
+    s: float
+    """The s at which the statistic is attained."""
+    radius_agent: float
+    radius_other: float
+    """β of each."""
+    separated: bool
+    separation_time: int
+    """Round of the separation, −1 if there was none."""
+    lent_by_agent: int
+    lent_by_other: int
+    """Samples each contributes to the other's pool now."""
+    agent: int
+    other: int
+    distance: float
+    """‖θ̂_i − θ̂_j‖."""
+    allowed: float
+    """The distance, in the direction of θ̂_i − θ̂_j, at which the statistic would be at its threshold."""
+    noise_agent: float
+    noise_other: float
+    """R of each; inf where it is estimated and the samples are too few."""
+
+    @property
+    def together(self) -> bool:
+        """Whether they have not separated."""
+        return not self.separated
+
+    def text(self, name: Name = numbered, when: When = in_round) -> str:
+        """The same in words."""
+        reason = differing(self.distance, self.allowed, cut=self.separated)
+        for who, noise in ((self.agent, self.noise_agent), (self.other, self.noise_other)):
+            if math.isinf(noise):
+                reason += f", and {name(who)} has too few samples to tell that from noise"
+                break
+        return pair_text(self, name, when, reason)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+class BASS(CuttingPolicy):
+    """Shares samples along the edges of a graph; cuts (i, j) when `max_s f(s) > γ²/4`.
+
+    Examples
+    --------
+    >>> import numpy as np, shoal
+    >>> policy = shoal.BASS(n_agents=3, dim=2, alpha=0.3, delta=0.1)
+    >>> arms = np.eye(2)
+    >>> policy.update(0, arms[1], reward=1.0)
+    >>> policy.select(2, arms)  # agent 2 has no sample of its own, and uses agent 0's
+    1
+
+    Notes
+    -----
+    Departs from the paper: the printed test's slips are corrected, and the radius has the term √ridge · S of
+    the theorem that the paper cites (docs/algorithms.md).
+    """
+
+    name = "bass"
+    label = "BASS"
+    line_style = LineStyle("#e87000", "*", width=2.2)
+    in_paper = True
+    degree = 2
+    Parameters = BASSParameters
+    State = witnesses.State
+
+    @classmethod
+    def typical(cls, world: Any) -> dict[str, Any]:
+        return {"delta": 0.1}
+
+    @property
+    def _most(self) -> int:
+        """Agents for whom witnesses are kept."""
+        return math.isqrt(WITNESS_BYTES // (8 * (self.dim + 1)))
+
+    @property
+    def _engine_limits(self) -> tuple[int, ...]:
+        return (self._most,)
+
+    def _engine(self, n_agents: int) -> ModuleType:
+        """The module that serves so many agents."""
+        return witnesses if n_agents**2 * 8 * (self._dim + 1) <= WITNESS_BYTES else crowd
+
+    @property
+    def _own(self) -> ModuleType:
+        """The module whose state this is."""
+        return witnesses if isinstance(self.state, witnesses.State) else crowd
+
+    def _state_class(self, n_agents: int) -> Any:
+        return self._engine(n_agents).State
+
+    def _sizes(self, n_agents: int) -> dict[str, int]:
+        return self._sizes_ahead(n_agents, n_agents)
+
+    def _sizes_ahead(self, n_agents: int, present: int) -> dict[str, int]:
+        engine = self._engine(present)
+        n_agents = min(n_agents, self._most) if engine is witnesses else n_agents
+        estimated = n_agents if self._parameters.noise_scale is None else 0
+        return {**super()._sizes(n_agents), **engine.sizes(self.dim), "estimated": estimated}
+
+    def _tables_ahead(self, n_agents: int) -> dict[str, int]:
+        if (
+            MANY <= n_agents <= self._most
+        ):  # to copy witnesses takes long: make room for all there may ever be
+            return self._sizes_ahead(self._most, n_agents)
+        return super()._tables_ahead(n_agents)
+
+    def _settings(self) -> dict[str, Any]:
+        own = self._parameters
+        return {
+            **super()._settings(),
+            "noise_scale": math.nan if own.noise_scale is None else own.noise_scale,
+            # With β² estimated noise has to exceed the true one with probability 1 − δ, as the ellipsoids do;
+            # β promises no such thing, and a limit above the median only delays its cuts.
+            "quantile": NormalDist().inv_cdf(min(own.delta, 0.5)) if own.radius == "beta_squared" else 0.0,
+            "offset": math.sqrt(own.ridge) * own.param_norm,
+            "confidence": -2.0 * math.log(own.delta) - self.dim * math.log(own.ridge),
+            "squared": own.radius == "beta_squared",
+            "threshold": own.gamma**2 / 4.0,
+        }
+
+    def _join(self, state: Any, first: int) -> None:
+        active = state.common.active
+        if first > 0 and type(state) is not type(self.state):
+            crowd.start(state, self._pin(state))
+            return
+        state.degree[:first] += active[:first] * (len(active) - first)
+        state.degree[first:] = np.count_nonzero(active) - 1
+        self._engine(len(active)).join(state, self._pin(state), first)
+
+    def _derive(self, state: Any) -> None:
+        self._engine(len(state.degree)).derive(state, self._pin(state))
+
+    def _problem(self, state: Any) -> str:
+        if trouble := super()._problem(state):
+            return trouble
+        n = len(state.degree)
+        if state.squares[state.local.pulls[: len(state.squares)] == 0].any():
+            return "squares are not 0 where there are no samples"
+        return str(self._engine(n).problem(state))
+
+    def _margins(self, agent: int, others: Integers) -> Vector:
+        statistics = np.zeros(len(others))
+        measure_pairs(self._pin(self.state), agent, others, statistics)
+        return np.asarray(statistics / self.state.threshold)
+
+    def _explain_pair(self, agent: int, other: int) -> Explanation:
+        i, j, state, local = agent, other, self._pinned_state(), self.state.local
+        statistic, s, _ = search(
+            local.theta_hat[i], local.A[i], local.tail[i], state.radius[i],
+            local.theta_hat[j], local.A[j], local.tail[j], state.radius[j],
+            state.threshold, False, True, state.scratch.test,
+        )  # fmt: skip
+        when = self._round_of_cut(i, j)
+        beta = np.sqrt(state.radius) if state.squared else state.radius
+        gap = float(np.linalg.norm(local.theta_hat[i] - local.theta_hat[j]))
+        noise = self._noise_of(np.array([i, j]))
+        return Explanation(
+            statistic=statistic,
+            threshold=state.threshold,
+            s=s,
+            radius_agent=float(beta[i]),
+            radius_other=float(beta[j]),
+            separated=when >= 0,
+            separation_time=when,
+            lent_by_agent=int(local.pulls[i] * self._used(j)[i]),
+            lent_by_other=int(local.pulls[j] * self._used(i)[j]),
+            agent=i,
+            other=j,
+            distance=gap,
+            allowed=self._allowed(gap, statistic / state.threshold) if np.isfinite(noise).all() else math.nan,
+            noise_agent=float(noise[0]),
+            noise_other=float(noise[1]),
+        )
+
+    @property
+    def noise_scales(self) -> Vector:
+        """R of each agent, shape (N,): `noise_scale`, or what is estimated, inf where samples are too few."""
+        with self.lock:
+            return self._noise_of(np.arange(self.n_agents))
+
+    def _noise_of(self, agents: Integers) -> Vector:
+        if self._parameters.noise_scale is not None:
+            return np.full(len(agents), self._parameters.noise_scale)
+        limits = np.empty(len(agents))
+        noise_limits(self._pinned_state(), agents, limits)
+        return np.where(limits < LARGEST, limits, np.inf)
+
+    def _edges(self) -> Booleans:
+        return np.asarray(self._own.edges(self.state))
+
+    def _pool(self, agent: int) -> Booleans:
+        return np.asarray(self._own.pool(self._pinned_state(), agent))
+
+    def _pooled_estimate(self, agent: int) -> Vector:
+        self._own.factor_pool(self._pinned_state(), agent)
+        estimate, scratch = np.zeros(self.dim), self.state.scratch
+        solve_cholesky(scratch.L, scratch.total[-self.dim :], estimate)
+        return estimate
+
+    def _forget_tests(self) -> None:
+        self._own.forget_tests(self.state, self._pin(self.state))
+
+    def _end_edges(self, agent: int) -> None:
+        neighbors = self._pool(agent)
+        neighbors[agent] = False
+        self.state.degree[neighbors] -= 1
+
+    def _withdraw(self, agent: int) -> None:
+        self._forget_cuts((self.state.cuts.pairs[: self.state.cuts.used[0]] == agent).any(axis=1))
+        self.state.degree[agent] = 0
+        self.state.squares[agent : agent + 1] = 0.0
+        self._own.withdraw(self.state, self._pin(self.state), agent)
+
+    def _absorb(self, agent: int, other: int) -> None:
+        if len(self.state.squares):
+            self.state.squares[agent] += self.state.squares[other]
+        super()._absorb(agent, other)
+        self._lending_changed(agent)
+
+    def _lending_changed(self, agent: int) -> None:
+        self._own.relend(self.state, self._pin(self.state), agent)
+
+    def _amended(self, agent: int, x: Vector, old: float, change: float, removes: bool) -> None:
+        if len(self.state.squares):
+            # Of a reward that was not what is said of it, more might be taken than there is.
+            left = max(self.state.squares[agent] + change * (2.0 * old + change), 0.0)
+            self.state.squares[agent] = left if self.state.local.pulls[agent] else 0.0
+        self._own.amend(self.state, self._pin(self.state), agent, x, change, removes)
+
+    def _reconsider(self, agent: int) -> None:
+        separated = np.zeros(self.n_agents, dtype=np.bool_)
+        judge_all(self._pinned_state(), agent, separated)
+        self._part_from(agent, separated)
+
+    def _part_from(self, agent: int, separated: Booleans) -> None:
+        state = self._pinned_state()
+        known = ~state.common.withdrawn
+        was = ~self._pool(agent) & known
+        for other in np.flatnonzero(separated & ~was & known).tolist():
+            self._own.separate_pair(state, agent, other, self.rounds)
+        joined = was & ~separated
+        state.degree[agent] += np.count_nonzero(joined & state.common.active)
+        state.degree[joined] += state.common.active[agent]
+        self._forget_cuts_of(agent, joined)
+        self._own.rejoin(state, agent, joined)

@@ -1,0 +1,1 @@
+"""What policies are made of: parameters, steps, saving, explanations."""

@@ -1,0 +1,1 @@
+"""The laboratory: environments to play in, rivals to play against, experiments."""

@@ -1,0 +1,78 @@
+"""Cells of a run outside its grid: named computations whose outcome is kept as JSON.
+
+Anything slow that a report needs (its own simulations, fits) is a measurement, so that the report computes
+nothing and an interrupted run continues where it stopped.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shoal.core.atomic import write_whole
+from shoal.lab.experiments.fingerprint import code_fingerprint
+
+DIRECTORY = "measurements"
+"""Their place in an output directory."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One computation.
+
+    Parameters
+    ----------
+    id : str
+        Like that of a cell, e.g. "theory/coverage".
+    settings : plain data
+        What determines the outcome, together with the code; stored with it.
+    compute : callable
+        Takes no arguments and returns anything that msgspec encodes. It must be picklable.
+    """
+
+    id: str
+    settings: Any
+    compute: Callable[[], Any]
+
+    @property
+    def identity(self) -> str:
+        """Hash of its settings and of the code."""
+        content = msgspec.json.encode([code_fingerprint(()), self.settings])
+        return hashlib.sha256(content).hexdigest()[:16]
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What the file of a measurement holds."""
+
+    identity: str
+    settings: Any
+    outcome: Any
+
+
+def is_kept(out: Path, measurement: Measurement) -> bool:
+    """Whether its outcome is stored, complete, and from the same settings and code."""
+    kept = load_outcome(out, measurement.id, Any)
+    return kept is not None and kept.identity == measurement.identity
+
+
+def keep_outcome(out: Path, measurement: Measurement, outcome: Any) -> None:
+    """Write an outcome; the file is complete when this returns."""
+    path = _path(out, measurement.id)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, msgspec.json.encode(Kept(measurement.identity, measurement.settings, outcome)))
+
+
+def load_outcome(out: Path, measurement_id: str, kind: Any) -> Kept | None:
+    """The outcome of a measurement as a `kind`, or None if it is missing, damaged or of another kind."""
+    try:
+        kept = msgspec.json.decode(_path(out, measurement_id).read_bytes(), type=Kept)
+        return msgspec.structs.replace(kept, outcome=msgspec.convert(kept.outcome, kind))
+    except (FileNotFoundError, msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+        return None
+
+
+def _path(out: Path, measurement_id: str) -> Path:
+    return out / DIRECTORY / (measurement_id.replace("/", "__") + ".json")

@@ -1,0 +1,474 @@
+"""The report on an experiment: what its results say, as sections of text, tables and figures.
+
+It reports whatever the results hold and says what is missing: a run that was stopped early, or a grid of one
+method, still gives a complete page. Nothing is computed here but means and intervals.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from shoal.lab.experiments import summaries
+from shoal.lab.experiments.results import PROVENANCE, SPEC, load_results
+from shoal.lab.experiments.spec import ExperimentSpec, cells, load_spec
+from shoal.lab.experiments.summaries import Names, Paired, Row, best_row, unique
+from shoal.lab.plots import method_styles
+from shoal.reporting import charts, render
+from shoal.reporting.charts import Axis, Line
+from shoal.reporting.curves import Curve
+from shoal.reporting.sections import Definitions, Document, Heading, Mark, Part, Picture, Section, Table, Text
+from shoal.reporting.words import EMPTY, duration, interval, number, plus_minus
+
+METHOD_NOTE = (
+    "Each method is shown at the α with the lowest mean final regret over all runs. That α is chosen on the "
+    "same runs that are reported, which favours every method alike; nothing is tuned per seed. Intervals "
+    "are 95% intervals of the mean (Student t); std is the standard deviation between runs (n − 1). Medians "
+    "are shown because some methods have heavy tails."
+)
+F1_NOTE = (
+    "F1 of the edges of the graph against the pairs of agents in the same true cluster, at the end of the "
+    "run and at the α chosen by regret."
+)
+PAIRED_NOTE = (
+    "The same seed gives every method the same arms, the same order of agents and the same noise, so "
+    "methods are compared run by run, each at its best α. Differences are the first method minus the "
+    "other: negative favours the first. The bootstrap interval does not assume normal differences, and the "
+    "sign test only counts wins."
+)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the report is written from."""
+
+    directory: Path
+    spec: ExperimentSpec
+    table: pa.Table
+    """One row per run, see `shoal.lab.experiments.results`."""
+    provenance: Mapping[str, Any]
+    skipped: Mapping[str, str]
+    """Environments that were skipped, with the reason."""
+    cells_done: int
+    cells_total: int
+    names: Names
+    rows: list[Row]
+
+    @property
+    def environments(self) -> list[str]:
+        """Environments with results, in the spec's order."""
+        return unique(row.environment for row in self.rows)
+
+    def title(self, environment: str) -> str:
+        """Title of an environment."""
+        return next((row.title for row in self.rows if row.environment == environment), environment)
+
+    def of(self, environment: str) -> list[Row]:
+        """The rows of an environment."""
+        return [row for row in self.rows if row.environment == environment]
+
+
+def gather(out: Path) -> Findings:
+    """Read the results in a directory and summarise them.
+
+    Raises
+    ------
+    ResultsError, SpecError
+        If there are no results, or they or their spec cannot be read.
+    """
+    table, spec = load_results(out), load_spec(out / SPEC)
+    names = Names(
+        environments={item.id: item.title or item.id for item in spec.environments},
+        methods={item.id: item.label or item.id for item in spec.methods},
+        fixed=frozenset(item.id for item in spec.methods if item.alphas and len(item.alphas) == 1),
+    )
+    try:
+        provenance = json.loads((out / PROVENANCE).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        provenance = {}
+    return Findings(
+        directory=out,
+        spec=spec,
+        table=table,
+        provenance=provenance,
+        skipped={entry["environment"]: entry["reason"] for entry in provenance.get("skipped", [])},
+        cells_done=len(summaries.find_cells(table)),
+        cells_total=len(cells(spec)),
+        names=names,
+        rows=summaries.main_rows(table, names),
+    )
+
+
+def write_report(out: Path, drawing: render.Drawing = lambda done, total, title: None) -> Path:
+    """Write the report on the results in `out` into `out/report` and return the path of the page.
+
+    Parameters
+    ----------
+    out : Path
+        A directory that an experiment was run into.
+    drawing : callable
+        Told how many figures are drawn, how many there are, and the title of the next.
+
+    Returns
+    -------
+    Path
+        `out/report/index.html`. Beside it are `tables.md`, and `figures/*.png` and `*.pdf`.
+
+    Raises
+    ------
+    ResultsError, SpecError
+        If there are no results, or they or their spec cannot be read.
+    """
+    found = gather(Path(out))
+    return render.write(document(found), found.directory / "report", drawing)
+
+
+def document(found: Findings) -> Document:
+    """The whole report."""
+    pairs = summaries.paired_with(found.table, found.rows, partial(reference_row, found.spec))
+    opening = opening_picture(found)
+    return Document(
+        name=found.spec.name,
+        title=found.spec.title or f"Results: {found.spec.name}",
+        subtitle=f"{setting(found.spec)}.",
+        lead=scenario_sentence(found, found.environments[0]),
+        opening=opening,
+        remarks=[scenario_sentence(found, key) for key in found.environments[1:]],
+        notices=[*skipped_notices(found), *notices(found)],
+        sections=[
+            regret_section(found, [Text(METHOD_NOTE)], mark=partial(_mark, found.spec)),
+            f1_section(found, [Text(F1_NOTE)], mark=partial(_mark, found.spec)),
+            paired_section(found, pairs, [Text(PAIRED_NOTE)]),
+            figures_section(found, without=opening),
+            provenance_section(found),
+        ],
+    )
+
+
+def reference_row(spec: ExperimentSpec, rows: Sequence[Row]) -> Row | None:
+    """The method that a spec compares the others with; by default, or where it was not run, the best."""
+    return next((row for row in rows if row.method == spec.reference), best_row(rows))
+
+
+def _mark(spec: ExperimentSpec, row: Row) -> Mark:
+    return "reference" if row.method == spec.reference else ""
+
+
+# What it says
+
+
+def scenario_sentence(found: Findings, environment: str) -> str:
+    """How the methods of an environment rank, and by how much the first leads or the reference differs."""
+    best, *others = sorted(found.of(environment), key=lambda row: row.regret.mean)
+    runs = f"mean of {best.regret.runs} runs" if best.regret.runs > 1 else "one run"
+    text = f"{best.title}, {found.spec.horizon:,} rounds: {best.label} has the lowest regret, "
+    text += f"{best.regret.mean:,.0f} ({runs})"
+    if not others:
+        return f"{text}. There is nothing to compare it with."
+    own = reference_row(found.spec, found.of(environment))
+    other = others[0] if own is None or own is best else own
+    text += f"; {'next is ' if other is others[0] else ''}{other.label} at {other.regret.mean:,.0f}, "
+    text += ratio(other, best)
+    return f"{text}{chance(summaries.pair_up(found.table, best, other))}."
+
+
+def chance(pair: Paired | None) -> str:
+    """A remark if the difference of two methods may be due to chance; otherwise empty."""
+    if pair is not None and pair.low <= 0.0 <= pair.high:
+        return ", a difference that chance could explain (its 95% interval contains 0)"
+    return ""
+
+
+def ratio(other: Row, own: Row) -> str:
+    """How much more regret one method has than another, in words."""
+    if own.regret.mean <= 0.0:
+        return "as little" if other.regret.mean <= 0.0 else "more"
+    times = other.regret.mean / own.regret.mean
+    if times >= 1.5:
+        return f"{times:.1f} times as much"
+    return f"{abs(times - 1.0):.0%} {'more' if times >= 1.0 else 'less'}"
+
+
+def notices(found: Findings) -> list[str]:
+    """What readers must know before they compare: missing cells, best values at the edge of the grid."""
+    said = []
+    expected = sum(cell.environment.id not in found.skipped for cell in cells(found.spec))
+    if found.cells_done < expected:
+        said.append(
+            f"{found.cells_done:,} of {expected:,} cells are finished, because the run was restricted or "
+            "stopped. “Best α” means the best among finished cells."
+        )
+    edge = sum(row.at_edge for row in found.rows)
+    if edge:
+        said.append(
+            f"In {edge} of {len(found.rows)} rows the best α is at the edge of the grid (marked): a wider "
+            "grid might do better."
+        )
+    return said
+
+
+def skipped_notices(found: Findings) -> list[str]:
+    """Which environments were skipped, and why."""
+    return [f"{name} was left out: {reason.rstrip('.')}." for name, reason in found.skipped.items()]
+
+
+def setting(spec: ExperimentSpec) -> str:
+    """Sizes of an experiment, in words."""
+    agents = {item.parameters.get("n_agents") for item in spec.environments}
+    shown = f", {agents.pop()} agents" if len(agents) == 1 and None not in agents else ""
+    return f"T = {spec.horizon:,} rounds{shown}, {spec.runs} run{'s' if spec.runs > 1 else ''}"
+
+
+# Tables: a column is a heading and a function that fills its cells
+
+
+class Column(NamedTuple):
+    """A column of a table."""
+
+    header: str
+    text: Callable[[Any], str]
+
+
+REGRET_COLUMNS = (
+    Column("method", lambda row: row.label),
+    Column(
+        "best α",
+        lambda row: f"{row.alpha:g}" + (" (fixed)" if row.fixed else " (edge)" if row.at_edge else ""),
+    ),
+    Column("mean ± std", lambda row: plus_minus("{:,.0f}", row.regret.mean, row.regret.std)),
+    Column("95% interval", lambda row: interval("{:,.0f}", row.regret.low, row.regret.high)),
+    Column("median", lambda row: f"{row.regret.median:,.0f}"),
+    Column("runs", lambda row: str(row.regret.runs)),
+)
+F1_COLUMNS = (
+    Column("method", lambda row: row.label),
+    Column("mean ± std", lambda row: plus_minus("{:.2f}", row.f1.mean, row.f1.std)),
+    Column("95% interval", lambda row: interval("{:.2f}", row.f1.low, row.f1.high)),
+    Column("runs", lambda row: str(row.f1.runs)),
+)
+PAIRED_COLUMNS = (
+    Column("against", lambda pair: pair.label),
+    Column("mean difference", lambda pair: number("{:+,.0f}", pair.difference)),
+    Column("95% interval (paired t)", lambda pair: interval("{:+,.0f}", pair.low, pair.high)),
+    Column(
+        "95% interval (bootstrap)",
+        lambda pair: interval("{:+,.0f}", pair.bootstrap_low, pair.bootstrap_high),
+    ),
+    Column("runs won", lambda pair: f"{pair.won:.0%}"),
+    Column("sign test p", lambda pair: "< 0.001" if pair.sign_p < 0.001 else f"{pair.sign_p:.3f}"),
+    Column("runs", lambda pair: str(pair.runs)),
+)
+
+
+def line(columns: Iterable[Column], entry: Any) -> list[str]:
+    """A line of a table, as text."""
+    return [column.text(entry) for column in columns]
+
+
+def table_of(
+    caption: str,
+    columns: Sequence[Column],
+    entries: Sequence[Any],
+    mark: Callable[[Any], Mark] = lambda _: "",
+    *,
+    wordy: bool = False,
+) -> Table:
+    """A table with a line for each entry, without columns that would be empty (all dashes)."""
+    first, *others = columns
+    filled = [first, *(column for column in others if any(column.text(entry) != EMPTY for entry in entries))]
+    header = [column.header for column in filled]
+    lines = [line(filled, entry) for entry in entries]
+    return Table(caption, header, lines, [mark(entry) for entry in entries], wordy)
+
+
+def regret_section(
+    found: Findings,
+    notes: Sequence[Part],
+    *,
+    columns: Callable[[str], Sequence[Column]] = lambda _: REGRET_COLUMNS,
+    remark: Callable[[str], str] = lambda _: ", each method at its best α",
+    mark: Callable[[Row], Mark] = lambda _: "",
+) -> Section:
+    """Final regret by environment, in the columns of each, with a remark on each in its caption."""
+    caption = f"final regret after {found.spec.horizon:,} rounds"
+    return Section(
+        "final-regret",
+        "Final regret",
+        [
+            *notes,
+            *(
+                table_of(f"{found.title(key)}: {caption}{remark(key)}", columns(key), found.of(key), mark)
+                for key in found.environments
+            ),
+        ],
+    )
+
+
+def f1_section(
+    found: Findings,
+    notes: Sequence[Part],
+    *,
+    columns: Callable[[str], Sequence[Column]] = lambda _: F1_COLUMNS,
+    mark: Callable[[Row], Mark] = lambda _: "",
+) -> Section:
+    """F1 scores by environment, in the columns of each; no parts if there are no scores."""
+    scored = {key: [row for row in found.of(key) if row.f1 is not None] for key in found.environments}
+    tables = [
+        table_of(f"{found.title(key)}: F1 score at the end", columns(key), rows, mark)
+        for key, rows in scored.items()
+        if rows
+    ]
+    return Section("f1", "F1 score", [*notes, *tables] if tables else [])
+
+
+def paired_section(found: Findings, pairs: Sequence[Paired], notes: Sequence[Part]) -> Section:
+    """Differences run by run, by environment; no parts if there are none."""
+    tables = []
+    for key in found.environments:
+        here = [pair for pair in pairs if pair.environment == key]
+        if here:
+            caption = f"{found.title(key)}: {here[0].reference} minus each method, final regret"
+            tables.append(table_of(caption, PAIRED_COLUMNS, here))
+    return Section("paired", "Run by run", [*notes, *tables] if tables else [])
+
+
+def provenance_section(found: Findings, more: Sequence[tuple[str, str]] = ()) -> Section:
+    """Where the numbers come from; `more` items replace those of the same name."""
+    known, spec = found.provenance, found.spec
+    seeds = f"{spec.seed} to {spec.seed + spec.runs - 1}" if spec.runs > 1 else str(spec.seed)
+    items = {"Spec": f"{spec.name}, {setting(spec)}, seeds {seeds}"}
+    if command := known.get("command"):
+        items["Command"] = str(command)
+    if versions := known.get("versions"):
+        items["Versions"] = ", ".join(f"{name} {value}" for name, value in versions.items())
+    if commit := known.get("commit"):
+        items["Commit"] = str(commit)
+    if machine := known.get("machine"):
+        items["Machine"] = f"{machine}; {known.get('cpu_count', '?')} CPUs, {known.get('executor', '')}"
+    if known.get("started"):
+        items["Started, ended"] = f"{known['started']}, {known.get('ended') or 'not yet'}"
+    if "wall_seconds" in known:
+        items["Wall time"] = duration(known["wall_seconds"])
+    if "cpu_seconds" in known:
+        items["CPU time"] = cpu_time(known["cpu_seconds"])
+    items |= dict(more)
+    if (played := known.get("played")) and played.get("thread_seconds", 0.0) > 0.0:
+        items["Speed"] = speed(played)
+    items["Cells"] = f"{found.cells_done:,} of {found.cells_total:,}"
+    if not known:
+        items["Provenance"] = "provenance.json is missing or cannot be read"
+    return Section("provenance", "Provenance", [Definitions(list(items.items()))])
+
+
+def speed(played: Mapping[str, float]) -> str:
+    """Rounds per second, and the efficiency against one core, in words; see `runner.PLAYED`.
+
+    One core plays `rounds / cpu_seconds` rounds a second. Threads that were as fast, all the time, would play
+    that many each: efficiency is what was reached of it, `cpu_seconds / thread_seconds`.
+    """
+    rate = played["rounds"] / played["wall_seconds"]
+    threads = played["thread_seconds"] / played["wall_seconds"]
+    efficiency = played["cpu_seconds"] / played["thread_seconds"]
+    return (
+        f"{rate:,.0f} rounds per second on {threads:.3g} thread{'s' * (threads != 1)}, compiling and waiting "
+        f"included; efficiency against one core {efficiency:.0%} (processor time of the runs / wall time "
+        "of the threads)"
+    )
+
+
+def cpu_time(seconds: float) -> str:
+    """Processor time, in words."""
+    return f"{seconds / 3600.0:.2g} CPU-hours"
+
+
+# Figures
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A figure drawn for every environment: its name, its texts, and how to get the curve of a row."""
+
+    name: str
+    heading: str
+    caption: str
+    axis: Axis
+    curve: Callable[[pa.Table, Row], Curve | None]
+
+
+_MEAN = "mean over runs; bands are 95% intervals of the mean."
+KINDS = (
+    Kind(
+        "regret",
+        "regret over rounds",
+        f"Cumulative regret at the best α of each method, {_MEAN}",
+        Axis(
+            "round t", "cumulative regret $R_t$ (reward units)", "round t", "cumulative regret",
+            reading="Round ", switch="logarithmic axis",
+        ),
+        lambda table, row: summaries.curve(table, "curve_regret", row.cell),
+    ),
+    Kind(
+        "alpha",
+        "final regret against α",
+        f"Final regret against α, {_MEAN}",
+        Axis(
+            "width α of the confidence bonus", "final regret $R_T$ (reward units)", "α", "final regret",
+            reading="Final regret at α = ", switch="logarithmic axis", log=True, every_point=True,
+        ),
+        lambda _, row: None if row.fixed else row.regret_by_alpha,
+    ),
+    Kind(
+        "f1",
+        "F1 score over rounds",
+        f"F1 score of the graph at the best α of each method, {_MEAN}",
+        Axis(
+            "round t", "F1 score of the graph (0 to 1)", "round t", "F1 score",
+            reading="Round ", limits=(-0.03, 1.03), digits=2,
+        ),
+        lambda table, row: summaries.curve(table, "curve_f1", row.cell),
+    ),
+)  # fmt: skip
+"""One figure of each kind per environment."""
+
+
+def opening_picture(found: Findings) -> Picture | None:
+    """Regret over rounds in the first environment."""
+    return _picture(found, found.environments[0], KINDS[0])
+
+
+def figures_section(found: Findings, *, without: Picture | None = None) -> Section:
+    """The charts of every environment, `without` the one that is shown elsewhere."""
+    parts: list[Part] = []
+    for key in found.environments:
+        pictures = [_picture(found, key, kind) for kind in KINDS]
+        shown = [
+            picture
+            for picture in pictures
+            if picture is not None and (without is None or picture.name != without.name)
+        ]
+        if shown:
+            parts += [Heading(found.title(key)), *shown]
+    return Section("figures", "Figures", parts)
+
+
+def _picture(found: Findings, environment: str, kind: Kind) -> Picture | None:
+    rows = found.of(environment)
+    styles = method_styles((row.method, row.policy) for row in rows)
+    curves = [(row, kind.curve(found.table, row)) for row in rows]
+    lines = [
+        Line(row.label, styles[row.method], curve, row.method) for row, curve in curves if curve is not None
+    ]
+    if all(len(line.curve.x) < 2 for line in lines):
+        return None  # a single α, or no labels to score against
+    title = f"{found.title(environment)}: {kind.heading}"
+    return Picture(
+        title,
+        kind.caption,
+        f"{kind.name}-{environment}",
+        partial(charts.line_figure, lines, title, kind.axis),
+        charts.chart_data(lines, title, kind.axis),
+    )

@@ -1,0 +1,179 @@
+"""Our own policies, which are not in the paper, against BASS, Ind and Oracle, scenario by scenario.
+
+Ours are judged at their fixed default α, the others each at its best α: wins are not due to tuning, and
+losses are reported.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from shoal.core.policies.registry import policy_class
+from shoal.lab.experiments.report import PAIRED_COLUMNS, Column, line, table_of
+from shoal.lab.experiments.summaries import Paired, Row, pair_up, unique
+from shoal.lab.paper.comparison import is_ours, reference_row
+from shoal.reporting.sections import Section, Text
+from shoal.reporting.words import EMPTY
+
+KEY, TITLE = "beyond", "Beyond the paper: our own policies"
+NOTE = (
+    "These policies are ours, not the paper's. Mean final regret with its 95% interval (Student t), then the "
+    "differences run by run on the same seeds with theirs (paired t): negative favours ours. Ours run at "
+    "their fixed default parameters; BASS, Ind and Oracle each at its best α on these same runs (in "
+    "brackets), an advantage that only a column “best α” gives ours. “Below” says yes or no if the interval "
+    "of the difference excludes 0, and “unclear” if chance could explain it. Oracle knows the clusters and "
+    "is missing where there are none."
+)
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One scenario: a policy of ours at its fixed α, and those of its rivals that were run."""
+
+    title: str
+    ours: Row
+    best: Row | None
+    """Ours at its best α."""
+    bass: Row | None
+    independent: Row | None
+    oracle: Row | None
+    pairs: Sequence[Paired]
+    """Ours minus BASS, Ind and Oracle, in that order, as far as they were run."""
+
+    def against(self, row: Row | None) -> Paired | None:
+        """The paired comparison with another method."""
+        return next((pair for pair in self.pairs if row is not None and pair.method == row.method), None)
+
+    @property
+    def ratio(self) -> float | None:
+        """Our mean regret divided by Oracle's."""
+        return None if self.oracle is None else self.ours.regret.mean / self.oracle.regret.mean
+
+
+def contests(table: pa.Table, rows: Sequence[Row]) -> list[Contest]:
+    """The scenarios in which each policy of ours was run, in the order of `rows`."""
+    found = []
+    own_policies = unique(row.policy for row in rows if is_ours(row))
+    scenarios = unique(row.environment for row in rows)
+    for policy, environment in itertools.product(own_policies, scenarios):
+        here = [row for row in rows if row.environment == environment]
+        ours = [row for row in here if row.policy == policy]
+        if not ours:
+            continue
+        own = next((row for row in ours if row.fixed), ours[0])
+        others = reference_row(here), _first(here, "independent"), _first(here, "oracle")
+        pairs = [pair_up(table, own, other) for other in others]
+        found.append(
+            Contest(
+                own.title,
+                own,
+                next((row for row in ours if not row.fixed), None),
+                *others,
+                [pair for pair in pairs if pair is not None],
+            )
+        )
+    return found
+
+
+def name(row: Row) -> str:
+    """The name of a policy of ours."""
+    return policy_class(row.policy).__name__
+
+
+def verdict(pair: Paired | None) -> str:
+    """Whether the reference's regret is lower: yes or no where the paired interval excludes 0."""
+    if pair is None or not pair.low <= pair.high:
+        return EMPTY
+    return "yes" if pair.high < 0.0 else "no" if pair.low > 0.0 else "unclear"
+
+
+def summary(found: Sequence[Contest]) -> str:
+    """Where our policies win and where they lose, in words; empty if none was run."""
+    texts = []
+    for policy in unique(contest.ours.policy for contest in found):
+        own = [contest for contest in found if contest.ours.policy == policy]
+        alphas = " or ".join(unique(f"{contest.ours.alpha:g}" for contest in own))
+        how = f"fixed α = {alphas}" if own[0].ours.fixed else "its best α"
+        rivals = (
+            _tally("BASS", [(contest, contest.against(contest.bass)) for contest in own]),
+            _tally("Ind", [(contest, contest.against(contest.independent)) for contest in own]),
+        )
+        said = " ".join(text for text in rivals if text) or "There is nothing to compare it with."
+        texts.append(f"{name(own[0].ours)} (ours, not in the paper) was run at {how}. {said}")
+    return " ".join(texts)
+
+
+def _tally(name: str, judged: Sequence[tuple[Contest, Paired | None]]) -> str:
+    words = {contest.title: verdict(pair) for contest, pair in judged if pair is not None}
+    if not words:
+        return ""
+    lost = [title for title, word in words.items() if word == "no"]
+    won = sum(word == "yes" for word in words.values())
+    text = f"Run by run it is below {name} in {won} of {len(words)} scenario{'s' if len(words) > 1 else ''}"
+    return f"{text} and loses to it in {len(lost)}" + (f": {'; '.join(lost)}." if lost else ".")
+
+
+def _first(rows: Sequence[Row], policy: str) -> Row | None:
+    return next((row for row in rows if row.policy == policy), None)
+
+
+def _mean(row: Row | None) -> str:
+    if row is None:
+        return EMPTY
+    s = row.regret
+    text = f"{s.mean:,.0f}" if s.runs == 1 else f"{s.mean:,.0f} ± {s.high - s.mean:,.0f}"
+    return text if row.fixed else f"{text} (α={row.alpha:g})"
+
+
+def _difference(pair: Paired | None) -> str:
+    if pair is None:
+        return EMPTY
+    _, difference, interval, *_ = line(PAIRED_COLUMNS, pair)
+    return f"{difference} ({interval})"
+
+
+SCENARIO = Column("scenario", lambda contest: contest.title)
+BEST = Column("best α", lambda contest: _mean(contest.best))
+MEANS = (
+    SCENARIO,
+    Column("Oracle", lambda contest: _mean(contest.oracle)),
+    Column("Ind", lambda contest: _mean(contest.independent)),
+    Column("BASS", lambda contest: _mean(contest.bass)),
+    Column("fixed α", lambda contest: _mean(contest.ours)),
+    BEST,
+    Column("fixed over Oracle", lambda contest: EMPTY if contest.ratio is None else f"{contest.ratio:.2f}"),
+)
+DIFFERENCES = (
+    SCENARIO,
+    Column("fixed minus BASS", lambda contest: _difference(contest.against(contest.bass))),
+    Column("below BASS", lambda contest: verdict(contest.against(contest.bass))),
+    Column("fixed minus Ind", lambda contest: _difference(contest.against(contest.independent))),
+    Column("below Ind", lambda contest: verdict(contest.against(contest.independent))),
+)
+
+
+def beyond_section(found: Sequence[Contest]) -> Section:
+    """Our policies in every scenario, and run by run; no parts if none was run."""
+    if not found:
+        return Section(KEY, TITLE, [])
+    tables = [
+        table_of(
+            f"{contest.title}: {contest.ours.label} minus each method, final regret",
+            PAIRED_COLUMNS,
+            contest.pairs,
+        )
+        for contest in found
+        if contest.pairs
+    ]
+    whole = []
+    for policy in unique(contest.ours.policy for contest in found):
+        own = [contest for contest in found if contest.ours.policy == policy]
+        means = [column for column in MEANS if column is not BEST or any(contest.best for contest in own)]
+        title = f"{name(own[0].ours)} (ours) in every scenario"
+        whole += [
+            table_of(f"{title}: mean final regret with its 95% interval", means, own),
+            table_of(f"{title}: differences run by run with their 95% intervals", DIFFERENCES, own),
+        ]
+    return Section(KEY, TITLE, [Text(NOTE), *whole, *tables])

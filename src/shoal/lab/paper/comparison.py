@@ -1,0 +1,223 @@
+"""Our figures next to the published ones: which are comparable, how far apart they are, and why."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shoal.core.policies.registry import policy_class
+from shoal.lab.experiments.report import Column
+from shoal.lab.experiments.summaries import Names, Paired, Row, Summary, main_rows, paired_with
+from shoal.lab.paper import published
+from shoal.lab.paper.published import Published
+from shoal.reporting.sections import Mark
+from shoal.reporting.words import EMPTY, number, plus_minus
+
+REFERENCE = "bass-d0.1"
+"""The method that the others are compared with, where it was run."""
+
+
+AGREES_ERRORS, AGREES_SHARE = 3.0, 0.1
+"""A mean agrees with the printed one within this many standard errors of their difference, or within this
+share of the printed one, whichever is more."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Our mean beside the printed one."""
+
+    printed: Published
+    difference: float
+    """Ours minus printed."""
+    errors: float
+    """The same, beyond rounding, in standard errors of the difference of the two means; nan for one run."""
+    agrees: bool
+
+
+def is_ours(row: Row) -> bool:
+    """Whether the method is a policy of ours: shown next to the paper's methods, never counted among them."""
+    return _in_paper(row) is False
+
+
+def is_in_paper(row: Row) -> bool:
+    """Whether the paper runs the method's policy."""
+    return _in_paper(row) is True
+
+
+def _in_paper(row: Row) -> bool | None:
+    """Whether a policy of this package is in the paper; None of any other, such as a yardstick."""
+    try:
+        return bool(getattr(policy_class(row.policy), "in_paper", False))
+    except ValueError:
+        return None
+
+
+def mark(row: Row) -> Mark:
+    """How a method's line is highlighted in the tables."""
+    return "reference" if row.policy == "bass" else "" if is_in_paper(row) else "apart"
+
+
+def reference_row(rows: Sequence[Row]) -> Row | None:
+    """The BASS that the others are compared with: δ = 0.1 where it was run, else the first."""
+    variants = [row for row in rows if row.policy == "bass"]
+    return next((row for row in variants if row.method == REFERENCE), variants[0] if variants else None)
+
+
+def paired_comparisons(table: pa.Table, rows: Sequence[Row]) -> list[Paired]:
+    """BASS (see `reference_row`) against the paper's others, each at its best α, on the same seeds."""
+    return paired_with(
+        table,
+        rows,
+        reference_row,
+        lambda reference, row: row.policy != reference.policy and is_in_paper(row),
+    )
+
+
+def as_published(table: pa.Table, names: Names) -> dict[tuple[str, str], Row]:
+    """The rows of the tables at the best of the values in `published.ALPHAS`, by environment and method.
+
+    Only methods that were run at all of these values, and ours at their fixed α.
+    """
+    rows = main_rows(table, names, published.ALPHAS)
+    return {
+        (row.environment, row.method): row
+        for row in rows
+        if row.fixed or set(row.regret_by_alpha.x) == set(published.ALPHAS)
+    }
+
+
+def has_published_sizes(table: pa.Table, environment: str) -> bool:
+    """Whether the runs of an environment have the sizes of the printed figures, if there are any."""
+    setting = published.SETTINGS.get(environment)
+    if setting is None:
+        return False
+    names = ["horizon", "n_agents", "dim", "n_arms", "gap"]
+    rows = table.filter(pc.equal(table["environment"], environment)).select(names).to_pylist()
+    return all(
+        (row["horizon"], row["n_agents"], row["dim"], row["n_arms"]) == setting[:4]
+        and (setting.gap is None or abs(row["gap"] - setting.gap) < 0.01)
+        for row in rows
+    )
+
+
+def compare_regret(row: Row) -> Comparison | None:
+    """Final regret beside the printed one, or None if there is none."""
+    printed = _printed(published.FINAL_REGRET, row)
+    return None if printed is None else _compare(row.regret, printed, AGREES_SHARE * printed.mean, 0.0)
+
+
+def compare_f1(row: Row) -> Comparison | None:
+    """F1 score beside the printed one, which has one digit, or None if there is none."""
+    printed = _printed(published.F1, row)
+    half_digit = published.F1_DIGIT / 2.0
+    return None if printed is None or row.f1 is None else _compare(row.f1, printed, half_digit, half_digit)
+
+
+def _printed(figures: Mapping[str, Mapping[str, Published]], row: Row) -> Published | None:
+    method = published.VARIANTS.get(row.method, row.method)
+    return figures.get(row.environment, {}).get(method)
+
+
+def _compare(ours: Summary, printed: Published, least: float, rounding: float) -> Comparison:
+    """A mean beside the printed one, which may be off by `rounding`; up to `least` beyond that they agree."""
+    difference = ours.mean - printed.mean
+    beyond = max(abs(difference) - rounding - 1e-9, 0.0)
+    error = math.hypot(ours.std / math.sqrt(ours.runs), printed.std / math.sqrt(published.RUNS))
+    errors = math.copysign(beyond / error if error else math.inf if beyond else 0.0, difference)
+    tolerance = max(least, 0.0 if math.isnan(error) else AGREES_ERRORS * error)
+    return Comparison(printed, difference, errors, beyond <= tolerance)
+
+
+# Columns
+
+Compare = Callable[[Row], Comparison | None]
+
+
+def at(row: Row, form: str, summary: Summary | None) -> str:
+    """A mean with its standard deviation and the α that gave it."""
+    if summary is None:
+        return EMPTY
+    how = " (fixed)" if row.fixed else " (edge)" if row.at_edge else ""
+    return f"{plus_minus(form, summary.mean, summary.std)} at α={row.alpha:g}{how}"
+
+
+def printed_column(compare: Compare, form: str, header: str = "published") -> Column:
+    """The printed means and standard deviations."""
+
+    def text(row: Row) -> str:
+        found = compare(row)
+        return EMPTY if found is None else plus_minus(form, *found.printed)
+
+    return Column(header, text)
+
+
+def difference_columns(compare: Compare, signed: str) -> tuple[Column, ...]:
+    """How far ours are from the printed means, and whether they agree."""
+
+    def difference(row: Row) -> str:
+        found = compare(row)
+        if found is None:
+            return EMPTY
+        text = number(signed, found.difference)
+        # None where rounding can explain all of it, or where neither mean has a standard error.
+        if not found.errors or not math.isfinite(found.errors):
+            return text
+        return f"{text} ({number('{:+.1f}', found.errors)})"
+
+    def agrees(row: Row) -> str:
+        found = compare(row)
+        return EMPTY if found is None else "yes" if found.agrees else "no"
+
+    return Column("difference (in s.e.)", difference), Column("agrees", agrees)
+
+
+# Sentences
+
+REASONS: dict[str, str] = {
+    "independent": "It has no parameter but α.",
+    "oracle": "It has no parameter but α, and its regret has heavy tails: a run in fifty can move the mean.",
+    "club": "The paper does not say how it starts the graph (here: complete).",
+    "sclub": "What a new or merged cluster remembers within a stage is left open by its source.",
+    "cmlb": (
+        "It forms its clusters once and for good, and the paper gives neither the length of the exploration "
+        "before that nor what happens to agents without a close neighbour."
+    ),
+    "dynucb": "An agent in a wrong cluster can stay there: its regret has heavy tails, and its mean moves.",
+    "bass": "What the paper leaves open (arms, ridge, scale of ellipsoids) is settled in docs/algorithms.md.",
+}
+"""What may make a method's final regret differ from the printed one, by policy."""
+
+
+def regret_remark(row: Row, found: Comparison | None) -> str | None:
+    """A sentence on a final regret that does not agree with the printed one, else None."""
+    if found is None or found.agrees:
+        return None
+    share = abs(found.difference) / found.printed.mean
+    return (
+        f"{row.label}, {row.title}: {row.regret.mean:,.0f} here, {found.printed.mean:,.1f} in print, "
+        f"{share:.0%} {_direction(found)}{_errors(found)}. {_reason(row)}"
+    )
+
+
+def f1_remark(row: Row, found: Comparison | None) -> str | None:
+    """A sentence on an F1 score that does not agree with the printed one, else None."""
+    if found is None or found.agrees or row.f1 is None:
+        return None
+    return (
+        f"{row.label}, {row.title}: F1 {row.f1.mean:.2f} here, {found.printed.mean:.1f} in print, "
+        f"{abs(found.difference):.2f} {_direction(found)}{_errors(found)}."
+    )
+
+
+def _reason(row: Row) -> str:
+    return REASONS.get(row.policy, "The reason is not known.")
+
+
+def _errors(found: Comparison) -> str:
+    return "" if not math.isfinite(found.errors) else f", {abs(found.errors):.1f} standard errors"
+
+
+def _direction(found: Comparison) -> str:
+    return "lower" if found.difference < 0 else "higher"

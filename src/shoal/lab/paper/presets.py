@@ -1,0 +1,115 @@
+"""The paper's experiments and ours, as specs that come with the package."""
+
+import inspect
+import re
+from importlib import resources
+from inspect import Parameter
+from typing import Any, cast
+
+from shoal.lab.environments.registry import find_environment
+from shoal.lab.experiments.spec import (
+    Delay,
+    EnvironmentSpec,
+    ExperimentSpec,
+    MethodSpec,
+    Parameters,
+    SpecError,
+    check_spec,
+    parse_spec,
+)
+from shoal.lab.simulation import PullingWord
+
+PRESETS = ("quick", "tables", "paper", "beyond")
+
+
+def load_preset(name: str, *, seed: int | None = None) -> ExperimentSpec:
+    """Read one of the specs that come with the package; see `PRESETS`."""
+    if name not in PRESETS:
+        raise SpecError(f"unknown preset {name!r}; choose from {', '.join(PRESETS)}")
+    text = (resources.files("shoal.lab.paper") / "presets" / f"{name}.toml").read_bytes()
+    return parse_spec(text, source=f"presets/{name}.toml", seed=seed)
+
+
+def is_preset(spec: ExperimentSpec) -> bool:
+    """Whether a spec is one of the presets, from this or an earlier version, at any size."""
+    if spec.name not in PRESETS:
+        return False
+    known = {(item.id, item.kind) for item in load_preset(spec.name).environments}
+    return {(item.id, item.kind) for item in spec.environments} <= known
+
+
+def single(
+    policy: str,
+    kind: str,
+    *,
+    alpha: float,
+    horizon: int,
+    runs: int = 1,
+    seed: int = 0,
+    pulling: str = "asynchronous",
+    delay: Delay = 0,
+    policy_parameters: Parameters | None = None,
+    environment_parameters: Parameters | None = None,
+) -> ExperimentSpec:
+    """A spec of a single cell. Parameters not given are those of the preset "paper", or else "beyond".
+
+    Where these have the policy in no environment of that kind, what they would take from true clusters is
+    left to the policy's defaults.
+    """
+    known = [load_preset("paper"), load_preset("beyond")]
+    environment = next(
+        (dict(item.parameters) for preset in known for item in preset.environments if item.kind == kind),
+        _sizes(kind),
+    )
+    if "noise" in (environment_parameters or {}):
+        environment.pop("noise_scale", None)  # that of the preset's own noise
+    method = _usual(known, policy, kind)
+    spec = ExperimentSpec(
+        name="single",
+        horizon=horizon,
+        runs=runs,
+        seed=seed,
+        pulling=cast(PullingWord, pulling),
+        delay=delay,
+        alphas=(alpha,),
+        environments=(
+            EnvironmentSpec(
+                id=_as_id(kind), kind=kind, parameters=environment | (environment_parameters or {})
+            ),
+        ),
+        methods=(
+            MethodSpec(id=_as_id(policy), policy=policy, parameters=method | (policy_parameters or {})),
+        ),
+        source=f"{policy} in {kind}",
+    )
+    check_spec(spec)
+    return spec
+
+
+def _usual(presets: list[ExperimentSpec], policy: str, kind: str) -> dict[str, Any]:
+    """Parameters with which presets run a policy in environments of a kind, or else elsewhere."""
+    elsewhere: dict[str, Any] | None = None
+    for preset in presets:
+        here = {item.id for item in preset.environments if item.kind == kind}
+        for method in preset.methods:
+            if method.policy != policy:
+                continue
+            if here and (method.environments is None or here & set(method.environments)):
+                return dict(method.parameters)
+            if elsewhere is None:
+                elsewhere = dict(method.parameters)
+    told = re.compile(r"gap(/.*)?|n_clusters")
+    return {key: value for key, value in (elsewhere or {}).items() if not told.fullmatch(str(value))}
+
+
+def _sizes(kind: str) -> Parameters:
+    """The paper's sizes, for those that an environment without a preset requires."""
+    sizes: Parameters = {"n_agents": 100, "dim": 10}
+    known = inspect.signature(find_environment(kind)).parameters
+    required = {name for name, parameter in known.items() if parameter.default is Parameter.empty}
+    return {key: size for key, size in sizes.items() if key in required}
+
+
+def _as_id(name: str) -> str:
+    """`module:Class` as `module.Class`."""
+    return re.sub(r"[^A-Za-z0-9._+-]", ".", name)

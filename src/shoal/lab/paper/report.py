@@ -1,0 +1,449 @@
+"""The report on the paper's experiments: published figures next to ours, and further sections."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.lab.experiments import report as harness
+from shoal.lab.experiments.report import (
+    F1_COLUMNS,
+    REGRET_COLUMNS,
+    Column,
+    Findings,
+    chance,
+    ratio,
+    setting,
+    table_of,
+)
+from shoal.lab.experiments.spec import cells
+from shoal.lab.experiments.summaries import Paired, Row, best_row, pair_up
+from shoal.lab.paper import beyond, published
+from shoal.lab.paper.beyond import Contest, beyond_section, contests
+from shoal.lab.paper.comparison import (
+    Comparison,
+    as_published,
+    at,
+    compare_f1,
+    compare_regret,
+    difference_columns,
+    f1_remark,
+    has_published_sizes,
+    is_in_paper,
+    is_ours,
+    mark,
+    paired_comparisons,
+    printed_column,
+    reference_row,
+    regret_remark,
+)
+from shoal.lab.paper.gamma import gamma_parts
+from shoal.lab.paper.illustrations import illustration_parts
+from shoal.lab.paper.measuring import load_measured
+from shoal.lab.paper.presets import load_preset
+from shoal.lab.paper.real_data import real_data_section
+from shoal.lab.paper.theory_page import theory_document
+from shoal.reporting import render
+from shoal.reporting.sections import Bullets, Document, Heading, Part, Section, Text
+from shoal.reporting.words import EMPTY, interval, number
+
+PAPER = "Cherkaoui, Barlier and Colin, Adaptive Sample Sharing for Multi Agent Linear Bandits, ICML 2025"
+
+OURS = "beyond"
+"""The preset that is about our own policy, not about the paper."""
+
+TITLES = {
+    "paper": "Adaptive sample sharing: our runs beside the published figures",
+    "quick": "Adaptive sample sharing: a first look",
+    OURS: "Beyond the paper: our own policy against its methods",
+}
+
+AS_PUBLISHED_NOTE = (
+    "“As published” takes each method at the best of five evenly spaced values of α, "
+    f"{', '.join(f'{alpha:g}' for alpha in published.ALPHAS)} ({published.INFERENCE}). The difference from "
+    "the published mean is also given in standard errors of the difference of the two means (s.e.). A row "
+    "agrees if it is at most 3 of these, or 10% of the published mean, whichever is more."
+)
+AT_BEST_NOTE = (
+    "“At its best” takes the α with the lowest mean final regret of a finer grid, the same for every method: "
+    "{alphas}. Either way α is chosen on the same runs that are reported, which favours every method alike; "
+    "nothing is tuned per seed. ± is the standard deviation between runs (n − 1); intervals are 95% "
+    "intervals of the mean (Student t). Medians are shown because some methods, DynUCB above all, have "
+    "heavy tails."
+)
+OURS_NOTE = (
+    "Methods marked “ours” are not in the paper. They run at their default parameters, α included (“fixed”), "
+    "while each other method gets its best α, an advantage that only a row “best α” gives ours."
+)
+F1_NOTE = (
+    "F1 of the edges of the graph against the pairs of agents in the same true cluster, at the end of the "
+    "run and at the α chosen by regret."
+)
+F1_PRINTED_NOTE = (
+    "Published scores have one digit, so each may be off by 0.05. A row agrees if it is within 3 standard "
+    "errors or 0.05 of a number that rounds to the published one, whichever is more."
+)
+PAIRED_NOTE = (
+    "The same seed gives every method the same arms, the same order of agents and the same noise, so "
+    "methods are compared run by run, each at its best α. Differences are BASS minus the other method: "
+    "negative favours BASS. The bootstrap interval does not assume normal differences, and the sign test "
+    "only counts wins."
+)
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What the harness found, and how it compares with the paper."""
+
+    found: Findings
+    as_published: Mapping[tuple[str, str], Row]
+    """Rows at the best of the published values of α, by environment and method."""
+    pairs: list[Paired]
+    """BASS against each method of the paper."""
+    contests: list[Contest]
+    """Our own method against others, by environment."""
+    sizes: frozenset[str]
+    """Environments with printed figures whose sizes are the paper's."""
+
+    def reading(self, row: Row) -> Row | None:
+        """The row as published, if it was run at those values of α."""
+        return self.as_published.get((row.environment, row.method))
+
+    def has_readings(self, environment: str) -> bool:
+        """Whether there are two readings of an environment."""
+        return any(key == environment and not row.fixed for (key, _), row in self.as_published.items())
+
+    def comparable(self, environment: str) -> bool:
+        """Whether printed figures of an environment are for the same setting and data."""
+        return self._has_printed(environment) and not published.SETTINGS[environment].data
+
+    def other_data(self, environment: str) -> str:
+        """The name of the data that printed figures of an environment are for; empty if there are none."""
+        return published.SETTINGS[environment].data if self._has_printed(environment) else ""
+
+    def regret(self, row: Row) -> Comparison | None:
+        """The final regret of a row, as published, beside the printed one."""
+        own = self.reading(row)
+        return None if own is None else compare_regret(own)
+
+    def f1(self, row: Row) -> Comparison | None:
+        """The F1 score of a row, as published, beside the printed one."""
+        own = self.reading(row)
+        return None if own is None else compare_f1(own)
+
+    def _has_printed(self, environment: str) -> bool:
+        return environment in self.sizes and self.has_readings(environment)
+
+
+def reproduction(found: Findings) -> Reproduction:
+    """Compare results with the paper."""
+    return Reproduction(
+        found=found,
+        as_published=as_published(found.table, found.names),
+        pairs=paired_comparisons(found.table, found.rows),
+        contests=contests(found.table, found.rows),
+        sizes=frozenset(key for key in found.environments if has_published_sizes(found.table, key)),
+    )
+
+
+def write_report(out: Path, drawing: render.Drawing = lambda done, total, title: None) -> Path:
+    """Like `shoal.lab.experiments.report.write_report`, for results of the paper's presets."""
+    found = harness.gather(Path(out))
+    return render.write(document(reproduction(found)), found.directory / "report", drawing)
+
+
+def document(own: Reproduction) -> Document:
+    """The whole report."""
+    found = own.found
+    opening = harness.opening_picture(found)
+    said = [agreement_sentence(own), order_sentence(own), beyond.summary(own.contests)]
+    is_paper = found.spec.name != OURS
+    return Document(
+        name=found.spec.name,
+        title=TITLES.get(found.spec.name, TITLES["paper"]),
+        subtitle=f"Experiment {found.spec.name}: {setting(found.spec)}. Paper: {PAPER}.",
+        lead=opening_sentence(found),
+        opening=opening,
+        remarks=[*filter(None, said), *(scenario_sentence(own, key) for key in found.environments)],
+        notices=notices(own),
+        sections=[
+            _regret_section(own),
+            _f1_section(own),
+            _paired_section(own),
+            beyond_section(own.contests),
+            harness.figures_section(found, without=opening),
+            Section(
+                "sharing",
+                "How sharing works",
+                [*gamma_parts(found), *(illustration_parts(found.directory) if is_paper else [])],
+            ),
+            real_data_section(found),
+            _provenance_section(found),
+        ],
+        further={"theory": theory_document(load_measured(found.directory))} if is_paper else {},
+    )
+
+
+def _regret_section(own: Reproduction) -> Section:
+    best = (
+        Column("at its best", lambda row: at(row, "{:,.0f}", row.regret)),
+        Column("95% interval", lambda row: interval("{:,.0f}", row.regret.low, row.regret.high)),
+        Column("median", lambda row: f"{row.regret.median:,.0f}"),
+    )
+
+    def columns(environment: str) -> Sequence[Column]:
+        if not own.has_readings(environment):
+            return REGRET_COLUMNS
+        first = (Column("method", lambda row: row.label), Column("as published", read))
+        if own.comparable(environment):
+            printed = printed_column(own.regret, "{:,.1f}"), *difference_columns(own.regret, "{:+,.0f}")
+        elif data := own.other_data(environment):
+            printed = (printed_column(own.regret, "{:,.1f}", f"published, {data}"),)
+        else:
+            printed = ()
+        return *first, *printed, *best
+
+    def read(row: Row) -> str:
+        reading = own.reading(row)
+        return EMPTY if reading is None else at(reading, "{:,.0f}", reading.regret)
+
+    found = own.found
+    two = [key for key in found.environments if own.has_readings(key)]
+    alphas = ", ".join(f"{alpha:g}" for alpha in sorted(found.spec.alphas))
+    notes = [Text(AS_PUBLISHED_NOTE), Text(AT_BEST_NOTE.format(alphas=alphas))] if two else []
+    if len(two) < len(found.environments):
+        notes.append(Text(harness.METHOD_NOTE))
+    if own.contests:
+        notes.append(Text(OURS_NOTE))
+    section = harness.regret_section(
+        found,
+        notes,
+        columns=columns,
+        remark=lambda key: f", {found.spec.runs} runs" if key in two else ", each method at its best α",
+        mark=mark,
+    )
+    said = [regret_remark(row, own.regret(row)) for row in _judged(own)]
+    return _with_remarks(section, "Final regrets that do not agree with the published ones", said)
+
+
+def _f1_section(own: Reproduction) -> Section:
+    def columns(environment: str) -> Sequence[Column]:
+        if not own.has_readings(environment):
+            return F1_COLUMNS
+        first = (Column("method", lambda row: row.label), Column("as published", read))
+        printed = (
+            (printed_column(own.f1, "{:.1f}"), *difference_columns(own.f1, "{:+.2f}"))
+            if own.comparable(environment)
+            else ()
+        )
+        best = Column("at its best", lambda row: at(row, "{:.2f}", row.f1))
+        return *first, *printed, best, F1_COLUMNS[2]
+
+    def read(row: Row) -> str:
+        reading = own.reading(row)
+        return EMPTY if reading is None else at(reading, "{:.2f}", reading.f1)
+
+    notes = [Text(F1_NOTE)]
+    if any(own.comparable(key) for key in own.found.environments):
+        notes.append(Text(F1_PRINTED_NOTE))
+    section = harness.f1_section(own.found, notes, columns=columns, mark=mark)
+    said = [f1_remark(row, own.f1(row)) for row in _judged(own)]
+    return _with_remarks(section, "Scores that do not agree with the published ones", said)
+
+
+def _judged(own: Reproduction) -> list[Row]:
+    """The rows as published whose printed figures are for the same setting."""
+    return [row for row in own.as_published.values() if own.comparable(row.environment)]
+
+
+def _paired_section(own: Reproduction) -> Section:
+    """BASS against each method, run by run; first against Ind in both readings."""
+    section = harness.paired_section(own.found, own.pairs, [Text(PAIRED_NOTE)])
+    if not section.parts:
+        return section
+    both = [pair for key in own.found.environments if (pair := _against_ind(own, key)) is not None]
+    note, *tables = section.parts
+    if not both:
+        return section
+    table = table_of("BASS δ=0.1 minus Ind in both readings, final regret", BOTH_COLUMNS, both)
+    return Section(section.key, section.title, [note, table, *tables])
+
+
+def _against_ind(own: Reproduction, environment: str) -> tuple[str, Paired, Paired] | None:
+    """BASS minus Ind as published and at their best."""
+    here = own.found.of(environment)
+    bass, ind = reference_row(here), next((row for row in here if row.policy == "independent"), None)
+    if bass is None or ind is None or own.reading(bass) is None or own.reading(ind) is None:
+        return None
+    first = pair_up(own.found.table, own.reading(bass), own.reading(ind))
+    best = pair_up(own.found.table, bass, ind)
+    return None if first is None or best is None else (bass.title, first, best)
+
+
+def _gain(pair: Paired) -> str:
+    return f"{number('{:+,.0f}', pair.difference)} ({interval('{:+,.0f}', pair.low, pair.high)})"
+
+
+BOTH_COLUMNS = (
+    Column("scenario", lambda entry: entry[0]),
+    Column("as published (95% interval)", lambda entry: _gain(entry[1])),
+    Column("runs won", lambda entry: f"{entry[1].won:.0%}"),
+    Column("at their best (95% interval)", lambda entry: _gain(entry[2])),
+    Column("runs won", lambda entry: f"{entry[2].won:.0%}"),
+    Column("runs", lambda entry: str(entry[2].runs)),
+)
+
+
+def _with_remarks(section: Section, heading: str, said: Sequence[str | None]) -> Section:
+    texts = [text for text in said if text is not None]
+    more: list[Part] = [Heading(heading), Bullets(texts)] if texts else []
+    return Section(section.key, section.title, [*section.parts, *more])
+
+
+def _provenance_section(found: Findings) -> Section:
+    seconds = found.provenance.get("cpu_seconds")
+    if seconds is None or not _is_all_of_the_paper(found):
+        return harness.provenance_section(found)
+    text = (
+        f"{harness.cpu_time(seconds)}; the authors report a week on 50 CPUs, {published.CPU_HOURS:,} "
+        "CPU-hours, for all of their experiments"
+    )
+    return harness.provenance_section(found, [("CPU time", text)])
+
+
+def _is_all_of_the_paper(found: Findings) -> bool:
+    """Whether all experiments of the paper were run, at its sizes."""
+    paper = load_preset("paper")
+    return (
+        (found.spec.name, found.spec.horizon, found.spec.runs) == (paper.name, paper.horizon, published.RUNS)
+        and found.cells_done == len(cells(paper))
+        and not found.skipped
+    )
+
+
+# What it says
+
+WORDS = {
+    "independent": "agents that learn alone ({label}) end at",
+    "oracle": "agents that are told their clusters ({label}) at",
+}
+"""What the opening sentence calls a method, by policy."""
+
+
+def opening_sentence(found: Findings) -> str:
+    """What the first picture shows, in a plain sentence: Ind, BASS, ours and Oracle, those that were run."""
+    here = found.of(found.environments[0])
+    bass, ours = reference_row(here), next((row for row in here if is_ours(row)), None)
+    alone, told = (next((row for row in here if row.policy == name), None) for name in WORDS)
+    rows = [row for row in (alone, bass, ours, told) if row is not None]
+    if len(rows) < 2:
+        return harness.scenario_sentence(found, found.environments[0])
+    said = ", ".join(
+        f"{WORDS.get(row.policy, '{label} ends at').format(label=row.label)} {row.regret.mean:,.0f}"
+        for row in rows
+    )
+    runs = rows[0].regret.runs
+    return (
+        f"{rows[0].title}, regret after {found.spec.horizon:,} rounds: {said} (mean of {runs} "
+        f"run{'s' if runs > 1 else ''}, less is better)."
+    )
+
+
+def agreement_sentence(own: Reproduction) -> str:
+    """How many of the published figures come out, and how far the others are off; empty without any."""
+    judged = [
+        (row, found)
+        for row in _judged(own)
+        if row.method not in published.VARIANTS and (found := own.regret(row)) is not None
+    ]
+    scores = [
+        found.agrees
+        for row in _judged(own)
+        if row.method not in published.VARIANTS and (found := own.f1(row)) is not None
+    ]
+    if not judged:
+        return ""
+    agreeing = [(row, found) for row, found in judged if found.agrees]
+    text = f"As published, {len(agreeing)} of {len(judged)} final regrets agree with the printed ones"
+    if agreeing:
+        row, found = max(agreeing, key=lambda entry: abs(_share(entry[1])))
+        text += f" (the furthest, {row.label} in {row.title}, by {_distance(found)})"
+    missed = [f"{row.label} in {row.title}, {_distance(found)}" for row, found in judged if not found.agrees]
+    text += f"; not {', '.join(missed)}" if missed else ""
+    return f"{text}. Of the F1 scores, {sum(scores)} of {len(scores)} agree."
+
+
+def _share(found: Comparison) -> float:
+    """The difference from the printed mean as a share of it."""
+    return found.difference / found.printed.mean
+
+
+def _distance(found: Comparison) -> str:
+    text = number("{:+.0%}", _share(found))
+    return text if not math.isfinite(found.errors) else f"{text} or {abs(found.errors):.1f} standard errors"
+
+
+def order_sentence(own: Reproduction) -> str:
+    """In how many scenarios BASS is the best of the paper's methods, and which are above it elsewhere."""
+    found = own.found
+    judged = [
+        (bass, other)
+        for key in found.environments
+        if (bass := reference_row(found.of(key))) and (other := _best_other(found.of(key)))
+    ]
+    if not judged:
+        return "These results hold no comparison of BASS with another method yet."
+    lost = [
+        f"{other.label} in {other.title}" for bass, other in judged if bass.regret.mean >= other.regret.mean
+    ]
+    text = (
+        f"At its best, BASS has the lowest mean regret of the paper's methods that do not know the clusters "
+        f"in {len(judged) - len(lost)} of {len(judged)} scenario{'s' if len(judged) > 1 else ''}"
+    )
+    return f"{text}; lower are {'; '.join(lost)}." if lost else f"{text}."
+
+
+def scenario_sentence(own: Reproduction, environment: str) -> str:
+    """The methods of an environment from the lowest regret up to BASS and the best of the paper's others."""
+    rows = sorted(own.found.of(environment), key=lambda row: row.regret.mean)
+    bass, other = reference_row(rows), _best_other(rows)
+    last = max((rows.index(row) for row in (bass, other) if row is not None), default=len(rows) - 1)
+    said = ", ".join(f"{row.label} {row.regret.mean:,.0f}" for row in rows[: last + 1])
+    text = f"{rows[0].title}, lowest regret first, each at its best: {said}"
+    if bass is not None and other is not None:
+        text += f"; {other.label} against {bass.label}: {ratio(other, bass)}"
+        text += chance(pair_up(own.found.table, bass, other))
+    return f"{text}."
+
+
+def notices(own: Reproduction) -> list[str]:
+    """What readers must know before they compare: smaller settings, other data, missing cells."""
+    said = []
+    found, here = own.found, own.found.spec
+    data = [name for key in found.environments if (name := own.other_data(key))]
+    if data:
+        said.append(
+            f"Real data: the paper used {' and '.join(data)}. Its figures are shown beside ours, but no "
+            "difference is computed, since these may be other data (the report cannot tell)."
+        )
+    smaller = [
+        found.title(key)
+        for key in found.environments
+        if key in published.SETTINGS and key not in own.sizes and here.name != OURS
+    ]
+    if smaller:
+        said.append(
+            f"Not the paper's setting ({'; '.join(smaller)}): {setting(here)} here, T = 50,000 rounds, 100 "
+            f"agents and {published.RUNS} runs in the paper. So no published figures are shown; “shoal "
+            "reproduce tables” runs the paper's setting."
+        )
+    elif any(map(own.comparable, found.environments)) and here.runs < published.RUNS:
+        said.append(
+            f"{here.runs} runs here, {published.RUNS} in the paper: the means are less certain (see the "
+            "intervals)."
+        )
+    return [*said, *harness.notices(found)]
+
+
+def _best_other(rows: Sequence[Row]) -> Row | None:
+    return best_row([row for row in rows if row.policy not in ("bass", "oracle") and is_in_paper(row)])

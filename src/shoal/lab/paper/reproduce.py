@@ -1,0 +1,40 @@
+"""Run the paper's experiments with everything their report needs, and choose the right report."""
+
+from pathlib import Path
+from typing import Any
+
+from shoal.lab.experiments import report as harness
+from shoal.lab.experiments.measurements import Measurement
+from shoal.lab.experiments.runner import Completion, run_experiment
+from shoal.lab.experiments.spec import ExperimentSpec
+from shoal.lab.paper import illustrations, measuring, real_data, report
+from shoal.lab.paper.presets import is_preset
+from shoal.reporting import render
+
+
+def measurements(spec: ExperimentSpec) -> list[Measurement]:
+    """What the report of a preset needs besides its grid; the theory is the paper's, not our policy's."""
+    about_paper = (
+        [] if spec.name == report.OURS else [*measuring.measurements(), *illustrations.measurements()]
+    )
+    return [*about_paper, *real_data.measurements(spec)]
+
+
+def reproduce(spec: ExperimentSpec, out: Path, **how: Any) -> Completion:
+    """`run_experiment` for a preset: its grid and its measurements."""
+    return run_experiment(spec, out, measurements=measurements(spec), **how)
+
+
+def write_report(out: Path, drawing: render.Drawing = lambda done, total, title: None) -> Path:
+    """Write the report on the results in `out`: the paper's report for its presets, else the harness's.
+
+    `drawing` is told how many figures are drawn, how many there are, and the title of the next.
+
+    Raises
+    ------
+    ResultsError, SpecError
+        If there are no results, or they or their spec cannot be read.
+    """
+    found = harness.gather(Path(out))
+    page = report.document(report.reproduction(found)) if is_preset(found.spec) else harness.document(found)
+    return render.write(page, found.directory / "report", drawing)

@@ -1,0 +1,5 @@
+"""Which policy, with which parameters, for this data? Played, compared and written down."""
+
+from shoal.lab.recommendation.playing import Recommendation, recommend
+
+__all__ = ["Recommendation", "recommend"]

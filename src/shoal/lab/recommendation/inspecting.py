@@ -1,0 +1,160 @@
+"""What a log holds, and what is odd about it: read once, before anything is played."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.core.types import Integers, Matrix, Vector
+from shoal.lab.environments.logged import ROWS, existing, form_of, read_events, read_features
+from shoal.lab.environments.sources import PathLike
+
+FEW_OBSERVED = 0.2
+"""Share of observed cells below which the answer rests on predictions."""
+NORMS = (0.2, 5.0)
+"""Norms of arms for which the ridge and the grid of α are meant."""
+UNEVEN = 100.0
+"""Times that one feature may vary more than another."""
+FAR = 8.0
+"""Standard deviations from the mean at which a reward is an outlier."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """A log as it was read, row by row."""
+
+    path: Path
+    agents: Integers
+    """(rows,) numbered from 0."""
+    arms: Integers
+    """(rows,) numbered from 0."""
+    rewards: Vector
+    """(rows,)"""
+    features: Matrix
+    """(arms, d)"""
+
+    @property
+    def n_agents(self) -> int:
+        """Agents in the log."""
+        return int(self.agents.max()) + 1
+
+    @property
+    def n_arms(self) -> int:
+        """Arms in the log."""
+        return int(self.arms.max()) + 1
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether all rewards are 0 or 1, and both occur."""
+        return set(np.unique(self.rewards).tolist()) == {0.0, 1.0}
+
+    @property
+    def observed(self) -> float:
+        """Share of the pairs of an agent and an arm that occur."""
+        cells = self.agents * self.n_arms + self.arms
+        return len(np.unique(cells)) / (self.n_agents * self.n_arms)
+
+
+def read(path: PathLike, features: PathLike | Any, *, agent: str, arm: str, reward: str) -> Log:
+    """Read a log and its features, or raise an error that names file and line."""
+    path = existing(path)
+    known = read_features(existing(features) if isinstance(features, str | os.PathLike) else features, arm)
+    events = read_events(path, ROWS[form_of(path)], agent, arm, reward)
+    places = {name: place for place, name in enumerate(known.ids.tolist())}
+    if missing := next((name for name in events.arm_ids if name not in places), None):
+        raise ValueError(f"{known.source}: no row for arm {missing!r}, which is in {path}")
+    used = [places[name] for name in events.arm_ids]
+    return Log(
+        path,
+        np.array(events.agents, dtype=np.int64),
+        np.array(events.arms, dtype=np.int64),
+        np.array(events.rewards),
+        known.values[used],
+    )
+
+
+def oddities(log: Log) -> list[str]:
+    """What is odd about a log, in sentences; nothing if it looks as it should."""
+    return [*_of_rewards(log), *_of_agents(log), *_of_features(log)]
+
+
+def _of_rewards(log: Log) -> list[str]:
+    said = []
+    spread = float(log.rewards.std())
+    if spread == 0.0:
+        return [f"Every reward is {log.rewards[0]:g}: there is nothing to learn."]
+    if log.observed < FEW_OBSERVED:
+        said.append(
+            f"{log.observed:.1%} of the pairs of an agent and an arm were observed. The rest follows from "
+            "the features, by a linear model of tastes: the answer says as much about it as about the agents."
+        )
+    far = int(np.count_nonzero(np.abs(log.rewards - log.rewards.mean()) > FAR * spread))
+    if far:
+        said.append(
+            f"{far:,} reward{'s' * (far > 1)} more than {FAR:g} standard deviations from the mean: tails are "
+            "heavy, and the bounds that policies use do not hold for them. Consider logarithms, or a cap."
+        )
+    if log.is_binary and min(log.rewards.mean(), 1.0 - log.rewards.mean()) < 0.005:
+        said.append(
+            f"{log.rewards.mean():.2%} of the rewards are 1: so few that differences take long to show."
+        )
+    return said
+
+
+def _of_agents(log: Log) -> list[str]:
+    said = []
+    rows, dim = np.bincount(log.agents), log.features.shape[1]
+    if log.n_agents == 1:
+        said.append("There is one agent: nobody to share with.")
+    elif np.median(rows) < dim:
+        said.append(
+            f"Half of the agents have fewer than {dim} rows, the number of features: alone they cannot learn "
+            "their own taste."
+        )
+    sums, squares = np.bincount(log.agents, log.rewards), np.bincount(log.agents, log.rewards**2)
+    several = rows > 1
+    flat = several & (squares - sums**2 / rows <= 1e-12 * np.maximum(squares, 1e-300))
+    if several.any() and flat.sum() > 0.5 * several.sum():
+        said.append(
+            f"{flat.sum():,} of the {several.sum():,} agents with more than one row always had the same "
+            "reward."
+        )
+    share = float(np.bincount(log.arms).max() / len(log.arms))
+    if log.n_arms > 4 and share > 0.5:
+        said.append(f"One arm has {share:.0%} of the rows: the log says little about the others.")
+    return said
+
+
+def _of_features(log: Log) -> list[str]:
+    said = []
+    values = log.features
+    norms, spreads = np.linalg.norm(values, axis=1), values.std(axis=0)
+    low, high = np.quantile(norms, [0.05, 0.95])
+    if not NORMS[0] <= low <= high <= NORMS[1]:
+        said.append(
+            f"Arms have norms from {low:.3g} to {high:.3g} (5% to 95%); the ridge and α are meant for norms "
+            "around 1. Scale the features."
+        )
+    varying = spreads[spreads > 0.0]
+    if len(varying) > 1 and varying.max() > UNEVEN * varying.min():
+        said.append(
+            f"One feature varies {varying.max() / varying.min():,.0f} times as much as another: the ridge "
+            "hides the smaller one. Standardise the features."
+        )
+    constant = int(np.count_nonzero(spreads == 0.0))
+    if constant > 1:
+        said.append(f"{constant} features are the same for all arms; one such column, of ones, is enough.")
+    rank = int(np.linalg.matrix_rank(values))
+    if rank < min(values.shape):
+        said.append(
+            f"Of {values.shape[1]} features {rank} are independent; the others add nothing but width."
+        )
+    same = len(values) - len(np.unique(values, axis=0))
+    if same:
+        said.append(
+            f"{same:,} arm{'s have' if same > 1 else ' has'} the same features as another, and cannot be "
+            "told apart from it."
+        )
+    return said

@@ -1,0 +1,151 @@
+"""Worlds that a log may have come from: every agent's taste is drawn from what the log tells of it.
+
+Taking the rewards in a log for the truth would make worlds of its noise: where an agent had an arm once,
+chance would decide which of its arms is best. So tastes are modelled (random effects, Laird & Ware 1982):
+
+    reward = ⟨taste of the agent, features of the arm⟩ + effect of the arm + noise,
+
+with tastes from one normal distribution, whose mean and covariance are fitted by expectation-maximisation. A
+world takes one draw of each agent's taste given the agent's own rows. Draws, unlike means, are as different
+from each other as the tastes themselves, so that worlds favour sharing no more than the log does.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.core.types import Matrix, Tensor, Vector
+from shoal.lab.environments.base import Environment
+from shoal.lab.recommendation.inspecting import Log
+
+STEPS = 60
+"""Steps of expectation-maximisation at most."""
+CLOSE = 1e-4
+"""Relative change of the covariance at which it ends."""
+TURNS = 4
+"""Times that tastes and effects of arms are fitted, each given the other."""
+
+
+@dataclass(frozen=True)
+class Tastes:
+    """What a log tells of the tastes of its agents."""
+
+    log: Log
+    mean: Vector
+    """(d,) of all agents."""
+    covariance: Matrix
+    """(d, d) of tastes between agents."""
+    means: Matrix
+    """(N, d) of each agent, given its rows."""
+    covariances: Tensor
+    """(N, d, d) of each agent, given its rows."""
+    effects: Vector
+    """(K,) of arms, beyond their features."""
+    noise_scale: float
+
+    @property
+    def known(self) -> float:
+        """How much of the differences between agents the log tells: 0 nothing, 1 everything."""
+        total = float(np.trace(self.covariance))
+        left = float(np.trace(self.covariances, axis1=1, axis2=2).mean())
+        return 1.0 - left / total if total > 0.0 else 1.0
+
+    @property
+    def explained(self) -> float:
+        """Share of the variance of rewards that tastes and arms explain, on the rows they were fitted to."""
+        return 1.0 - self.noise_scale**2 / float(self.log.rewards.var())
+
+    def world(self, seed: int, n_agents: int) -> Environment:
+        """A world that the log may have come from, with some of its agents."""
+        rng = np.random.default_rng([seed, 1])
+        chosen = rng.choice(len(self.means), size=min(n_agents, len(self.means)), replace=False)
+        factors = np.linalg.cholesky(self.covariances[chosen] + 1e-12 * np.eye(len(self.mean)))
+        draws = rng.standard_normal((len(chosen), len(self.mean), 1))
+        tastes = self.means[chosen] + (factors @ draws)[..., 0]
+        rewards = tastes @ self.log.features.T + self.effects
+        norm = float(np.linalg.norm(self.means, axis=1).max())
+        if self.log.is_binary:
+            return Environment(
+                self.log.features, mean_rewards=np.clip(rewards, 0.0, 1.0), noise="bernoulli", param_norm=norm
+            )
+        return Environment(
+            self.log.features, mean_rewards=rewards, noise_scale=self.noise_scale, param_norm=norm
+        )
+
+
+def fit(log: Log) -> Tastes:
+    """Fit tastes, and what arms have beyond their features, in turns."""
+    variance, dim = float(log.rewards.var()), log.features.shape[1]
+    squares = _squares(log)
+    effects = np.zeros(log.n_arms)
+    mean, noise = np.zeros(dim), variance
+    covariance = np.eye(dim) * variance / max(float((log.features**2).sum(axis=1).mean()), 1e-12)
+    for _ in range(TURNS):
+        rewards = log.rewards - effects[log.arms]
+        products = _products(log, rewards)
+        energy = float(rewards @ rewards)
+        mean, covariance, noise = _maximise(squares, products, energy, mean, covariance, noise, len(rewards))
+        noise = max(noise, 1e-12 * variance)
+        means, covariances = _posterior(squares, products, mean, covariance, noise)
+        left = log.rewards - np.einsum("nd,nd->n", means[log.agents], log.features[log.arms])
+        effects = _effects(log, left, noise)
+    return Tastes(log, mean, covariance, means, covariances, effects, float(f"{np.sqrt(noise):.3g}"))
+
+
+def _maximise(
+    squares: Tensor,
+    products: Matrix,
+    energy: float,
+    mean: Vector,
+    covariance: Matrix,
+    noise: float,
+    rows: int,
+) -> tuple[Vector, Matrix, float]:
+    """Mean and covariance of tastes and the variance of the noise, by expectation-maximisation."""
+    for _ in range(STEPS):
+        means, covariances = _posterior(squares, products, mean, covariance, noise)
+        before, mean = covariance, means.mean(axis=0)
+        centred = means - mean
+        covariance = covariances.mean(axis=0) + centred.T @ centred / len(means)
+        left = energy - 2.0 * np.einsum("nd,nd->", means, products)
+        left += np.einsum("nd,nde,ne->", means, squares, means)
+        left += np.einsum("nde,ned->", squares, covariances)
+        noise = max(float(left) / rows, 1e-300)
+        if np.abs(covariance - before).max() < CLOSE * np.abs(before).max():
+            break
+    return mean, covariance, noise
+
+
+def _squares(log: Log) -> Tensor:
+    """Σ x xᵀ of each agent's rows, (N, d, d)."""
+    order = np.argsort(log.agents, kind="stable")
+    ends = np.cumsum(np.bincount(log.agents, minlength=log.n_agents))
+    own = (log.features[log.arms[part]] for part in np.split(order, ends[:-1]))
+    return np.array([x.T @ x for x in own])
+
+
+def _products(log: Log, rewards: Vector) -> Matrix:
+    """Σ y x of each agent's rows, (N, d)."""
+    columns = (rewards * x for x in log.features[log.arms].T)
+    return np.array([np.bincount(log.agents, column, minlength=log.n_agents) for column in columns]).T
+
+
+def _posterior(
+    squares: Tensor, products: Matrix, mean: Vector, covariance: Matrix, noise: float
+) -> tuple[Matrix, Tensor]:
+    """Mean and covariance of each agent's taste, given its rows and the distribution of tastes."""
+    dim = len(mean)
+    floor = 1e-9 * max(float(np.trace(covariance)) / dim, 1e-300)  # tastes may be all alike in some direction
+    prior = np.linalg.inv(covariance + floor * np.eye(dim))
+    covariances = np.linalg.inv(prior + squares / noise)
+    covariances = (covariances + covariances.transpose(0, 2, 1)) / 2.0
+    means = np.einsum("nde,ne->nd", covariances, prior @ mean + products / noise)
+    return means, covariances
+
+
+def _effects(log: Log, left: Vector, noise: float) -> Vector:
+    """What arms have beyond their features, shrunk by how much of it may be chance."""
+    counts = np.bincount(log.arms, minlength=log.n_arms)
+    effects = np.bincount(log.arms, left, minlength=log.n_arms) / counts
+    spread = max(float((effects**2 - noise / counts).mean()), 0.0)
+    return np.asarray(effects * spread / (spread + noise / counts))

@@ -1,0 +1,343 @@
+"""Policies played against each other in a world, and which of them to take.
+
+Each policy's parameters are chosen on some seeds, and policies are compared on others. The same seed gives
+every policy the same arms, agents and noise, so they are compared run by run.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal.core import validation
+from shoal.core.policies.registry import make_policy
+from shoal.core.types import Vector
+from shoal.lab.environments.base import Environment
+from shoal.lab.simulation import Trace, simulate
+from shoal.reporting.curves import Curve, half_width, mean_curve
+from shoal.reporting.words import number
+
+ALPHAS = (0.03, 0.1, 0.3, 0.6, 1.2)
+"""Widths that are tried, in units of the noise."""
+CHOSEN_ON = 3
+"""Runs that parameters are chosen on."""
+FIRST_REPORTED = 1_000
+"""The first seed of the runs that are reported."""
+ALONE, ONE = "Independent", "everyone as one"
+
+Progress = Callable[[int, int, str], None]
+"""Told how many runs are finished, how many there are, and what was played last."""
+
+
+class Method(NamedTuple):
+    """A policy and the parameters that are tried."""
+
+    label: str
+    policy: str
+    grid: Sequence[dict[str, Any]]
+    can_be_taken: bool = True
+    """Whether it may be recommended, or is only there for comparison."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """A method with the parameters that were best on the seeds for choosing, on the seeds for reporting."""
+
+    method: Method
+    parameters: dict[str, Any]
+    regrets: Vector
+    """(runs,) final regret on the seeds for reporting."""
+    curve: Curve
+    """Mean regret over rounds."""
+    late: float
+    """Where the last quarter lies between an arm drawn at random (0) and the best arm (1)."""
+    at_edge: bool
+    """Whether the best α is the least or the largest that was tried."""
+
+    @property
+    def label(self) -> str:
+        """What it is called."""
+        return self.method.label
+
+    @property
+    def mean(self) -> float:
+        """Mean final regret."""
+        return float(self.regrets.mean())
+
+    def margin(self) -> float:
+        """Half of the 95% interval of the mean."""
+        return _margin(self.regrets)
+
+    def against(self, other: "Played", level: float = 0.95) -> tuple[float, float]:
+        """Mean difference to another, run by run, and half of its interval."""
+        difference = self.regrets - other.regrets
+        return float(difference.mean()), _margin(difference, level)
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Which policy to take, with the evidence. `str()` says it in words.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> found = shoal.recommend(shoal.SyntheticClusters(40, 5, 2, 1.0, seed=0), horizon=5_000, runs=4)
+    >>> found.call()
+    'shoal.make_policy("cluster_mixture", n_agents, dim, alpha=0.6)'
+    >>> found.make(n_agents=40, dim=5).pulls.sum()
+    np.int64(0)
+    >>> sorted(one.label for one in found.played)
+    ['BASS', 'ClusterMixture', 'DynUCB', 'Independent', 'everyone as one']
+    """
+
+    policy: str
+    """Its registered name."""
+    parameters: dict[str, Any]
+    reason: str
+    """Why, in a sentence or two."""
+    played: tuple[Played, ...]
+    """All that was played, the best first."""
+    world: Environment
+    horizon: int
+    runs: int
+    """Runs that the figures are from."""
+    rate: float
+    """Regret per round of an arm drawn at random; nan if arms change."""
+    notes: tuple[str, ...] = ()
+    """What to know of the world: what is odd about a log, for example."""
+
+    def make(self, n_agents: int, dim: int, **other: Any) -> Any:
+        """The recommended policy, new."""
+        return make_policy(self.policy, n_agents, dim, **{**self.parameters, **other})
+
+    def call(self) -> str:
+        """The call that makes it, as text."""
+        given = "".join(f", {name}={value!r}" for name, value in self.parameters.items())
+        return f'shoal.make_policy("{self.policy}", n_agents, dim{given})'
+
+    def report(self, directory: str | os.PathLike[str]) -> Path:
+        """Write a page, `index.html`, with table, curves and limits into a directory; its path."""
+        from shoal.lab.recommendation.report import write_report
+
+        return write_report(self, Path(directory))
+
+    def __str__(self) -> str:
+        lines = [f"Take {self.call()}.", self.reason, ""]
+        lines += [f"{'':18}{'regret':>12}{'':>12}{'last quarter':>14}"]
+        for one in self.played:
+            late = "" if math.isnan(one.late) else f"{one.late:14.0%}"
+            lines.append(f"{one.label:18}{one.mean:12,.0f} ± {one.margin():<9,.0f}{late}")
+        said = f"Mean of {self.runs} runs of {self.horizon:,} rounds with 95% intervals; "
+        lines.append(said + "last quarter: 0% is an arm drawn at random, 100% the best arm.")
+        return "\n".join([*lines, *self.notes])
+
+
+def methods(world: Environment) -> list[Method]:
+    """What is played in a world: α in units of its noise, the same values for all, all else by default.
+
+    CLUB, SCLUB and CMLB are left out: their γ follows from the gap between clusters, which nobody knows here.
+    """
+    bound = world.noise_bound
+    scale = bound if math.isfinite(bound) and bound > 0.0 else 1.0
+    alphas = [float(f"{alpha * scale:.3g}") for alpha in ALPHAS]
+    own = {} if scale == 1.0 else {"noise_scale": scale}
+    norm = {"param_norm": world.param_norm} if math.isfinite(world.param_norm) else {}
+    return [
+        Method(ALONE, "independent", [{"alpha": alpha} for alpha in alphas]),
+        Method("BASS", "bass", [{"alpha": alpha, **own, **norm} for alpha in alphas]),
+        Method("ClusterMixture", "cluster_mixture", [{"alpha": alpha} for alpha in alphas]),
+        Method("DynUCB", "dynucb", [{"alpha": alpha} for alpha in alphas]),
+        Method(
+            ONE,
+            "oracle",
+            [{"alpha": alpha, "labels": np.zeros(world.n_agents, dtype=np.int64)} for alpha in alphas],
+            can_be_taken=False,
+        ),
+    ]
+
+
+def recommend(
+    world: Environment | Callable[[int], Environment],
+    *,
+    horizon: int | None = None,
+    runs: int = 6,
+    seed: int = 0,
+    progress: Progress = lambda done, total, what: None,
+    notes: Iterable[str] = (),
+) -> Recommendation:
+    """Play the policies that fit in a world, and say which of them to take.
+
+    Parameters
+    ----------
+    world : Environment, or a function of a seed that makes one
+        A function makes a world for each run, so that intervals also cover what is not known of the world.
+    horizon : int, optional
+        Rounds of a run; by default 30 for each agent, between 5,000 and 50,000.
+    runs : int
+        Runs that the figures are from; three others are used to choose.
+    seed : int
+        Added to the seeds of all runs.
+    progress : callable
+        Told after each run how many are finished, how many there are, and what was played.
+    notes : iterable of str
+        What readers should know of the world, for the report.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> world = shoal.SyntheticClusters(40, 5, 2, 1.0, seed=0)
+    >>> found = shoal.recommend(world, horizon=5_000, runs=4)
+    >>> found.policy
+    'cluster_mixture'
+    """
+    worlds = world if callable(world) else lambda seed: world
+    seed = validation.natural("seed", seed)
+    runs = validation.positive_int("runs", runs)
+    if runs < 2:
+        raise ValueError(f"runs must be at least 2, for an interval, got {runs}")
+    for_choice = range(seed, seed + CHOSEN_ON)
+    reported = range(seed + FIRST_REPORTED, seed + FIRST_REPORTED + runs)
+    made = {one: worlds(one) for one in (*for_choice, *reported)}
+    first_world = made[for_choice[0]]
+    horizon = (
+        _default_horizon(first_world) if horizon is None else validation.positive_int("horizon", horizon)
+    )
+    tried = methods(first_world)
+    total = CHOSEN_ON * sum(len(method.grid) for method in tried) + runs * len(tried)
+    table = _Table(made, horizon, total, progress)
+    every = [(method, parameters) for method in tried for parameters in method.grid]
+    for_each = table.play(every, for_choice)
+    best: dict[str, tuple[dict[str, Any], list[Trace]]] = {}
+    for (method, parameters), traces in zip(every, for_each, strict=True):
+        known = best.get(method.label)
+        if known is None or _mean_regret(traces) < _mean_regret(known[1]):
+            best[method.label] = parameters, traces
+    rate = float(np.mean([_random_rate(made[one]) for one in reported]))
+    played = [
+        Played(
+            method,
+            best[method.label][0],
+            np.array([trace.final_regret for trace in traces]),
+            _curve(traces),
+            _late(traces, rate),
+            len(method.grid) > 1 and best[method.label][0] in (method.grid[0], method.grid[-1]),
+        )
+        for method, traces in zip(
+            tried, table.play([(method, best[method.label][0]) for method in tried], reported), strict=True
+        )
+    ]
+    choice, reason = choose(played)
+    return Recommendation(
+        policy=choice.method.policy,
+        parameters=dict(choice.parameters),
+        reason=reason,
+        played=tuple(sorted(played, key=lambda one: one.mean)),
+        world=first_world,
+        horizon=horizon,
+        runs=runs,
+        rate=rate,
+        notes=tuple(notes),
+    )
+
+
+def choose(played: Sequence[Played]) -> tuple[Played, str]:
+    """The method to take, and why: the best of those that surely beat Independent, or that one.
+
+    As several are compared with it, each interval is as wide as it must be for all to hold together.
+    """
+    alone = next(one for one in played if one.label == ALONE)
+    others = [one for one in played if one.method.can_be_taken and one is not alone]
+    level = 1.0 - 0.05 / max(len(others), 1)
+    differences = {one.label: one.against(alone, level) for one in others}
+    sure = [one for one in others if sum(differences[one.label]) < 0.0]
+    best = min(sure or [alone], key=lambda one: one.mean)
+    if sure:
+        mean, margin = differences[best.label]
+        why = (
+            f"{best.label} has {-mean / max(alone.mean, 1e-300):.0%} less regret than {ALONE} "
+            f"({number('{:+,.0f}', mean)} ± {margin:,.0f}): sharing helps."
+        )
+    else:
+        listed = ", ".join(
+            f"{number('{:+,.0f}', mean)} ± {margin:,.0f} for {label}"
+            for label, (mean, margin) in differences.items()
+        )
+        why = f"No policy that shares surely has less regret than {ALONE} ({listed}): nothing says it helps."
+    together = next((one for one in played if one.label == ONE), None)
+    if together is not None and sum(together.against(best)) < 0.0:
+        why += (
+            " Treating everyone as one agent does better still: within this many rounds the agents hardly "
+            "differ, or each has too few of them."
+        )
+    return best, why
+
+
+class _Table:
+    """Runs, played by as many threads as there are cores: compiled loops release the interpreter's lock."""
+
+    def __init__(
+        self, worlds: Mapping[int, Environment], horizon: int, total: int, progress: Progress
+    ) -> None:
+        self._worlds, self._horizon, self._total, self._progress = worlds, horizon, total, progress
+        self._done = 0
+
+    def play(self, tried: Sequence[tuple[Method, dict[str, Any]]], seeds: Sequence[int]) -> list[list[Trace]]:
+        """The run of each method with its parameters for each seed, whatever the order in which they end."""
+        pool = ThreadPoolExecutor(os.cpu_count())
+        try:
+            running = [[pool.submit(self._run, *one, seed) for seed in seeds] for one in tried]
+            label = {future: one[0].label for one, row in zip(tried, running, strict=True) for future in row}
+            for future in as_completed(label):
+                future.result()
+                self._done += 1
+                self._progress(self._done, self._total, label[future])
+        finally:
+            pool.shutdown(cancel_futures=True)
+        return [[future.result() for future in row] for row in running]
+
+    def _run(self, method: Method, parameters: dict[str, Any], seed: int) -> Trace:
+        world = self._worlds[seed]
+        policy = make_policy(method.policy, world.n_agents, world.dim, **{**parameters, "seed": seed})
+        return simulate(policy, world, horizon=self._horizon, seed=seed)
+
+
+def _mean_regret(traces: Sequence[Trace]) -> float:
+    return float(np.mean([trace.final_regret for trace in traces]))
+
+
+def _default_horizon(world: Environment) -> int:
+    return int(np.clip(30 * world.n_agents, 5_000, 50_000))
+
+
+def _random_rate(world: Environment) -> float:
+    """Regret per round of an arm drawn at random; nan if arms or means change from round to round."""
+    kind = type(world)
+    changes = (kind.arms_in, kind.rewards_in) != (Environment.arms_in, Environment.rewards_in)
+    means = world.mean_rewards
+    return math.nan if changes else float((means.max(axis=1) - means.mean(axis=1)).mean())
+
+
+def _late(traces: Sequence[Trace], rate: float) -> float:
+    if not rate > 0.0:
+        return math.nan
+    start = 3 * len(traces[0].regret) // 4
+    lost = np.mean([(trace.regret[-1] - trace.regret[start - 1]) for trace in traces])
+    return float(1.0 - lost / ((len(traces[0].regret) - start) * rate))
+
+
+def _curve(traces: Sequence[Trace]) -> Curve:
+    at = traces[0].recorded - 1
+    return mean_curve(
+        traces[0].recorded.astype(np.float64),
+        np.array([trace.regret[at] for trace in traces]),
+        bounds=(0.0, math.inf),
+    )
+
+
+def _margin(values: Vector, level: float = 0.95) -> float:
+    return float(half_width(values.std(ddof=1) / math.sqrt(len(values)), len(values), level))

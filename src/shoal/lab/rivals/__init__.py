@@ -1,0 +1,1 @@
+"""Policies of other papers, to compare with."""

@@ -1,0 +1,121 @@
+"""DynUCB: k-means over agents, one step at a time (Nguyen and Lauw 2014).
+
+Every agent belongs to one of M clusters, drawn at random at first. After each of its observations it
+moves to the cluster whose estimate is nearest to its own.
+"""
+
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from msgspec import Meta
+
+from shoal.core.fields import AGENTS, CLUSTERS, derived, kept, rows, scratch
+from shoal.core.jit.compiled import compiled
+from shoal.core.policy.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from_cluster
+from shoal.core.policy.parameters import Parameters
+from shoal.core.policy.steps import Common, step
+from shoal.core.statistics import Statistics, start_rows
+from shoal.core.styles import LineStyle
+from shoal.core.types import Booleans, Integers, Matrix, Vector
+
+
+class DynUCBState(NamedTuple):
+    """State of DynUCB."""
+
+    common: Common
+    local: Annotated[Statistics, rows(AGENTS)]
+    pool: Annotated[Statistics, rows(CLUSTERS)]
+    labels: Annotated[Integers, kept(AGENTS, low=0, below=CLUSTERS, own=True)]
+    sizes: Annotated[Integers, derived(CLUSTERS)]  # active members
+    members: Annotated[Booleans, scratch(AGENTS)]
+
+
+class DynUCBParameters(Parameters, frozen=True, kw_only=True):
+    """Parameters of DynUCB."""
+
+    n_clusters: Annotated[int, Meta(ge=1, description="Number of clusters M.")] = 20
+
+
+class DynUCB(ClusteredPolicy):
+    """Agents move to the nearest of `n_clusters` clusters: `argmin_c ‖θ̂_i − θ̂_c‖`.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> world = shoal.UnitClusters(n_agents=6, dim=3, n_clusters=2, seed=5)
+    >>> policy = shoal.DynUCB(n_agents=6, dim=3, n_clusters=2, seed=0)
+    >>> trace = shoal.simulate(policy, world, horizon=3_000, seed=0)
+    >>> policy.neighbors(0)
+    array([0, 1, 2])
+
+    Notes
+    -----
+    Departs from its source in nothing we know of; what was unclear there is settled in docs/algorithms.md.
+    """
+
+    name = "dynucb"
+    label = "DynUCB"
+    line_style = LineStyle("#d9489b", "D")
+    in_paper = True
+    Parameters = DynUCBParameters
+    State = DynUCBState
+    _drawn: Integers = np.zeros(0, dtype=np.int64)
+
+    @classmethod
+    def typical(cls, world: Any) -> dict[str, Any]:
+        return {"n_clusters": len(np.unique(world.labels))}
+
+    def _sizes(self, n_agents: int) -> dict[str, int]:
+        return {**super()._sizes(n_agents), "clusters": self._parameters.n_clusters}
+
+    def _join(self, state: DynUCBState, first: int) -> None:
+        if first == 0:
+            start_rows(state.pool, 0, state.common.ridge)
+        state.labels[first:] = self._draws(len(state.labels))[first : len(state.labels)]
+        np.add.at(state.sizes, state.labels[first:], 1)
+
+    def _draws(self, n_agents: int) -> Integers:
+        """The first clusters of so many agents: the same for each, however many there are."""
+        if len(self._drawn) < n_agents:
+            rng, n_clusters = np.random.default_rng(self._parameters.seed), self._parameters.n_clusters
+            self._drawn = rng.integers(n_clusters, size=2 * n_agents)
+        return self._drawn
+
+
+@step("select", DynUCBState)
+def select(state: DynUCBState, agent: int, arms: Matrix, t: int) -> int:
+    return select_from_cluster(state, agent, arms, t)
+
+
+@step("observe", DynUCBState)
+def observe(state: DynUCBState, agent: int, x: Vector, reward: float, t: int) -> None:
+    observe_in_cluster(state, agent, x, reward)
+
+
+@step("revise", DynUCBState)
+def revise(state: DynUCBState, agent: int, t: int) -> None:
+    old = state.labels[agent]
+    new = nearest(state.local.theta_hat[agent], state.pool.theta_hat)
+    if new == old:
+        return
+    state.labels[agent] = new
+    if state.common.lends[agent]:
+        state.sizes[old] -= 1
+        state.sizes[new] += 1
+        pool_cluster(state, old)
+        pool_cluster(state, new)
+
+
+@compiled
+def nearest(theta: Vector, centers: Matrix) -> int:
+    """Index of the row of `centers` nearest to `theta`, the lowest on ties."""
+    best = np.inf
+    choice = 0
+    for c in range(centers.shape[0]):
+        distance = 0.0
+        for m in range(theta.shape[0]):
+            distance += (theta[m] - centers[c, m]) ** 2
+        if distance < best:
+            best = distance
+            choice = c
+    return choice

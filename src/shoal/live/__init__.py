@@ -1,0 +1,1 @@
+"""Live use: named agents, late rewards, nothing lost."""

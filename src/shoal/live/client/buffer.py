@@ -1,0 +1,164 @@
+"""Rewards on their way to the service, in an SQLite file, so that a restart of the caller loses none.
+
+`put` returns when rewards are on disk. A thread sends what is there, oldest first, and deletes what the
+service has taken. What it refuses for good is kept apart, to be looked at.
+"""
+
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shoal.live.client.plans import AT_ONCE, Fallback
+from shoal.live.protocol.errors import NotOwnerError, UnavailableError, UnknownError
+from shoal.live.protocol.messages import NamedReward
+
+log = logging.getLogger("shoal.live.client")
+TABLES = """
+CREATE TABLE IF NOT EXISTS waiting (n INTEGER PRIMARY KEY AUTOINCREMENT, population TEXT, body BLOB) STRICT;
+CREATE TABLE IF NOT EXISTS fallback (id TEXT PRIMARY KEY, at REAL, body BLOB) STRICT;
+CREATE TABLE IF NOT EXISTS refused (n INTEGER PRIMARY KEY, population TEXT, body BLOB, reason TEXT) STRICT;
+"""
+REMEMBERED = 90 * 86400.0
+"""Seconds for which rewards of decisions that the service did not make may come."""
+PAUSE = 0.5
+"""Seconds between attempts to send."""
+
+
+class Refused(NamedTuple):
+    """A reward that the service refused for good."""
+
+    population: str
+    reward: NamedReward
+    reason: str
+
+
+class Buffer:
+    """See the module.
+
+    Parameters
+    ----------
+    path : path
+        Of the file, which is made if need be.
+    send : callable
+        Takes a population, rewards, and what is known of those whose decision the service did not make, by
+        id; returns the error of each, or None; it may raise.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        send: Callable[[str, list[NamedReward], dict[str, Fallback]], list[Exception | None]],
+    ) -> None:
+        self._send = send
+        self._db = sqlite3.connect(Path(path), timeout=10.0, isolation_level=None, check_same_thread=False)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.executescript(TABLES)
+        self._db.execute("DELETE FROM fallback WHERE at < ?", (time.time() - REMEMBERED,))
+        self._mutex = threading.Lock()
+        self._work = threading.Condition(self._mutex)
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="shoal-buffer", daemon=True)
+        self._thread.start()
+
+    def put(self, population: str, rewards: Sequence[NamedReward]) -> None:
+        """Keep rewards, all of them or none, until the service has taken them."""
+        rows = [(population, msgspec.json.encode(one)) for one in rewards]
+        with self._mutex:
+            with self._transaction():
+                self._db.executemany("INSERT INTO waiting (population, body) VALUES (?, ?)", rows)
+            self._work.notify()
+
+    def remember(self, id: str, fallback: Fallback) -> None:
+        """Keep what is known of a decision that the service did not make."""
+        with self._mutex:
+            body = msgspec.json.encode(fallback)
+            self._db.execute("INSERT OR REPLACE INTO fallback VALUES (?, ?, ?)", (id, time.time(), body))
+
+    def fallback(self, id: str) -> Fallback | None:
+        """What is known of a decision that the service did not make."""
+        with self._mutex:
+            found = self._db.execute("SELECT body FROM fallback WHERE id = ?", (id,)).fetchone()
+        return None if found is None else msgspec.json.decode(found[0], type=Fallback)
+
+    def refused(self) -> list[Refused]:
+        """What the service refused for good."""
+        with self._mutex:
+            rows = self._db.execute("SELECT population, body, reason FROM refused ORDER BY n").fetchall()
+        return [Refused(one[0], msgspec.json.decode(one[1], type=NamedReward), one[2]) for one in rows]
+
+    def __len__(self) -> int:
+        with self._mutex:
+            return int(self._db.execute("SELECT count(*) FROM waiting").fetchone()[0])
+
+    def flush(self, deadline: float) -> bool:
+        """Wait until everything is sent, or the deadline; whether it is."""
+        until = time.monotonic() + deadline
+        while len(self):
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def close(self) -> None:
+        """Stop sending; what is left is sent when the file is opened again."""
+        with self._mutex:
+            self._closing = True
+            self._work.notify()
+        self._thread.join()
+        self._db.close()
+
+    def _run(self) -> None:
+        while True:
+            with self._mutex:
+                rows = self._db.execute(
+                    "SELECT n, population, body FROM waiting ORDER BY n LIMIT ?", (AT_ONCE,)
+                ).fetchall()
+                if self._closing:
+                    return
+                if not rows:
+                    self._work.wait()
+                    continue
+            if not all(self._send_some(name, list(some)) for name, some in groupby(rows, lambda row: row[1])):
+                with self._mutex:
+                    if not self._closing:
+                        self._work.wait(PAUSE)
+
+    def _send_some(self, population: str, rows: list[Any]) -> bool:
+        """Send rewards of one population; whether all of them are dealt with."""
+        rewards = [msgspec.json.decode(body, type=NamedReward) for _, _, body in rows]
+        known = {one.id: found for one in rewards if (found := self.fallback(one.id)) is not None}
+        errors: Sequence[Exception | None]
+        try:
+            errors = self._send(population, rewards, known)
+        except (UnknownError, ValueError) as reason:  # no such population: nothing will change that soon
+            errors = [reason] * len(rows)
+        except Exception as reason:
+            log.warning("rewards wait to be sent: %s", reason)
+            return False
+        done: list[tuple[int]] = []
+        refused: list[tuple[int, str, bytes, str]] = []
+        for (n, _, body), error in zip(rows, errors, strict=True):
+            if error is None:
+                done.append((n,))
+            elif not isinstance(error, UnavailableError | NotOwnerError):
+                done.append((n,))
+                refused.append((n, population, body, str(error)))
+                log.warning("a reward was refused: %s", type(error).__name__)
+        with self._mutex, self._transaction():
+            self._db.executemany("INSERT OR REPLACE INTO refused VALUES (?, ?, ?, ?)", refused)
+            self._db.executemany("DELETE FROM waiting WHERE n = ?", done)
+        return len(done) == len(rows)
+
+    def _transaction(self) -> sqlite3.Connection:
+        """Begin one; as a context manager, the connection commits it, or rolls it back after an error."""
+        self._db.execute("BEGIN IMMEDIATE")
+        return self._db

@@ -1,0 +1,121 @@
+"""A request and its repetitions, however it is sent: a plan yields attempts and pauses, and gets replies.
+
+Every request of the client may be repeated without being counted twice: whatever makes something has an id.
+So whatever may have gone wrong on the way is tried again, after a random pause, until the deadline.
+"""
+
+import random
+import time
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from shoal.live.protocol.errors import ControllerError, UnavailableError
+from shoal.live.protocol.messages import Problem
+from shoal.live.protocol.problems import error_of
+
+Result = TypeVar("Result")
+REPEATED = frozenset({0, 408, 429, 502, 503, 504})
+"""Statuses after which a request is made again; 0 stands for no answer at all."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+LONGEST_ATTEMPT = 5.0
+"""Seconds until an attempt is given up."""
+
+
+class Attempt(NamedTuple):
+    """A request to send."""
+
+    method: str
+    path: str
+    content: bytes | None
+    timeout: float
+
+
+class Pause(NamedTuple):
+    """Seconds to wait."""
+
+    seconds: float
+
+
+class Reply(NamedTuple):
+    """What came back."""
+
+    status: int
+    content: bytes = b""
+    retry_after: float | None = None
+    trouble: str = ""
+    """Why nothing did, or nothing that can be read."""
+
+
+Plan = Generator[Attempt | Pause, Reply | None, Result]
+
+
+def exchange(
+    method: str,
+    path: str,
+    kind: type[Result],
+    body: Any = None,
+    *,
+    deadline: float,
+    longest: float | None = None,
+    done: int | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Plan[Result]:
+    """Make a request until it is answered; what the answer holds, or raise the error that it stands for.
+
+    Parameters
+    ----------
+    kind : type
+        What the answer holds. One that cannot be read as that counts as none: it is not the service's, or
+        not all of it.
+    deadline : float
+        Seconds.
+    longest : float, optional
+        Seconds until an attempt is given up; LONGEST_ATTEMPT by default.
+    done : int, optional
+        A status by which a repeated request learns that an attempt before it, whose answer was lost, did it.
+    """
+    content = None if body is None else msgspec.json.encode(body)
+    until = clock() + deadline
+    tried = 0
+    while True:
+        timeout = max(0.001, min(until - clock(), longest or LONGEST_ATTEMPT))
+        reply = yield Attempt(method, path, content, timeout)
+        assert reply is not None
+        tried += 1
+        if reply.status not in REPEATED:
+            try:
+                return content_of(Reply(204) if tried > 1 and reply.status == done else reply, kind)
+            except msgspec.DecodeError as error:
+                trouble = f"the answer, with status {reply.status}, cannot be read: {error}"
+                reply = reply._replace(trouble=trouble)
+        # Full jitter: callers who failed together do not come back together.
+        pause = random.uniform(0.0, min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(tried, 20)))
+        pause = max(pause, reply.retry_after or 0.0)
+        if clock() + pause >= until:
+            raise UnavailableError(
+                f"no answer within {deadline:g} s and {tried} attempts: {reply.trouble or error_in(reply)}",
+                reply.retry_after or 1.0,
+            )
+        yield Pause(pause)
+
+
+def content_of(reply: Reply, kind: type[Result]) -> Result:
+    """What a reply holds, or the error that it stands for; DecodeError if it holds something else."""
+    if not 200 <= reply.status < 300:
+        raise error_in(reply)
+    if kind is type(None):
+        if reply.content:
+            raise msgspec.DecodeError("there should be nothing in it")
+        return None
+    return msgspec.json.decode(reply.content, type=kind)
+
+
+def error_in(reply: Reply) -> Exception:
+    """The error that a reply stands for."""
+    try:
+        problem = msgspec.json.decode(reply.content, type=Problem)
+    except msgspec.DecodeError:
+        return ControllerError(f"the service answered with status {reply.status}")
+    return error_of(problem, reply.retry_after or 1.0)

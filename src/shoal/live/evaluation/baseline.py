@@ -1,0 +1,125 @@
+"""Against the product's own rule: agents that it goes on deciding for, and what that says of the uplift."""
+
+import hashlib
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from shoal.live.evaluation.estimators import ENOUGH, mean_of
+from shoal.live.evaluation.logs import Outcome, outcomes
+from shoal.live.journal.records import Settings
+from shoal.reporting.curves import half_width
+
+if TYPE_CHECKING:
+    from shoal.live.population.population import Population
+
+FEWEST = 10
+"""Agents on either side, below which there is no interval."""
+
+
+def in_holdout(settings: Settings, agent: int) -> bool:
+    """Whether the product's own rule decides for an agent: drawn once, from a hash of its number."""
+    draw = hashlib.blake2b(b"holdout:%d" % agent, key=settings.key, digest_size=8).digest()
+    return int.from_bytes(draw) < settings.holdout * 2.0**64
+
+
+class Uplift(msgspec.Struct, frozen=True):
+    """What the policy earns more, per decision, than the product's own rule."""
+
+    how: str
+    """"holdout" or "apprentice"."""
+    policy: float
+    """Mean reward of the policy's decisions; as an apprentice, of what it would have chosen."""
+    baseline: float
+    """Mean reward of the rule's decisions."""
+    uplift: float
+    """nan, as are its bounds, if there is not enough to tell: see `sentence`."""
+    low: float
+    """Its 95% interval."""
+    high: float
+    n_policy: int
+    """Decisions of the policy (of an apprentice, explored ones that agree with it) and of the rule."""
+    n_baseline: int
+    sentence: str = ""
+
+    def __str__(self) -> str:
+        """In words."""
+        if self.sentence:
+            return self.sentence
+        return (
+            f"{self.uplift:+.4g} [{self.low:+.4g}, {self.high:+.4g}] per decision: {self.policy:.4g} for the "
+            f"policy, {self.baseline:.4g} for the product's rule ({self.how})"
+        )
+
+
+def uplift(population: "Population", since: float | None = None) -> Uplift:
+    """See `Population.uplift`."""
+    fold, _, found = outcomes(population, since)
+    some = [one for one in found if one.reward is not None and not one.cancelled]
+    if fold.settings.apprentice:
+        return _of_apprentice([one for one in some if one.decided.mode == "apprentice"])
+    if fold.settings.holdout <= 0.0:
+        raise ValueError(
+            f"population {population.name!r} compares with nothing: make it with a holdout, or as an "
+            "apprentice"
+        )
+    return _of_holdout(some)
+
+
+def _of_holdout(some: list[Outcome]) -> Uplift:
+    """Agents, not decisions, were drawn: the interval counts each agent's rewards as one."""
+    means, errors, counts, sizes = [], [], [], []
+    for is_held in (False, True):
+        by_agent: dict[int, list[float]] = {}
+        for one in some:
+            if (one.decided.mode == "holdout") == is_held and one.decided.baseline >= 0:
+                assert one.reward is not None
+                by_agent.setdefault(one.agent, []).append(one.reward)
+        sums = np.array([math.fsum(rewards) for rewards in by_agent.values()])
+        numbers = np.array([len(rewards) for rewards in by_agent.values()], dtype=np.float64)
+        n, groups = float(numbers.sum()), len(by_agent)
+        mean = float(sums.sum() / n) if n else math.nan
+        # A ratio of two sums over agents, by linearisation.
+        spread = float(((sums - mean * numbers) ** 2).sum()) if n else math.nan
+        means.append(mean)
+        errors.append(math.sqrt(spread * groups / (groups - 1)) / n if groups > 1 else math.nan)
+        counts.append(int(n))
+        sizes.append(groups)
+    if min(sizes) < FEWEST:
+        sentence = (
+            f"The policy has decided for {sizes[0]} agents and the product's rule for {sizes[1]}; an "
+            f"interval takes {FEWEST} of each."
+        )
+        nothing = math.nan, math.nan, math.nan
+        return Uplift("holdout", means[0], means[1], *nothing, counts[0], counts[1], sentence)
+    difference = means[0] - means[1]
+    half = float(half_width(math.hypot(*errors), min(sizes)))
+    bounds = difference - half, difference + half
+    return Uplift("holdout", means[0], means[1], difference, *bounds, counts[0], counts[1])
+
+
+def _of_apprentice(some: list[Outcome]) -> Uplift:
+    """Where chance played what the policy preferred, against where it played what the rule did."""
+    rewards = np.array([one.reward for one in some], dtype=np.float64)
+    p = np.array([one.decided.probability for one in some], dtype=np.float64)
+    places = [(one.decided.shown[0], one.decided.greedy, one.decided.baseline) for one in some]
+    shown, ours, theirs = np.array(places, dtype=np.int64).reshape(-1, 3).T
+    differ = ours != theirs
+    found = int(np.count_nonzero(differ & (shown == ours)))
+    n_rule = int(np.count_nonzero(shown == theirs))
+    mean = float(rewards[shown == theirs].mean()) if n_rule else math.nan
+    if found < ENOUGH:
+        n, wanted = len(some), int(np.count_nonzero(differ))
+        size = f"about {math.ceil(n * ENOUGH / found):,}" if found else f"more than {max(n, 1) * ENOUGH:,}"
+        sentence = (
+            f"Of {n:,} decisions the policy would have made {wanted:,} differently, and chance did so "
+            f"{found} times: it would take {size} decisions, or more exploration."
+        )
+        return Uplift("apprentice", math.nan, mean, math.nan, math.nan, math.nan, found, n_rule, sentence)
+    # Weights of both are 1 on average, so a constant may be taken from the rewards: it spares noise.
+    terms = ((shown == ours).astype(np.float64) - (shown == theirs)) / p * (rewards - rewards.mean())
+    found_uplift = mean_of(terms, "")
+    value = float(np.mean((shown == theirs) / p * (rewards - rewards.mean())) + rewards.mean())
+    return Uplift("apprentice", value + found_uplift.value, value, *found_uplift[1:4], found, n_rule)

@@ -1,0 +1,254 @@
+"""What another policy would have earned: all estimates of it, or a sentence why there can be none.
+
+A candidate is asked in two ways. *Step by step*: at each decision it knows all that was logged before, and is
+asked for its choice; that is what it would be worth if it took over. *Replayed*: it starts with nothing and
+learns only from decisions that it would have made itself, thinned so that they are as frequent as under its
+own choices; that is what it would have been worth from the start (Dudík, Erhan, Langford and Li 2012).
+"""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from shoal.core.policies.registry import find_policy
+from shoal.core.policy.base import Policy
+from shoal.core.types import Vector
+from shoal.live.evaluation import estimators
+from shoal.live.evaluation.estimators import ENOUGH, ESTIMATORS, Estimate, Log, mean_of, why_not
+from shoal.live.evaluation.logs import Events, is_evaluable, outcomes
+from shoal.live.evaluation.rehearsal import other_settings, rehearse
+from shoal.live.journal.records import Decided
+
+if TYPE_CHECKING:
+    from shoal.live.population.population import Population
+
+Z99 = 2.5758293035489004
+
+
+class Calibration(msgspec.Struct, frozen=True):
+    """Whether arms were drawn with the probabilities that are recorded."""
+
+    mean_weight: float
+    """Mean of 1 / (K p) over decisions among K arms: 1, up to chance, if so and each arm had a chance."""
+    low: float
+    """Its 99% interval."""
+    high: float
+    sentence: str
+    """What that means."""
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """A policy that learned from those decisions of a log that it would have made itself."""
+
+    accepted: int
+    value: Estimate | None
+    """Mean reward of these; None if they are too few."""
+    sentence: str = ""
+    """Why they are, and the size of a log that would do."""
+
+
+class Evaluation(msgspec.Struct, frozen=True):
+    """A policy, seen from logged decisions."""
+
+    source: str
+    policy: str
+    parameters: dict[str, Any]
+    decisions: int
+    """That have a probability and a reward."""
+    logged: Estimate
+    """Their mean reward."""
+    agreement: float
+    """Share of them in which the policy would have chosen the same arm."""
+    effective_size: float
+    """How many decisions, made by the policy itself, would tell as much."""
+    estimates: list[Estimate]
+    """Of the policy's value; none if the log cannot tell."""
+    difference: Estimate | None
+    """The policy's value minus what was earned."""
+    sentence: str
+    """Why the log cannot tell, and the size of one that could."""
+    calibration: Calibration
+    replayed: Replayed | None = None
+
+    @property
+    def best(self) -> Estimate:
+        """The doubly robust estimate; SNIPS, if there is no model. Only if there are estimates."""
+        by_name = {one.name: one for one in self.estimates}
+        return by_name.get("doubly robust") or by_name["SNIPS"]
+
+    def __str__(self) -> str:
+        """In words."""
+        if self.sentence:
+            return f"{self.policy}: {self.sentence}"
+        best = self.best
+        return (
+            f"{self.policy}: {best.value:.4g} [{best.low:.4g}, {best.high:.4g}] per decision ({best.name}), "
+            f"where {self.logged.value:.4g} was earned"
+        )
+
+
+def evaluate_population(
+    population: "Population", policy: str | None, parameters: dict[str, Any], since: float | None = None
+) -> Evaluation:
+    """See `Population.evaluate`."""
+    fold, exporter, found = outcomes(population, since)
+    some = [one for one in found if is_evaluable(one)]
+    settings = other_settings(fold.settings, policy, parameters)
+    with population._lock:
+        population._ticket.wait()
+        upto = fold.seq
+    _, opinions = rehearse(population, settings, exporter, upto, chooses=True)
+    some = [one for one in some if one.decided.id in opinions]
+    thoughts = [opinions[one.decided.id] for one in some]
+    events = Events(
+        f"population {population.name!r}",
+        np.array([one.agent for one in some], dtype=np.int64),
+        len(fold.called),
+        np.array([one.reward for one in some], dtype=np.float64),
+        np.array([one.decided.probability for one in some], dtype=np.float64),
+        [exporter.offer(one.decided.arms).features for one in some],
+        np.array([one.decided.shown[0] for one in some], dtype=np.int64),
+    )
+    log = Log(
+        events.rewards,
+        events.probabilities,
+        np.array([float(a.greedy == b.decided.shown[0]) for a, b in zip(thoughts, some, strict=True)]),
+        np.array([one.pooled for one in thoughts]),
+        np.array([one.expected for one in thoughts]),
+        np.array(
+            [
+                _chance(a.greedy, b.decided, settings.explore, len(exporter.offer(b.decided.arms)))
+                for a, b in zip(thoughts, some, strict=True)
+            ]
+        ),
+    )
+    made = _fresh(settings.policy, events.n_agents, settings.dim, settings.parameters)
+    return _judged(events, log, settings.policy, settings.parameters, _replayed(events, made))
+
+
+def _chance(arm: int, decided: Decided, explore: float, n_arms: int) -> float:
+    """The probability with which a decision had shown an arm."""
+    usual = decided.baseline if decided.mode == "apprentice" else decided.greedy
+    return explore / n_arms + (1.0 - explore) * (arm == usual)
+
+
+def evaluate_log(events: Events, policy: str | None, parameters: dict[str, Any]) -> Evaluation:
+    """Evaluate a policy, or the one in the log's column `target`, from a log of elsewhere.
+
+    Parameters
+    ----------
+    events : Events
+    policy : str, optional
+        Name of a policy; it needs the arms' features.
+    parameters : dict
+        Of the policy.
+    """
+    if policy is None:
+        if events.target is None:
+            raise ValueError(
+                "policy must be named, or a column of the log that says what it would have chosen"
+            )
+        nothing = np.zeros(len(events))
+        log = Log(events.rewards, events.probabilities, events.target, nothing, nothing)
+        return _judged(events, log, "target", {}, None)
+    if events.offers is None or events.shown is None:
+        raise ValueError(f"policy {policy!r} chooses by features: arms must say what they are")
+    dim = events.offers[0].shape[1]
+    made = _fresh(policy, events.n_agents, dim, parameters)
+    log = _step_by_step(events, made)
+    again = _fresh(policy, events.n_agents, dim, parameters)
+    return _judged(events, log, policy, dict(made.parameters), _replayed(events, again))
+
+
+def _fresh(policy: str, n_agents: int, dim: int, parameters: dict[str, Any]) -> Policy:
+    kind = find_policy(policy)
+    if not issubclass(kind, Policy):
+        raise ValueError(f"policy must be one that tells its predictions, got {policy!r}")
+    made = kind(n_agents, dim, **parameters)
+    made.warns = False
+    return made
+
+
+def _step_by_step(events: Events, policy: Policy) -> Log:
+    """Ask a policy at each decision, and let it learn from each."""
+    assert events.offers is not None
+    assert events.shown is not None
+    n = len(events)
+    target, predicted, expected = np.zeros(n), np.zeros(n), np.zeros(n)
+    for t in range(n):
+        agent, arms, shown = int(events.agents[t]), events.offers[t], int(events.shown[t])
+        choice = policy.choose(agent, arms)
+        target[t], expected[t] = choice.arm == shown, choice.pooled
+        predicted[t] = policy.predict(agent, arms[shown]).pooled
+        policy.update(agent, arms[shown], float(events.rewards[t]))
+    return Log(events.rewards, events.probabilities, target, predicted, expected)
+
+
+def _replayed(events: Events, policy: Policy, seed: int = 0) -> Replayed:
+    """Let a policy learn from the decisions that it would have made, thinned to its own frequencies.
+
+    A decision with which it agrees is kept with a probability inverse to the one it was logged with, so that
+    among those kept each arm is as frequent as the policy wants it.
+    """
+    assert events.offers is not None
+    assert events.shown is not None
+    least, rng = float(events.probabilities.min(initial=1.0)), np.random.default_rng(seed)
+    kept = events.probabilities * rng.random(len(events)) < least
+    rewards = []
+    for t in np.flatnonzero(kept).tolist():
+        agent, arms, shown = int(events.agents[t]), events.offers[t], int(events.shown[t])
+        if policy.choose(agent, arms).arm == shown:
+            policy.update(agent, arms[shown], float(events.rewards[t]))
+            rewards.append(float(events.rewards[t]))
+    n, accepted = len(events), len(rewards)
+    if accepted >= ENOUGH:
+        return Replayed(accepted, mean_of(np.array(rewards), "replayed"))
+    needed = f"about {math.ceil(n * ENOUGH / accepted):,}" if accepted else f"more than {n * ENOUGH:,}"
+    sentence = (
+        f"Replayed from the start, it could learn from {accepted} of {n:,} decisions: it would take {needed}."
+    )
+    return Replayed(accepted, None, sentence)
+
+
+def _judged(
+    events: Events, log: Log, policy: str, parameters: dict[str, Any], replayed: Replayed | None
+) -> Evaluation:
+    has_model = bool(log.expected.any() or log.predicted.any())
+    sentence = why_not(log)
+    wanted = ESTIMATORS if has_model else (estimators.ips, estimators.snips)
+    terms = estimators.doubly_robust_terms(log) if has_model else log.weights * log.rewards
+    return Evaluation(
+        events.source,
+        policy,
+        parameters,
+        len(log),
+        mean_of(log.rewards, "as logged")
+        if len(log)
+        else Estimate("as logged", math.nan, math.nan, math.nan),
+        float(np.mean(log.target)) if len(log) else math.nan,
+        estimators.effective_size(log.weights),
+        [] if sentence else [estimate(log) for estimate in wanted],
+        None if sentence else mean_of(terms - log.rewards, "difference"),
+        sentence,
+        calibration(log.probabilities, events.sizes),
+        replayed,
+    )
+
+
+def calibration(probabilities: Vector, sizes: Vector | None) -> Calibration:
+    """Test recorded probabilities, shape (n,), of decisions among so many arms, shape (n,)."""
+    if sizes is None or len(probabilities) < ENOUGH:
+        return Calibration(math.nan, math.nan, math.nan, "Probabilities were not tested.")
+    if (probabilities == 1.0).all():
+        return Calibration(math.nan, math.nan, math.nan, "No decision was left to chance.")
+    terms = 1.0 / (sizes * probabilities)
+    mean, error = float(terms.mean()), float(terms.std(ddof=1)) / math.sqrt(len(terms))
+    low, high = mean - Z99 * error, mean + Z99 * error
+    said = "Recorded probabilities agree with what was drawn."
+    if high < 1.0:
+        said = "Some arms were drawn less often than recorded, or had no chance at all: estimates are biased."
+    elif low > 1.0:
+        said = "Improbable arms were drawn more often than recorded: estimates are biased."
+    return Calibration(mean, low, high, said)

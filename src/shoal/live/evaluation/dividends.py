@@ -1,0 +1,115 @@
+"""The dividend of sharing, with intervals that hold however often one looks."""
+
+import math
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from shoal.core import validation
+from shoal.live.evaluation import sequences
+from shoal.live.evaluation.logs import Outcome, outcomes
+from shoal.live.evaluation.sequences import Sums
+from shoal.live.journal.fold import Fold
+from shoal.live.journal.records import Settings
+from shoal.live.journal.tally import dividend as dividend_of
+
+if TYPE_CHECKING:
+    from shoal.live.population.population import Population
+
+METHODS = ("asymptotic", "bernstein")
+
+
+class Dividend(msgspec.Struct, frozen=True):
+    """What sharing pays: squared error of agents' own predictions minus that of the policy's, on average."""
+
+    count: int
+    """Rewards of decisions."""
+    mean: float
+    """nan if there are none."""
+    low: float
+    """A 95% confidence sequence; infinite while there are too few rewards for one."""
+    high: float
+    guarded: bool = False
+    """Whether the agent does not borrow, because it did harm."""
+
+    def __str__(self) -> str:
+        """In words."""
+        if not self.count:
+            return "no rewards yet"
+        interval = (
+            f"[{self.low:.3g}, {self.high:.3g}]" if math.isfinite(self.low) else "too few for an interval"
+        )
+        said = (
+            "helps" if self.low > 0 else "harms" if self.high < 0 else "neither helps nor harms demonstrably"
+        )
+        return f"{self.mean:.3g} {interval} over {self.count:,} rewards: sharing {said}"
+
+
+def dividend(
+    population: "Population", agent: str | None, since: datetime | float | None, method: str
+) -> Dividend:
+    """See `Population.dividend`."""
+    validation.one_of("method", method, METHODS)
+    if since is not None:
+        return _in_window(population, agent, moment(since), method)
+
+    def question(fold: Fold) -> Dividend:
+        if agent is None:
+            return summed(fold.tally.all(), fold.settings, method)
+        index = population._commands.agent(fold, agent)
+        return summed(fold.tally.of(index), fold.settings, method, fold.tally.guarded[index])
+
+    return population._read(question)
+
+
+def _in_window(population: "Population", agent: str | None, since: float, method: str) -> Dividend:
+    """The dividend of decisions made from a time on, from the journal."""
+    index = None if agent is None else population._read(lambda fold: population._commands.agent(fold, agent))
+    fold, _, found = outcomes(population, since)
+    values = [paid(one, fold.settings) for one in found if index is None or one.agent == index]
+    terms = [value for value in values if value is not None]
+    sums = Sums(len(terms), math.fsum(terms), math.fsum(value * value for value in terms))
+    return summed(sums, fold.settings, method, index is not None and fold.tally.guarded[index])
+
+
+def paid(one: Outcome, settings: Settings) -> float | None:
+    """The dividend of a decision; None if it has no reward."""
+    if one.reward is None or one.cancelled:
+        return None
+    return dividend_of(one.decided.own, one.decided.pooled, one.reward, settings)
+
+
+def summed(sums: Sums, settings: Settings, method: str = "asymptotic", guarded: bool = False) -> Dividend:
+    """Sums with the interval of a method."""
+    if method == "bernstein":
+        low, high = settings.reward_low, settings.reward_high
+        if low is None or high is None:
+            raise ValueError("method 'bernstein' needs to know how large rewards can be: a reward_range")
+        most = (high - low) ** 2
+        bounds = sequences.empirical_bernstein(sums, -most, most)
+    else:
+        bounds = sequences.asymptotic(sums)
+    return Dividend(sums.n, sums.mean, *bounds, guarded)
+
+
+def by_agent(population: "Population") -> dict[str, Dividend]:
+    """The dividend of each agent that has had rewards."""
+
+    def question(fold: Fold) -> dict[str, Dividend]:
+        return {
+            name: summed(fold.tally.of(agent), fold.settings, guarded=fold.tally.guarded[agent])
+            for agent, name in enumerate(fold.called)
+            if name is not None and fold.tally.counts[agent]
+        }
+
+    return population._read(question)
+
+
+def moment(since: datetime | float) -> float:
+    """A time as seconds since 1970."""
+    if isinstance(since, datetime):
+        if since.tzinfo is None:
+            raise ValueError(f"since must have a time zone, got {since.isoformat()}")
+        return since.timestamp()
+    return validation.number("since", since, low=0.0, high=1e12)

@@ -1,0 +1,238 @@
+"""A journal played into another policy, or into the same one with other settings.
+
+`what_if` compares the two, `switch` lets the other take over. The other one sees the very same records, in
+their order, from the first on. Whoever was forgotten is in none of them.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from shoal.core.policies.registry import find_policy
+from shoal.core.policy.base import Policy
+from shoal.live.evaluation.dividends import Dividend, paid, summed
+from shoal.live.evaluation.logs import outcomes
+from shoal.live.evaluation.sequences import Sums
+from shoal.live.journal import archives, snapshots
+from shoal.live.journal.archives import base_of, pack_base
+from shoal.live.journal.arms import checked_by
+from shoal.live.journal.fold import Fold, Plan, current_stamp
+from shoal.live.journal.records import SWITCHES, Decided, Row, Settings, decode
+from shoal.live.journal.tally import dividend as dividend_of
+from shoal.live.population.exporting import Exporter
+from shoal.live.protocol.errors import ConflictError
+
+if TYPE_CHECKING:
+    from shoal.live.population.population import Population
+
+NEVER = 2**62
+PATIENCE = 10.0
+"""Seconds to wait for a place in the queue."""
+
+
+class Opinion(NamedTuple):
+    """What a policy would have made of a decision."""
+
+    own: float
+    pooled: float
+    """Reward that it predicts of the arm that was shown."""
+    greedy: int = -1
+    """Position of the arm that it would have preferred."""
+    expected: float = 0.0
+    """Reward that it predicts of that one."""
+
+
+class WhatIf(msgspec.Struct, frozen=True):
+    """A population as it would be under other settings, beside what it is."""
+
+    policy: str
+    parameters: dict[str, Any]
+    gained: list[tuple[str, str]]
+    """Pairs of agents that would share, and do not."""
+    lost: list[tuple[str, str]]
+    """Pairs that share, and would not."""
+    present: Dividend
+    other: Dividend
+    """The dividend of the same decisions, had predictions been those of the other settings."""
+    improvement: Dividend
+    """Squared error of the recorded predictions minus that of the other ones."""
+
+    def __str__(self) -> str:
+        """In words."""
+        better = self.improvement
+        return (
+            f"{len(self.gained):,} edges gained, {len(self.lost):,} lost; dividend {self.other.mean:.3g} "
+            f"instead of {self.present.mean:.3g}; squared error smaller by {better.mean:.3g} "
+            f"[{better.low:.3g}, {better.high:.3g}] over {better.count:,} rewards"
+        )
+
+
+def other_settings(
+    settings: Settings, policy: str | None, parameters: dict[str, Any], by: str = ""
+) -> Settings:
+    """Settings with another policy, or other parameters of the same one; checked."""
+    kind = find_policy(policy or settings.policy)
+    if not issubclass(kind, Policy):
+        raise ValueError(f"policy must be one that can be saved in a file, got {policy!r}")
+    same = policy is None or policy == settings.policy
+    known = dict(settings.parameters) if same else {"seed": settings.parameters["seed"]}
+    made = dict(kind(0, settings.dim, **{**known, **parameters}).parameters)
+    if made.get("epsilon"):
+        raise ValueError(f"epsilon must be 0, got {made['epsilon']!r}: a population explores by `explore`")
+    return msgspec.structs.replace(
+        settings,
+        policy=policy or settings.policy,
+        parameters=made,
+        stamp=current_stamp(),
+        by=checked_by(by),
+    )
+
+
+def refold(population: "Population", settings: Settings, upto: int, watch: Any = None) -> Fold:
+    """The state that other settings would have made of the journal; archives must be there."""
+    fold = Fold(Plan(settings, NEVER))
+
+    def rows() -> Iterator[Row]:
+        for row in archives.journal(population._store, population._number, upto):
+            if watch is not None:
+                watch(fold, row)
+            yield row
+
+    fold.apply_all(rows())
+    return fold
+
+
+def rehearse(
+    population: "Population", settings: Settings, exporter: Exporter, upto: int, *, chooses: bool
+) -> tuple[Fold, dict[str, Opinion]]:
+    """The state under other settings, and what they would have made of each decision when it came."""
+    opinions: dict[str, Opinion] = {}
+
+    def watch(fold: Fold, row: Row) -> None:
+        record = decode(row.body)
+        if isinstance(record, Decided):
+            own, pooled = fold.predict(record)
+            if not chooses:
+                opinions[record.id] = Opinion(own, pooled)
+                return
+            choice = fold.policy.choose(record.agent, exporter.offer(record.arms).features)
+            opinions[record.id] = Opinion(own, pooled, int(choice.arm), float(choice.pooled))
+
+    return refold(population, settings, upto, watch), opinions
+
+
+def what_if(population: "Population", policy: str | None, parameters: dict[str, Any]) -> WhatIf:
+    """See `Population.what_if`."""
+    present, exporter, found = outcomes(population)
+    settings = other_settings(present.settings, policy, parameters)
+    with population._lock:
+        population._ticket.wait()
+        graph, called, upto = present.policy.graph, list(present.called), present.seq
+    fold, opinions = rehearse(population, settings, exporter, upto, chooses=False)
+    then, other, better = [], [], []
+    for one in found:
+        recorded, opinion = paid(one, settings), opinions.get(one.decided.id)
+        if recorded is None or opinion is None or one.reward is None:
+            continue
+        then.append(recorded)
+        other.append(dividend_of(opinion.own, opinion.pooled, one.reward, settings))
+        better.append(dividend_of(one.decided.pooled, opinion.pooled, one.reward, settings))
+    return WhatIf(
+        settings.policy,
+        settings.parameters,
+        _pairs(fold.policy.graph & ~graph, called),
+        _pairs(graph & ~fold.policy.graph, called),
+        *(summed(_sums(terms), settings) for terms in (then, other, better)),
+    )
+
+
+def _sums(terms: list[float]) -> Sums:
+    values = np.array(terms)
+    return Sums(len(terms), float(values.sum()), float(values @ values))
+
+
+def _pairs(edges: Any, called: list[str | None]) -> list[tuple[str, str]]:
+    return [(called[i] or "", called[j] or "") for i, j in np.argwhere(np.triu(edges)).tolist()]
+
+
+class Switch(msgspec.Struct, frozen=True):
+    """Settings that a population has, or had."""
+
+    sequence: int
+    """The record from which they are, or were, in force."""
+    policy: str
+    parameters: dict[str, Any]
+    by: str = ""
+    """Who made it so, if that was told."""
+    at: float | None = None
+    """Seconds since 1970; None if the record is in an archive."""
+
+
+def switches(population: "Population") -> list[Switch]:
+    """See `Population.switches`."""
+    store, number = population._store, population._number
+    found = []
+    for seq, one in population._read(lambda fold: list(fold.history)):
+        rows = list(store.read(number, seq - 1, seq))
+        found.append(Switch(seq, one.policy, one.parameters, one.by, rows[0].at / 1e6 if rows else None))
+    return found
+
+
+def switch(population: "Population", policy: str | None, parameters: dict[str, Any], by: str) -> int:
+    """See `Population.switch`."""
+    present = population._read(lambda fold: fold.settings)
+    return _take_over(population, other_settings(present, policy, parameters, by))
+
+
+def switch_back(population: "Population", by: str) -> int:
+    """See `Population.switch_back`."""
+    history = population._read(lambda fold: list(fold.history))
+    if len(history) < 2:
+        raise ConflictError(f"population {population.name!r} has never been switched", None)
+    present, past = history[-1][1], history[-2][1]
+    settings = msgspec.structs.replace(
+        present, policy=past.policy, parameters=past.parameters, stamp=current_stamp(), by=checked_by(by)
+    )
+    return _take_over(population, settings)
+
+
+def _take_over(population: "Population", settings: Settings) -> int:
+    """Let other settings be in force; the record that says so."""
+    committer = population._writer()
+    store, number = population._store, population._number
+    while True:
+        population.settle()
+        with population._retaining:
+            with population._lock:
+                state = population._state()
+                population._ticket.wait()
+                seq, forgotten_at = state.seq, state.forgotten_at
+                present = state.settings
+                if (present.policy, present.parameters) == (settings.policy, settings.parameters):
+                    return state.history[-1][0]  # they are in force, perhaps since this was asked before
+            fold = refold(population, settings, seq)  # the long part, while others go on
+            base = base_of(store, number)
+            at_base = refold(population, settings, base.seq) if base.seq else None
+            committer.reserve(1, PATIENCE)  # before the lock: those who have all places may wait for it
+            unused = 1
+            try:
+                with population._lock:
+                    state = population._state()
+                    population._ticket.wait()
+                    if state.forgotten_at != forgotten_at or population.is_rebuilding:
+                        continue  # somebody was forgotten meanwhile
+                    if not snapshots.catch_up(fold, store, number, state.seq):
+                        continue
+                    if at_base is not None:
+                        store.set_base(population.lease, pack_base(base), snapshots.pack(at_base))
+                    fold.plan = Plan(settings, fold.seq + 1)
+                    population._fold, unused = fold, 0
+                    sequence, ticket = population._perform(
+                        committer, 1, lambda turn: turn.write(settings, decision=SWITCHES)
+                    )
+            finally:
+                committer.give_back(unused)
+        ticket.wait()
+        return sequence

@@ -1,0 +1,96 @@
+"""Confidence sequences: intervals for a running mean that hold at all times at once, however often one looks.
+
+Both need no more than the number, the sum and the sum of squares of the terms, and both are about the mean of
+the terms' conditional expectations so far. Terms need be neither independent nor alike.
+
+*Asymptotic* (Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas 2024, Theorem 2.5): for terms of any size with
+more than two moments. The level holds in the limit of a late start, as that of a common interval does with
+many terms; so there is none below `BURN_IN`.
+
+*Empirical Bernstein* (Howard, Ramdas, McAuliffe and Sekhon 2021, Theorem 4, with their polynomial stitched
+boundary): for terms in a known range, at any size, without approximation. Wide, where terms are mostly far
+smaller than their range.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from shoal.core.types import Vector
+from shoal.reporting.curves import Curve
+
+LEVEL = 0.95
+BURN_IN = 30
+"""Terms before the first asymptotic interval."""
+BEST_AT = 500
+"""Number of terms for which the asymptotic sequence is narrowest."""
+STEP, POWER, ZETA = 2.0, 1.4, 3.1055472779775815
+"""Of the stitched boundary: ratio of its epochs, power of their weights 1/k^POWER, and ζ(POWER)."""
+
+
+class Sums(NamedTuple):
+    """What is kept of a sequence of terms."""
+
+    n: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+
+    def __sub__(self, other: "Sums") -> "Sums":
+        return Sums(self.n - other.n, self.total - other.total, self.squares - other.squares)
+
+    @property
+    def mean(self) -> float:
+        """nan if there are no terms."""
+        return self.total / self.n if self.n else math.nan
+
+    @property
+    def variance(self) -> float:
+        """Of the terms about their mean."""
+        return max(self.squares / self.n - self.mean**2, 0.0) if self.n else math.nan
+
+
+def asymptotic(sums: Sums, level: float = LEVEL) -> tuple[float, float]:
+    """The interval of the asymptotic confidence sequence; infinite below `BURN_IN` terms."""
+    if sums.n < BURN_IN:
+        return -math.inf, math.inf
+    error, n = 1.0 - level, sums.n
+    rho_sq = (-2.0 * math.log(error) + math.log(1.0 - 2.0 * math.log(error))) / BEST_AT
+    inside = n * rho_sq + 1.0
+    factor = math.sqrt(2.0 * inside / (n**2 * rho_sq) * math.log(math.sqrt(inside) / error))
+    half = math.sqrt(sums.variance) * factor
+    return sums.mean - half, sums.mean + half
+
+
+def empirical_bernstein(sums: Sums, low: float, high: float, level: float = LEVEL) -> tuple[float, float]:
+    """The interval for terms between `low` ≤ 0 and `high` ≥ 0.
+
+    The variance is counted about 0, a prediction of each term that depends on nothing.
+    """
+    n, scale = sums.n, high - low
+    if n == 0:
+        return low, high
+    start = scale**2 / 100.0  # the boundary is tightest from this much variance on
+    v = max(sums.squares, start)
+    k1 = (STEP**0.25 + STEP**-0.25) / math.sqrt(2.0)
+    k2 = (math.sqrt(STEP) + 1.0) / 2.0
+    epochs = math.log(v / start, STEP) + 1.0
+    cost = POWER * math.log(epochs) + math.log(ZETA * 2.0 / (1.0 - level))  # one half for either side
+    half = (math.sqrt(k1**2 * v * cost + (k2 * scale * cost) ** 2) + k2 * scale * cost) / n
+    return max(sums.mean - half, low), min(sums.mean + half, high)
+
+
+def running(terms: Vector, level: float = LEVEL) -> Curve:
+    """The mean of the first 1, …, n terms, shape (n,), with its asymptotic confidence sequence.
+
+    Below `BURN_IN` terms, bounds are nan.
+    """
+    counts = np.arange(1, len(terms) + 1)
+    sums, squares = np.cumsum(terms), np.cumsum(terms * terms)
+    bounds = [
+        asymptotic(Sums(int(n), float(total), float(square)), level)
+        for n, total, square in zip(counts, sums, squares, strict=True)
+    ]
+    low, high = np.array(bounds).reshape(-1, 2).T
+    low, high = (np.where(np.isfinite(side), side, math.nan) for side in (low, high))
+    return Curve(counts.astype(np.float64), sums / counts, low, high)

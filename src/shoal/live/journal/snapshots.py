@@ -1,0 +1,287 @@
+"""Snapshots: a fold as bytes, with a checksum. They save time and are never the truth.
+
+A snapshot that is torn, flipped, of a newer format, or holds somebody who has been forgotten since, is passed
+over: the one before it is used, or the whole journal.
+"""
+
+import hashlib
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import msgspec
+
+from shoal.core.policies.registry import policy_from_bytes
+from shoal.core.policy.base import Sharing
+from shoal.core.policy.files import PolicyFileError
+from shoal.live.journal.archives import Archive, Base, base_of, read
+from shoal.live.journal.fold import Fold, Plan, Standing
+from shoal.live.journal.records import SWITCHES, Decided, Forgotten, Row, Settings, decode
+from shoal.live.journal.stores.base import Store
+from shoal.live.journal.tally import Tally
+from shoal.live.protocol.errors import JournalError
+
+FORMAT = 2
+MAGIC = b"shoal snapshot\n"
+CHECKSUM = 32
+KEPT = 2
+"""Snapshots kept of each population: the last, and one to fall back on."""
+TRIES = 3
+"""Times that loading begins again because the journal was archived meanwhile."""
+
+
+Watch = Callable[[Fold, Row], None]
+
+
+class _Waiting(msgspec.Struct, frozen=True, array_like=True):
+    seq: int
+    at: int
+    decided: Decided
+    rewards: dict[int, float]
+    learned: dict[int, int]
+    missed: list[int]
+
+
+class _Content(msgspec.Struct, frozen=True, array_like=True):
+    format: int
+    seq: int
+    at: int
+    stamp: str
+    settings: Settings
+    names: dict[str, int]
+    called: list[str | None]
+    merged: dict[int, int]
+    sharing: list[Sharing]
+    taught: list[int]
+    pending: list[_Waiting]
+    catalogue: bytes | None
+    forgotten_at: int
+    cut_log: bytes
+    policy: bytes
+    tally: Tally | None = None
+    """None in format 1, in which a base may still be: what sharing paid was not counted yet."""
+    history: list[tuple[int, Settings]] = []
+
+
+class SnapshotError(ValueError):
+    """Bytes that are no snapshot, or no longer one."""
+
+
+def pack(fold: Fold) -> bytes:
+    """The bytes of a snapshot."""
+    waiting = [
+        _Waiting(one.seq, one.at, one.decided, one.rewards, one.learned, sorted(one.missed))
+        for one in fold.pending.values()
+    ]
+    content = msgspec.msgpack.encode(
+        _Content(
+            FORMAT,
+            fold.seq,
+            fold.at,
+            fold.stamp,
+            fold.settings,
+            fold.names,
+            fold.called,
+            fold.merged,
+            fold.sharing,
+            fold.taught,
+            waiting,
+            fold.catalogue,
+            fold.forgotten_at,
+            fold.cut_log.tobytes(),
+            bytes(fold.policy.to_bytes()),
+            fold.tally.packed(),
+            fold.history,
+        )
+    )
+    return MAGIC + hashlib.blake2b(content, digest_size=CHECKSUM).digest() + content
+
+
+def unpack(data: bytes, source: str, oldest: int = FORMAT) -> Fold:
+    """The fold in the bytes of a snapshot; `SnapshotError` if they are not one."""
+    start = len(MAGIC) + CHECKSUM
+    content = memoryview(data)[start:]
+    if (
+        data[: len(MAGIC)] != MAGIC
+        or hashlib.blake2b(content, digest_size=CHECKSUM).digest() != data[len(MAGIC) : start]
+    ):
+        raise SnapshotError(f"{source} is damaged")
+    try:
+        first, *_ = msgspec.msgpack.decode(content, type=list[msgspec.Raw])
+        version = msgspec.msgpack.decode(first)
+        if not oldest <= version <= FORMAT:
+            raise SnapshotError(f"{source} has format {version}; this version reads {FORMAT}")
+        kept = msgspec.msgpack.decode(content, type=_Content)
+        fold = Fold()
+        fold.policy = policy_from_bytes(kept.policy, source)
+    except (msgspec.MsgspecError, PolicyFileError) as error:
+        raise SnapshotError(f"{source} cannot be read: {error}") from error
+    fold.policy.warns = False
+    fold.settings, fold.stamp, fold.seq, fold.at = kept.settings, kept.stamp, kept.seq, kept.at
+    fold.names, fold.called, fold.sharing, fold.taught = kept.names, kept.called, kept.sharing, kept.taught
+    fold.catalogue, fold.forgotten_at, fold.merged = kept.catalogue, kept.forgotten_at, kept.merged
+    fold.cut_log.frombytes(kept.cut_log)
+    fold.history = kept.history or [(1, kept.settings)]
+    if kept.tally is not None:
+        fold.tally = kept.tally
+    else:
+        for _ in kept.called:
+            fold.tally.join()
+    for one in kept.pending:
+        standing = Standing(one.seq, one.at, one.decided)
+        standing.rewards, standing.learned, standing.missed = one.rewards, one.learned, set(one.missed)
+        fold.pending[one.decided.id] = standing
+    return fold
+
+
+def plan_of(store: Store, population: int, upto: int | None = None) -> Plan | None:
+    """The policy that a population was last switched to, if it was, and that record is in the store."""
+    rows = [row for row in store.find(population, SWITCHES) if upto is None or row.seq <= upto]
+    if not rows:
+        return None
+    settings = decode(rows[-1].body)
+    assert isinstance(settings, Settings)
+    return Plan(settings, rows[-1].seq)
+
+
+def load(
+    store: Store,
+    population: int,
+    upto: int | None = None,
+    *,
+    watch: Watch | None = None,
+    checks: bool = False,
+) -> Fold:
+    """The fold of a population's journal up to a sequence number.
+
+    It starts from the latest snapshot that is good, or else from the base, if a part of the journal has been
+    archived. What lies before the base is read from the archives. `watch` is called with fold and row before
+    each row in the store is applied. `checks`: compute recorded cuts again (see `Fold.checks`).
+    """
+    for _ in range(TRIES):
+        last = store.last_seq(population) if upto is None else upto
+        base = base_of(store, population)
+        if last < base.seq:
+            return from_archives(base.archives, last, checks=checks)
+        found = _from_snapshot(store, population, base.seq, last, watch, checks)
+        if found is not None:
+            return found
+        fold = from_base(store, population, base, plan_of(store, population, last), checks=checks)
+        if catch_up(fold, store, population, last, is_base=True, watch=watch):
+            break  # otherwise more was archived meanwhile
+    if fold.seq < last:
+        raise JournalError(
+            f"the journal of population {population} in {store.url} ends at record {fold.seq} of {last}"
+        )
+    return fold
+
+
+def _from_snapshot(
+    store: Store, population: int, first: int, last: int, watch: Watch | None, checks: bool
+) -> Fold | None:
+    for epoch, seq in store.snapshots(population):
+        if not first <= seq <= last:
+            continue
+        source = f"snapshot {seq} of population {population} in {store.url}"
+        data = store.load_snapshot(population, epoch, seq)
+        if data is None:
+            continue
+        try:
+            fold = unpack(data, source)
+        except SnapshotError as error:
+            warnings.warn(f"{error}; it is passed over", RuntimeWarning, stacklevel=2)
+            continue
+        fold.checks = checks
+        if fold.seq == seq and catch_up(fold, store, population, last, watch=watch):
+            return fold
+    return None
+
+
+def from_base(
+    store: Store, population: int, base: Base, plan: Plan | None = None, *, checks: bool = False
+) -> Fold:
+    """The state up to the last archived row; if its bytes are damaged, from the archives.
+
+    From them, too, if it is another policy's than the one that was switched to afterwards.
+    """
+    if not base.seq:
+        return Fold(plan, checks=checks)
+    if plan is not None and plan.until <= base.seq:
+        plan = None
+    source = f"the base of population {population} in {store.url}"
+    try:
+        fold = unpack(store.base_state(population) or b"", source, oldest=1)
+        fold.plan = plan
+        if not (plan or Plan(fold.settings, 0)).made(fold.policy):
+            fold = from_archives(base.archives, base.seq, plan, checks=checks)
+    except SnapshotError as error:
+        try:
+            fold = from_archives(base.archives, base.seq, plan, checks=checks)
+        except JournalError as missing:
+            raise JournalError(f"{error}, and {missing}") from error
+        warnings.warn(f"{error}; the archives are read instead", RuntimeWarning, stacklevel=2)
+    fold.checks = checks
+    return fold
+
+
+def from_archives(
+    archives: tuple[Archive, ...], upto: int, plan: Plan | None = None, *, checks: bool = False
+) -> Fold:
+    """The state up to a sequence number, from nothing but archives."""
+
+    def rows() -> Iterator[Row]:
+        for archive in archives:
+            if archive.first <= upto:
+                yield from (row for row in read(archive) if isinstance(row, Row) and row.seq <= upto)
+
+    if plan is None:
+        for row in rows():
+            if row.decision == SWITCHES and isinstance(settings := decode(row.body), Settings):
+                plan = Plan(settings, row.seq)
+    fold = Fold(plan, checks=checks)
+    fold.apply_all(rows())
+    return fold
+
+
+def catch_up(
+    fold: Fold,
+    store: Store,
+    population: int,
+    upto: int,
+    *,
+    is_base: bool = False,
+    watch: Watch | None = None,
+) -> bool:
+    """Apply what a fold lacks.
+
+    False, with nothing of use done, if someone in it has been forgotten since (a base never holds such a
+    one), or if what it lacks has been archived.
+    """
+    start, stale = fold.seq, False
+
+    def rows() -> Any:
+        nonlocal stale
+        for row in store.read(population, start, upto):
+            is_next = row.seq == fold.seq + 1
+            if not is_next or (start and not is_base and _is_break(row)):
+                stale = True
+                return
+            if watch is not None:
+                watch(fold, row)
+            yield row
+
+    with closing(rows()) as missing:  # an error would keep it open, and with it a connection to the store
+        fold.apply_all(missing)
+    return not stale
+
+
+def _is_break(row: Row) -> bool:
+    """Whether a fold that lacks a row has to start again from the beginning."""
+    return isinstance(decode(row.body), Forgotten | Settings)
+
+
+def prune(store: Store, population: int, keep: int = KEPT) -> None:
+    """Delete all but the latest snapshots."""
+    for epoch, seq in store.snapshots(population)[keep:]:
+        store.delete_snapshot(population, epoch, seq)

@@ -1,0 +1,83 @@
+"""What sharing has paid each agent so far: a part of a population's state, kept by the fold.
+
+The *dividend* of a reward is the squared error of what the agent's own samples predicted when the arm was
+chosen, minus that of what the policy predicted. Positive: those who lend to the agent helped.
+"""
+
+import msgspec
+
+from shoal.live.evaluation.sequences import Sums
+from shoal.live.journal.records import Settings
+
+
+def dividend(own: float, pooled: float, reward: float, settings: Settings) -> float:
+    """The dividend of one reward; predictions end where rewards are known to."""
+    low, high = settings.reward_low, settings.reward_high
+    if low is not None and high is not None:
+        own, pooled = min(max(own, low), high), min(max(pooled, low), high)
+    return (own - reward) ** 2 - (pooled - reward) ** 2
+
+
+class Tally(msgspec.Struct, array_like=True):
+    """Sums of dividends, one entry for each agent."""
+
+    counts: list[int] = []
+    totals: list[float] = []
+    squares: list[float] = []
+    guarded: list[bool] = []
+    """Who does not borrow, because it did harm."""
+    marks: dict[int, tuple[int, float, float]] = {}
+    """The sums of an agent when it was last judged by the harm guard."""
+
+    def join(self) -> None:
+        """An agent more."""
+        self.counts.append(0)
+        self.totals.append(0.0)
+        self.squares.append(0.0)
+        self.guarded.append(False)
+
+    def add(self, agent: int, value: float) -> None:
+        """A reward has come."""
+        self.counts[agent] += 1
+        self.totals[agent] += value
+        self.squares[agent] += value * value
+
+    def replace(self, agent: int, old: float, new: float) -> None:
+        """A reward was corrected."""
+        self.totals[agent] += new - old
+        self.squares[agent] += new * new - old * old
+
+    def guard(self, agent: int, borrows: bool) -> None:
+        """An agent was judged; what it is judged by starts anew."""
+        self.guarded[agent] = not borrows
+        self.marks[agent] = self.of(agent)
+
+    def merge(self, agent: int, other: int) -> None:
+        """The rewards of `other` are `agent`'s."""
+        self.counts[agent] += self.counts[other]
+        self.totals[agent] += self.totals[other]
+        self.squares[agent] += self.squares[other]
+        self.forget(other)
+
+    def forget(self, agent: int) -> None:
+        """Keep nothing of an agent."""
+        self.counts[agent], self.totals[agent], self.squares[agent] = 0, 0.0, 0.0
+        self.guarded[agent] = False
+        self.marks.pop(agent, None)
+
+    def of(self, agent: int) -> Sums:
+        """All rewards of an agent."""
+        return Sums(self.counts[agent], self.totals[agent], self.squares[agent])
+
+    def period(self, agent: int) -> Sums:
+        """Its rewards since it was last judged."""
+        mark = self.marks.get(agent)
+        return self.of(agent) if mark is None else self.of(agent) - Sums(*mark)
+
+    def all(self) -> Sums:
+        """All rewards of all agents."""
+        return Sums(sum(self.counts), sum(self.totals), sum(self.squares))
+
+    def packed(self) -> "Tally":
+        """The same, in an order that does not depend on how it came about."""
+        return msgspec.structs.replace(self, marks=dict(sorted(self.marks.items())))

@@ -1,0 +1,1 @@
+"""Populations: who may act, what acts, and what products call."""

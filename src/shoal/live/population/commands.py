@@ -1,0 +1,497 @@
+"""What commands do in their turn: look up what is recorded, choose, and write records.
+
+Everything here runs alone, with the population's lock held. A command that raises has written nothing, or a
+first part that is complete; the store is asked only for what is no longer in memory.
+"""
+
+import contextlib
+import hashlib
+import os
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike
+
+from shoal.core import validation
+from shoal.core.policy.base import Sharing
+from shoal.core.types import Vector
+from shoal.live.evaluation.baseline import in_holdout
+from shoal.live.evaluation.guard import judge, without_borrowing
+from shoal.live.journal.archives import Base
+from shoal.live.journal.arms import ArmSet, checked_name
+from shoal.live.journal.fold import Fold, Standing, standing_of
+from shoal.live.journal.forgetting import keyed_hash, merged_into
+from shoal.live.journal.records import (
+    AnyRecord,
+    Cancelled,
+    Corrected,
+    Decided,
+    Joined,
+    Mode,
+    Observed,
+    Rewarded,
+    Row,
+    Settings,
+    Shares,
+    decode,
+    encode,
+)
+from shoal.live.journal.stores.base import Store
+from shoal.live.population.offers import Offers
+from shoal.live.protocol.answers import Decision, Score
+from shoal.live.protocol.errors import ConflictError, GoneError, UnknownError
+
+SHARING = ("both", "borrow", "none")
+KEPT = 20_000
+"""Decisions remembered after their rewards have come: more than rows are ever in flight."""
+LONGEST_ID = 128
+MICRO = 1_000_000
+
+
+class Turn:
+    """A command under way: applies records, and collects their rows."""
+
+    def __init__(self, fold: Fold, now: Callable[[], int]) -> None:
+        self.fold = fold
+        self.rows: list[Row] = []
+        self.arms: list[tuple[bytes, bytes]] = []
+        self._now = now
+
+    def write(self, record: AnyRecord, agent: int | None = None, decision: str | None = None) -> int:
+        """Apply a record and append it; its sequence number."""
+        fold = self.fold
+        seq, at = fold.seq + 1, max(fold.at, self._now())
+        cuts = fold.apply(seq, at, record)
+        if cuts:
+            record = msgspec.structs.replace(record, cuts=cuts)
+        self.rows.append(Row(seq, at, agent, decision, encode(record)))
+        return seq
+
+
+class Commands:
+    """The commands of a population on a state, with what they remember between them.
+
+    Parameters
+    ----------
+    name : str
+        Of the population.
+    store : Store
+    number : int
+        Of the population in the store.
+    archived : callable
+        What is known of the part of the journal that was archived.
+    """
+
+    def __init__(self, name: str, store: Store, number: int, archived: Callable[[], Base]) -> None:
+        self._name, self._store, self._number, self._archived = name, store, number, archived
+        self.closed: OrderedDict[str, Standing] = OrderedDict()
+        """Decisions whose rewards have come, or will not."""
+        self._observations: OrderedDict[str, Observed] = OrderedDict()
+        """The latest observations with an id."""
+        self.offers = Offers(store, number, name)
+
+    def clear(self) -> None:
+        """Remember nothing: the state has been built anew."""
+        self.closed.clear()
+        self._observations.clear()
+        self.offers.clear()
+
+    def forget(self, agents: Collection[int]) -> None:
+        """Remember nothing of some agents."""
+        for standing in [one for one in self.closed.values() if one.decided.agent in agents]:
+            del self.closed[standing.decided.id]
+        self._observations.clear()
+        self.offers.clear()
+
+    # Agents
+
+    def agent(self, fold: Fold, name: str) -> int:
+        """The index of an agent that is there."""
+        index = fold.names.get(checked_name("agent", name))
+        if index is None:
+            if self._store.has_gone(self._number, [keyed_hash(fold, "agent", name)]):
+                raise GoneError(f"agent {name!r} of population {self._name!r} has been forgotten")
+            raise UnknownError(f"population {self._name!r} has no agent {name!r}")
+        return index
+
+    def joining(self, turn: Turn, name: str, sharing: Sharing | None = None) -> int:
+        """The index of an agent, which joins if it is new."""
+        index = turn.fold.names.get(name)
+        if index is None:
+            index = len(turn.fold.called)
+            turn.write(Joined(index, name, sharing or "both"), agent=index)
+        elif sharing is not None and sharing != turn.fold.sharing[index]:
+            turn.write(Shares(index, sharing), agent=index)
+        return index
+
+    # Decisions
+
+    def decide(
+        self,
+        turn: Turn,
+        agent: str,
+        arms: Any,
+        decision: str | None,
+        top: int,
+        scores: bool,
+        sharing: Sharing | None,
+        baseline: str | int | None,
+    ) -> Decision:
+        fold = turn.fold
+        checked_name("agent", agent)
+        top = validation.positive_int("top", top)
+        if decision is not None:
+            _check_id(decision)
+        if sharing is not None:
+            validation.one_of("sharing", sharing, SHARING)
+        if decision is None:
+            decision = new_id()
+        elif (known := self.find(fold, decision)) is not None:
+            return self._decided_before(fold, known, agent, arms, top, scores, sharing, baseline)
+        offer = self.offers.requested(fold, arms)
+        if top > len(offer):
+            raise ValueError(f"top must be at most the number of arms, {len(offer)}, got {top}")
+        told = -1 if baseline is None else offer.position(baseline)
+        compares = fold.settings.apprentice or fold.settings.holdout > 0.0
+        if compares and (told < 0 or top > 1):
+            raise ValueError(
+                f"population {self._name!r} compares with the product's own rule: baseline must name the arm "
+                f"that it prefers, and top be 1, got baseline = {validation.show(baseline)}, top = {top}"
+            )
+        if agent not in fold.names or sharing is not None:  # nothing is written for a request that is refused
+            fold.policy.check_scale("arms", offer.features)
+        index = self.joining(turn, agent, sharing)
+        if (evidence := judge(fold, index)) is not None:
+            turn.write(evidence, index)
+        mode: Mode = "guarded" if fold.tally.guarded[index] else ""
+        with _as_guarded(fold, index):
+            choice = fold.policy.choose(index, offer.features)
+            table = fold.policy.scores(index, offer.features) if scores or top > 1 else None
+        greedy = int(choice.arm)
+        shown, probability = (greedy,), None
+        if top > 1:
+            assert table is not None
+            shown = tuple(np.argsort(-table.index, kind="stable")[:top].tolist())
+        elif fold.settings.holdout > 0.0 and in_holdout(fold.settings, index):
+            shown, probability, mode = (told,), 1.0, "holdout"
+        else:
+            mode = "apprentice" if fold.settings.apprentice else mode
+            usual = told if fold.settings.apprentice else greedy
+            position, probability = explored(decision, fold.settings, len(offer), usual)
+            shown = (position,)
+        own, pooled = choice.own, choice.pooled
+        if shown[0] != greedy:
+            own, pooled = fold.policy.predict(index, offer.features[shown[0]])
+        x = offer.features[list(shown)].tobytes() if len(shown) > 1 else offer.features[shown[0]].tobytes()
+        record = Decided(
+            decision,
+            index,
+            offer.digest,
+            shown,
+            greedy,
+            probability,
+            float(own),
+            float(pooled),
+            x,
+            mode,
+            told,
+        )
+        turn.arms += self.offers.news(fold, offer)
+        seq = turn.write(record, index, decision)
+        return self.decision(fold, record, seq, offer, table if scores else None)
+
+    def decision(self, fold: Fold, record: Decided, seq: int, offer: ArmSet, table: Any = None) -> Decision:
+        scores = None
+        if table is not None:
+            rows = zip(table.mean.tolist(), table.width.tolist(), table.index.tolist(), strict=True)
+            scores = {offer.name(position): Score(*row) for position, row in enumerate(rows)}
+        return Decision(
+            id=record.id,
+            agent=fold.called[record.agent] or "",
+            arm=offer.name(record.shown[0]),
+            ranking=tuple(map(offer.name, record.shown)),
+            probability=record.probability,
+            greedy=offer.name(record.greedy),
+            own=record.own,
+            pooled=record.pooled,
+            sequence=seq,
+            scores=scores,
+        )
+
+    def _decided_before(
+        self,
+        fold: Fold,
+        known: Standing,
+        agent: str,
+        arms: Any,
+        top: int,
+        scores: bool,
+        sharing: Sharing | None,
+        baseline: str | int | None,
+    ) -> Decision:
+        """The decision that was made for a request that comes again; scores, not recorded, are of now."""
+        record, index = known.decided, known.decided.agent
+        offer = self.offers.offered(fold, record.arms)
+        same_arms = offer.answers(arms)
+        if not same_arms or (fold.names.get(agent), top) != (index, len(record.shown)):
+            raise ConflictError(f"decision {record.id!r} was made for another agent or other arms", record.id)
+        if record.baseline != (-1 if baseline is None else offer.position(baseline)):
+            raise ConflictError(f"decision {record.id!r} was made with another baseline", record.id)
+        if sharing not in (None, fold.sharing[index]):
+            raise ConflictError(
+                f"decision {record.id!r} has been made already, and its agent's sharing is "
+                f"{fold.sharing[index]!r}; change that with add",
+                record.id,
+            )
+        with _as_guarded(fold, index):
+            table = fold.policy.scores(index, offer.features) if scores else None
+        return self.decision(fold, record, known.seq, offer, table)
+
+    def find(self, fold: Fold, decision: str) -> Standing | None:
+        """What is recorded of a decision, in memory or in the store."""
+        if (standing := fold.pending.get(decision)) is not None:
+            return standing
+        if (standing := self.closed.get(decision)) is not None:
+            return standing
+        if rows := self._store.find(self._number, decision):
+            if isinstance(decode(rows[0].body), Observed):
+                raise ConflictError(f"{decision!r} is the id of an observation, not of a decision", decision)
+            standing = standing_of(rows)
+            owner = merged_into(fold, standing.decided.agent)
+            standing.decided = msgspec.structs.replace(standing.decided, agent=owner)
+            self.close(standing)
+            return standing
+        if self._store.has_gone(self._number, [keyed_hash(fold, "decision", decision)]):
+            raise GoneError(f"decision {decision!r} was made for an agent that has been forgotten")
+        return None
+
+    def known(self, fold: Fold, decision: str) -> Standing:
+        standing = self.find(fold, _check_id(decision))
+        if standing is None:
+            raise UnknownError(
+                f"population {self._name!r} has made no decision {decision!r}{self._but_archived()}"
+            )
+        return standing
+
+    def _but_archived(self) -> str:
+        base = self._archived()
+        if not base.seq:
+            return ""
+        until = datetime.fromtimestamp(base.at / MICRO, UTC)
+        return f" that is not closed and archived: its journal was archived up to {until:%Y-%m-%d %H:%M} UTC"
+
+    def close(self, standing: Standing) -> None:
+        self.closed[standing.decided.id] = standing
+        if len(self.closed) > KEPT:
+            self.closed.popitem(last=False)
+
+    def cancel(self, turn: Turn, decision: str) -> None:
+        standing = self.known(turn.fold, decision)
+        if standing.cancelled:
+            return
+        if standing.rewards or standing.missed:
+            recorded = next(iter(standing.rewards.values()), None)
+            raise ConflictError(f"decision {decision!r} has a reward, {recorded}: it was shown", recorded)
+        turn.write(Cancelled(decision), standing.decided.agent, decision)
+        self.close(standing)
+
+    # Rewards
+
+    def reward(
+        self, turn: Turn, decision: str, reward: float, replaces: float | None, arm: str | int | None
+    ) -> None:
+        fold = turn.fold
+        reward = self._check_reward(fold, reward)
+        if replaces is not None:
+            replaces = validation.number("replaces", replaces)
+        standing = self.known(fold, decision)
+        decided = standing.decided
+        place = self._place(fold, decided, arm)
+        if standing.cancelled:
+            raise ConflictError(
+                f"decision {decision!r} was cancelled; a reward cannot come for it", "cancelled"
+            )
+        recorded = standing.rewards.get(place)
+        if recorded is None:
+            if replaces is not None:
+                raise ConflictError(
+                    f"decision {decision!r} has no reward yet that {replaces!r} could be", None
+                )
+            late = decided.id not in fold.pending
+            late = late or place in standing.missed
+            record = Rewarded(decision, place, reward, fold.policy.rounds)
+            if late:  # it was given up waiting for
+                x, rounds = standing.x(place), fold.policy.rounds + 1
+                predicted = (decided.own, decided.pooled) if place == 0 else (None, None)
+                record = Rewarded(decision, place, reward, rounds, (), decided.agent, x, *predicted)
+            turn.write(record, decided.agent, decision)
+            if late and decided.id not in fold.pending:
+                standing.note(record)
+            elif not standing.is_pending:
+                self.close(standing)
+            return
+        if reward == recorded:
+            return
+        if place not in standing.missed and replaces is None:
+            raise ConflictError(
+                f"decision {decision!r} has the reward {recorded!r}; to correct it to {reward!r}, say "
+                f"replaces={recorded!r}",
+                recorded,
+            )
+        if replaces is not None and replaces != recorded:
+            raise ConflictError(
+                f"decision {decision!r} has the reward {recorded!r}, not {replaces!r}", recorded
+            )
+        correction = Corrected(
+            decision,
+            place,
+            recorded,
+            reward,
+            decided.agent,
+            standing.x(place),
+            standing.learned[place],
+            *((decided.own, decided.pooled) if place == 0 else (None, None)),
+        )
+        turn.write(correction, decided.agent, decision)
+        standing.note(correction)
+
+    def _place(self, fold: Fold, decided: Decided, arm: str | int | None) -> int:
+        """Which place of a ranking a reward is for."""
+        if arm is None:
+            if len(decided.shown) > 1:
+                raise ValueError(f"arm must say which of the arms of decision {decided.id!r} was rewarded")
+            return 0
+        position = self.offers.offered(fold, decided.arms).position(arm)
+        if position not in decided.shown:
+            raise UnknownError(f"decision {decided.id!r} did not show the arm {arm!r}")
+        return decided.shown.index(position)
+
+    def _check_reward(self, fold: Fold, reward: float) -> float:
+        low, high = fold.settings.reward_low, fold.settings.reward_high
+        return validation.number(
+            "reward",
+            reward,
+            low=-validation.LARGEST if low is None else low,
+            high=validation.LARGEST if high is None else high,
+        )
+
+    # Observations
+
+    def observe(self, turn: Turn, agent: str, x: ArrayLike, reward: float, key: str | None) -> bool:
+        """Whether it is new."""
+        fold = turn.fold
+        checked_name("agent", agent)
+        features, reward = self.check_sample(fold, x, reward, key)
+        if key is not None and self._observed_before(fold, key, agent, features.tobytes(), reward):
+            return False
+        index = self.joining(turn, agent)
+        record = Observed(index, features.tobytes(), reward, fold.policy.rounds + 1, key)
+        turn.write(record, index, key)
+        if key is not None:
+            self._observations[key] = record
+            if len(self._observations) > KEPT:
+                self._observations.popitem(last=False)
+        return True
+
+    def check_sample(self, fold: Fold, x: ArrayLike, reward: float, key: str | None) -> tuple[Vector, float]:
+        if key is not None:
+            _check_id(key)
+        features = validation.vector("x", x, fold.settings.dim)
+        fold.policy.check_scale("x", features)
+        return features, self._check_reward(fold, reward)
+
+    def _observed_before(self, fold: Fold, key: str, agent: str, x: bytes, reward: float) -> bool:
+        """Whether an observation is recorded already; `ConflictError` if another one is under its id."""
+        record: AnyRecord | None = self._observations.get(key)
+        if record is None and (rows := self._store.find(self._number, key)):
+            record = decode(rows[0].body)
+        if record is None and self._store.has_gone(self._number, [keyed_hash(fold, "decision", key)]):
+            raise GoneError(f"observation {key!r} was made of an agent that has been forgotten")
+        if record is None and key not in fold.pending and key not in self.closed:
+            return False
+        if isinstance(record, Observed):
+            same = fold.names.get(agent), x, reward
+            if same == (merged_into(fold, record.agent), record.x, record.reward):
+                return True
+        raise ConflictError(f"another observation or decision is recorded under the id {key!r}", key)
+
+    # One of many
+
+    def decide_one(self, turn: Turn, request: Mapping[str, Any]) -> Decision:
+        known = {"agent", "arms", "id", "top", "scores", "sharing", "baseline"}
+        _check_keys(request, known, {"agent"})
+        return self.decide(
+            turn,
+            request["agent"],
+            request.get("arms"),
+            request.get("id"),
+            request.get("top", 1),
+            bool(request.get("scores")),
+            request.get("sharing"),
+            request.get("baseline"),
+        )
+
+    def reward_one(self, turn: Turn, request: Mapping[str, Any]) -> None:
+        _check_keys(request, {"id", "reward", "replaces", "arm"}, {"id", "reward"})
+        self.reward(turn, request["id"], request["reward"], request.get("replaces"), request.get("arm"))
+
+    def observe_one(self, turn: Turn, request: Mapping[str, Any]) -> None:
+        _check_keys(request, {"agent", "x", "reward", "id"}, {"agent", "x", "reward"})
+        self.observe(turn, request["agent"], request["x"], request["reward"], request.get("id"))
+
+
+def _as_guarded(fold: Fold, agent: int) -> contextlib.AbstractContextManager[None]:
+    """Inside it, the policy chooses for an agent as it does now: without borrowing, if it is guarded."""
+    guarded = fold.tally.guarded[agent]
+    return without_borrowing(fold.policy, agent) if guarded else contextlib.nullcontext()
+
+
+def explored(decision: str, settings: Settings, n_arms: int, greedy: int) -> tuple[int, float]:
+    """The position to show, and its probability; drawn from a hash of the id, so a retry draws the same."""
+    draw = hashlib.blake2b(decision.encode(), key=settings.key, digest_size=16).digest()
+    explore, position = settings.explore, greedy
+    if int.from_bytes(draw[:8]) < explore * 2.0**64:
+        position = int.from_bytes(draw[8:]) % n_arms
+    return position, explore / n_arms + (1.0 - explore) * (position == greedy)
+
+
+def new_id() -> str:
+    """A new decision's id: 28 hexadecimal digits that begin with the time, so that they sort by it."""
+    if not _random_bits:  # the system is asked for many at once: one call takes longer than a decision may
+        _random_bits.extend(memoryview(os.urandom(8 * 512)).cast("Q").tolist())
+    try:
+        bits = _random_bits.pop()
+    except IndexError:  # other threads took them all
+        bits = secrets.randbits(64)
+    return f"{time.time_ns() // 1_000_000:012x}{bits:016x}"
+
+
+_random_bits: list[int] = []
+os.register_at_fork(after_in_child=_random_bits.clear)  # or both would give out the same ids
+
+
+def _check_id(id: Any) -> str:
+    if not isinstance(id, str) or not 0 < len(id) <= LONGEST_ID or "\0" in id or not id.isprintable():
+        raise ValueError(
+            f"id must be a printable text of 1 to {LONGEST_ID} characters, got {validation.show(id)}"
+        )
+    return id
+
+
+def _check_keys(request: Any, known: set[str], needed: set[str]) -> None:
+    if not isinstance(request, Mapping):
+        raise ValueError(f"each request must be a mapping, got {validation.show(request)}")
+    for key in request:
+        if key not in known:
+            raise ValueError(
+                f"a request has no {validation.show(key)}; it may have {', '.join(sorted(known))}"
+            )
+    for key in needed:
+        if key not in request:
+            raise ValueError(f"each request must have {key!r}, got {validation.show(dict(request))}")

@@ -1,0 +1,380 @@
+"""A controller: the populations of one store, and the thread that commits for them."""
+
+import contextlib
+import os
+import re
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from shoal.core import validation
+from shoal.core.policies.registry import find_policy
+from shoal.core.policy.base import Policy
+from shoal.live.journal.arms import checked_by, checked_name
+from shoal.live.journal.committer import Committer, uptime
+from shoal.live.journal.fold import current_stamp
+from shoal.live.journal.records import Settings
+from shoal.live.journal.stores import open_store
+from shoal.live.journal.stores.base import LEASE, Lease, Store
+from shoal.live.journal.stores.memory import MemoryStore
+from shoal.live.journal.stores.sqlite import SQLiteStore
+from shoal.live.population.population import Population
+from shoal.live.population.snapshotter import EVERY, Process
+from shoal.live.protocol.errors import ControllerError, JournalError, NotOwnerError, UnknownError
+
+
+def open(
+    url: str | os.PathLike[str],
+    *,
+    sync: str = "full",
+    read_only: bool = False,
+    lease: float = LEASE,
+    forgotten: str | os.PathLike[str] | None = None,
+    snapshot_every: int = EVERY,
+) -> "Controller":
+    """Open the populations in a store.
+
+    Parameters
+    ----------
+    url : str or path
+        Of an SQLite file, which is made if need be; `postgresql://…` for a server (extra `postgres`);
+        `:memory:` to keep nothing.
+    sync : {"full", "normal"}
+        What an acknowledged change survives: "full" a power failure, "normal" only a crash of the process.
+    read_only : bool
+        Look on while another process writes.
+    lease : float
+        Seconds after which another process may take over from one that is silent (PostgreSQL).
+    forgotten : path, optional
+        File that remembers, as hashes, who was forgotten, so that restoring a backup forgets them again.
+        Beside an SQLite file unless given; none for PostgreSQL unless given.
+    snapshot_every : int
+        Rows after which a second process writes a snapshot of a population, so that opening it next time is
+        quick; 0 for never.
+
+    Examples
+    --------
+    >>> controller = open(":memory:")
+    >>> shop = controller.population("shop", policy="bass", dim=2, seed=1)
+    >>> decision = shop.decide("ada", arms={"tea": [1.0, 0.0], "coffee": [0.0, 1.0]}, id="first")
+    >>> shop.reward("first", 1.0)
+    >>> shop.agents
+    ['ada']
+    """
+    validation.one_of("sync", sync, ("full", "normal"))
+    validation.number("lease", lease, low=0.1, high=3600.0)
+    validation.natural("snapshot_every", snapshot_every)
+    text = os.fspath(url)
+    store = open_store(text, sync=sync, read_only=read_only, lease=lease)
+    if isinstance(store, SQLiteStore):
+        text = str(store.path.absolute())
+        forgotten = f"{text}.forgotten" if forgotten is None else forgotten
+    return Controller(
+        store,
+        read_only=read_only,
+        lease=lease,
+        forgotten=forgotten,
+        snapshot_every=0 if isinstance(store, MemoryStore) else snapshot_every,
+        url=text,
+    )
+
+
+class Controller:
+    """The populations of one store. Use it as a context manager, or call `close`.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> with shoal.open(":memory:") as controller:
+    ...     shop = controller.population("shop", policy="bass", dim=2)
+    ...     controller.populations()
+    ['shop']
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        read_only: bool = False,
+        lease: float = LEASE,
+        forgotten: str | os.PathLike[str] | None = None,
+        owner: str | None = None,
+        snapshot_every: int = 0,
+        url: str = "",
+    ) -> None:
+        self.store = store
+        self._snapshot_every, self._url = snapshot_every, url
+        self._lease = lease
+        self._patience = 1.5 * lease
+        self._owner = owner or f"process {os.getpid()} on {socket.gethostname()}"
+        self._populations: dict[str, Population] = {}
+        self._lock = threading.RLock()
+        self._forgotten = None if forgotten is None else Path(forgotten)
+        self.committer = None if read_only else Committer(store, lease, self._beat)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def populations(self) -> list[str]:
+        """Names of the populations."""
+        return list(self.store.populations())
+
+    def population(
+        self,
+        name: str,
+        policy: str | None = None,
+        dim: int | None = None,
+        *,
+        explore: float | None = None,
+        reward_range: tuple[float, float] | None = None,
+        reward_window: float | None = None,
+        default_reward: float | None = None,
+        lend_after: int | None = None,
+        harm_guard: bool | None = None,
+        holdout: float | None = None,
+        apprentice: bool | None = None,
+        by: str = "",
+        **parameters: Any,
+    ) -> Population:
+        """A population, made at first use. What is given later must agree with what is recorded.
+
+        Parameters
+        ----------
+        name : str
+        policy : str
+            Name of a policy, or `module:Class`.
+        dim : int
+            Dimension of the arms.
+        explore : float, default 0.02
+            Share of decisions that are drawn uniformly, so that other policies can be evaluated from the
+            journal. With 0, they cannot.
+        reward_range : pair of floats, optional
+            Rewards outside of it are refused.
+        reward_window : float, optional
+            Seconds after which a reward counts as missing.
+        default_reward : float, optional
+            What a missing reward is taken to be. Without one, nothing is learned of the decision.
+        lend_after : int, default 0
+            Rewards that a new agent must have before others use its samples.
+        harm_guard : bool, default False
+            Whether an agent to whom sharing demonstrably does harm stops borrowing, until it would help.
+        holdout : float, default 0
+            Share of agents for whom the product's own rule decides, so that `uplift` can compare. Every
+            decision then has to be told what that rule prefers (`baseline`).
+        apprentice : bool, default False
+            Whether that rule decides for everybody, and the policy only learns.
+        by : str, default ""
+            Who makes it, for the record.
+        **parameters
+            Of the policy.
+        """
+        checked_name("name", name)
+        with self._lock:
+            given = _given(
+                policy=policy,
+                dim=dim,
+                explore=explore,
+                reward_low=None if reward_range is None else reward_range[0],
+                reward_high=None if reward_range is None else reward_range[1],
+                reward_window=reward_window,
+                default_reward=default_reward,
+                lend_after=lend_after,
+                harm_guard=harm_guard,
+                holdout=holdout,
+                apprentice=apprentice,
+                seed=parameters.pop("seed", None),
+            )
+            given |= parameters  # of which None may be one to estimate
+            known = self._populations.get(name)
+            if known is not None and not isinstance(known._lost, NotOwnerError):
+                known._begin(None, given)
+                return known
+            is_new = name not in self.store.populations()
+            if is_new and (policy is None or dim is None):
+                raise UnknownError(
+                    f"{self.store.url} has no population {name!r}; give policy and dim to make it"
+                )
+            settings = make_settings(given, by) if is_new or (policy and dim) else None
+            if self.committer is None:
+                if is_new:
+                    raise UnknownError(f"{self.store.url} has no population {name!r}")
+                population = Population(self, name, self.store.populations()[name], lease=None)
+            else:
+                number = self.store.create(name)
+                lease, sure_until = self._take(number)
+                population = Population(self, name, number, lease=lease)
+                population.sure_until = sure_until
+                if self._snapshot_every:
+                    population.snapshotter = Process(self._url, self._snapshot_every)
+            self._populations[name] = population  # its lease is kept from here on, however long loading takes
+            try:
+                population._begin(settings, given)
+                self._forget_again(population)
+            except BaseException:
+                del self._populations[name]
+                if self.committer is not None:
+                    with contextlib.suppress(ControllerError):
+                        self.store.release(population.lease)
+                raise
+            return population
+
+    def share(self, owner: str) -> None:
+        """Own populations under a name, and wait for no other owner: it is alive, or another server is."""
+        self._owner, self._patience = owner, 0.0
+
+    def drop(self, name: str) -> None:
+        """Let go of a population that somebody else has taken over."""
+        with self._lock:
+            population = self._populations.get(name)
+            if population is None or not isinstance(population._lost, NotOwnerError):
+                return
+            del self._populations[name]
+        population.close()
+
+    def _take(self, number: int) -> tuple[Lease, float]:
+        """Own a population, and until when for sure; wait for a previous owner that may have died."""
+        deadline = time.monotonic() + self._patience
+        while True:
+            sure_until = uptime() + self._lease
+            try:
+                return self.store.take(number, self._owner, self._lease), sure_until
+            except NotOwnerError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(min(0.1, self._lease / 10))
+
+    def _beat(self) -> None:
+        """Now and then: keep leases, and note which rewards are missing."""
+        populations = list(self._populations.values())  # no lock: its holder may be waiting for a commit
+        own = {one.lease.population: one for one in populations if not isinstance(one._lost, NotOwnerError)}
+        sure_until = uptime() + self._lease
+        try:
+            lost = self.store.renew([one.lease for one in own.values()], self._lease)
+            for number, one in own.items():
+                if number in lost:
+                    one.lose(NotOwnerError(f"population {one.name!r} was taken over by {lost[number]}"))
+                else:
+                    one.sure_until = sure_until
+        except Exception:  # the thread that beats also commits, and must go on
+            pass  # the next append, or the next beat, will tell
+        for one in own.values():
+            one.miss_rewards()
+            if one.snapshotter is not None:
+                one.snapshotter.tend(one)
+
+    # People who were forgotten, remembered beside the store
+
+    def remember_forgotten(self, population: int, hashes: list[bytes]) -> None:
+        """Write hashes to the file beside the store."""
+        if self._forgotten is None:
+            return
+        with self._forgotten.open("ab") as file:
+            file.write(b"".join(b"%d %s\n" % (population, one.hex().encode()) for one in hashes))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _remembered(self, population: int) -> set[bytes]:
+        """The hashes in the file beside the store; a line that a crash cut short is passed over."""
+        if self._forgotten is None or not self._forgotten.exists():
+            return set()
+        whole = re.findall(rb"^(\d+) ([0-9a-f]{32})$", self._forgotten.read_bytes(), re.MULTILINE)
+        return {bytes.fromhex(one.decode()) for number, one in whole if int(number) == population}
+
+    def _forget_again(self, population: Population) -> None:
+        """Forget whoever a restored backup brought back."""
+        if self._forgotten is None or self.committer is None:
+            return
+        number = population.lease.population
+        remembered, known = self._remembered(number), set(self.store.gone(number))
+        if missing := sorted(known - remembered):  # a crash came between the store and the file
+            self.remember_forgotten(number, missing)
+        if remembered - known:
+            population.forget_again(remembered)
+
+    def verify(self, *names: str) -> dict[str, list[str]]:
+        """Check journal and state of all populations, or some; what is wrong with each, usually nothing."""
+        from shoal.live.population.verification import verify
+
+        problems = {}
+        numbers = self.store.populations()
+        for name in names or numbers:
+            if name in numbers and not self.store.last_seq(numbers[name]):
+                continue  # a crash came while it was made
+            try:
+                problems[name] = verify(self.population(name))
+            except JournalError as error:
+                problems[name] = [str(error)]
+        return problems
+
+    def close(self) -> None:
+        """Commit what is on its way and release everything."""
+        with self._lock:
+            populations = list(self._populations.values())
+        with ExitStack() as last_first:  # whatever fails, the rest is let go of
+            last_first.callback(self.store.close)
+            if self.committer is not None:
+                last_first.callback(self.committer.close)
+            for one in populations:
+                last_first.callback(one.close)
+
+
+def make_settings(given: Mapping[str, Any], by: str = "") -> Settings:
+    """Settings from what was given, checked, or an error that names what is wrong."""
+    own = dict(given)
+    kind = find_policy(own.pop("policy"))
+    if not issubclass(kind, Policy):
+        raise ValueError(f"policy must be one that can be saved in a file, got {given['policy']!r}")
+    dim = validation.positive_int("dim", own.pop("dim"))
+    explore = validation.number("explore", own.pop("explore", 0.02), low=0.0, high=1.0)
+    low, high = own.pop("reward_low", None), own.pop("reward_high", None)
+    if low is not None:
+        low, high = (validation.number("reward_range", end) for end in (low, high))
+        if not low < high:
+            raise ValueError(f"reward_range must be a pair of increasing numbers, got {(low, high)}")
+    window = own.pop("reward_window", None)
+    if window is not None:
+        window = validation.number("reward_window", window, low=0.0, high=1e9, open_low=True)
+    default = own.pop("default_reward", None)
+    if default is not None:
+        inside = {} if low is None else {"low": low, "high": high}
+        default = validation.number("default_reward", default, **inside)
+        if window is None:
+            raise ValueError("default_reward needs a reward_window: when is a reward missing?")
+    lend_after = validation.natural("lend_after", own.pop("lend_after", 0))
+    guard, apprentice = (_flag(own, name) for name in ("harm_guard", "apprentice"))
+    holdout = validation.number("holdout", own.pop("holdout", 0.0), low=0.0, high=1.0)
+    own["seed"] = validation.seed_or_none("seed", own.get("seed"))
+    if own["seed"] is None:
+        own["seed"] = secrets.randbits(32)
+    parameters = dict(kind(0, dim, **own).parameters)
+    if parameters.get("epsilon"):
+        raise ValueError(
+            f"epsilon must be 0, got {parameters['epsilon']!r}: a population explores by `explore`, "
+            "which records its probabilities"
+        )
+    return Settings(
+        given["policy"], dim, parameters, explore, low, high, window, default, lend_after,
+        secrets.token_bytes(32), current_stamp(), guard, holdout, apprentice, checked_by(by),
+    )  # fmt: skip
+
+
+def _flag(given: dict[str, Any], name: str) -> bool:
+    value = given.pop(name, False)
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {validation.show(value)}")
+    return value
+
+
+def _given(**settings: Any) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if value is not None}

@@ -1,0 +1,48 @@
+"""What there is to say of a population in a few lines."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from shoal.live.journal.archives import base_of
+from shoal.live.journal.fold import Fold
+
+if TYPE_CHECKING:
+    from shoal.live.population.population import Population
+
+
+def summary(population: "Population") -> dict[str, Any]:
+    """Settings and sizes of a population, as plain values."""
+    base = base_of(population._store, population._number)
+
+    def question(fold: Fold) -> dict[str, Any]:
+        settings = fold.settings
+        low, high = settings.reward_low, settings.reward_high
+        return {
+            "name": population.name,
+            "policy": settings.policy,
+            "dim": settings.dim,
+            "parameters": settings.parameters,
+            "explore": settings.explore,
+            "reward_range": None if low is None else f"{low:g} to {high:g}",
+            "reward_window": settings.reward_window,
+            "default_reward": settings.default_reward,
+            "lend_after": settings.lend_after,
+            "harm_guard": settings.harm_guard,
+            "holdout": settings.holdout,
+            "apprentice": settings.apprentice,
+            "switches": len(fold.history) - 1,
+            "agents": sum(name is not None for name in fold.called),
+            "pending": len(fold.pending),
+            "records": fold.seq,
+            "last_record": _time(fold.at),
+            "archived_records": base.seq,
+            "archived_until": _time(base.at),
+            "archives": [one.path for one in base.archives],
+            "written_by": fold.stamp,
+        }
+
+    return population._read(question)
+
+
+def _time(at: int) -> str | None:
+    return None if not at else f"{datetime.fromtimestamp(at / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"

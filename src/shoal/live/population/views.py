@@ -1,0 +1,111 @@
+"""Short looks at a population's state, for pages that show it while it works.
+
+Whoever looks holds the population's lock, and decisions wait. Each function here takes time in proportion to
+what it returns, and `uses` lets go of the lock between a few agents and the next few.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from shoal.core.types import Booleans, Integers
+from shoal.live.journal.fold import Fold
+from shoal.live.journal.stores.base import Store
+from shoal.live.population.population import Population
+
+AT_ONCE = 64
+"""Agents whose neighbours are looked up before others get their turn."""
+
+
+class Sizes(msgspec.Struct, frozen=True):
+    """How much there is of everything."""
+
+    sequence: int
+    at: float
+    """Time of the last record, in seconds since 1970."""
+    agents: int
+    pending: int
+    """Decisions that await rewards."""
+    cuts: int
+    """Pairs that have stopped sharing, where the policy separates for good."""
+
+
+class Members(NamedTuple):
+    """The agents that are there, in the order in which they joined."""
+
+    indices: Integers
+    names: list[str]
+    samples: Integers
+    """Samples of their own."""
+
+
+class Lent(NamedTuple):
+    """What an agent uses of others."""
+
+    others: int
+    samples: float
+
+
+def journal_of(population: Population) -> tuple[Store, int]:
+    """Where the population's records are: the store, and its number in it."""
+    return population._store, population._number
+
+
+def sizes(population: Population) -> Sizes:
+    """How much there is of everything."""
+
+    def question(fold: Fold) -> Sizes:
+        there = len(fold.called) - fold.called.count(None)
+        return Sizes(fold.seq, fold.at / 1e6, there, len(fold.pending), fold.count_cuts())
+
+    return population._read(question)
+
+
+def members(population: Population) -> Members:
+    """Who is there."""
+
+    def question(fold: Fold) -> Members:
+        there = [index for index, name in enumerate(fold.called) if name is not None]
+        indices = np.array(there, dtype=np.int64)
+        return Members(
+            indices, [name for name in fold.called if name is not None], fold.policy.pulls[indices]
+        )
+
+    return population._read(question)
+
+
+def edges(population: Population, indices: Integers) -> Booleans:
+    """Who belongs with whom among some agents, shape (n, n); the policy's whole graph is made for it."""
+    return population._read(lambda fold: fold.policy.graph[np.ix_(indices, indices)])
+
+
+def uses(population: Population, indices: Integers, among: Integers) -> Booleans:
+    """Whose samples each of some agents uses, its own included, shape (len(indices), len(among))."""
+    found = np.zeros((len(indices), len(among)), dtype=np.bool_)
+    for start in range(0, len(indices), AT_ONCE):
+        some = indices[start : start + AT_ONCE].tolist()
+
+        def question(fold: Fold, some: list[int] = some) -> list[Integers | None]:
+            # whoever was forgotten since has no neighbours to ask for
+            return [fold.policy.neighbors(one) if fold.called[one] is not None else None for one in some]
+
+        for row, used in enumerate(population._read(question), start):
+            if used is not None:
+                mark = np.zeros(max(int(among[-1]), int(used[-1])) + 1, dtype=np.bool_)
+                mark[used] = True
+                found[row] = mark[among]
+    return found
+
+
+def lent(population: Population, indices: list[int]) -> list[Lent]:
+    """How many others' samples each of some agents uses, and how many samples that makes."""
+
+    def question(fold: Fold) -> list[Lent]:
+        found = []
+        for index in indices:
+            samples = fold.policy._lent(index)
+            found.append(Lent(int(np.count_nonzero(samples)), float(samples.sum())))
+        return found
+
+    return population._read(question)

@@ -1,0 +1,143 @@
+"""Errors as RFC 9457 problem documents, each kind with a stable type and one status."""
+
+import logging
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from shoal.live.protocol.errors import (
+    ConflictError,
+    ControllerError,
+    GoneError,
+    JournalError,
+    NotOwnerError,
+    UnavailableError,
+    UnknownError,
+)
+from shoal.live.protocol.messages import Problem
+from shoal.live.service.logs import log_seldom
+
+TYPE = "urn:shoal:problem:"
+MEDIA_TYPE = "application/problem+json"
+
+KINDS = {
+    "malformed": (400, "The request cannot be read"),
+    "unauthenticated": (401, "A key is needed"),
+    "forbidden": (403, "The key does not allow this"),
+    "unknown": (404, "No such thing"),
+    "method": (405, "Not possible here"),
+    "conflict": (409, "Something else is recorded"),
+    "gone": (410, "It has been forgotten"),
+    "too-large": (413, "The request is too large"),
+    "media-type": (415, "The request must be JSON"),
+    "host": (421, "Another host is meant"),
+    "invalid": (422, "The request is not valid"),
+    "id-reused": (422, "The id belongs to another request"),
+    "too-many": (429, "Too many requests"),
+    "internal": (500, "The server failed"),
+    "unavailable": (503, "Not available now"),
+    "damaged": (503, "The journal is damaged"),
+    "not-owner": (503, "Another process owns the population"),
+}
+"""Status and title of each kind; docs/service.md has the table."""
+
+
+AWAY = "the store cannot take it now; it may be recorded or not: repeat the request with the same id"
+"""What clients are told of a store that fails."""
+log = logging.getLogger("shoal.live.service")
+
+
+class RefusedError(Exception):
+    """A request is refused by the service itself."""
+
+    def __init__(self, kind: str, detail: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.kind, self.detail, self.headers = kind, detail, headers or {}
+
+
+class BusyError(UnavailableError):
+    """The service itself cannot do it now, and says why. What a store says of itself is not for clients."""
+
+
+def kind_of(error: BaseException, *, by_id: bool = False) -> str:
+    """The kind of an error; `by_id` for requests that name what they make by an id of the caller's."""
+    match error:
+        case RefusedError():
+            return error.kind
+        case GoneError():
+            return "gone"
+        case UnknownError():
+            return "unknown"
+        case ConflictError():
+            return "id-reused" if by_id else "conflict"
+        case UnavailableError():
+            return "unavailable"
+        case NotOwnerError():
+            return "not-owner"
+        case JournalError():
+            return "damaged"
+        case msgspec.ValidationError():
+            return "invalid"
+        case msgspec.DecodeError() | UnicodeDecodeError():
+            return "malformed"
+        case ValueError():
+            return "invalid"
+    return "internal"
+
+
+def problem_of(
+    error: BaseException, request: str | Any = UNSET, *, by_id: bool = False, hidden: str = ""
+) -> Problem:
+    """An error as a document; it does not say where the store is, and of what nobody expected, nothing."""
+    kind = kind_of(error, by_id=by_id)
+    status, title = KINDS[kind]
+    detail = "" if kind == "internal" else str(error) or title
+    if hidden:
+        detail = detail.replace(hidden, "the store")
+    if kind == "unavailable" and not isinstance(error, BusyError):
+        if "the store" in detail:  # not the repr of an unexpected error, which may hold a name
+            log_seldom(log, str(error))
+        detail = AWAY
+    if isinstance(error, UnicodeDecodeError):  # whose message shows bytes
+        detail = "text must be UTF-8"
+    recorded = error.recorded if isinstance(error, ConflictError) else UNSET
+    return Problem(TYPE + kind, title, status, detail, request, recorded)
+
+
+def headers_of(error: BaseException) -> dict[str, str]:
+    """Further headers of an error's answer."""
+    match error:
+        case RefusedError():
+            return error.headers
+        case UnavailableError():
+            return {"retry-after": str(max(1, round(error.retry_after)))}
+        case NotOwnerError():
+            return {"retry-after": "1"}
+        case JournalError():
+            return {"retry-after": "30"}  # it takes somebody who restores a backup
+    return {}
+
+
+def error_of(problem: Problem, retry_after: float = 1.0) -> Exception:
+    """The exception that a problem stands for, on the client's side."""
+    kind = problem.type.removeprefix(TYPE)
+    match kind:
+        case "gone":
+            return GoneError(problem.detail)
+        case "unknown":
+            return UnknownError(problem.detail)
+        case "conflict" | "id-reused":
+            recorded = None if problem.recorded is UNSET else problem.recorded
+            return ConflictError(problem.detail, recorded)
+        case "unavailable" | "too-many":
+            return UnavailableError(problem.detail, retry_after)
+        case "not-owner":
+            return NotOwnerError(problem.detail)
+        case "damaged":
+            return JournalError(problem.detail)
+        case "invalid" | "malformed" | "too-large":
+            return ValueError(problem.detail)
+        case "unauthenticated" | "forbidden":
+            return PermissionError(problem.detail)
+    return ControllerError(f"{problem.title}: {problem.detail}")

@@ -1,0 +1,654 @@
+"""The API: a table of routes, and below it a handler for each.
+
+Handlers of the table take a `Call`. What handlers of `service.dashboard.routes` (a list of Starlette
+routes, mounted if it is there) may use of a `Request`:
+
+    request.app.state.service   the `Service` (core.py): `.controller`, `await .population(name)` (an
+                                `AsyncPopulation`), `await .run(function, *args)` in a thread for what may
+                                take long, `.metrics`, and `.stopping`, an `asyncio.Event` to end streams by
+    request.state.key           the `Key` (keys.py) that the request was made with, by header or cookie;
+                                `keys.ANYBODY` on a server of this machine without keys
+    request.state.request_id    the request's id, which is in the log
+    core.name_in(request, "agent")  a name from the path, percent-decoded: paths are matched before that
+
+Routes of the dashboard under `/v1/` and `/dashboard/` need scope `read`, for the population in their path (as
+`{population}`) or for all; others (the page itself, its files) are for anybody. `POST /session` with
+`{"key": …}` signs in: it sets a cookie, HttpOnly and SameSite, which stands for the key; `GET /session` says
+who is signed in, or 401; `DELETE /session` signs out. A handler raises `problems.RefusedError(kind, detail)`,
+or an error of the controller, or ValueError, and the answer is a problem document. A response that sets its
+own Content-Security-Policy or Cache-Control keeps it.
+"""
+
+import functools
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import numpy as np
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from shoal.core.policies.registry import policy_names
+from shoal.live.journal.fold import Fold
+from shoal.live.population.asynchronous import AsyncPopulation
+from shoal.live.population.controller import Controller
+from shoal.live.population.explaining import Graph
+from shoal.live.protocol import messages as m
+from shoal.live.protocol.answers import Decision, Explanation, PairExplanation
+from shoal.live.protocol.errors import ControllerError, NotOwnerError
+from shoal.live.protocol.problems import RefusedError, kind_of, problem_of
+from shoal.live.service.core import SIGNED_IN, Call, Endpoint, Result, Service, json_response, unauthenticated
+from shoal.live.service.journal import events_of
+from shoal.live.service.keys import ANYBODY, Key, Keys
+from shoal.live.service.openapi import document
+
+MOST_ARMS = 10_000
+"""On offer in one request, over all of a batch."""
+MOST_IN_GRAPH = 1_000
+"""Agents whose graph is sent whole."""
+MOST_EVENTS = 1_000
+MOST_PAIRS = 1_000
+"""Pairs of agents that are listed."""
+OWN_SETTINGS = ("name", "by", "since", *m.NewPopulation.__struct_fields__)
+"""What no parameter of a policy is called."""
+
+
+def make_app(controller: Controller, keys: Keys, **options: Any) -> Service:
+    """The service of a controller; for the options see `Service`."""
+    return Service(controller, keys, endpoints(), dashboard(), **options)
+
+
+def endpoints() -> list[Endpoint]:
+    """The table of routes. In a path, `population`, `agent`, `id` and `arm` are percent-encoded names.
+
+    They are tried in order, so those that are called most come first.
+    """
+    p = "/v1/populations/{population}"
+    either = (Explanation, PairExplanation)
+    return [
+        Endpoint(
+            "POST",
+            f"{p}/decisions",
+            "decide",
+            decide,
+            {201: Decision},
+            m.NewDecision,
+            by_id=True,
+            headers=("Location",),
+        ),
+        Endpoint("PUT", f"{p}/decisions/{{id}}/reward", "reward", put_reward, {204: None}, m.Reward),
+        Endpoint("GET", "/livez", None, live, {200: m.Health}),
+        Endpoint("GET", "/readyz", None, ready, {200: m.Health}),
+        Endpoint("GET", "/openapi.json", None, describe, {200: dict[str, Any]}),
+        Endpoint("GET", "/metrics", "read", scrape, {200: str}),
+        Endpoint("POST", "/session", None, sign_in, {200: m.Who}, m.Session, headers=("Set-Cookie",)),
+        Endpoint("GET", "/session", SIGNED_IN, who_is_there, {200: m.Who}),
+        Endpoint("DELETE", "/session", None, sign_out, {204: None}, headers=("Set-Cookie",)),
+        Endpoint("GET", "/v1/populations", SIGNED_IN, list_populations, {200: m.Populations}),
+        Endpoint("PUT", p, "admin", put_population, {200: m.Population, 201: m.Population}, m.NewPopulation),
+        Endpoint("GET", p, "read", get_population, {200: m.Population, 304: None}),
+        Endpoint(
+            "POST", f"{p}/decisions:batch", "decide", decide_many, {200: m.DecisionResults}, m.Decisions
+        ),
+        Endpoint("GET", f"{p}/decisions/{{id}}", "read", get_decision, {200: m.DecisionStanding, 304: None}),
+        Endpoint("DELETE", f"{p}/decisions/{{id}}", "decide", cancel, {204: None}),
+        Endpoint("POST", f"{p}/rewards:batch", "reward", reward_many, {200: m.RewardResults}, m.Rewards),
+        Endpoint(
+            "POST", f"{p}/observations", "reward", observe, {200: m.Learned}, m.NewObservation, by_id=True
+        ),
+        Endpoint("GET", f"{p}/catalogue", "read", get_catalogue, {200: m.CatalogueContent, 304: None}),
+        Endpoint("PATCH", f"{p}/catalogue", "admin", add_arms, {204: None}, m.Catalogue),
+        Endpoint("DELETE", f"{p}/catalogue/{{arm}}", "admin", retire_arm, {204: None}),
+        Endpoint("GET", f"{p}/agents/{{agent}}", "read", get_agent, {200: m.Agent, 304: None}),
+        Endpoint("PUT", f"{p}/agents/{{agent}}", "admin", put_agent, {204: None}, m.SharingMode),
+        Endpoint("DELETE", f"{p}/agents/{{agent}}", "admin", forget, {204: None}),
+        Endpoint(
+            "GET",
+            f"{p}/agents/{{agent}}/explanation",
+            "read",
+            explain,
+            {200: either, 304: None},
+            None,
+            ("other",),
+        ),
+        Endpoint("GET", f"{p}/graph", "read", graph, {200: m.GraphContent, 304: None}, None, ("at",)),
+        Endpoint("GET", f"{p}/settings", "read", list_settings, {200: m.Switches, 304: None}),
+        Endpoint("PUT", f"{p}/settings", "admin", switch, {200: m.Switches}, m.Candidate),
+        Endpoint("GET", f"{p}/dividend", "read", dividend, {200: m.Dividend, 304: None}, None, ("agent",)),
+        Endpoint("GET", f"{p}/uplift", "read", uplift, {200: m.Uplift, 304: None}),
+        Endpoint(
+            "GET",
+            f"{p}/evaluation",
+            "read",
+            evaluate_policy,
+            {200: m.Evaluation, 304: None},
+            None,
+            ("policy",),
+        ),
+        Endpoint("POST", f"{p}/evaluation", "read", evaluate, {200: m.Evaluation}, m.Candidate),
+        Endpoint("POST", f"{p}/what-if", "read", what_if, {200: m.WhatIf}, m.Candidate),
+        Endpoint("GET", f"{p}/events", "read", events, {200: m.Events, 304: None}, None, ("after", "limit")),
+    ]
+
+
+def dashboard() -> Sequence[BaseRoute]:
+    """The routes of the page, if it is there."""
+    if find_spec("shoal.live.service.dashboard") is None:
+        return ()
+    found: Sequence[BaseRoute] = import_module("shoal.live.service.dashboard").routes
+    return found
+
+
+# The service itself
+
+
+async def live(call: Call) -> Response:
+    """Whether the process is alive."""
+    return json_response(m.Health("alive"))
+
+
+async def ready(call: Call) -> Response:
+    """Whether all populations that are this server's can be used: they are open, caught up and compiled."""
+    service = call.service
+    if service.stopping.is_set():
+        raise RefusedError("unavailable", "the server is stopping", {"retry-after": "5"})
+    if not service.is_prepared:
+        raise RefusedError("unavailable", "populations are being opened", {"retry-after": "1"})
+    if unopened := service.unopened():
+        count = len(unopened) + len(service.populations)
+        said = f"{len(unopened)} of {count} populations cannot be opened"
+        names = ", ".join(map(repr, unopened))
+        named = f": {names}" if _may_read_all(call) else ""
+        raise RefusedError("damaged", said + named, {"retry-after": "30"})
+    if service.ownership is not None and service.ownership.trouble:
+        said = f"takes over no population: the store {service.ownership.trouble}"
+        return json_response(m.Health("ready", f"{len(service.populations)} populations; {said}"))
+    lost = sum(isinstance(one.population._lost, NotOwnerError) for one in service.populations.values())
+    if lost and service.ownership is None:
+        raise RefusedError(
+            "not-owner", f"{lost} populations are owned by another process", {"retry-after": "1"}
+        )
+    return json_response(m.Health("ready", f"{len(service.populations)} populations"))
+
+
+def _may_read_all(call: Call) -> bool:
+    """Whether whoever asks may know the names of populations; anybody may ask whether we are ready."""
+    try:
+        return call.service.key_of(call.request).allows("read", None)
+    except RefusedError:
+        return False
+
+
+async def describe(call: Call) -> Response:
+    """This document."""
+    return json_response(document(call.service.table))
+
+
+async def scrape(call: Call) -> Response:
+    """Metrics in the text format of Prometheus."""
+    text = await call.service.run(call.service.metrics.text)
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def sign_in(call: Call) -> Response:
+    """Sign a browser in with a key, by a cookie."""
+    service = call.service
+    if wait := service.limits.take("session", 5.0):  # guessing is hopeless, and should be slow, too
+        raise RefusedError("too-many", "too many tried to sign in", {"retry-after": str(int(wait) + 1)})
+    key = service.keys.check(call.body.key)
+    if key is None:
+        raise unauthenticated("the key is not known, has expired or was revoked")
+    cookie = service.sessions.begin(key.id, is_secure=_is_secure(call))
+    return json_response(_who(key), headers={"set-cookie": cookie})
+
+
+async def who_is_there(call: Call) -> Response:
+    """Whose key the request was made with."""
+    return json_response(_who(call.key))
+
+
+async def sign_out(call: Call) -> Response:
+    """Take the cookie back."""
+    cookie = call.service.sessions.end(is_secure=_is_secure(call))
+    return Response(status_code=204, headers={"set-cookie": cookie})
+
+
+def _who(key: Key) -> m.Who:
+    populations = None if key.populations is None else sorted(key.populations)
+    return m.Who("anybody" if key is ANYBODY else key.id, sorted(key.scopes), populations)
+
+
+def _is_secure(call: Call) -> bool:
+    """Whether the browser's connection is encrypted; no header of the request is believed about that."""
+    return call.service.behind_tls or str(call.request.scope["scheme"]) == "https"
+
+
+# ETag: the number of the last record
+
+
+def tagged(handler: Callable[[Call], Awaitable[Response]]) -> Callable[[Call], Awaitable[Response]]:
+    """Of an answer that depends on the population's journal alone: not sent to whoever has it already."""
+
+    @functools.wraps(handler)
+    async def answer(call: Call) -> Response:
+        tag = _etag(
+            await call.population()
+        )  # before the state is read: what is newer than its tag does no harm
+        seen = call.request.scope["state"]["headers"].get(b"if-none-match")
+        if tag and seen is not None and tag["etag"].encode() in (one.strip() for one in seen.split(b",")):
+            return Response(status_code=304, headers=tag)
+        response = await handler(call)
+        response.headers.update(tag)
+        return response
+
+    return answer
+
+
+def _etag(population: AsyncPopulation) -> dict[str, str]:
+    """None while records are on their way, which may be lost, while the state changes without one, and while
+    the population may be another server's, which reading it will tell."""
+    inner = population.population
+    if inner.is_rebuilding or _sequence(population) != inner.lease.last_seq or not inner.is_sure:
+        return {}
+    return {"etag": f'"{_sequence(population)}"', "cache-control": "private, no-cache"}
+
+
+def _sequence(population: AsyncPopulation) -> int:
+    fold = population.population._fold
+    return 0 if fold is None else fold.seq
+
+
+# Populations
+
+
+async def list_populations(call: Call) -> Response:
+    """The populations that the key is for."""
+    names = await call.service.run(call.service.controller.populations)
+    allowed = call.key.populations
+    return json_response(m.Populations([name for name in names if allowed is None or name in allowed]))
+
+
+async def put_population(call: Call) -> Response:
+    """Make a population, or find one with these settings; others than recorded are refused."""
+    service, body, name = call.service, call.body, call.names["population"]
+    _check_candidate(body)
+    settings = {key: getattr(body, key) for key in m.NewPopulation.__struct_fields__ if key != "parameters"}
+    is_known = name in service.populations or name in await service.run(service.controller.populations)
+
+    def make() -> Any:
+        try:
+            return service.controller.population(name, **settings, **body.parameters, by=call.key.id)
+        except TypeError as error:  # of the policy's signature
+            raise ValueError(f"parameters must be those of policy {body.policy!r}: {error}") from None
+
+    population = await service.adopt(await service.run(make))
+    return json_response(await _described(population), 200 if is_known else 201)
+
+
+@tagged
+async def get_population(call: Call) -> Response:
+    """Settings and sizes of a population."""
+    population = await call.population()
+    return json_response(await _described(population))
+
+
+async def _described(population: AsyncPopulation) -> m.Population:
+    def question(fold: Fold) -> m.Population:
+        s = fold.settings
+        known = None if s.reward_low is None or s.reward_high is None else [s.reward_low, s.reward_high]
+        agents = sum(name is not None for name in fold.called)
+        return m.Population(
+            population.population.name, s.policy, s.dim, s.parameters, s.explore, known, s.reward_window,
+            s.default_reward, s.lend_after, s.harm_guard, s.holdout, s.apprentice,
+            agents, len(fold.pending), fold.seq,
+        )  # fmt: skip
+
+    return await population.read(question)
+
+
+@tagged
+async def list_settings(call: Call) -> Response:
+    """Policies and parameters so far, and who made them so."""
+    population = await call.population()
+    return json_response(await call.service.run(_switches, population))
+
+
+async def switch(call: Call) -> Response:
+    """Go on with another policy or other parameters, which first learn the whole journal.
+
+    Decisions go on meanwhile. Where they are in force already, nothing is done.
+    """
+    population = await call.population()
+    await _reading_all(call, population.population.switch, by=call.key.id)
+    return json_response(await call.service.run(_switches, population))
+
+
+def _switches(population: AsyncPopulation) -> m.Switches:
+    return m.Switches([m.Switch(**_mapping(one)) for one in population.population.switches])
+
+
+def _check_candidate(body: m.Candidate | m.NewPopulation) -> None:
+    """Refuse what is not a policy's name, since no module is imported because a client says so."""
+    if body.policy is not None and body.policy not in policy_names():
+        raise ValueError(f"policy must be one of {', '.join(policy_names())}, got {body.policy[:40]!r}")
+    for key in body.parameters:
+        if key in OWN_SETTINGS:
+            raise ValueError(f"{key} is a setting of the population, not a parameter of its policy")
+
+
+async def _reading_all(call: Call, function: Callable[..., Result], **options: Any) -> Result:
+    """Call what reads the whole journal, with the policy and the parameters in the body."""
+    body = call.body
+    _check_candidate(body)
+    try:
+        return await call.service.run(lambda: function(body.policy, **options, **body.parameters))
+    except TypeError as error:  # of the policy's signature
+        raise ValueError(f"parameters must be those of the policy: {error}") from None
+
+
+# Decisions
+
+
+async def decide(call: Call) -> Response:
+    """Choose an arm for an agent. With an id of the caller's, a repeated request gets the same decision."""
+    body = call.body
+    _check_arms([body])
+    population = await call.population()
+    made = await population.decide(
+        body.agent, body.arms, id=body.id, top=body.top, scores=body.scores, sharing=body.sharing,
+        baseline=body.baseline,
+    )  # fmt: skip
+    call.service.metrics.count(call.service.metrics.decisions, population.population.name)
+    where = f"{call.request.scope['path']}/{quote(made.id, safe='')}"
+    return json_response(made, 201, {"location": where})
+
+
+async def decide_many(call: Call) -> Response:
+    """Choose for many agents, in one commit; of each request, its decision or its problem."""
+    requests = call.body.requests
+    call.service.charge(call.key, len(requests))
+    _check_arms(requests)
+    population = await call.population()
+    results = await population.decide_many([_mapping(one) for one in requests]) if requests else []
+    made = sum(isinstance(one, Decision) for one in results)
+    call.service.metrics.count(call.service.metrics.decisions, population.population.name, made)
+    return json_response(
+        m.DecisionResults(
+            [
+                m.DecisionResult(decision=one)
+                if isinstance(one, Decision)
+                else m.DecisionResult(problem=problem_of(one, by_id=True, hidden=call.service.store))
+                for one in results
+            ]
+        )
+    )
+
+
+@tagged
+async def get_decision(call: Call) -> Response:
+    """What is recorded of a decision."""
+    population = await call.population()
+    inner, id = population.population, call.names["id"]
+
+    def question(fold: Fold) -> m.DecisionStanding:
+        standing = inner._commands.known(fold, id)
+        offer = inner._commands.offers.offered(fold, standing.decided.arms)
+        return m.DecisionStanding(
+            inner._commands.decision(fold, standing.decided, standing.seq, offer),
+            standing.at / 1e6,
+            [standing.rewards.get(place) for place in range(len(standing.decided.shown))],
+            bool(standing.missed),
+            standing.cancelled,
+        )
+
+    return json_response(await population.call(inner._read, question))
+
+
+async def cancel(call: Call) -> Response:
+    """Take back a decision that was never shown."""
+    await (await call.population()).cancel(call.names["id"])
+    return Response(status_code=204)
+
+
+def _mapping(request: Any) -> dict[str, Any]:
+    return msgspec.structs.asdict(request)
+
+
+def _check_arms(requests: Sequence[m.NewDecision]) -> None:
+    count = sum(len(one.arms) for one in requests if one.arms is not None)
+    if count > MOST_ARMS:
+        raise RefusedError("too-large", f"{MOST_ARMS:,} arms may be on offer in one request, got {count:,}")
+
+
+# Rewards
+
+
+async def put_reward(call: Call) -> Response:
+    """Report the reward of a decision, once or again; with `replaces`, correct it."""
+    body = call.body
+    population = await call.population()
+    name = population.population.name
+    try:
+        delay = await population.reward(call.names["id"], body.reward, replaces=body.replaces, arm=body.arm)
+    except (ValueError, ControllerError) as error:
+        _count_refused(call, name, error)
+        raise
+    _count_reward(call, name, delay)
+    return Response(status_code=204)
+
+
+async def reward_many(call: Call) -> Response:
+    """Report many rewards, in one commit; of each, nothing or its problem."""
+    rewards = call.body.rewards
+    call.service.charge(call.key, len(rewards))
+    population = await call.population()
+    name = population.population.name
+    results = await population.reward_many([_mapping(one) for one in rewards]) if rewards else []
+    answers = []
+    for one in results:
+        if isinstance(one, Exception):
+            _count_refused(call, name, one)
+            answers.append(m.RewardResult(problem=problem_of(one, hidden=call.service.store)))
+        else:
+            _count_reward(call, name, one)
+            answers.append(m.RewardResult())
+    return json_response(m.RewardResults(answers))
+
+
+async def observe(call: Call) -> Response:
+    """Learn from an arm that was tried elsewhere."""
+    body = call.body
+    if (body.x is None) == (body.arm is None):
+        raise ValueError("an observation must have either x or arm")
+    population = await call.population()
+    is_new = await population.observe(body.agent, body.x, body.reward, id=body.id, arm=body.arm)
+    return json_response(m.Learned(is_new))
+
+
+def _count_reward(call: Call, population: str, delay: float | None) -> None:
+    metrics = call.service.metrics
+    metrics.count(metrics.rewards, population)
+    if delay is not None:
+        metrics.child(metrics.delay, population).observe(delay)
+
+
+def _count_refused(call: Call, population: str, error: BaseException) -> None:
+    metrics, kind = call.service.metrics, kind_of(error)
+    if kind in ("unknown", "gone"):
+        metrics.count(metrics.unmatched, population)
+    elif kind in ("conflict", "invalid"):
+        metrics.count(metrics.refused, population)
+
+
+# The catalogue
+
+
+@tagged
+async def get_catalogue(call: Call) -> Response:
+    """The arms that the population keeps."""
+    population = await call.population()
+    inner, sequence = population.population, _sequence(population)
+    arms = await population.call(lambda: inner.catalogue)
+    return json_response(m.CatalogueContent(arms, sequence))
+
+
+async def add_arms(call: Call) -> Response:
+    """Add arms to the catalogue, or change their features."""
+    population = await call.population()
+    await population.call(population.population.set_arms, call.body.arms, by=call.key.id)
+    return Response(status_code=204)
+
+
+async def retire_arm(call: Call) -> Response:
+    """Take an arm out of the catalogue; decisions about it stay."""
+    population = await call.population()
+    await population.call(population.population.retire, call.names["arm"], by=call.key.id)
+    return Response(status_code=204)
+
+
+# Agents
+
+
+@tagged
+async def get_agent(call: Call) -> Response:
+    """How an agent shares, and how many rewards it has had."""
+    population = await call.population()
+    inner, name = population.population, call.names["agent"]
+
+    def question(fold: Fold) -> m.Agent:
+        index = inner._commands.agent(fold, name)
+        return m.Agent(fold.called[index] or name, fold.sharing[index], fold.taught[index], fold.seq)
+
+    return json_response(await population.read(question))
+
+
+async def put_agent(call: Call) -> Response:
+    """Let an agent join before its first decision, or change how it shares."""
+    population = await call.population()
+    await population.call(population.population.add, call.names["agent"], sharing=call.body.sharing)
+    return Response(status_code=204)
+
+
+async def forget(call: Call) -> Response:
+    """Forget a person: no number, name or row of theirs stays."""
+    population = await call.population()
+    await call.service.run(population.population.forget, call.names["agent"])
+    return Response(status_code=204)
+
+
+@tagged
+async def explain(call: Call) -> Response:
+    """Whose samples an agent uses, and with whom it stopped sharing; with `other`, the same of a pair."""
+    population = await call.population()
+    said = await population.call(population.population.explain, call.names["agent"], call.query.get("other"))
+    return json_response(said)
+
+
+@tagged
+async def graph(call: Call) -> Response:
+    """Who shares with whom, now or after the record `at`, of up to a thousand agents."""
+    population = await call.population()
+    at = call.number("at")
+    inner = population.population
+    n_agents = await population.read(lambda fold: len(fold.called))
+    if n_agents > MOST_IN_GRAPH:
+        raise RefusedError(
+            "too-large", f"graphs of up to {MOST_IN_GRAPH:,} agents are sent, this has {n_agents:,}"
+        )
+    sequence = _sequence(population) if at is None else at
+    found_graph: Graph = await call.service.run(inner.graph, at)
+    later = np.triu(found_graph.edges, 1)
+    edges = [np.flatnonzero(row).tolist() for row in later]
+    content = m.GraphContent(sequence, found_graph.agents, edges)
+    return json_response(content)
+
+
+@tagged
+async def events(call: Call) -> Response:
+    """Records of the journal after one, in order, up to a thousand."""
+    population = await call.population()
+    after, limit = call.number("after", 0), call.number("limit", 100, high=MOST_EVENTS)
+    return json_response(await call.service.run(events_of, population.population, after, limit))
+
+
+# Whether it pays
+
+
+@tagged
+async def dividend(call: Call) -> Response:
+    """What sharing pays, of all agents or one."""
+    population = await call.population()
+    found = await population.call(population.population.dividend, call.query.get("agent"))
+    return json_response(_dividend(found))
+
+
+def _dividend(found: Any) -> m.Dividend:
+    return m.Dividend(
+        found.count, _finite(found.mean), _finite(found.low), _finite(found.high), found.guarded, str(found)
+    )
+
+
+@tagged
+async def uplift(call: Call) -> Response:
+    """What the policy earns more than the product's own rule; reads the whole journal."""
+    population = await call.population()
+    found = await call.service.run(population.population.uplift)
+    content = m.Uplift(
+        found.how, _finite(found.policy), _finite(found.baseline), _finite(found.uplift), _finite(found.low),
+        _finite(found.high), found.n_policy, found.n_baseline, str(found),
+    )  # fmt: skip
+    return json_response(content)
+
+
+async def what_if(call: Call) -> Response:
+    """Who would share with whom under other settings, and what that would pay; reads the whole journal."""
+    population = await call.population()
+    found = await _reading_all(call, population.population.what_if)
+    content = m.WhatIf(
+        found.policy,
+        found.parameters,
+        found.gained[:MOST_PAIRS],
+        len(found.gained),
+        found.lost[:MOST_PAIRS],
+        len(found.lost),
+        _dividend(found.present),
+        _dividend(found.other),
+        _dividend(found.improvement),
+        str(found),
+    )
+    return json_response(content)
+
+
+@tagged
+async def evaluate_policy(call: Call) -> Response:
+    """What another policy, with its defaults, would have earned; reads the whole journal."""
+    call.body = m.Candidate(call.query.get("policy"))
+    return await evaluate(call)
+
+
+async def evaluate(call: Call) -> Response:
+    """What another policy, or other parameters, would have earned; reads the whole journal."""
+    population = await call.population()
+    found = await _reading_all(call, population.population.evaluate)
+    content = m.Evaluation(
+        found.policy,
+        found.decisions,
+        _estimate(found.logged),
+        [_estimate(one) for one in found.estimates],
+        None if found.difference is None else _estimate(found.difference),
+        _finite(found.agreement),
+        str(found),
+    )
+    return json_response(content)
+
+
+def _estimate(one: Any) -> m.Estimate:
+    return m.Estimate(one.name, _finite(one.value), _finite(one.low), _finite(one.high))
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

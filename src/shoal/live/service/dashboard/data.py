@@ -1,0 +1,668 @@
+"""What the page shows of a population, as plain structs. Any thread may call these functions."""
+
+import base64
+import contextlib
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from shoal.core.policies.registry import find_policy, policy_names
+from shoal.core.policy.cuts import CuttingPolicy
+from shoal.core.types import AnyArray, Booleans, Integers, Vector
+from shoal.live.evaluation.rehearsal import Switch, other_settings
+from shoal.live.population.population import Population
+from shoal.live.population.views import Members, Sizes, edges, lent, members, sizes, uses
+from shoal.live.protocol.answers import Explanation, Lender, Stopped
+from shoal.live.protocol.errors import UnknownError
+from shoal.live.service.dashboard.blocks import ALONE, find_blocks, keep_names, spread
+from shoal.live.service.dashboard.following import COLUMNS, DELAYS, RINGS, Event, Follower, shown_settings
+
+MOST_DRAWN = 500
+"""Agents up to which the graph itself is sent."""
+BINS = 256
+"""Rows and columns of the heat map, at most."""
+SAMPLE = 1_024
+"""Agents asked for their neighbours, where there are too many to ask them all."""
+MOST_AROUND = 2_000
+"""Agents in a neighbourhood."""
+MOST_LISTED = 100
+"""Lenders, partings, agents and changes of settings listed at once."""
+LONGEST = 80
+"""Characters of a setting in the list of changes."""
+REPLAYED = 50_000
+"""Records up to which the graph of an earlier moment is had by replaying the journal."""
+RESTS = 20.0
+"""A picture that took a second to make is not made again for so many."""
+
+
+# Over time
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """Sums in time slots, as columns of equal length, and the reward delays over all of them."""
+
+    sizes: Sizes
+    step: int
+    """Seconds of a slot."""
+    starts: list[int]
+    """When each slot starts, in seconds since 1970."""
+    sums: dict[str, list[float]]
+    """See `following.COLUMNS`."""
+    delays: list[int]
+    """Rewards by their delay: one class up to each of `delay_bounds`, and one above."""
+    delay_bounds: tuple[float, ...]
+    since: int
+    """Records up to this one were not looked at."""
+
+
+def overview(follower: Follower, step: int = 60, count: int | None = None) -> Overview:
+    """The last slots of `step` seconds, all that are kept or `count` of them."""
+    if step not in RINGS:
+        raise ValueError(f"step must be one of {', '.join(map(str, RINGS))}, got {step}")
+    now = max(time.time(), 0.0)
+    with follower.lock:
+        starts, sums = follower.rings[step].last(now, count)
+        since = follower.first
+    return Overview(
+        sizes(follower.population),
+        step,
+        starts.tolist(),
+        {name: rounded(sums[:, place]) for place, name in enumerate(COLUMNS)},
+        sums[:, len(COLUMNS) :].sum(axis=0).astype(int).tolist(),
+        DELAYS,
+        since,
+    )
+
+
+def rounded(values: Vector) -> list[float]:
+    """Numbers for a picture: six digits are more than it can show."""
+    return [float(f"{value:.6g}") for value in values.tolist()]
+
+
+# Arms and settings
+
+
+class Arm(msgspec.Struct, frozen=True):
+    """How an arm did."""
+
+    name: str
+    chosen: int
+    share: float
+    rewards: int
+    mean_reward: float | None
+
+
+class Arms(msgspec.Struct, frozen=True):
+    """The arms that were chosen, the most frequent first."""
+
+    decisions: int
+    arms: list[Arm]
+    others: int
+    """Arms beyond those listed."""
+    since: int
+
+
+def arms(follower: Follower) -> Arms:
+    """Share of choices and mean reward of each arm, of the records that were followed."""
+    with follower.lock:
+        found = [(name, one.chosen, one.rewards, one.reward) for name, one in follower.arms.items()]
+        since, uncounted = follower.first, follower.other_arms.chosen
+    found.sort(key=lambda one: (-one[1], one[0]))
+    total = sum(one[1] for one in found) + uncounted
+    listed = [
+        Arm(name, chosen, chosen / max(total, 1), rewards, reward / rewards if rewards else None)
+        for name, chosen, rewards, reward in found[:MOST_LISTED]
+    ]
+    return Arms(total, listed, len(found) - len(listed), since)
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """The policy or one of its parameters, before and after a change; unset where there is no such one."""
+
+    name: str
+    before: Any = msgspec.UNSET
+    after: Any = msgspec.UNSET
+
+
+class Change(msgspec.Struct, frozen=True):
+    """Settings that a population was given."""
+
+    sequence: int
+    at: float | None
+    """Seconds since 1970; None if the record is in an archive."""
+    by: str
+    policy: str
+    differences: list[Difference]
+    """From the settings before; empty for the first ones."""
+
+
+class Described(msgspec.Struct, frozen=True):
+    """What a population is, and how it came to be so."""
+
+    settings: dict[str, object]
+    changes: list[Change]
+    """Of the settings, the latest first."""
+    n_changes: int
+    """How many there are in all, the first settings included."""
+    events: list[Event]
+    """Of the catalogue and new versions of shoal, the latest first."""
+    since: int
+    """Events up to this record are not listed."""
+    changed: int
+    """See `Follower.changed`."""
+    candidates: list[str]
+    """Policies that can be evaluated with their defaults."""
+
+
+def settings(follower: Follower) -> Described:
+    """Settings with all their changes, and what else happened as far as it was followed."""
+    with follower.lock:
+        events, since, changed = follower.events[::-1], follower.first, follower.changed
+    population = follower.population
+    found = population.switches
+    changes = [
+        Change(one.sequence, one.at, one.by, one.policy, [] if before is None else differences(before, one))
+        for before, one in zip([None, *found], found, strict=False)
+    ]
+    return Described(
+        shown_settings(population.settings),
+        changes[: -MOST_LISTED - 1 : -1],
+        len(changes),
+        events,
+        since,
+        changed,
+        candidates(population),
+    )
+
+
+def differences(before: Switch, after: Switch) -> list[Difference]:
+    """What differs between two settings: first the policy, then parameters by name."""
+    one = {"policy": before.policy, **before.parameters}
+    two = {"policy": after.policy, **after.parameters}
+    names = ["policy", *sorted((one.keys() | two.keys()) - {"policy"})]
+    pairs = [(name, one.get(name, msgspec.UNSET), two.get(name, msgspec.UNSET)) for name in names]
+    return [Difference(name, _brief(a), _brief(b)) for name, a, b in pairs if a != b]
+
+
+def _brief(value: Any) -> Any:
+    """A value that fits into a line."""
+    if isinstance(value, str | list | tuple | dict) and len(text := str(value)) > LONGEST:
+        return f"{text[:LONGEST]}…"
+    return value
+
+
+def candidates(population: Population) -> list[str]:
+    """Names of the policies that `Population.evaluate` takes without parameters."""
+    found = []
+    for name in policy_names():
+        with contextlib.suppress(Exception):  # another package's may fail in any way, even to be imported
+            other_settings(population.settings, name, {})
+            found.append(name)
+    return found
+
+
+# Agents
+
+
+class AgentLine(msgspec.Struct, frozen=True):
+    """An agent in a list."""
+
+    name: str
+    block: int
+    samples: int
+    borrowed: float
+    lenders: int
+
+
+class AgentPage(msgspec.Struct, frozen=True):
+    """Some agents of many."""
+
+    agents: list[AgentLine]
+    found: int
+    """How many there are in all."""
+    start: int
+
+
+class Relation(msgspec.Struct, frozen=True, array_like=True):
+    """Someone an agent shares with, or did."""
+
+    name: str
+    block: int
+    samples: float
+    """What it lends; 0 if they have stopped sharing."""
+    parted: bool
+
+
+class Agent(msgspec.Struct, frozen=True):
+    """An agent, why it shares with whom it does, and who they are."""
+
+    name: str
+    block: int
+    sharing: str
+    text: str
+    samples: int
+    borrowed: float
+    lenders: list[Lender]
+    """The most helpful first."""
+    n_lenders: int
+    stopped: list[Stopped]
+    """The latest first."""
+    n_stopped: int
+    around: list[Relation]
+    """Up to `MOST_AROUND` of them, those that lend most and those parted from last."""
+
+
+# Who shares with whom
+
+
+class Block(msgspec.Struct, frozen=True):
+    """Agents that share with each other, in numbers."""
+
+    label: int
+    """−1 for those that are in none, −2 for those that share with several alike."""
+    agents: int
+    samples: int
+    within: float | None
+    """Share of the pairs in it that share."""
+    beyond: float | None
+    """Share of the pairs of one in it and one outside that share."""
+
+
+class Drawing(msgspec.Struct, frozen=True, tag="graph", tag_field="kind"):
+    """The graph, agent by agent."""
+
+    sequence: int
+    at: float | None
+    """Time of the record, in seconds since 1970; None for now."""
+    first: int
+    """The earliest record that one can go back to; the last one if to none."""
+    last: int
+    agents: list[str]
+    labels: list[int]
+    samples: list[int]
+    """Of their own, now."""
+    edges: str
+    """Base64 of one bit for each pair (0, 1), (0, 2), …, (1, 2), …, the highest bit of each byte first."""
+    n_edges: int
+    recent: list[tuple[int, int]]
+    """Pairs that separated last, the latest first, by their places in `agents`."""
+    blocks: list[Block]
+
+
+class HeatMap(msgspec.Struct, frozen=True, tag="heat", tag_field="kind"):
+    """The graph by groups of agents, in the order of their blocks."""
+
+    sequence: int
+    at: float | None
+    first: int
+    last: int
+    n_agents: int
+    bounds: list[int]
+    """Where in the order each group starts, and where the last one ends."""
+    labels: list[int]
+    """Block of each group."""
+    cells: str
+    """Base64 of a byte for each pair of groups, row by row: 255 if all pairs share, 0 if none does."""
+    asked: int
+    """Agents from whose neighbours the shares were estimated."""
+    blocks: list[Block]
+
+
+class Picture:
+    """Who shares with whom, remembered until it has changed; one for each population."""
+
+    def __init__(self, follower: Follower) -> None:
+        self.follower = follower
+        self.population: Population = follower.population
+        self._made: tuple[object, ...] = ()
+        self._not_before = 0.0
+        self._labels = np.zeros(0, dtype=np.int64)
+        """Label of each agent by its index, removed ones included."""
+        self.there = Members(self._labels, [], self._labels)
+        self._edges: Booleans = np.zeros((0, 0), dtype=np.bool_)
+        self._sample = self._labels
+        self._drawn: Drawing | HeatMap | None = None
+        self._lock = threading.RLock()
+        """Held by whoever looks or draws: requests come from several threads."""
+
+    # Blocks
+
+    def _refresh(self) -> None:
+        """Look again, if there is something new and the last look was not too dear for it."""
+        now = sizes(self.population)
+        key = (now.agents, now.cuts if self.has_cuts else now.sequence)
+        if key == self._made or time.monotonic() < self._not_before:
+            return
+        began = time.monotonic()
+        there = members(self.population)
+        n = len(there.names)
+        if n <= MOST_DRAWN:
+            sample = np.arange(n)
+            rows = edges(self.population, there.indices)
+            found = find_blocks(rows, there.samples)
+        else:
+            size = min(n, SAMPLE)
+            # one of each few that joined after one another: groups of the heat map are alike in that
+            bounds = np.linspace(0, n, size + 1).astype(np.int64)
+            sample = np.random.default_rng(0).integers(bounds[:-1], bounds[1:])
+            rows = uses(self.population, there.indices[sample], there.indices)
+            inner = rows[:, sample]
+            found = spread(find_blocks(inner | inner.T, there.samples[sample]), rows)
+        before = np.full(int(there.indices.max(initial=-1)) + 1, ALONE, dtype=np.int64)
+        known = min(len(before), len(self._labels))
+        before[:known] = self._labels[:known]
+        labels = before.copy()
+        labels[:] = ALONE
+        labels[there.indices] = keep_names(found, before[there.indices])
+        self.there, self._edges, self._sample, self._labels = there, rows, sample, labels
+        self._made, self._drawn = key, None
+        self._not_before = time.monotonic() + RESTS * (time.monotonic() - began)
+
+    @property
+    def has_cuts(self) -> bool:
+        """Whether the policy separates pairs for good, so that records say which and when."""
+        return issubclass(find_policy(self.population.settings.policy), CuttingPolicy)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first and last record that one can go back to."""
+        last = self.follower.seq
+        if self.has_cuts:
+            return max(1, self.follower.first), last
+        return (1, last) if last <= REPLAYED else (last, last)
+
+    # Pictures
+
+    def draw(self, at: int | None = None) -> Drawing | HeatMap:
+        """The graph now or after the record `at`; as a heat map if there are many agents."""
+        first, last = self.span
+        if at is not None and not first <= at <= last:
+            raise UnknownError(f"the page can go back to records {first}, …, {last}, got {at}")
+        when = None if at is None else self._time_of(at)
+        with self._lock:
+            self._refresh()
+            make = self._heat_map if len(self.there.names) > MOST_DRAWN else self._drawing
+            if at is not None:
+                return make(at, when, first, last)
+            if self._drawn is None:
+                self._drawn = make(None, None, first, last)
+            return msgspec.structs.replace(self._drawn, sequence=last, first=first, last=last)
+
+    def _time_of(self, seq: int) -> float | None:
+        row = next(iter(self.follower._store.read(self.follower._number, seq - 1, seq)), None)
+        return None if row is None else row.at / 1e6
+
+    def _earlier(self, at: int) -> tuple[Integers, Booleans]:
+        """Places of those who were there after a record, and who of them shared with whom."""
+        names = self.there.names
+        if not self.has_cuts:
+            graph = self.population.graph(at)
+            places = {name: place for place, name in enumerate(names)}
+            here = [place for place, name in enumerate(graph.agents) if name in places]
+            stayed = np.array([places[graph.agents[place]] for place in here], dtype=np.int64)
+            return stayed, graph.edges[np.ix_(here, here)]
+        together = self._edges.copy()
+        one, two = self._places(self.follower.cuts_after(at)).T
+        together[one, two] = together[two, one] = True
+        stayed = np.flatnonzero(self._was_there(at))
+        return stayed, together[np.ix_(stayed, stayed)]
+
+    def _was_there(self, at: int) -> Booleans:
+        """Whether each agent had joined by the record `at`: they join in the order of their indices."""
+        n = len(self._labels) - self.follower.joined_after(at)
+        return np.asarray(self.there.indices < n)
+
+    def _places(self, pairs: Integers) -> Integers:
+        """Pairs of indices as places in the picture, without those who have left since."""
+        place = np.full(max(len(self._labels), int(pairs.max(initial=-1)) + 1), -1, dtype=np.int64)
+        place[self.there.indices] = np.arange(len(self.there.indices))
+        found = place[pairs]
+        return found[(found >= 0).all(axis=1)]
+
+    def _drawing(self, at: int | None, when: float | None, first: int, last: int) -> Drawing:
+        there = self.there
+        if at is None:
+            stayed, together = np.arange(len(there.names)), self._edges
+            labels = self._labels[there.indices]
+        else:
+            stayed, together = self._earlier(at)
+            now = self._labels[there.indices[stayed]]
+            labels = keep_names(find_blocks(together, there.samples[stayed]), now)
+        upper = np.triu_indices(len(stayed), 1)
+        bits = together[upper]
+        pairs = self.follower.cuts_before(last if at is None else at, MOST_LISTED)
+        shown = np.full(len(there.names), -1, dtype=np.int64)
+        shown[stayed] = np.arange(len(stayed))
+        recent = shown[self._places(pairs)]
+        return Drawing(
+            last if at is None else at,
+            when,
+            first,
+            last,
+            [there.names[place] for place in stayed.tolist()],
+            labels.tolist(),
+            there.samples[stayed].tolist(),
+            base64.b64encode(np.packbits(bits).tobytes()).decode(),
+            int(np.count_nonzero(bits)),
+            [(int(one), int(two)) for one, two in recent if one >= 0 and two >= 0],
+            block_table(labels, there.samples[stayed], np.arange(len(stayed)), together),
+        )
+
+    def _heat_map(self, at: int | None, when: float | None, first: int, last: int) -> HeatMap:
+        there = self.there
+        labels = self._labels[there.indices]
+        present = np.ones(len(labels), dtype=np.bool_)
+        if at is not None:
+            if not self.has_cuts:
+                raise UnknownError(
+                    f"with more than {MOST_DRAWN} agents the page goes back in time only where the policy "
+                    "separates pairs for good"
+                )
+            present = self._was_there(at)
+        order, starts, group, group_labels = grouped(labels)
+        n_groups = len(starts)
+        members_of = np.bincount(group[present], minlength=n_groups).astype(np.float32)
+        asked = self._sample[present[self._sample]]
+        rows = self._edges[present[self._sample]]
+        if at is not None:
+            rows = rows & present
+        # how many of a group each of those asked shares with, shape (asked, groups)
+        by_group = np.add.reduceat(rows[:, order], starts, axis=1, dtype=np.float32)
+        by_group[np.arange(len(asked)), group[asked]] -= 1.0  # itself
+        counted = np.zeros((n_groups, n_groups), dtype=np.float32)
+        np.add.at(counted, group[asked], by_group)
+        n_asked = np.bincount(group[asked], minlength=n_groups).astype(np.float32)
+        pairs = n_asked[:, None] * members_of[None, :] - np.diag(n_asked)
+        together, possible = counted + counted.T, pairs + pairs.T
+        if at is not None:
+            one, two = group[self._places(self.follower.cuts_after(at))].T
+            again = np.zeros((n_groups, n_groups), dtype=np.float32)
+            np.add.at(again, (one, two), 1.0)
+            all_pairs = np.maximum(np.outer(members_of, members_of), 1.0)
+            together = together + possible * np.minimum((again + again.T) / all_pairs, 1.0)
+        share = np.clip(together / np.maximum(possible, 1.0), 0.0, 1.0)
+        if not possible.all():  # of two groups nobody was asked: take what holds for their blocks
+            of_block = (group_labels[:, None] == np.unique(group_labels)).astype(np.float32)
+            wide = [of_block @ (of_block.T @ one @ of_block) @ of_block.T for one in (together, possible)]
+            share = np.where(possible > 0.0, share, wide[0] / np.maximum(wide[1], 1.0))
+        return HeatMap(
+            last if at is None else at,
+            when,
+            first,
+            last,
+            int(np.count_nonzero(present)),
+            [*starts.tolist(), len(labels)],
+            group_labels.tolist(),
+            base64.b64encode(np.rint(255.0 * share).astype(np.uint8).tobytes()).decode(),
+            len(asked),
+            heat_blocks(group_labels, together, possible, members_of, labels, there.samples, present),
+        )
+
+    # Agents
+
+    def page(self, search: str = "", start: int = 0, group: tuple[int, int] | None = None) -> AgentPage:
+        """Agents by name (those that contain `search`), or those at some places of the heat map's order."""
+        with self._lock:
+            self._refresh()
+            there, labels = self.there, self._labels[self.there.indices]
+        names = there.names
+        places: Sequence[int]
+        if group is not None:
+            order, *_ = grouped(labels)
+            places = order[group[0] : group[1]].tolist()
+        else:
+            wanted = search.casefold()
+            places = [place for place, name in enumerate(names) if wanted in name.casefold()]
+        shown = places[start : start + MOST_LISTED]
+        borrowed = lent(self.population, there.indices[list(shown)].tolist())
+        lines = [
+            AgentLine(names[place], int(labels[place]), int(there.samples[place]), one.samples, one.others)
+            for place, one in zip(shown, borrowed, strict=True)
+        ]
+        return AgentPage(lines, len(places), start)
+
+    def agent(self, name: str) -> Agent:
+        """An agent with its explanation and neighbourhood."""
+        with self._lock:
+            self._refresh()
+            block = dict(zip(self.there.names, self._labels[self.there.indices].tolist(), strict=True))
+        found = self.population.explain(name)
+        assert isinstance(found, Explanation)
+        half = MOST_AROUND // 2
+        n_lenders = min(len(found.lenders), MOST_AROUND - min(len(found.stopped), half))
+        around = [
+            Relation(one.agent, block.get(one.agent, ALONE), one.samples, False)
+            for one in found.lenders[:n_lenders]
+        ]
+        around += [
+            Relation(one.agent, block.get(one.agent, ALONE), 0.0, True)
+            for one in found.stopped[: MOST_AROUND - len(around)]
+        ]
+        return Agent(
+            found.agent,
+            block.get(found.agent, ALONE),
+            found.sharing,
+            found.text,
+            found.samples,
+            found.borrowed,
+            found.lenders[:MOST_LISTED],
+            len(found.lenders),
+            found.stopped[:MOST_LISTED],
+            len(found.stopped),
+            around,
+        )
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """A population on the first page: its last hour, minute by minute."""
+
+    name: str
+    policy: str
+    sizes: Sizes
+    starts: list[int]
+    decisions: list[float]
+    rewards: list[float]
+    mean_reward: float | None
+    """Of the hour."""
+    own_error: float | None
+    pooled_error: float | None
+    """Mean squared errors of the hour."""
+    blocks: list[Block]
+
+
+def summary(picture: "Picture") -> Summary:
+    """The last hour of a population."""
+    follower = picture.follower
+    found = overview(follower, 60, 60)
+    total = {name: sum(values) for name, values in found.sums.items()}
+    n = total["matched"]
+    return Summary(
+        follower.population.name,
+        follower.population.settings.policy,
+        found.sizes,
+        found.starts,
+        found.sums["decisions"],
+        found.sums["rewards"],
+        total["reward"] / n if n else None,
+        total["own_error"] / n if n else None,
+        total["pooled_error"] / n if n else None,
+        picture.draw().blocks,
+    )
+
+
+def grouped(labels: Integers) -> tuple[Integers, Integers, Integers, Integers]:
+    """Agents in the order of their blocks, cut into at most `BINS` groups, none of two blocks.
+
+    Returns
+    -------
+    order, starts, group, group_labels
+        Agents in order; where in it each group starts; the group of each agent; the block of each group.
+    """
+    n = len(labels)
+    found, counts = np.unique(labels, return_counts=True)
+    ranked = np.argsort(np.where(found < 0, found - 1, counts))[
+        ::-1
+    ]  # large ones first, loners and undecided last
+    rank = np.empty(len(found), dtype=np.int64)
+    rank[ranked] = np.arange(len(found))
+    order = np.argsort(rank[np.searchsorted(found, labels)], kind="stable")
+    width = -(-n // max(1, BINS - len(found)))
+    starts, group_labels, start = [], [], 0
+    for place in ranked.tolist():
+        size = int(counts[place])
+        for offset in range(0, size, width):
+            starts.append(start + offset)
+            group_labels.append(int(found[place]))
+        start += size
+    group = np.empty(n, dtype=np.int64)
+    group[order] = np.searchsorted(starts, np.arange(n), side="right") - 1
+    return order, np.array(starts), group, np.array(group_labels)
+
+
+def block_table(labels: Integers, samples: Integers, asked: Integers, rows: Booleans) -> list[Block]:
+    """Blocks in numbers, the largest first, from the rows of those who were asked."""
+    found = []
+    for label in np.unique(labels).tolist():
+        mine = labels == label
+        inside = rows[mine[asked]]
+        n, others = int(mine.sum()), int((~mine).sum())
+        within = int(inside[:, mine].sum()) / (n * (n - 1)) if n > 1 else None
+        beyond = int(inside[:, ~mine].sum()) / (n * others) if others else None
+        found.append(Block(label, n, int(samples[mine].sum()), within, beyond))
+    return sorted(found, key=_rank)
+
+
+def _rank(block: Block) -> tuple[int, int, int]:
+    """Blocks by size, then those in none, then the undecided."""
+    return -min(block.label, 0), -block.agents, block.label
+
+
+def heat_blocks(
+    group_labels: Integers,
+    together: AnyArray,
+    possible: AnyArray,
+    members_of: AnyArray,
+    labels: Integers,
+    samples: Integers,
+    present: Booleans,
+) -> list[Block]:
+    """Blocks in numbers, the largest first, from the counts of the heat map's cells."""
+    found = []
+    for label in np.unique(group_labels).tolist():
+        mine = group_labels == label
+        inside, outside = np.ix_(mine, mine), np.ix_(mine, ~mine)
+        within, beyond = float(possible[inside].sum()), float(possible[outside].sum())
+        found.append(
+            Block(
+                label,
+                int(members_of[mine].sum()),
+                int(samples[(labels == label) & present].sum()),
+                float(together[inside].sum()) / within if within else None,
+                float(together[outside].sum()) / beyond if beyond else None,
+            )
+        )
+    return sorted(found, key=_rank)

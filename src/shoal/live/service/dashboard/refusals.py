@@ -1,0 +1,61 @@
+"""Requests that were refused, counted from the metrics of the service."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import msgspec
+from prometheus_client.samples import Sample
+
+from shoal.live.protocol.problems import KINDS
+from shoal.live.service.metrics import Metrics
+
+MOST_REQUESTS = 5
+"""Kinds of requests listed with a status."""
+MEANINGS = {
+    499: "Nobody waited for the answer",
+    **{status: title for status, title in reversed(KINDS.values())},
+}
+"""What a status means; if it has several kinds of problems, the first of them."""
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """Requests that were answered with one status."""
+
+    status: int
+    meaning: str
+    count: int
+    requests: list[tuple[str, int]]
+    """Method and route of the most frequent ones, and how many; fewer than `count`, if there are others."""
+
+
+def samples(metrics: Metrics, name: str) -> Iterator[Sample]:
+    """What a counter has for each of its labels; nothing else is collected for it."""
+    for metric in metrics.registry.restricted_registry([name]).collect():
+        yield from metric.samples
+
+
+def refused_rewards(metrics: Metrics, name: str, population: str) -> int:
+    """One of the counters of a population's rewards."""
+    found = (one.value for one in samples(metrics, name) if one.labels["population"] == population)
+    return int(sum(found))
+
+
+def refusals(metrics: Metrics) -> list[Refused]:
+    """Answers of 400 and above since the service started, by status.
+
+    They are the whole server's: neither the counter nor most of what is refused knows of a population.
+    """
+    found: dict[int, Counter[str]] = {}
+    for one in samples(metrics, "shoal_responses_total"):
+        if (status := int(one.labels["status"])) >= 400:
+            request = f"{one.labels['method']} {_short(one.labels['route'])}"
+            found.setdefault(status, Counter())[request] += int(one.value)
+    return [
+        Refused(status, MEANINGS.get(status, ""), counts.total(), counts.most_common(MOST_REQUESTS))
+        for status, counts in sorted(found.items())
+    ]
+
+
+def _short(route: str) -> str:
+    """A route as docs/service.md writes it."""
+    return "of an unknown path" if route == "none" else route.replace("/v1/populations/{population}/", "…/")

@@ -1,0 +1,153 @@
+"""Watches the populations that somebody has looked at, and tells open pages once a second what is new."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from shoal.live.population.population import Population
+from shoal.live.population.views import Sizes
+from shoal.live.protocol.errors import ControllerError, NotOwnerError
+from shoal.live.protocol.messages import encoder
+from shoal.live.protocol.problems import BusyError
+from shoal.live.service.core import Service
+from shoal.live.service.dashboard.data import Overview, Picture, overview
+from shoal.live.service.dashboard.following import RINGS, Follower
+from shoal.live.service.dashboard.refusals import refused_rewards
+
+TICK = 1.0
+"""Seconds between messages to open pages."""
+IDLE = 5.0
+"""Seconds between looks at the journal while no page is open."""
+MOST_LISTENERS = 64
+"""Pages that are told what is new, in all."""
+STREAM = 300.0
+"""Seconds after which a page has to ask again, and its key is looked at again."""
+PATIENCE = 15.0
+"""Seconds after which a page hears that nothing is new, so that proxies keep the connection."""
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """What is new."""
+
+    sizes: Sizes
+    slots: dict[int, Overview]
+    """The last two of each ring, by their length in seconds."""
+    refused: int
+    """Rewards refused since the service started: out of range, or other than recorded."""
+    unmatched: int
+    """Rewards since then for decisions that nobody knows."""
+    changed: int
+    """See `Follower.changed`."""
+
+
+class Watched:
+    """A population with its follower and its picture."""
+
+    def __init__(self, population: Population) -> None:
+        self.follower = Follower(population)
+        self.picture = Picture(self.follower)
+        self.listeners = 0
+        self.message = b""
+        self.number = 0
+        """Of the message."""
+        self.looked = 0.0
+        self.news = asyncio.Event()
+        self.busy = asyncio.Lock()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another server owns the population by now; pages then ask again, and are passed on."""
+        return isinstance(self.follower.population._lost, NotOwnerError)
+
+    def look(self, service: Service) -> bytes:
+        """Read on in the journal; the message about it, for pages."""
+        self.follower.catch_up()
+        slots = {step: overview(self.follower, step, 2) for step in RINGS}
+        metrics, name = service.metrics, self.follower.population.name
+        tick = Tick(
+            slots[60].sizes,
+            slots,
+            refused_rewards(metrics, "shoal_rewards_refused_total", name),
+            refused_rewards(metrics, "shoal_rewards_unmatched_total", name),
+            self.follower.changed,
+        )
+        return b"event: tick\ndata: " + encoder.encode(tick) + b"\n\n"
+
+
+class Watch:
+    """All populations that are watched by one service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._watched: dict[str, Watched] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def of(self, name: str) -> Watched:
+        """A population, read up to a moment ago. From now on it is followed."""
+        population = (await self._service.population(name)).population
+        known = self._watched.get(name)
+        if known is None or known.follower.population is not population:
+            known = await self._service.run(Watched, population)
+            if (other := self._watched.get(name)) and other.follower.population is population:
+                known = other  # another request was faster
+            else:
+                self._watched[name] = known
+                task = asyncio.create_task(self._follow(name, known))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        if time.monotonic() - known.looked > TICK:
+            await self._look(known)
+        return known
+
+    async def _look(self, known: Watched) -> None:
+        async with known.busy:
+            if time.monotonic() - known.looked < TICK / 2:
+                return
+            message = await self._service.run(known.look, self._service)
+            known.looked = time.monotonic()
+            if message != known.message:
+                known.message, known.number = message, known.number + 1
+            known.news.set()
+            known.news = asyncio.Event()
+
+    async def _follow(self, name: str, known: Watched) -> None:
+        """Read on for as long as the service runs, and the population is the same."""
+        stopping = self._service.stopping
+        while self._watched.get(name) is known and not known.is_lost:
+            pause = TICK if known.listeners else IDLE
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), pause)
+            if stopping.is_set():
+                return
+            with contextlib.suppress(ControllerError):  # the store is away; it is tried again
+                await self._look(known)
+
+    async def listen(self, known: Watched) -> AsyncIterator[bytes]:
+        """Messages for one page."""
+        if sum(one.listeners for one in self._watched.values()) >= MOST_LISTENERS:
+            raise BusyError(f"{MOST_LISTENERS} pages are open already", 5.0)
+        return self._messages(known)
+
+    async def _messages(self, known: Watched) -> AsyncIterator[bytes]:
+        end, seen = time.monotonic() + STREAM, -1
+        stopping = asyncio.ensure_future(self._service.stopping.wait())
+        known.listeners += 1  # here, since a page that leaves at once never begins to listen, and never ends
+        try:
+            yield b"retry: 2000\n\n"
+            while time.monotonic() < end and not stopping.done() and not known.is_lost:
+                if known.number != seen:
+                    seen = known.number
+                    yield known.message
+                news = asyncio.ensure_future(known.news.wait())
+                done, _ = await asyncio.wait(
+                    (news, stopping), timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED
+                )
+                news.cancel()
+                if not done:
+                    yield b": nothing new\n\n"
+        finally:
+            stopping.cancel()
+            known.listeners -= 1

@@ -1,0 +1,49 @@
+"""The journal as events: what happened, with names instead of numbers."""
+
+from typing import Any
+
+from shoal.live.journal.records import SWITCHES, Decided, Merged, decode
+from shoal.live.population.population import Population
+from shoal.live.protocol.messages import Event, Events
+
+
+def events_of(population: Population, after: int, limit: int) -> Events:
+    """Up to `limit` committed records that come after one."""
+    store, number = population._store, population._number
+    last = min(store.last_seq(number), after + limit)
+    called, dim = population._read(lambda fold: (list(fold.called), fold.settings.dim))
+    offers: dict[bytes, Any] = {}
+
+    def name(agent: int | None) -> str | None:
+        return called[agent] if agent is not None and 0 <= agent < len(called) else None
+
+    def event(row: Any) -> Event:
+        record: Any = decode(row.body)
+        shown = None
+        if isinstance(record, Decided):
+            if record.arms not in offers:
+                offers[record.arms] = population._commands.offers.offered_in(dim, record.arms)
+            shown = [offers[record.arms].name(position) for position in record.shown]
+        cuts = getattr(record, "cuts", ())
+        return Event(
+            sequence=row.seq,
+            at=row.at / 1e6,
+            kind=type(record).__name__.lower(),
+            agent=name(row.agent),
+            id=None if row.decision == SWITCHES else row.decision,
+            arms=shown,
+            probability=getattr(record, "probability", None),
+            own=getattr(record, "own", None),
+            pooled=getattr(record, "pooled", None),
+            reward=getattr(record, "new", getattr(record, "reward", None)),
+            replaces=getattr(record, "old", None),
+            place=getattr(record, "place", None) or None,
+            cut=[found for other in cuts if (found := name(other)) is not None] or None,
+            sharing=getattr(record, "sharing", None),
+            other=name(record.other) if isinstance(record, Merged) else None,
+            by=getattr(record, "by", None) or None,
+        )
+
+    rows = store.read(number, after, last) if after < last else ()
+    found = [event(row) for row in rows]
+    return Events(found, found[-1].sequence if found else min(after, store.last_seq(number)))

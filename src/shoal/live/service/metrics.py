@@ -1,0 +1,135 @@
+"""What a Prometheus server scrapes at /metrics; docs/service.md lists it."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from shoal.core.policy.cuts import CuttingPolicy
+from shoal.live.evaluation.dividends import summed
+from shoal.live.journal.fold import Fold
+from shoal.live.population.explaining import graph_of
+from shoal.live.protocol.errors import NotOwnerError
+
+if TYPE_CHECKING:
+    from shoal.live.service.core import Service
+
+MOST_COUNTED = 1_000
+"""Agents whose edges are counted one by one."""
+FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+LATE = (1.0, 10.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 86400.0, 7 * 86400.0, 30 * 86400.0)
+
+
+class Metrics:
+    """Counters that requests move, and sizes that are looked up when they are asked for."""
+
+    def __init__(self, service: "Service") -> None:
+        self.registry = CollectorRegistry()
+        self._seconds = self._histogram("shoal_request_seconds", "Time to answer", ["route"], FAST)
+        self._responses = self._counter("shoal_responses_total", "Answers", ["method", "route", "status"])
+        self.decisions = self._counter("shoal_decisions_total", "Decisions made", ["population"])
+        self.rewards = self._counter("shoal_rewards_total", "Rewards taken", ["population"])
+        self.unmatched = self._counter(
+            "shoal_rewards_unmatched_total", "Rewards for decisions that are not known", ["population"]
+        )
+        self.refused = self._counter(
+            "shoal_rewards_refused_total", "Rewards out of range, or other than recorded", ["population"]
+        )
+        self.delay = self._histogram(
+            "shoal_reward_delay_seconds", "Time from a decision to its first reward", ["population"], LATE
+        )
+        self.forwarded = self._counter(
+            "shoal_forwarded_total",
+            "Requests passed on to the owners of their populations",
+            ["result"],
+        )
+        self.taken = self._counter("shoal_taken_total", "Populations that this server took", [])
+        self.lost = self._counter("shoal_lost_total", "Populations that others took from this server", [])
+        self._children: dict[Any, Any] = {}
+        self.registry.register(_Sizes(service))
+        ProcessCollector(registry=self.registry)
+
+    def _counter(self, name: str, text: str, labels: list[str]) -> Counter:
+        return Counter(name.removesuffix("_total"), text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, labels: list[str], buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
+
+    def child(self, metric: Any, *labels: str) -> Any:
+        """A metric with labels; looking one up in prometheus_client takes longer than counting."""
+        found = self._children.get((metric, labels))
+        if found is None:
+            found = self._children[metric, labels] = metric.labels(*labels)
+        return found
+
+    def count(self, metric: Counter, population: str, n: int = 1) -> None:
+        """Count something of a population."""
+        self.child(metric, population).inc(n)
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count an answer."""
+        known = method if method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE") else "other"
+        self.child(self._seconds, route).observe(seconds)
+        self.child(self._responses, known, route, str(status)).inc()
+
+    def text(self) -> bytes:
+        """All of it, in Prometheus's format."""
+        return generate_latest(self.registry)
+
+
+class _Sizes(Collector):
+    """Sizes of queue and populations, as they are now."""
+
+    def __init__(self, service: "Service") -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        committer = self._service.controller.committer
+        if committer is not None:
+            yield GaugeMetricFamily("shoal_queue_rows", "Rows that wait to be committed", committer.in_flight)
+            yield CounterMetricFamily("shoal_commits", "Commits", committer.commits)
+            yield CounterMetricFamily("shoal_commit_seconds", "Time spent committing", committer.seconds)
+        populations = list(self._service.populations.items())
+        owned = sum(not isinstance(one.population._lost, NotOwnerError) for _, one in populations)
+        yield GaugeMetricFamily("shoal_owned_populations", "Populations that this server owns", owned)
+        yield GaugeMetricFamily(
+            "shoal_damaged_populations", "Populations that cannot be opened", len(self._service.unopened())
+        )
+        sizes = {
+            "agents": GaugeMetricFamily("shoal_agents", "Agents", labels=["population"]),
+            "pending": GaugeMetricFamily(
+                "shoal_pending", "Decisions awaiting rewards", labels=["population"]
+            ),
+            "sequence": GaugeMetricFamily(
+                "shoal_sequence", "Number of the last record", labels=["population"]
+            ),
+            "edges": GaugeMetricFamily("shoal_edges", "Pairs that share", labels=["population"]),
+            "dividend": GaugeMetricFamily(
+                "shoal_dividend", "What sharing pays per reward", labels=["population"]
+            ),
+            "cuts": GaugeMetricFamily("shoal_cuts", "Pairs that stopped sharing", labels=["population"]),
+        }
+        for name, one in populations:
+            with one.population._lock:  # what is in memory, whether or not the store can be reached
+                fold = one.population._fold
+                found = {} if fold is None or one.population._lost is not None else _sizes(fold)
+            for key, value in found.items():
+                sizes[key].add_metric([name], value)
+        yield from sizes.values()
+
+
+def _sizes(fold: Fold) -> dict[str, float]:
+    agents = sum(name is not None for name in fold.called)
+    sizes: dict[str, float] = {"agents": agents, "pending": len(fold.pending), "sequence": fold.seq}
+    if isinstance(fold.policy, CuttingPolicy):
+        sizes["cuts"] = fold.count_cuts()
+    if len(fold.called) <= MOST_COUNTED:
+        sizes["edges"] = float(np.triu(graph_of(fold).edges, 1).sum())
+    elif "cuts" in sizes:  # all pairs but those that were separated, apart from agents who do not share
+        sizes["edges"] = agents * (agents - 1) / 2 - sizes["cuts"]
+    if (paid := summed(fold.tally.all(), fold.settings)).count:
+        sizes["dividend"] = paid.mean
+    return sizes

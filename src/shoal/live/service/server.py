@@ -1,0 +1,310 @@
+"""The server process: where it listens, how it stops, and what it does about connections that go nowhere."""
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import math
+import os
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+from urllib.parse import urlsplit
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from shoal.live.journal.stores.base import LEASE, shown_url
+from shoal.live.population.controller import open as open_controller
+from shoal.live.service import logs
+from shoal.live.service.app import make_app
+from shoal.live.service.core import HOSTS, MOST_CONNECTIONS, Service
+from shoal.live.service.keys import open_keys
+from shoal.live.service.limits import Limits
+from shoal.live.service.sessions import Sessions
+
+log = logging.getLogger("shoal.live.service")
+LARGEST_HEAD = 65_536
+"""Bytes that may come before a request is complete, apart from its body."""
+PATIENCE = 20.0
+"""Seconds within which a request must have arrived."""
+RESERVED = 200
+"""Descriptors that are not for connections: those of the store, other servers, files."""
+BACKLOG = 100
+"""Connections that may wait to be accepted. All of them are accepted before the first is looked at."""
+MOST_DESCRIPTORS = 65_536
+REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+)
+
+
+def raise_descriptors() -> None:
+    """Let the process have as many open files and connections as it is allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):  # some systems allow less than they say
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def most_connections() -> int:
+    """How many connections are kept at a time."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MOST_CONNECTIONS
+    return max(1, min(MOST_CONNECTIONS, soft - RESERVED))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    return host == "localhost"
+
+
+def serve(
+    url: str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    allow_hosts: Collection[str] = (),
+    certificate: str | None = None,
+    private_key: str | None = None,
+    behind_tls: bool = False,
+    rate: float = 0.0,
+    sync: str = "full",
+    lease: float = LEASE,
+    forgotten: str | None = None,
+    log_requests: bool = True,
+    advertise: str | None = None,
+    until: threading.Event | None = None,
+    on_start: Callable[[str], None] | None = None,
+) -> None:
+    """Serve the populations of a store until SIGTERM or SIGINT.
+
+    Parameters
+    ----------
+    url : str
+        Of the store, as `shoal.open` takes it.
+    host, port : str, int
+        Where to listen; port 0 for a free one. Without a key, only where nobody else can reach it.
+    allow_hosts : collection of str
+        Names under which the server may be called, besides those of this machine and `host`; "*" for any.
+    certificate, private_key : path, optional
+        For HTTPS, in PEM format.
+    behind_tls : bool
+        Whether a proxy in front serves HTTPS. Cookies are then for HTTPS only, and there has to be a key,
+        since whoever calls the proxy comes from its address.
+    rate : float
+        Requests a second that a key may make, unless it says otherwise; 0 for any number.
+    sync, lease, forgotten : {"full", "normal"}, float, path, optional
+        See `shoal.open`.
+    log_requests : bool
+        Whether each request is logged.
+    advertise : str, optional
+        URL at which other servers on the same PostgreSQL database reach this one. By default the address
+        that it listens on, or, if that is every address, the machine's name.
+    until : threading.Event, optional
+        When it is set, the server stops, as by a signal.
+    on_start : callable, optional
+        Called with the server's own URL when it listens.
+    """
+    if advertise is not None:
+        if "://" not in url:
+            raise ValueError("advertise is for servers that share a PostgreSQL database; a file has one")
+        from shoal.live.population.owners import server_url
+
+        advertise = server_url(advertise)
+    if forgotten is not None:
+        with open(forgotten, "ab"):  # now, rather than when somebody has been forgotten
+            pass
+    sessions = Sessions(os.environ.get("SHOAL_SESSION_SECRET"))
+    keys = open_keys(url)
+    try:
+        if not is_loopback(host) and not keys.exist():
+            raise ValueError(
+                f"host must be an address that only this machine can reach, such as 127.0.0.1, got {host!r}: "
+                f"{shown_url(url)} has no key. Make one: shoal keys add STORE --scope decide,reward"
+            )
+        if behind_tls and not keys.exist():
+            raise ValueError(
+                f"behind_tls needs a key, as a proxy's callers seem to be on its machine: {shown_url(url)} "
+                "has none. Make one: shoal keys add STORE --scope decide,reward"
+            )
+        sock = _listen(host, port)
+    except BaseException:
+        keys.close()
+        raise
+    with sock:
+        controller = open_controller(url, sync=sync, lease=lease, forgotten=forgotten)
+        app = make_app(
+            controller,
+            keys,
+            is_open=is_loopback(host) and not behind_tls,
+            hosts={*HOSTS, host.lower(), *(name.lower() for name in allow_hosts)},
+            behind_tls=behind_tls,
+            limits=Limits(rate),
+            access_log=logs.request_log() if log_requests else None,
+        )
+        app.sessions = sessions
+        scheme = "http" if certificate is None else "https"
+        name = f"[{host}]" if ":" in host else host
+        own_url = f"{scheme}://{name}:{sock.getsockname()[1]}"
+        if "://" in url:
+            everywhere = name in ("0.0.0.0", "[::]")
+            default = own_url.replace(name, socket.gethostname(), 1) if everywhere else own_url
+            _share(app, advertise or default, lease)
+        if not is_loopback(host) and certificate is None and not behind_tls:
+            log.warning("keys and data cross the network unencrypted; see docs/service.md on TLS")
+        options: dict[str, Any] = {"ssl_certfile": certificate, "ssl_keyfile": private_key}
+        run(app, sock, options, lambda: on_start and on_start(own_url), until)
+
+
+def _share(app: Service, url: str, lease: float) -> None:
+    """Let other servers on the same database reach this one at a URL."""
+    from shoal.live.service.ownership import Ownership  # which needs the database's client, and ours
+
+    app.ownership = Ownership(app, url, lease)
+    host = str(urlsplit(url).hostname)
+    app.hosts |= {f"[{host}]" if ":" in host else host}
+
+
+def run(
+    app: Service,
+    sock: socket.socket,
+    options: dict[str, Any] | None = None,
+    on_start: Callable[[], Any] = lambda: None,
+    until: threading.Event | None = None,
+) -> None:
+    """Run the server of an application on a socket, until a signal, or an event is set."""
+    raise_descriptors()
+    Server(config_of(app, **(options or {})), app, on_start, until).run([sock])
+
+
+def config_of(app: Service, **options: Any) -> uvicorn.Config:
+    """How uvicorn runs the application."""
+    return uvicorn.Config(
+        app,
+        http=Protocol,
+        loop="asyncio",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=20,
+        backlog=BACKLOG,
+        **options,
+    )
+
+
+class Server(uvicorn.Server):
+    """Uvicorn's, which tells the application as soon as it is to stop, so that streams end."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        app: Service,
+        on_start: Callable[[], Any],
+        until: threading.Event | None = None,
+    ) -> None:
+        super().__init__(config)
+        self._app, self._on_start, self._until = app, on_start, until
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or (self._until is not None and self._until.is_set())
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._app.connections = self.server_state.connections
+        self._on_start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._app.end_streams()
+        await super().shutdown(sockets)
+        self._captured_signals.clear()  # which it would send to itself again at the end
+
+
+class Protocol(HttpToolsProtocol):
+    """Uvicorn's, which also ends connections whose requests are never complete, or have endless heads.
+
+    It refuses those that are too many. Uvicorn's own limit would refuse the requests of all, and count idle
+    connections until there are no descriptors.
+    """
+
+    _warned = -math.inf
+    """When too many connections were last logged, of the whole process."""
+
+    _head_size = 0
+    _is_in_head = True
+    _is_complete = False
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > (most := most_connections()):
+            if time.monotonic() > Protocol._warned + 60.0:
+                Protocol._warned = time.monotonic()
+                log.warning("there are %d connections; further ones are refused", most)
+            transport.write(REFUSAL)
+            transport.close()
+            return
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # head and body are written one by one
+        self._timer = self.loop.call_later(PATIENCE, self._give_up)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._is_complete = False
+        if self._is_in_head:
+            self._head_size += len(data)
+        super().data_received(data)
+        if self._is_complete:
+            self._stop_timer()
+        elif self._is_in_head and self._head_size > LARGEST_HEAD and not self.transport.is_closing():
+            self.send_400_response("The request's head is too large.")
+        elif self._timer is None:  # most requests come in one piece, and need none
+            self._timer = self.loop.call_later(PATIENCE, self._give_up)
+
+    def on_message_begin(self) -> None:
+        self._is_complete = False  # whatever came before it in the same piece of data
+        self._stop_timer()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._is_in_head, self._head_size, self._is_complete = True, 0, True
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host.strip("[]"), port))
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"cannot listen there: {error.strerror}", f"{host}:{port}") from None
+    return sock

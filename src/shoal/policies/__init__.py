@@ -1,1 +1,0 @@
-"""The policies, one file each, and their registry."""

@@ -1,5 +1,0 @@
-"""BASS: what users call (`policy`), what both engines share (`common`), and the two engines."""
-
-from shoal.policies.bass.policy import BASS, Explanation
-
-__all__ = ["BASS", "Explanation"]

@@ -1,5 +1,0 @@
-"""The page at `/`: who shares with whom, and whether it pays. `routes` is what the service mounts."""
-
-from shoal.service.dashboard.handlers import routes
-
-__all__ = ["routes"]

@@ -1,0 +1,151 @@
+"""No file, however damaged or hostile, does more than be refused: every policy, every field."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import pytest
+from tests.core.attack.common import SCALE, run
+from tests.core.attack.hostile import pack, saved
+from tests.core.contracts.test_policies import CLASSES, every_policy, kept, play
+from tests.saved.make import FIRST, go_on
+from tests.saved.make import OWN as OLD
+
+import shoal
+from shoal.core import fields
+from shoal.core.policy import files
+from shoal.core.policy.steps import Common, step
+from shoal.core.types import Vector
+
+SAVED = Path(__file__).parents[2] / "saved"
+
+
+def test_mutated_files_of_every_policy_are_refused_or_work() -> None:
+    done = run("-m", "tests.core.attack.hostile", "0", str(SCALE))
+    last = done.stderr.splitlines()[-1:]
+    assert done.returncode == 0, f"died with {done.returncode} at {last}"
+    found = json.loads(done.stdout)
+    assert found["failures"] == []
+    assert found["refused"] > 1500
+    assert found["accepted"] > 100  # byte order, Fortran order, flips of what means nothing
+
+
+@every_policy
+def test_every_field_is_declared(name: str) -> None:
+    leaves = fields.leaves(CLASSES[name].State)
+    assert len(leaves) > 10
+    for leaf in leaves:
+        if leaf.field.role is fields.Role.KEPT and leaf.field.dtype.kind in "iu":
+            below = leaf.below({"agents": 9, "clusters": 3, "rows": 9, "grid": 8})
+            bounded = leaf.field.low > -np.inf and below < np.inf
+            assert bounded or leaf.name in ("apart", "common.rng"), leaf.name  # any bits are a set, or a seed
+
+
+def test_a_state_with_an_undeclared_field_is_refused() -> None:
+    class ForgetfulState(NamedTuple):
+        common: Common
+        weights: Vector
+
+    with pytest.raises(TypeError, match=r"field 'weights' of ForgetfulState must have one declaration"):
+        step("select", ForgetfulState)
+
+    class VagueState(NamedTuple):
+        common: Common
+        weights: Annotated[Any, "a comment"]
+
+    with pytest.raises(TypeError, match=r"field 'weights' of VagueState must have one declaration"):
+        step("select", VagueState)
+
+
+def test_a_size_in_the_header_is_compared_before_anything_is_made(tmp_path: Path) -> None:
+    _, header, arrays = saved("bass")
+    for key, value in (("dim", 15_000), ("n_agents", 10**9), ("dim", 10**30), ("n_agents", -1)):
+        (tmp_path / "p").write_bytes(pack(header | {key: value}, arrays))
+        start = time.thread_time()
+        with pytest.raises(shoal.PolicyFileError, match=r"but array 'local.A' has shape \(11, 3, 3\)"):
+            shoal.load_policy(tmp_path / "p")
+        assert time.thread_time() - start < 1.0
+    _, header, arrays = saved("dynucb")
+    parameters = header["parameters"] | {"n_clusters": 10**12}
+    (tmp_path / "p").write_bytes(pack(header | {"parameters": parameters}, arrays))
+    with pytest.raises(shoal.PolicyFileError, match=r"'pool.A' is float64"):
+        shoal.load_policy(tmp_path / "p")
+
+
+def test_what_is_not_a_file_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+        with pytest.raises(shoal.PolicyFileError, match="is not a file"):
+            shoal.load_policy(path)
+
+
+@every_policy
+def test_fortran_order_and_other_byte_order_load_like_ours(name: str, tmp_path: Path) -> None:
+    content, header, arrays = saved(name)
+    (tmp_path / "ours").write_bytes(content)
+    for kind in (np.asfortranarray, lambda array: array.astype(array.dtype.newbyteorder(">"))):
+        (tmp_path / "theirs").write_bytes(pack(header, {key: kind(value) for key, value in arrays.items()}))
+        ours, theirs = (shoal.load_policy(tmp_path / who) for who in ("ours", "theirs"))
+        assert play(ours, 50) == play(theirs, 50)
+        assert all(np.array_equal(value, kept(theirs)[key]) for key, value in kept(ours).items())
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value", "message"),
+    [
+        ("club", "apart", -1, "apart parts an agent from itself"),
+        ("sclub", "labels", 2**40, "holds 1099511627776, which is not less than 11"),
+        ("sclub", "next_stage", 4, "stages start in rounds 1, 3, 7, 15"),
+        ("sclub", "next_stage", -1, "holds -1, which is less than 1"),
+        ("cmlb", "labels", 3, "pool.A is not the sum over the members"),
+        ("dynucb", "labels", -3, "holds -3, which is less than 0"),
+        ("bass", "cuts.used", 2**20, "cuts.used is 1048576, but 'cuts.pairs' has"),
+        ("bass", "cuts.pairs", 3, "cuts.pairs are not pairs"),
+        ("bass", "blocks", 5.0, "blocks are not the sums of lent"),
+        ("bass", "lent", 0.0, "(blocks are not the sums of lent|lent is not what local holds)"),
+        ("bass", "local.A_inv", 1.0, "A_inv is not the inverse of A"),
+        ("bass", "local.theta_hat", 1.0, "theta_hat is not A⁻¹ b"),
+        ("bass", "local.logdet_A", 1.0, "logdet_A is not the log-determinant of A"),
+        ("bass", "local.A", -1.0, "A is not symmetric with a positive diagonal"),
+        ("bass", "common.rng", 0, "holds 0, which is less than 1"),
+        ("bass", "common.withdrawn", True, "an agent is withdrawn, and active or with samples"),
+        ("bass", "common.borrows", False, "an agent lends and does not borrow"),
+        ("bass", "common.lends", False, "is withdrawn and does not lend"),
+        ("bass", "common.reserved", 3, "reserved is 3, and 0 agents do not lend"),
+        (
+            "cluster_mixture",
+            "pool.members.labels",
+            0,
+            "(not the sum|a cluster has no active member)",
+        ),
+        ("cluster_mixture", "pool.model.noise", 1.0, "and the errors say"),
+        ("cluster_mixture", "pool.model.position", 1, "holds 1, which is not less than 1"),
+        ("cluster_mixture", "pool.clusters.resummed", 22, "pool.clusters.resummed names no cluster"),
+        ("cluster_mixture", "pool.clusters.waiting", 1, "does not count the pending pulls"),
+        ("cluster_mixture", "common.pending.counts", 1, "pulls are pending that nobody waits for"),
+        ("cluster_mixture", "drift.held", 25, "holds 25, which is not less than 25"),
+        ("cluster_mixture", "drift.newest", 24, "holds 24, which is not less than 24"),
+    ],
+)
+def test_contents_that_do_not_fit_together(
+    name: str, field: str, value: Any, message: str, tmp_path: Path
+) -> None:
+    _, header, arrays = saved(name)
+    (tmp_path / "p").write_bytes(pack(header, arrays | {field: np.full_like(arrays[field], value)}))
+    with pytest.raises(shoal.PolicyFileError, match=message):
+        shoal.load_policy(tmp_path / "p")
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [(name, version) for name in OLD for version in range(FIRST.get(name, 1), files.FORMAT + 1)],
+)
+def test_files_of_every_format_ever_written_go_on_as_they_did(name: str, version: int) -> None:
+    folder = SAVED / f"format-{version}"
+    expected = json.loads((folder / "expected.json").read_text())[name]
+    policy = shoal.load_policy(folder / f"{name}.shoal")
+    assert go_on(policy, 100, seed=3) == expected["choices"]
+    assert policy.graph.astype(int).tolist() == expected["graph"]

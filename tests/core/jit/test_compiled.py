@@ -1,0 +1,244 @@
+"""The cache of compiled code: found again by the next process, and safe when several compile at once."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import shoal
+from shoal.core.jit import compiled
+from shoal.core.jit.compiled import FLOORS
+
+RUN = (
+    "import shoal, time\n"
+    "world = shoal.GaussianClusters(4, 2, 2, seed=0)\n"
+    "start = time.perf_counter()\n"
+    "for name, own in (('independent', {}), ('oracle', {'labels': world.labels})):\n"
+    "    policy = shoal.make_policy(name, 4, 2, alpha=0.5, **own)\n"
+    "    trace = shoal.simulate(policy, world, horizon=50, seed=0)\n"
+    "    print(name, trace.final_regret)\n"
+    "from shoal.lab.simulation import play\n"
+    "print('hits', sum(play.stats.cache_hits.values()), 'misses', sum(play.stats.cache_misses.values()))\n"
+)
+
+
+def run(cache: Path) -> "subprocess.Popen[str]":
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
+    environment.pop("NUMBA_DISABLE_JIT", None)
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN],
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def output(process: "subprocess.Popen[str]") -> list[str]:
+    out, error = process.communicate(timeout=500)
+    assert process.returncode == 0, error
+    return out.splitlines()
+
+
+def test_compiled_code_lives_only_where_its_cache_looks() -> None:
+    package = Path(shoal.__file__).parent
+    for path in package.rglob("*.py"):
+        name = path.relative_to(package).as_posix()
+        if re.search(r"import .*(compiled|step)\b", path.read_text()):
+            assert name.startswith(FLOORS) or "cache_directory" in path.read_text(), path
+    assert all((package / name).exists() for name in FLOORS)
+
+
+@pytest.mark.slow
+def test_processes_that_compile_at_once_and_one_that_comes_after(tmp_path: Path) -> None:
+    first, second = (output(process) for process in [run(tmp_path), run(tmp_path)])
+    assert first[:2] == second[:2]
+    third = output(run(tmp_path))
+    assert third[:2] == first[:2]
+    assert third[2] == "hits 2 misses 0"
+
+
+OTHER = """
+from typing import Annotated, NamedTuple
+import numpy as np
+import shoal
+from shoal.core.fields import AGENTS, rows
+from shoal.core.policy.steps import Common, step
+from shoal.core.statistics import Statistics, add_sample
+
+
+class OtherState(NamedTuple):
+    common: Common
+    local: Annotated[Statistics, rows(AGENTS)]
+
+
+class Other(shoal.Independent):
+    name = "other"
+    State = OtherState
+
+
+@step("select", OtherState)
+def select(state, agent, arms, t):
+    return CHOICE
+
+
+@step("observe", OtherState)
+def observe(state, agent, x, reward, t):
+    add_sample(state.local, agent, x, reward)
+
+
+@step("revise", OtherState)
+def revise(state, agent, t):
+    pass
+"""
+PLAY_OTHER = (
+    "import shoal, other_policy\n"
+    "world = shoal.GaussianClusters(4, 2, 2, seed=0)\n"
+    "policy = other_policy.Other(4, 2, alpha=0.5)\n"
+    "print(set(shoal.simulate(policy, world, horizon=20, seed=0).choices.tolist()))\n"
+    "print(policy.select(0, world.arms))\n"
+)
+
+
+@pytest.mark.slow
+def test_another_package_s_policy_leaves_no_trace_and_is_never_stale(tmp_path: Path) -> None:
+    def play(program: str, path: str) -> list[str]:
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": path}
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    module = tmp_path / "other_policy.py"
+    module.write_text(OTHER.replace("CHOICE", "1"))
+    assert play(PLAY_OTHER, str(tmp_path)) == ["{1}", "1"]
+    module.write_text(OTHER.replace("CHOICE", "11"))
+    assert play(PLAY_OTHER, str(tmp_path)) == ["{11}", "11"]
+    assert play(RUN, "")[-1].startswith("hits")
+
+
+# What a user sees of it
+
+FIRST = """
+import warnings
+import shoal.core.jit.compiled as compiled
+{before}
+import numpy as np, shoal
+policy = shoal.Independent(2, 2, alpha=0.5)
+policy.update(0, np.eye(2)[policy.select(0, np.eye(2))], 1.0)
+print(sum(sum(d.stats.cache_hits.values()) > 0 for d in compiled._narrator.known))
+"""
+
+
+def first_call(cache: Path | str, before: str = "") -> tuple[int, str]:
+    """How many functions a first `select` and `update` find in a cache, and what stands on stderr."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
+    environment.pop("NUMBA_DISABLE_JIT", None)
+    program = FIRST.format(before=before)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    return int(done.stdout), done.stderr
+
+
+@pytest.mark.slow
+def test_a_line_says_that_it_compiles_and_only_then(tmp_path: Path) -> None:
+    hits, said = first_call(tmp_path)
+    assert hits == 0
+    assert said.splitlines() == [
+        f"shoal: compiling, which takes some seconds, once; kept in {next((tmp_path / 'shoal').iterdir())}"
+    ]
+    hits, said = first_call(tmp_path)
+    assert hits >= 2
+    assert said == ""
+    # The same cache, where it can only be read: a container whose image ran `shoal warm`.
+    held = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    again, said = first_call(tmp_path, before="compiled._can_write = lambda directory: False")
+    assert (again, said) == (hits, "")
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == held
+
+
+@pytest.mark.slow
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    wanted = tmp_path / "file" / "cache"  # below a file there is no directory, not even for root
+    program = f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}; import shoal.core.statistics"
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(wanted)}
+    environment.pop("NUMBA_DISABLE_JIT", None)
+    said = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    ).stderr
+    assert (
+        f"RuntimeWarning: compiled code cannot be kept in {wanted / 'shoal'}. It goes to {tmp_path}" in said
+    )
+    assert "Set NUMBA_CACHE_DIR" in said
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="temporary directories are the user's own")
+@pytest.mark.parametrize("hostile", ["open", "link", "file"])
+def test_cached_code_is_never_taken_from_a_directory_that_others_can_write(
+    hostile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    planted = tmp_path / f"shoal-{os.getuid()}"
+    if hostile == "open":
+        planted.mkdir()
+        planted.chmod(0o777)
+    elif hostile == "link":
+        planted.symlink_to(tmp_path)
+    else:
+        planted.write_text("")
+    assert compiled._private_directory() != planted
+    if hostile == "open":
+        planted.chmod(0o700)
+        assert compiled._private_directory() == planted
+
+
+LIFE = """
+import gc
+import sys
+import numpy as np
+import shoal
+from numba.core.dispatcher import Dispatcher
+from shoal.lab.warm import warm
+
+def loaded():
+    found = [one for one in gc.get_objects() if isinstance(one, Dispatcher)]
+    return {f"{one.py_func.__module__}.{one.py_func.__qualname__}": len(one.overloads) for one in found}
+
+list(warm((sys.argv[1],)))
+before = loaded()
+policy, rng, arms = shoal.make_policy(sys.argv[1], 0, 3), np.random.default_rng(0), np.eye(3)
+for n in (40, 1200):  # the second number takes BASS to its other engine
+    agents = policy.add_agents(n)[::20].tolist()
+    for agent in agents:
+        x = arms[policy.choose(agent, arms).arm]
+        policy.begin(agent, x)
+        policy.update(agent, x, float(rng.standard_normal()), begun=True)
+        policy.explain(agent)
+    policy.update(agents[0], arms[0], 1.0)
+    policy.correct(agents[0], arms[0], 1.0, 0.5)
+    policy.retract(agents[0], arms[0], 0.5, reconsider=True)
+    policy.set_sharing(agents[0], "borrow")
+    policy.merge(agents[0], agents[1])
+    policy.remove_agent(agents[0], withdraw=True)
+print(sorted(name for name, count in loaded().items() if count != before.get(name, 0)))
+"""
+
+
+@pytest.mark.parametrize("policy", ["bass", "cluster_mixture", "club"])
+def test_after_warm_no_call_has_anything_left_to_compile(policy: str) -> None:
+    """In a process of its own, where nothing else has loaded code."""
+    done = subprocess.run(
+        [sys.executable, "-c", LIFE, policy], capture_output=True, text=True, timeout=500, check=True
+    )
+    assert done.stdout == "[]\n"

@@ -1,0 +1,289 @@
+"""Which policy for this data: what is odd about a log, what it tells of tastes, what is played and chosen."""
+
+import csv
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import shoal
+from shoal.cli.app import app
+from shoal.lab.recommendation import inspecting, logs, modelling, playing
+from shoal.lab.recommendation.logs import recommend_for_log
+from shoal.reporting.curves import Curve
+
+RNG = np.random.default_rng(0)
+
+
+def write(path: Path, header: list[str], rows: Any) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(rows)
+    return path
+
+
+def log_of(rewards: Any, agents: Any = None, arms: Any = None, features: Any = None) -> inspecting.Log:
+    n = len(rewards)
+    features = np.eye(3) if features is None else np.asarray(features, dtype=float)
+    agents = np.arange(n) % 4 if agents is None else np.asarray(agents)
+    arms = np.arange(n) // 4 % len(features) if arms is None else np.asarray(arms)
+    return inspecting.Log(Path("log.csv"), agents, arms, np.asarray(rewards, dtype=float), features)
+
+
+# What is odd
+
+
+def test_a_log_as_it_should_be_is_not_odd() -> None:
+    assert inspecting.oddities(log_of(RNG.normal(size=120))) == []
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (log_of(np.ones(12)), "Every reward is 1"),
+        (log_of(RNG.normal(size=12), range(12), range(12), np.eye(12)), "8.3% of the pairs"),
+        (log_of([*RNG.normal(size=200), 1e4]), "1 reward more than 8 standard deviations"),
+        (log_of([1.0] + [0.0] * 400), "so few that differences take long"),
+        (log_of(RNG.normal(size=12), agents=[0] * 12), "There is one agent"),
+        (log_of(RNG.normal(size=8), agents=[0, 1, 2, 3] * 2), "fewer than 3 rows"),
+        (log_of([1, 0, 1, 1] * 6), "always had the same reward"),
+        (log_of(RNG.normal(size=40), None, [0] * 30 + list(range(5)) * 2, np.eye(5)), "One arm has 80%"),
+        (log_of(RNG.normal(size=120), features=50 * np.eye(3)), "norms from 50 to 50"),
+        (log_of(RNG.normal(size=120), features=[[1, 0], [0, 0.001], [1, 0.001]]), "varies 1,000 times"),
+        (log_of(RNG.normal(size=120), features=[[1, 1, 0], [1, 1, 1], [1, 1, 2]]), "2 features are the"),
+        (log_of(RNG.normal(size=120), features=[[1, 2, 0], [2, 4, 0], [0, 0, 1]]), "3 features 2 are"),
+        (log_of(RNG.normal(size=120), features=[[1, 0], [1, 0], [0, 1]]), "1 arm has the same features"),
+    ],
+)  # fmt: skip
+def test_what_is_odd_is_said(log: inspecting.Log, words: str) -> None:
+    assert any(words in text for text in inspecting.oddities(log)), inspecting.oddities(log)
+
+
+def test_all_that_is_said_of_a_sparse_log_fits_together() -> None:
+    log, _, _ = simulated(n=60, rows=7)
+    said = " ".join([*inspecting.oddities(log), *logs.about(modelling.fit(log))])
+    assert "of the pairs of an agent and an arm were observed" in said
+    assert "by a linear model of tastes" in said  # which `modelling` is; LoggedRatings factorises
+    assert "factorisation" not in said
+    assert "favours going it alone" in said
+    assert "favours sharing" not in said
+
+
+# What a log tells of tastes
+
+
+def simulated(n: int = 300, rows: int = 30, noise: float = 0.4, seed: int = 1) -> tuple[Any, ...]:
+    """A log of agents whose tastes are known."""
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(40, 3))
+    factor = np.array([[0.8, 0.0, 0.0], [0.3, 0.5, 0.0], [0.0, -0.2, 0.3]])
+    tastes = np.array([0.5, -0.5, 1.0]) + rng.normal(size=(n, 3)) @ factor.T
+    agents, arms = np.repeat(np.arange(n), rows), rng.integers(40, size=n * rows)
+    rewards = np.einsum("nd,nd->n", tastes[agents], features[arms]) + noise * rng.normal(size=n * rows)
+    return log_of(rewards, agents, arms, features), tastes, factor @ factor.T
+
+
+def test_the_distribution_of_tastes_is_found() -> None:
+    log, tastes, _ = simulated()
+    found = modelling.fit(log)
+    assert found.noise_scale == pytest.approx(0.4, rel=0.02)
+    assert found.mean == pytest.approx(tastes.mean(axis=0), abs=0.02)
+    assert found.covariance == pytest.approx(np.cov(tastes.T), abs=0.03)
+    assert found.means == pytest.approx(tastes, abs=0.5)
+    assert 0.9 < found.known < 1.0
+    assert found.explained == pytest.approx(1.0 - 0.16 / log.rewards.var(), abs=0.01)
+
+
+def test_an_agent_s_taste_is_that_of_a_regression_with_the_others_as_prior() -> None:
+    log, _, _ = simulated(n=40, rows=5)
+    found = modelling.fit(log)
+    agent, noise = 7, found.noise_scale**2
+    X, y = log.features[log.arms[log.agents == agent]], log.rewards[log.agents == agent]
+    # The same by conditioning the joint normal distribution of taste and rewards.
+    S = found.covariance
+    gain = S @ X.T @ np.linalg.inv(X @ S @ X.T + noise * np.eye(len(y)))
+    assert found.means[agent] == pytest.approx(found.mean + gain @ (y - X @ found.mean), rel=0.02, abs=0.01)
+    assert found.covariances[agent] == pytest.approx(S - gain @ X @ S, rel=0.05, abs=0.002)
+
+
+def test_worlds_are_as_varied_as_the_tastes() -> None:
+    log, _, covariance = simulated(n=400, rows=3, noise=1.0)
+    found = modelling.fit(log)
+    assert found.known < 0.8
+    drawn = [found.world(seed, 400).mean_rewards for seed in range(8)]
+    spread = np.mean([(rewards - rewards.mean(axis=0)).var(axis=0).mean() for rewards in drawn])
+    means = found.means @ log.features.T
+    shrunk = (means - means.mean(axis=0)).var(axis=0).mean()
+    true = np.mean([x @ covariance @ x for x in log.features])
+    assert spread == pytest.approx(true, rel=0.15)
+    assert shrunk < 0.8 * true  # what means alone would give
+    assert not np.array_equal(drawn[0], drawn[1])
+    assert np.array_equal(drawn[0], found.world(0, 400).mean_rewards)
+
+
+def test_arms_may_have_more_than_their_features() -> None:
+    log, _, _ = simulated()
+    extra = np.where(np.arange(40) % 2, 1.0, -1.0)
+    more = log_of(log.rewards + extra[log.arms], log.agents, log.arms, log.features)
+    found = modelling.fit(more)
+    left = extra - log.features @ np.linalg.lstsq(log.features, extra, rcond=None)[0]  # the rest is a taste
+    assert np.corrcoef(found.effects, left)[0, 1] > 0.95
+    assert found.noise_scale == pytest.approx(0.4, rel=0.15)
+    assert np.abs(modelling.fit(log).effects).max() < 0.1
+
+
+def test_worlds_of_clicks_have_clicks() -> None:
+    log, _, _ = simulated(n=50)
+    clicks = log_of((log.rewards > 0.0).astype(float), log.agents, log.arms, log.features)
+    world = modelling.fit(clicks).world(0, 20)
+    assert (world.n_agents, world.noise) == (20, "bernoulli")
+    assert 0.0 <= world.mean_rewards.min() <= world.mean_rewards.max() <= 1.0
+
+
+# What is played and chosen
+
+
+def test_sharing_is_recommended_where_it_helps() -> None:
+    world = shoal.SyntheticClusters(30, 5, 2, 1.0, seed=0)
+    found = shoal.recommend(world, horizon=4_000, runs=4)
+    assert found.policy != "independent"
+    assert "sharing helps" in found.reason
+    by_label = {one.label: one for one in found.played}
+    assert by_label["Independent"].mean > found.played[0].mean
+    assert [one.mean for one in found.played] == sorted(one.mean for one in found.played)
+    policy = found.make(4, 2)
+    assert (policy.name, policy.n_agents, policy.dim) == (found.policy, 4, 2)
+    assert found.call().startswith(f'shoal.make_policy("{found.policy}"')
+    assert all(-0.5 < one.late <= 1.0 for one in found.played)
+    again = shoal.recommend(world, horizon=4_000, runs=4)
+    assert str(again) == str(found)
+
+
+def test_every_method_is_tried_at_the_same_alphas() -> None:
+    for noise_scale in (1.0, 0.25):
+        tried = playing.methods(shoal.GaussianClusters(6, 3, 2, noise_scale=noise_scale, seed=0))
+        assert {"independent", "bass", "cluster_mixture", "dynucb"} < {one.policy for one in tried}
+        for method in tried:
+            alphas = [parameters["alpha"] for parameters in method.grid]
+            assert alphas == pytest.approx([noise_scale * alpha for alpha in playing.ALPHAS]), method.label
+
+
+def played(label: str, regrets: list[float], *, taken: bool = True) -> playing.Played:
+    zeros = np.zeros(2)
+    method = playing.Method(label, label.lower(), [{"alpha": 1.0}], taken)
+    return playing.Played(
+        method, {"alpha": 1.0}, np.array(regrets), Curve(zeros, zeros, zeros, zeros), 0.5, at_edge=False
+    )
+
+
+def test_a_difference_that_chance_explains_is_no_reason_to_share() -> None:
+    alone = played("Independent", [100.0, 101.0, 99.0])
+    lucky = played("BASS", [70.0, 120.0, 80.0])
+    choice, reason = playing.choose([alone, lucky])
+    assert choice is alone
+    assert "nothing says it helps" in reason
+    assert "−10 ± " in reason
+    better, best = played("BASS", [50.0, 51.0, 49.0]), played("Ours", [40.0, 41.0, 39.0])
+    choice, reason = playing.choose([alone, better, best])
+    assert choice is best
+    assert "60% less regret" in reason
+    one = played("everyone as one", [10.0, 11.0, 9.0], taken=False)
+    choice, reason = playing.choose([alone, better, one])
+    assert choice is better
+    assert "as one agent does better still" in reason
+
+
+def test_intervals_allow_for_how_many_are_compared() -> None:
+    alone = played("Independent", [100.0, 100.0, 100.0])
+    near = played("BASS", [97.0, 98.0, 98.6])  # surely below alone by itself, not as one of two
+    assert playing.choose([alone, near])[0] is near
+    assert playing.choose([alone, near, played("Ours", [130.0, 140.0, 150.0])])[0] is alone
+
+
+def test_bad_requests_are_refused_before_anything_is_played() -> None:
+    world = shoal.SyntheticClusters(4, 2, 2, 1.0, seed=0)
+    with pytest.raises(ValueError, match="runs must be at least 2"):
+        shoal.recommend(world, runs=1)
+    with pytest.raises(ValueError, match="horizon must be"):
+        shoal.recommend(world, horizon=0)
+
+
+# From a file to a page
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    directory = tmp_path_factory.mktemp("log")
+    log, _, _ = simulated(n=24, rows=40)
+    path = write(
+        directory / "log.csv",
+        ["who", "arm", "y", "noted"],
+        ((f"u{a}", f"arm {k}", y, "") for a, k, y in zip(log.agents, log.arms, log.rewards, strict=True)),
+    )
+    arms = write(
+        directory / "arms.csv",
+        ["arm", "a", "b", "c"],
+        ((f"arm {k}", *row) for k, row in enumerate(log.features.tolist())),
+    )
+    return path, arms
+
+
+def test_from_the_command_line(files: tuple[Path, Path], tmp_path: Path) -> None:
+    path, arms = files
+    out = tmp_path / "report"
+    done = CliRunner().invoke(
+        app,
+        f"recommend {path} --features {arms} --agent who --reward y --horizon 300 --runs 2 --agents 20 "
+        f"--out {out}",
+    )
+    assert done.exit_code == 0, done.output
+    assert 'Take shoal.make_policy("' in done.output
+    assert "960 rows of 24 agents and 40 arms" in done.output
+    assert "Of 24 agents 20 are drawn" in done.output
+    page = (out / "index.html").read_text()
+    for words in ("What was played", "What this cannot tell", "minus Independent", "shoal.open("):
+        assert words in page
+    assert (out / "figures" / "regret.png").stat().st_size > 10_000
+
+
+def test_a_report_is_written_unless_its_place_is_a_file(
+    files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, arms = files
+    monkeypatch.chdir(tmp_path)
+    asked = f"recommend {path} --features {arms} --agent who --reward y --horizon 100 --runs 2 --agents 4"
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0, done.output
+    assert "The report is log-recommendation/index.html" in done.output
+    assert "What this cannot tell" in (tmp_path / "log-recommendation" / "index.html").read_text()
+    (tmp_path / "taken").write_text("mine")
+    refused = CliRunner().invoke(app, f"{asked} --out taken")
+    assert refused.exit_code != 0
+    assert "runs" not in refused.output  # nothing was played
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([("a", "x", "1"), ("b", "y", "nan")], r"log\.csv:3: reward must be a finite number"),
+        ([("a", "x", "1"), ("b", "z", "2")], r"arms\.csv: no row for arm 'z', which is in .*log\.csv"),
+        ([("a", "x", "1"), ("b", "y", "1")], r"log\.csv: every reward is 1"),
+        ([], "no rows"),
+    ],
+)
+def test_bad_logs_are_named(rows: Any, words: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "log.csv", ["agent", "arm", "reward"], rows)
+    arms = write(tmp_path / "arms.csv", ["arm", "f"], [("x", 1), ("y", 2)])
+    with pytest.raises(ValueError, match=words):
+        recommend_for_log(path, features=arms)
+
+
+def test_one_agent_one_row_one_feature() -> None:
+    found = modelling.fit(log_of([1.0, 2.0], [0, 0], [0, 1], [[1.0], [1.0]]))
+    assert math.isfinite(found.noise_scale)
+    assert np.isfinite(found.world(0, 1).mean_rewards).all()

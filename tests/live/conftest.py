@@ -1,0 +1,42 @@
+"""Fixtures: a PostgreSQL server for the session, and a place of each kind to keep journals in."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.live.places import Place
+from tests.live.population.server import MISSING, Server, find_binaries
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """A PostgreSQL server, started once."""
+    binaries = find_binaries()
+    if binaries is None:
+        pytest.skip(MISSING)
+    server = Server(binaries)
+    yield server
+    server.remove()
+
+
+def make_place(kind: str, directory: Path, request: pytest.FixtureRequest) -> Place:
+    """An empty place of a kind."""
+    if kind == "postgres":
+        return Place(kind, request.getfixturevalue("server").room())
+    return Place(kind, directory / "shop.db" if kind == "sqlite" else None)
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Each kind of store."""
+    place = make_place(request.param, tmp_path, request)
+    yield place
+    place.close()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def durable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Each kind of store that survives the process."""
+    place = make_place(request.param, tmp_path, request)
+    yield place
+    place.close()

@@ -1,0 +1,116 @@
+"""Uplift over the product's own rule: by holdout and as an apprentice, against simulated truth."""
+
+import math
+
+import numpy as np
+import pytest
+from tests.live.evaluation.shops import BANNERS, TASTE, play, shop
+from tests.live.places import sound
+
+from shoal.live.evaluation.baseline import in_holdout
+from shoal.live.population.population import Population
+
+VALUES = {name: float(TASTE @ np.array(x)) for name, x in BANNERS.items()}
+RULE = "banner 0"
+
+
+def serve(one: Population, days: int, agents: int, *, seed: int = 0) -> None:
+    """All agents like the same; some more than others."""
+    rng = np.random.default_rng(seed)
+    fond = rng.normal(size=agents)
+    for day in range(days):
+        made = one.decide_many(
+            {"agent": f"agent {n}", "id": f"{seed} {day} {n}", "baseline": RULE} for n in range(agents)
+        )
+        one.reward_many(
+            {"id": each.id, "reward": VALUES[str(each.arm)] + fond[n] + 0.3 * rng.normal()}  # type: ignore[union-attr]
+            for n, each in enumerate(made)
+        )
+
+
+def test_a_share_of_agents_is_held_out() -> None:
+    one = shop(holdout=0.3)
+    serve(one, 3, 300)
+    settings = one.settings
+    held = [n for n in range(300) if in_holdout(settings, n)]
+    assert 60 < len(held) < 120
+    for n in range(300):
+        decision = one.decide(f"agent {n}", baseline=RULE)
+        if n in held:
+            assert (decision.arm, decision.probability) == (RULE, 1.0)
+    assert any(one.decide(f"agent {n}", baseline=RULE).arm != RULE for n in range(300) if n not in held)
+    assert sound(one._controller)
+    with pytest.raises(ValueError, match="baseline must name the arm"):
+        one.decide("agent 1")
+    with pytest.raises(ValueError, match="and top be 1, got"):
+        one.decide("agent 1", baseline=RULE, top=2)
+    assert isinstance(one.decide_many([{"agent": "agent 1"}])[0], ValueError)
+
+
+def test_uplift_of_a_holdout() -> None:
+    """The interval holds the truth, which the agents' own fondness hides from a comparison of decisions."""
+    held, naive = 0, 0
+    best = max(VALUES.values())
+    for seed in range(20):
+        one = shop(holdout=0.5, explore=0.0, policy="independent")
+        rng = np.random.default_rng(seed)
+        agents, fond = 60, 3.0 * rng.normal(size=60)
+        for n in range(agents):
+            for visit in range(6):
+                decision = one.decide(f"agent {n}", id=f"{n} {visit}", baseline=RULE)
+                # whatever the policy shows gives as much as the best, so that the truth is simple
+                value = VALUES[RULE] if in_holdout(one.settings, n) else best
+                one.reward(decision.id, value + fond[n] + 0.1 * rng.normal())
+        found = one.uplift()
+        truth = best - VALUES[RULE]
+        held += found.low <= truth <= found.high
+        half = 1.96 * math.sqrt(9.0 / found.n_policy + 9.0 / found.n_baseline)
+        naive += abs(found.uplift - truth) <= half
+        assert found.n_policy + found.n_baseline == 360
+    assert held >= 17
+    assert naive < held  # decisions of one agent are not so many independent ones
+    assert "per decision" in str(found)
+
+
+def test_too_few_agents() -> None:
+    one = shop(holdout=0.1)
+    serve(one, 3, 12)
+    found = one.uplift()
+    assert "an interval takes 10 of each" in found.sentence
+    assert math.isnan(found.uplift)
+    assert str(found) == found.sentence
+    with pytest.raises(ValueError, match="compares with nothing: make it with a holdout"):
+        shop().uplift()
+
+
+def test_an_apprentice_only_looks_on() -> None:
+    one = shop(apprentice=True, explore=0.0)
+    serve(one, 4, 20)
+    assert {one.decide(f"agent {n}", baseline=RULE).arm for n in range(20)} == {RULE}
+    found = one.uplift()
+    assert "chance did so 0 times: it would take more than" in found.sentence
+    assert found.baseline == pytest.approx(np.mean([VALUES[RULE]]), abs=1.0)
+    assert sound(one._controller)
+
+
+def test_uplift_of_an_apprentice() -> None:
+    one = shop(apprentice=True, explore=0.4)
+    serve(one, 120, 20)
+    found = one.uplift()
+    assert not found.sentence
+    # What the policy would have chosen, decision by decision, is recorded; its true value is known here.
+    rows = one._store.read(one._number, 0)
+    from shoal.live.journal.records import Decided, decode
+
+    names = list(BANNERS)
+    greedy = [VALUES[names[d.greedy]] for row in rows if isinstance(d := decode(row.body), Decided)]
+    truth = float(np.mean(greedy)) - VALUES[RULE]
+    assert found.low < truth < found.high
+    assert found.low > 0.0
+    assert found.policy - found.baseline == pytest.approx(found.uplift)
+
+
+def test_baselines_are_recorded_where_nothing_is_compared() -> None:
+    one = shop()
+    play(one, 2, baseline=RULE)
+    assert sound(one._controller)

@@ -1,0 +1,206 @@
+"""The dividend of sharing: the fold's sums against a loop over the export, and the harm guard."""
+
+import json
+import math
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.live.evaluation.shops import BANNERS, TASTE, play, shop
+from tests.live.places import Place, sound
+
+from shoal.live.evaluation.dividends import by_agent
+from shoal.live.evaluation.guard import PERIOD
+from shoal.live.evaluation.sequences import BURN_IN, Sums, asymptotic, empirical_bernstein
+from shoal.live.journal.records import Guarded, decode
+from shoal.live.population.population import Population
+
+
+def exported(one: Population, path: Path) -> list[dict[str, Any]]:
+    one.export(path / "out.jsonl")
+    return [json.loads(line) for line in (path / "out.jsonl").read_text().splitlines()]
+
+
+def naive(lines: list[dict[str, Any]], agent: str | None = None) -> list[float]:
+    """The dividend of each reward, from what the journal exports."""
+    return [
+        (line["own"] - line["reward"]) ** 2 - (line["pooled"] - line["reward"]) ** 2
+        for line in lines
+        if line["reward"] is not None and line["place"] == 0 and agent in (None, line["agent"])
+    ]
+
+
+def agrees(one: Population, path: Path) -> None:
+    lines = exported(one, path)
+    for agent in (None, *one.agents):
+        terms, found = naive(lines, agent), one.dividend(agent)
+        assert found.count == len(terms)
+        if terms:
+            assert found.mean == pytest.approx(np.mean(terms), rel=1e-9, abs=1e-9)
+            in_window = one.dividend(agent, since=0.0)
+            assert in_window.count == found.count
+            assert in_window.mean == pytest.approx(found.mean, abs=1e-9)
+
+
+def test_sums_are_those_of_the_journal(tmp_path: Path) -> None:
+    one = shop(reward_window=1e8)
+    play(one, 8)
+    agrees(one, tmp_path)
+    one.reward("1-1", 4.0, replaces=one._commands.find(one._fold, "1-1").rewards[0])  # type: ignore[arg-type, union-attr]
+    one.reward("0-0", 1.0)  # which had not come
+    ranking = one.decide("agent 3", top=2, id="ranking").ranking
+    one.reward("ranking", 1.0, arm=ranking[1])  # nothing was predicted of it
+    agrees(one, tmp_path)
+    one.reward("ranking", -1.0, arm=ranking[0])
+    one.observe("agent 2", [1.0, 0.0, 0.0], 3.0)
+    one.merge("agent 1", "agent 5")
+    agrees(one, tmp_path)
+    play(one, 3, first=20)
+    agrees(one, tmp_path)
+    one.forget("agent 4")
+    one.settle()
+    agrees(one, tmp_path)
+    assert sound(one._controller)
+    terms = naive(exported(one, tmp_path))
+    found = one.dividend()
+    assert (found.low, found.high) == pytest.approx(
+        asymptotic(Sums(len(terms), math.fsum(terms), float(np.square(terms).sum())))
+    )
+
+
+def test_late_rewards_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    now = [1_800_000_000_000_000]
+    monkeypatch.setattr(Population, "_now", lambda _: now[0])
+    one = shop(reward_window=10.0, default_reward=0.0)
+    other = shop(reward_window=10.0)
+    for each in (one, other):
+        play(each, 3)
+        now[0] += 100_000_000
+        each.miss_rewards()
+        agrees(each, tmp_path)
+        assert each.dividend().count == (30 if each is one else 26)
+        each.reward("0-0", 2.0)
+        each.reward("1-6", -1.0)
+        each.reward("1-6", -2.0, replaces=-1.0)
+        agrees(each, tmp_path)
+        assert each.dividend().count == (30 if each is one else 28)
+        assert sound(each._controller)
+
+
+def test_a_window_has_only_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    now = [1_800_000_000_000_000]
+    monkeypatch.setattr(Population, "_now", lambda _: now[0])
+    one = shop()
+    play(one, 4)
+    now[0] += 3_600_000_000
+    play(one, 6, first=10)
+    late = [line for line in exported(one, tmp_path) if int(str(line["id"]).split("-")[0]) >= 10]
+    found = one.dividend(since=now[0] / 1e6)
+    assert found.count == len(naive(late))
+    assert found.mean == pytest.approx(np.mean(naive(late)))
+    with pytest.raises(ValueError, match="since must have a time zone"):
+        one.dividend(since=datetime(2027, 1, 1))
+
+
+def test_predictions_end_where_rewards_do(tmp_path: Path) -> None:
+    one = shop(reward_range=(-1, 1))
+    for n in range(60):
+        decision = one.decide(f"agent {n % 4}", id=str(n))
+        one.reward(str(n), float(np.clip(5 * TASTE @ BANNERS[str(decision.arm)], -1, 1)))
+    lines = exported(one, tmp_path)
+    for line in lines:
+        line["own"], line["pooled"] = np.clip([line["own"], line["pooled"]], -1, 1)
+    terms, found = naive(lines), one.dividend(method="bernstein")
+    assert found.mean == pytest.approx(np.mean(terms), abs=1e-12)
+    sums = Sums(len(terms), math.fsum(terms), float(np.square(terms).sum()))
+    assert (found.low, found.high) == pytest.approx(empirical_bernstein(sums, -4.0, 4.0))
+    with pytest.raises(ValueError, match="'bernstein' needs to know how large rewards can be"):
+        shop().dividend(method="bernstein")
+    with pytest.raises(ValueError, match="method must be"):
+        one.dividend(method="other")
+
+
+def poisoned(one: Population, rounds: int, *, first: int = 0, helps: bool = False) -> None:
+    """One honest agent among others whose rewards are those of an opposite taste, or else its own."""
+    rng = np.random.default_rng(first)
+    for n in range(first, first + rounds):
+        for name in ("honest", "false 1", "false 2"):
+            decision = one.decide(name, id=f"{n} {name}")
+            sign = 1.0 if name == "honest" or helps else -1.0
+            one.reward(decision.id, float(sign * TASTE @ BANNERS[str(decision.arm)] + 0.3 * rng.normal()))
+
+
+def guards(one: Population) -> list[Guarded]:
+    rows = one._store.read(one._number, 0)
+    return [record for row in rows if isinstance(record := decode(row.body), Guarded)]
+
+
+def never_cuts(**settings: Any) -> Population:
+    return shop(delta=1e-9, noise_scale=50.0, **settings)
+
+
+def test_the_guard_stops_borrowing_and_lets_back(tmp_path: Path) -> None:
+    place = Place("sqlite", tmp_path / "shop.db")
+    one = never_cuts(controller=place.open(sync="normal"), harm_guard=True)
+    poisoned(one, 80)
+    found = [guard for guard in guards(one) if guard.agent == one._fold.names["honest"]]  # type: ignore[union-attr]
+    assert [guard.borrows for guard in found] == [False]
+    assert found[0].count >= BURN_IN
+    assert found[0].low < found[0].mean < found[0].high < 0.0
+    assert one.dividend("honest").guarded
+    # It chooses by its own samples alone, and its pooled prediction is what it would be if it borrowed.
+    fold = one._fold
+    assert fold is not None
+    agent, arms = fold.names["honest"], np.array(list(BANNERS.values()))
+    decision = one.decide("honest", id="one more", scores=True)
+    assert decision.scores is not None
+    alone = arms @ fold.policy.local_estimate(agent)
+    assert [score.mean for score in decision.scores.values()] == pytest.approx(alone.tolist(), abs=1e-9)
+    assert decision.pooled == pytest.approx(float(fold.policy.estimate(agent) @ BANNERS[str(decision.arm)]))
+    assert decision.pooled != pytest.approx(decision.own)
+    assert fold.policy.sharing(agent) == "both"  # it goes on lending
+    ranked = one.decide("honest", top=2, scores=True)
+    assert ranked.scores is not None
+    assert list(ranked.ranking) == sorted(BANNERS, key=lambda name: -ranked.scores[name].index)[:2]  # type: ignore[index]
+    assert [score.mean for score in ranked.scores.values()] == pytest.approx(alone.tolist(), abs=1e-9)
+    assert sound(one._controller)
+    one.snapshot()
+    poisoned(one, PERIOD, first=1000)  # sharing would still do harm, period after period
+    assert [guard.borrows for guard in guards(one) if guard.agent == agent] == [False, False]
+    # The others turn out to be of one taste with it after all, with many more samples.
+    for _ in range(1000):
+        one.observe_many(
+            {"agent": name, "x": x, "reward": float(TASTE @ np.array(x))}
+            for name in ("false 1", "false 2")
+            for x in BANNERS.values()
+        )
+    poisoned(one, 2 * PERIOD, first=2000, helps=True)
+    verdicts = [guard for guard in guards(one) if guard.agent == agent]
+    assert verdicts[-1].borrows
+    assert verdicts[-1].high > 0.0
+    assert not one.dividend("honest").guarded
+    place.crash(one._controller)
+    again = place.open()
+    assert sound(again)
+    assert not again.population("shop").dividend("honest").guarded
+    place.close()
+
+
+def test_the_guard_is_off_unless_asked_for() -> None:
+    one = never_cuts()
+    poisoned(one, 80)
+    assert one.dividend("honest").high < 0.0
+    assert not guards(one)
+    assert not one.dividend("honest").guarded
+
+
+def test_each_agent_has_its_own() -> None:
+    one = shop()
+    play(one, 6)
+    found = by_agent(one)
+    assert found == {name: one.dividend(name) for name in one.agents}
+    assert str(one.dividend("agent 1")).endswith("rewards: sharing neither helps nor harms demonstrably")
+    one.add("new")
+    assert str(one.dividend("new")) == "no rewards yet"

@@ -1,0 +1,304 @@
+"""What the page shows, against what the population says itself."""
+
+import base64
+import itertools
+
+import msgspec
+import numpy as np
+import pytest
+from tests.live.service.dashboard.worlds import KINDS, few, many
+
+from shoal.core.policies import registry
+from shoal.core.policies.bass import BASS
+from shoal.core.types import Booleans
+from shoal.live.evaluation.rehearsal import Switch
+from shoal.live.population.controller import open as open_controller
+from shoal.live.population.explaining import graph_of
+from shoal.live.population.population import Population
+from shoal.live.protocol.errors import GoneError, UnknownError
+from shoal.live.service.dashboard import data, following
+from shoal.live.service.dashboard.following import Follower
+
+
+def pictured(population: Population) -> data.Picture:
+    follower = Follower(population)
+    follower.catch_up()
+    return data.Picture(follower)
+
+
+def unpacked(drawing: data.Drawing) -> Booleans:
+    n = len(drawing.agents)
+    bits = np.unpackbits(np.frombuffer(base64.b64decode(drawing.edges), dtype=np.uint8))[: n * (n - 1) // 2]
+    edges = np.zeros((n, n), dtype=np.bool_)
+    edges[np.triu_indices(n, 1)] = bits
+    return np.asarray(edges | edges.T)
+
+
+def cells(heat: data.HeatMap) -> np.ndarray:
+    n = len(heat.labels)
+    return np.frombuffer(base64.b64decode(heat.cells), dtype=np.uint8).reshape(n, n) / 255
+
+
+def test_the_graph_agent_by_agent() -> None:
+    with open_controller(":memory:") as controller:
+        population = few(controller)
+        drawing = pictured(population).draw()
+        assert isinstance(drawing, data.Drawing)
+        graph = population.graph()
+        assert drawing.agents == graph.agents
+        assert np.array_equal(unpacked(drawing), graph.edges)
+        assert drawing.n_edges == np.count_nonzero(graph.edges) // 2
+        kind = np.array([int(name.split()[1]) % 2 for name in graph.agents])
+        labels = np.array(drawing.labels)
+        assert {(a, b) for a, b in zip(kind.tolist(), labels.tolist(), strict=True)} in (
+            {(0, 0), (1, 1)},
+            {(0, 1), (1, 0)},
+        )
+        for block in drawing.blocks:
+            mine = labels == block.label
+            assert block.agents == mine.sum()
+            inside = graph.edges[np.ix_(mine, mine)]
+            assert block.within == pytest.approx(inside.sum() / (block.agents * (block.agents - 1)))
+        recent = {tuple(sorted(pair)) for pair in drawing.recent}
+        assert recent
+        assert not any(graph.edges[pair] for pair in recent)
+
+
+def test_nobody_and_one() -> None:
+    with open_controller(":memory:") as controller:
+        population = controller.population("empty", policy="bass", dim=2, seed=1)
+        drawing = pictured(population).draw()
+        assert isinstance(drawing, data.Drawing)
+        assert (drawing.agents, drawing.blocks, drawing.n_edges) == ([], [], 0)
+        population.add("one")
+        drawing = pictured(population).draw()
+        assert isinstance(drawing, data.Drawing)
+        assert [(block.label, block.agents, block.within) for block in drawing.blocks] == [(-1, 1, None)]
+
+
+def test_a_heat_map_whose_agents_were_all_asked_is_exact() -> None:
+    with open_controller(":memory:") as controller:
+        population = many(controller, "crowd", 600, 600, 10)
+        heat = pictured(population).draw()
+        assert isinstance(heat, data.HeatMap)
+        assert heat.asked == heat.n_agents == 600
+        assert len(heat.labels) <= data.BINS <= 512
+        edges = population._read(graph_of).edges
+        labels = pictured_labels(population)
+        _, starts, group, group_labels = data.grouped(labels)
+        assert [*starts.tolist(), 600] == heat.bounds
+        assert group_labels.tolist() == heat.labels
+        naive = cells(heat).copy()
+        for one in range(len(starts)):
+            for two in range(len(starts)):
+                pairs = edges[np.ix_(group == one, group == two)]
+                itself = np.count_nonzero(group == one) * (one == two)
+                if pairs.size > itself:  # a group of one has no pairs
+                    naive[one, two] = pairs.sum() / (pairs.size - itself)
+        assert np.abs(cells(heat) - naive).max() < 1 / 255 + 1e-6
+        kinds = np.array([int(name.split()[1]) % KINDS for name in population.agents])
+        for block in heat.blocks[:KINDS]:
+            mine = labels == block.label
+            assert np.bincount(kinds[mine]).max() > 0.98 * block.agents
+            within = edges[np.ix_(mine, mine)].sum() / (mine.sum() * (mine.sum() - 1))
+            assert block.within == pytest.approx(within, abs=1e-4)
+            assert block.beyond == pytest.approx(edges[np.ix_(mine, ~mine)].mean(), abs=1e-4)
+
+
+def pictured_labels(population: Population) -> np.ndarray:
+    picture = pictured(population)
+    picture.draw()
+    return np.asarray(picture._labels[picture.there.indices])
+
+
+def test_a_heat_map_of_a_sample_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_controller(":memory:") as controller:
+        population = many(controller, "crowd", 600, 600, 16)
+        exact = pictured(population).draw()
+        monkeypatch.setattr(data, "SAMPLE", 200)
+        near = pictured(population).draw()
+        assert isinstance(near, data.HeatMap)
+        assert isinstance(exact, data.HeatMap)
+        assert near.asked == 200
+        assert [block.agents for block in near.blocks] == pytest.approx(
+            [b.agents for b in exact.blocks], abs=12
+        )
+        assert [block.within for block in near.blocks[:3]] == pytest.approx(
+            [block.within for block in exact.blocks[:3]], abs=0.03
+        )
+
+
+def test_a_heat_map_of_an_earlier_moment() -> None:
+    with open_controller(":memory:") as controller:
+        population = many(controller, "crowd", 600, 600, 10)
+        picture = pictured(population)
+        half = population.sequence // 2
+        heat = picture.draw(half)
+        assert isinstance(heat, data.HeatMap)
+        edges = population.graph(half).edges
+        labels = pictured_labels(population)
+        found = sum(one.agents * (one.agents - 1) * (one.within or 0.0) for one in heat.blocks) / 2
+        naive = sum(edges[np.ix_(labels == one, labels == one)].sum() for one in set(labels.tolist())) / 2
+        assert found == pytest.approx(naive, rel=0.02)
+        assert heat.at is not None
+        first = picture.draw(700)  # when not all had joined
+        assert isinstance(first, data.HeatMap)
+        assert first.n_agents == len(population.graph(700).agents) < 600
+
+
+def test_groups_hold_one_block_each_and_all_agents() -> None:
+    rng = np.random.default_rng(1)
+    for n in (501, 2_000, 20_000):
+        labels = rng.choice([-2, -1, 0, 1, 2, 7], size=n, p=[0.1, 0.1, 0.3, 0.3, 0.19, 0.01])
+        order, starts, group, group_labels = data.grouped(labels)
+        assert sorted(order.tolist()) == list(range(n))
+        assert len(starts) <= data.BINS
+        assert np.array_equal(group_labels[group], labels)
+        assert (np.diff(group[order]) >= 0).all()
+        assert [one for one, _ in itertools.groupby(group_labels.tolist())][-2:] == [-1, -2]
+
+
+def test_going_back_where_no_cuts_are_recorded() -> None:
+    with open_controller(":memory:") as controller:
+        population = controller.population("clubs", policy="sclub", dim=2, gamma=1.0, seed=1)
+        rng = np.random.default_rng(0)
+        for k in range(300):
+            x = rng.normal(size=2)
+            population.observe(f"agent {k % 6}", x, float(x[k % 2]))
+        picture = pictured(population)
+        assert picture.span == (1, population.sequence)
+        for at in (50, 150, 300):
+            drawing, graph = picture.draw(at), population.graph(at)
+            assert isinstance(drawing, data.Drawing)
+            assert np.array_equal(unpacked(drawing), graph.edges)
+        for at in (0, population.sequence + 1):
+            with pytest.raises(UnknownError, match="the page can go back to records 1"):
+                picture.draw(at)
+
+
+def test_an_agent_and_lists_of_them() -> None:
+    with open_controller(":memory:") as controller:
+        population = few(controller)
+        picture = pictured(population)
+        agent, said = picture.agent("shop 4"), population.explain("shop 4")
+        assert agent.text == str(said)
+        assert (agent.samples, agent.borrowed) == (said.samples, said.borrowed)  # type: ignore[union-attr]
+        assert agent.n_lenders + agent.n_stopped == 19
+        assert {one.name for one in agent.around} == {f"shop {k}" for k in range(20)} - {"shop 4"}
+        assert {one.name for one in agent.around if one.parted} == {one.agent for one in agent.stopped}
+        page = picture.page("SHOP 1")
+        assert [one.name for one in page.agents] == [name for name in population.agents if "shop 1" in name]
+        line = next(one for one in picture.page().agents if one.name == "shop 4")
+        assert (line.samples, line.borrowed, line.lenders) == (agent.samples, agent.borrowed, agent.n_lenders)
+        with pytest.raises(UnknownError, match="no agent 'nobody'"):
+            picture.agent("nobody")
+        population.forget("shop 4")
+        with pytest.raises(GoneError):
+            picture.agent("shop 4")
+
+
+def test_a_neighbourhood_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "MOST_AROUND", 30)
+    monkeypatch.setattr(data, "MOST_LISTED", 8)
+    with open_controller(":memory:") as controller:
+        agent = pictured(many(controller, "crowd", 90, 90, 14)).agent("agent 3")
+        assert len(agent.around) == 30
+        assert sum(one.parted for one in agent.around) == 15
+        assert (len(agent.lenders), len(agent.stopped)) == (8, 8)
+        assert agent.n_lenders + agent.n_stopped == 89
+
+
+def test_settings_without_the_secret() -> None:
+    with open_controller(":memory:") as controller:
+        population = few(controller)
+        population.set_arms({"ware 0": [1.0, 0.0, 0.0, 0.0]}, by="key of Ada")
+        found = data.settings(pictured(population).follower)
+        assert found.settings["gamma"] == 1.5
+        assert "key" not in found.settings
+        assert population.settings.key.hex() not in str(msgspec.json.encode(found))
+        assert [one.what for one in found.events] == ["catalogue of arms changed"] * 2
+        assert [one.by for one in found.events] == ["key of Ada", ""]
+        assert "by" not in found.settings
+
+
+def test_all_changes_of_settings_are_listed_however_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "RECENT", 5)
+    with open_controller(":memory:") as controller:
+        shop = controller.population("shop", policy="bass", dim=2, noise_scale=None, seed=1)
+        shop.switch(by="key of Ada", gamma=3.0, delta=0.05)
+        shop.switch("club", by="key of Bob", alpha=0.1234567)
+        for _ in range(20):
+            shop.observe("ada", [1.0, 0.0], 0.5)
+        found = data.settings(pictured(shop).follower)
+        assert found.since > shop.switches[-1].sequence
+        bob, ada, made = found.changes
+        assert [one.by for one in found.changes] == ["key of Bob", "key of Ada", ""]
+        assert [one.sequence for one in found.changes] == [one.sequence for one in shop.switches[::-1]]
+        assert [one.at for one in found.changes] == [one.at for one in shop.switches[::-1]]
+        assert (made.policy, made.differences) == ("bass", [])
+        bass = shop.switches[0].parameters
+        assert {one.name: (one.before, one.after) for one in ada.differences} == {
+            "gamma": (bass["gamma"], 3.0),
+            "delta": (bass["delta"], 0.05),
+        }
+        club = shop.switches[-1].parameters
+        told = {one.name: (one.before, one.after) for one in bob.differences}
+        assert next(iter(told)) == "policy"  # which comes first
+        assert told == {
+            "policy": ("bass", "club"),
+            "alpha": (bass["alpha"], 0.1234567),
+            "gamma": (3.0, club["gamma"]),
+            "noise_scale": (None, msgspec.UNSET),  # CLUB has none, which is not the same as none given
+            **{name: (bass[name], msgspec.UNSET) for name in ("radius", "param_norm")},
+            **{name: (0.05, msgspec.UNSET) for name in ("delta",) if name not in club},
+            **{name: (msgspec.UNSET, value) for name, value in club.items() if name not in bass},
+        }
+        monkeypatch.setattr(data, "MOST_LISTED", 2)
+        fewer = data.settings(pictured(shop).follower)
+        assert (fewer.changes, fewer.n_changes) == ([bob, ada], 3)
+
+
+def test_long_values_are_cut_short() -> None:
+    before = Switch(1, "mine", {"labels": [0] * 5_000, "alpha": 0.5})
+    after = Switch(9, "mine", {"labels": [*[0] * 4_999, 1], "alpha": 0.5})
+    (labels,) = data.differences(before, after)
+    assert labels.name == "labels"
+    assert labels.after[:9] == "[0, 0, 0,"
+    assert len(labels.after) == data.LONGEST + 1
+
+
+def test_candidates_are_the_policies_that_an_evaluation_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mine(BASS):
+        name = "mine"
+
+    class Bare:
+        """Which no journal can be played into."""
+
+        select = update = print
+
+    monkeypatch.setattr(registry._registry, "_known", dict(registry._registered))
+    registry.register_policy("mine", Mine)
+    registry.register_policy("bare", Bare)
+    monkeypatch.setitem(registry._registry._known, "gone", "no_such_module_is_there:Policy")
+    with open_controller(":memory:") as controller:
+        shop = controller.population("shop", policy="bass", dim=2, explore=0.5, seed=1)
+        for _ in range(5):
+            made = shop.decide("ada", {"tea": [1.0, 0.0], "coffee": [0.0, 1.0]})
+            shop.reward(made.id, 1.0)
+        found = data.settings(pictured(shop).follower).candidates
+        assert {"independent", "bass", "club", "mine"} <= set(found)
+        assert set(registry.policy_names()) - set(found) == {"oracle", "bare", "gone"}
+        for name in found:
+            assert shop.evaluate(name).policy == name
+
+
+def test_a_summary_and_an_overview() -> None:
+    with open_controller(":memory:") as controller:
+        picture = pictured(few(controller))
+        found = data.summary(picture)
+        assert sum(found.decisions) == 900
+        assert sum(block.agents for block in found.blocks) == found.sizes.agents == 20
+        assert found.own_error is not None
+        assert len(data.overview(picture.follower, 5, 2).starts) == 2
+        with pytest.raises(ValueError, match="step must be one of 5, 60, 900, got 7"):
+            data.overview(picture.follower, 7)

@@ -1,0 +1,227 @@
+"""Who may do what: every route by every kind of caller. A route that is not in the table below fails.
+
+Those of the page are tried in tests/dashboard/test_handlers.py.
+"""
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import pytest
+from starlette.routing import Route
+from tests.live.service.running import ARMS, Caller, InProcess
+
+from shoal.live.service.keys import SCOPES
+
+P = "/v1/populations/{population}"
+NEEDED = {
+    "GET /livez": None,
+    "GET /readyz": None,
+    "GET /openapi.json": None,
+    "GET /metrics": "read of all",
+    "POST /session": None,
+    "GET /session": "any",
+    "DELETE /session": None,
+    "GET /v1/populations": "any",
+    f"PUT {P}": "admin",
+    f"GET {P}": "read",
+    f"POST {P}/decisions": "decide",
+    f"POST {P}/decisions:batch": "decide",
+    f"GET {P}/decisions/{{id}}": "read",
+    f"DELETE {P}/decisions/{{id}}": "decide",
+    f"PUT {P}/decisions/{{id}}/reward": "reward",
+    f"POST {P}/rewards:batch": "reward",
+    f"POST {P}/observations": "reward",
+    f"GET {P}/catalogue": "read",
+    f"PATCH {P}/catalogue": "admin",
+    f"DELETE {P}/catalogue/{{arm}}": "admin",
+    f"GET {P}/agents/{{agent}}": "read",
+    f"PUT {P}/agents/{{agent}}": "admin",
+    f"DELETE {P}/agents/{{agent}}": "admin",
+    f"GET {P}/agents/{{agent}}/explanation": "read",
+    f"GET {P}/graph": "read",
+    f"GET {P}/events": "read",
+    f"GET {P}/settings": "read",
+    f"PUT {P}/settings": "admin",
+    f"GET {P}/dividend": "read",
+    f"GET {P}/uplift": "read",
+    f"GET {P}/evaluation": "read",
+    f"POST {P}/evaluation": "read",
+    f"POST {P}/what-if": "read",
+}
+"""The scope that each route needs: None for no key at all, "any" for any key."""
+
+BODIES: dict[str, Any] = {
+    f"PUT {P}": {"policy": "bass", "dim": 2},
+    f"POST {P}/decisions": {"agent": "ada", "arms": ARMS},
+    f"POST {P}/decisions:batch": {"requests": [{"agent": "ada", "arms": ARMS}]},
+    f"PUT {P}/decisions/{{id}}/reward": {"reward": 1.0},
+    f"POST {P}/rewards:batch": {"rewards": [{"id": "first", "reward": 1.0}]},
+    f"POST {P}/observations": {"agent": "ada", "x": [1.0, 0.0], "reward": 1.0},
+    f"PATCH {P}/catalogue": {"arms": ARMS},
+    f"PUT {P}/agents/{{agent}}": {"sharing": "both"},
+    f"PUT {P}/settings": {"policy": "bass"},
+    f"POST {P}/evaluation": {"policy": "independent"},
+    f"POST {P}/what-if": {"policy": "independent"},
+    "POST /session": {"key": "shoal_nobody_nothing"},
+}
+
+
+class Keyed(NamedTuple):
+    """A server with a key of each kind."""
+
+    server: InProcess
+    keys: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
+    with InProcess(str(tmp_path_factory.mktemp("keys") / "shop.db")) as server:
+        with Caller(server.url) as caller:  # there are no keys yet
+            caller.make("shop")
+            caller.make("other")
+        keys = {scope: server.keys.add([scope], ["shop"])[1] for scope in SCOPES}
+        keys["all"] = server.keys.add(SCOPES)[1]
+        keys["foreign"] = server.keys.add(SCOPES, ["other"])[1]
+        keys["expired"] = server.keys.add(SCOPES, expires_in=0.001)[1]
+        revoked, keys["revoked"] = server.keys.add(SCOPES)
+        server.keys.revoke(revoked.id)
+        keys["wrong"] = keys["all"][:-4] + "AAAA"
+        keys["nonsense"] = "shoal_"
+        time.sleep(0.01)
+        yield Keyed(server, keys)
+
+
+def routes(server: InProcess) -> list[str]:
+    """Every route of the application that shows or changes data, with its method."""
+    found = []
+    for route in server.app.routes:
+        assert isinstance(route, Route) or not getattr(route, "path", "").startswith(("/v1", "/dashboard"))
+        if isinstance(route, Route) and (
+            route in server.app.routes[: len(server.app.table)] or needs_key(route)
+        ):
+            found += [f"{method} {route.path}" for method in sorted(route.methods or ()) if method != "HEAD"]
+    return found
+
+
+def needs_key(route: Route) -> bool:
+    return route.path.startswith(("/v1/", "/dashboard/"))
+
+
+def test_the_table_is_complete(keyed: Keyed) -> None:
+    own = [one for one in routes(keyed.server) if "/dashboard/" not in one]
+    assert sorted(own) == sorted(NEEDED)
+
+
+def outcome(keyed: Keyed, route: str, key: str | None) -> int:
+    method, _, path = route.partition(" ")
+    path = re.sub(r"\{(\w+)\}", lambda found: {"population": "shop"}.get(found[1], "nobody"), path)
+    with Caller(keyed.server.url, key) as caller:
+        return caller(method, path, BODIES.get(route)).status_code
+
+
+@pytest.mark.parametrize("route", NEEDED)
+def test_each_route_with_each_key(keyed: Keyed, route: str) -> None:
+    needed = NEEDED[route]
+    for name in (None, "expired", "revoked", "wrong", "nonsense"):
+        status = outcome(keyed, route, None if name is None else keyed.keys[name])
+        if route == "POST /session":
+            assert status == 401  # the body's key is nobody's
+        else:
+            assert (status == 401) == (needed is not None), (name, status)
+    for name in (*SCOPES, "foreign", "all"):
+        status = outcome(keyed, route, keyed.keys[name])
+        if route == "POST /session":
+            continue
+        allowed = name == "all" or needed in (None, "any", name)
+        assert (status == 403) == (not allowed), (name, status)
+        assert status != 401, (name, status)
+
+
+def test_populations_that_a_key_is_for(keyed: Keyed) -> None:
+    with Caller(keyed.server.url, keyed.keys["foreign"]) as caller:
+        assert caller("GET", "/v1/populations").json() == {"populations": ["other"]}
+        assert caller("PUT", "/v1/populations/mine", {"policy": "bass", "dim": 2}).status_code == 403
+        assert caller("GET", f"/v1/populations/{quote('other')}").status_code == 200
+        assert caller("GET", "/v1/populations/%6Fther").status_code == 200
+
+
+def test_nobody_is_told_where_the_store_is(keyed: Keyed) -> None:
+    with Caller(keyed.server.url, keyed.keys["all"]) as caller:
+        answer = caller("GET", "/v1/populations/nowhere")
+        assert answer.status_code == 404
+        assert "the store has no population 'nowhere'" in answer.json()["detail"]
+        assert "shop.db" not in answer.text
+
+
+def test_revoked_at_once(keyed: Keyed) -> None:
+    made, text = keyed.server.keys.add(["read"])
+    with Caller(keyed.server.url, text) as caller:
+        for _ in range(3):
+            assert caller("GET", "/session").json()["id"] == made.id
+        keyed.server.keys.revoke(made.id)
+        assert caller("GET", "/session").status_code == 401
+
+
+def test_a_browser_signs_in_and_out(keyed: Keyed) -> None:
+    made, text = keyed.server.keys.add(["read", "decide"], ["shop"])
+    with Caller(keyed.server.url) as caller:
+        assert caller("POST", "/session", {"key": text + "x"}).status_code == 401
+        answer = caller("POST", "/session", {"key": text})
+        cookie = answer.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=Strict" in cookie
+        assert text not in cookie
+        assert text.rpartition("_")[2] not in cookie
+        assert caller("GET", "/session").json() == {
+            "id": made.id,
+            "scopes": ["decide", "read"],
+            "populations": ["shop"],
+        }
+        assert caller("GET", "/v1/populations/shop").status_code == 200
+        assert caller("GET", "/v1/populations/other").status_code == 403
+        body = {"agent": "ada", "arms": ARMS}
+        assert caller("POST", "/v1/populations/shop/decisions", body).status_code == 201
+        evil = {"origin": "http://evil.example"}
+        assert caller("POST", "/v1/populations/shop/decisions", body, headers=evil).status_code == 403
+        assert caller("DELETE", "/session").status_code == 204
+        assert caller("GET", "/session").status_code == 401
+    with Caller(keyed.server.url) as caller:
+        caller("POST", "/session", {"key": text})
+        keyed.server.keys.revoke(made.id)
+        assert caller("GET", "/session").status_code == 401
+        for value in ("x", f"{made.id}.99999999999.x", "..", "é", f"{made.id}.soon.sig"):
+            caller.http.cookies.clear()
+            headers = {"cookie": f"shoal_session={value}".encode()}
+            assert caller("GET", "/session", headers=headers).status_code == 401
+
+
+def test_the_first_key_closes_a_server_that_was_open(tmp_path: Any) -> None:
+    with InProcess(str(tmp_path / "shop.db")) as server, Caller(server.url) as caller:
+        assert caller("GET", "/session").json()["id"] == "anybody"
+        made, text = server.keys.add(["read"])
+        assert caller("GET", "/session").status_code == 401
+        server.keys.revoke(made.id)
+        assert caller("GET", "/session").status_code == 401  # and nothing opens it again
+        assert text.startswith(f"shoal_{made.id}_")
+
+
+def test_rates(keyed: Keyed) -> None:
+    _, text = keyed.server.keys.add(["read", "decide"], rate=2.0)
+    with Caller(keyed.server.url, text) as caller:
+        answers = [caller("GET", "/v1/populations/shop") for _ in range(8)]
+        assert [one.status_code for one in answers[:4]] == [200] * 4
+        refused = answers[-1]
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
+    _, text = keyed.server.keys.add(["decide"], rate=2.0)
+    with Caller(keyed.server.url, text) as caller:
+        batch = {"requests": [{"agent": "ada", "arms": ARMS}] * 5}
+        assert caller("POST", "/v1/populations/shop/decisions:batch", batch).status_code == 200
+        refused = caller(
+            "POST", "/v1/populations/shop/decisions:batch", batch
+        )  # a batch counts all its requests
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
