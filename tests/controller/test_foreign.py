@@ -1,8 +1,10 @@
 """What another store or population left behind under the same name is passed over, not believed."""
 
 import shutil
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -175,6 +177,20 @@ def test_a_reader_of_a_store_that_is_made_anew(server: Server) -> None:
 
 
 # Bases and archives
+
+
+def test_a_first_record_that_cannot_be_read(tmp_path: Path) -> None:
+    """It has the key."""
+    path = tmp_path / "shop.db"
+    with open_controller(path) as controller:
+        learn(shop(controller), 0.0)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE journal SET body = x'c1' WHERE seq = 1")
+        db.commit()
+    with open_controller(path) as controller:
+        assert "record 1 cannot be read" in controller.verify()["shop"][0]
+        with pytest.raises(JournalError, match="record 1 cannot be read"):
+            shop(controller)
 
 
 def archived(place: Place, directory: Path, reward: float) -> Population:

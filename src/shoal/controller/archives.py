@@ -73,7 +73,10 @@ def base_of(store: Store, population: int) -> Base:
     The base of another journal is passed over: the population was made anew, and only its rows were deleted.
     """
     # Read before the base, since the commit that writes one drops the first record.
-    first = [decode(row.body) for row in store.read(population, 0, 1)]
+    try:
+        first = [decode(row.body) for row in store.read(population, 0, 1)]
+    except msgspec.MsgspecError as error:
+        raise JournalError(f"record 1 cannot be read: {error}") from error
     data = store.base(population)
     base = Base() if data is None else _decoder.decode(data)
     key = first[0].key if first and isinstance(first[0], Settings) else base.key
