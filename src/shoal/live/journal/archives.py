@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import secrets
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from shoal.core.atomic import whole_file
-from shoal.live.journal.records import Catalogue, Decided, Joined, Row, Tombstone, decode, encode
+from shoal.live.journal.records import Catalogue, Decided, Joined, Row, Settings, Tombstone, decode, encode
 from shoal.live.journal.stores.base import Store
 from shoal.live.protocol.errors import JournalError
 
@@ -50,6 +51,8 @@ class Base(msgspec.Struct, frozen=True, array_like=True):
     archives: tuple[Archive, ...] = ()
     litter: tuple[str, ...] = ()
     """Files to delete: begun and not finished, or replaced by one without somebody who was forgotten."""
+    key: bytes = b""
+    """The journal's, from its first record: what has another key belongs to another journal."""
 
 
 class Kept(NamedTuple):
@@ -65,9 +68,28 @@ pack_base = _encoder.encode
 
 
 def base_of(store: Store, population: int) -> Base:
-    """The base of a population; one at 0 if nothing has been archived."""
+    """The base of a population's journal, with its key; at 0 if nothing has been archived.
+
+    The base of another journal is passed over: the population was made anew, and only its rows were deleted.
+    """
+    # Read before the base, since the commit that writes one drops the first record.
+    try:
+        first = [decode(row.body) for row in store.read(population, 0, 1)]
+    except msgspec.MsgspecError as error:
+        raise JournalError(f"record 1 cannot be read: {error}") from error
     data = store.base(population)
-    return Base() if data is None else _decoder.decode(data)
+    base = Base() if data is None else _decoder.decode(data)
+    key = first[0].key if first and isinstance(first[0], Settings) else base.key
+    if base.key == key:
+        return base
+    if data is not None:
+        warnings.warn(
+            f"the base of population {population} in {store.url} belongs to another journal; "
+            "it is passed over",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return Base(key=key)
 
 
 # Files

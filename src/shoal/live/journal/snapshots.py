@@ -1,7 +1,8 @@
 """Snapshots: a fold as bytes, with a checksum. They save time and are never the truth.
 
-A snapshot that is torn, flipped, of a newer format, or holds somebody who has been forgotten since, is passed
-over: the one before it is used, or the whole journal.
+A snapshot that is torn, flipped, of a newer format, of another journal, or holds somebody who has been
+forgotten since, is passed over: the one before it is used, or the whole journal. A journal is known by the
+random key in its first record, as stores and populations are made anew under the same name and number.
 """
 
 import hashlib
@@ -164,7 +165,7 @@ def load(
         base = base_of(store, population)
         if last < base.seq:
             return from_archives(base.archives, last, checks=checks)
-        found = _from_snapshot(store, population, base.seq, last, watch, checks)
+        found = _from_snapshot(store, population, base, last, watch, checks)
         if found is not None:
             return found
         fold = from_base(store, population, base, plan_of(store, population, last), checks=checks)
@@ -178,24 +179,48 @@ def load(
 
 
 def _from_snapshot(
-    store: Store, population: int, first: int, last: int, watch: Watch | None, checks: bool
+    store: Store, population: int, base: Base, last: int, watch: Watch | None, checks: bool
 ) -> Fold | None:
-    for epoch, seq in store.snapshots(population):
-        if not first <= seq <= last:
+    for epoch, seq in own_snapshots(store, population):
+        if not base.seq <= seq <= last:
             continue
-        source = f"snapshot {seq} of population {population} in {store.url}"
         data = store.load_snapshot(population, epoch, seq)
         if data is None:
             continue
         try:
-            fold = unpack(data, source)
+            fold = unpack(data, _source(store, population, seq))
         except SnapshotError as error:
             warnings.warn(f"{error}; it is passed over", RuntimeWarning, stacklevel=2)
             continue
+        if (fold.settings.key, fold.seq) != (base.key, seq):
+            _disown(store, population, epoch, seq)
+            continue
         fold.checks = checks
-        if fold.seq == seq and catch_up(fold, store, population, last, watch=watch):
+        if catch_up(fold, store, population, last, watch=watch):
             return fold
     return None
+
+
+def own_snapshots(store: Store, population: int) -> list[tuple[int, int]]:
+    """Epochs and sequence numbers of the snapshots, the latest first, as far as the journal reaches."""
+    listed = store.snapshots(population)
+    end = store.last_seq(population)  # read after them: no snapshot of this journal is ahead of it
+    for epoch, seq in listed:
+        if seq > end:
+            _disown(store, population, epoch, seq)
+    return [one for one in listed if one[1] <= end]
+
+
+def _disown(store: Store, population: int, epoch: int, seq: int) -> None:
+    """Pass over a snapshot of another journal. The owner deletes it: it would count as the latest one."""
+    if not store.read_only:
+        store.delete_snapshot(population, epoch, seq)
+    source = _source(store, population, seq)
+    warnings.warn(f"{source} belongs to another journal; it is passed over", RuntimeWarning, stacklevel=2)
+
+
+def _source(store: Store, population: int, seq: int) -> str:
+    return f"snapshot {seq} of population {population} in {store.url}"
 
 
 def from_base(
@@ -212,6 +237,8 @@ def from_base(
     source = f"the base of population {population} in {store.url}"
     try:
         fold = unpack(store.base_state(population) or b"", source, oldest=1)
+        if (fold.settings.key, fold.seq) != (base.key, base.seq):
+            raise SnapshotError(f"{source} belongs to another journal")
         fold.plan = plan
         if not (plan or Plan(fold.settings, 0)).made(fold.policy):
             fold = from_archives(base.archives, base.seq, plan, checks=checks)
@@ -256,13 +283,16 @@ def catch_up(
     """Apply what a fold lacks.
 
     False, with nothing of use done, if someone in it has been forgotten since (a base never holds such a
-    one), or if what it lacks has been archived.
+    one), if what it lacks has been archived, or if its last record is another than the journal's: a copy of
+    the store was put back, or a power failure undid commits, and the journal has gone on differently.
     """
     start, stale = fold.seq, False
 
     def rows() -> Any:
         nonlocal stale
-        for row in store.read(population, start, upto):
+        for row in store.read(population, max(start - 1, 0), upto):
+            if row.seq == start and row.at == fold.at:
+                continue
             is_next = row.seq == fold.seq + 1
             if not is_next or (start and not is_base and _is_break(row)):
                 stale = True

@@ -293,7 +293,10 @@ class Population:
     def _follow(self) -> None:
         """Take in what the owner has committed since."""
         last = self._store.last_seq(self._number)
-        if self._fold is None or not snapshots.catch_up(self._fold, self._store, self._number, last):
+        fold = self._fold
+        if fold is not None and fold.seq == last:
+            return
+        if fold is None or fold.seq > last or not snapshots.catch_up(fold, self._store, self._number, last):
             self._fold = snapshots.load(self._store, self._number)
 
     # Settings
@@ -319,6 +322,7 @@ class Population:
             if self._fold is None and self._store.last_seq(self._number) == 0:
                 if settings is None:
                     raise UnknownError(f"{self._store.url} has no population {self.name!r}")
+                snapshots.own_snapshots(self._store, self._number)  # there are none: others' are deleted
                 self._fold = Fold()
                 self._run(1, lambda turn: turn.write(settings))
                 return

@@ -86,13 +86,13 @@ def _try_to_archive(population: "Population", directory: Path, limit: int) -> Ar
         seen.watch(fold, store.read(number, base.seq, last)),
         lambda digests: archives.with_wholes(digests, lambda one: store.arms(number, one)),
     )
-    new = Base(
-        last,
-        at,
-        tuple(seen.joined.items()),
-        seen.imports,
-        (*base.archives, Archive(base.seq + 1, last, str(path), checksum)),
-        base.litter,
+    new = msgspec.structs.replace(
+        base,
+        seq=last,
+        at=at,
+        joined=tuple(seen.joined.items()),
+        imports=seen.imports,
+        archives=(*base.archives, Archive(base.seq + 1, last, str(path), checksum)),
     )
     with population._lock:
         if population._state().forgotten_at != forgotten_at:

@@ -227,7 +227,7 @@ def _is_secure(call: Call) -> bool:
     return call.service.behind_tls or str(call.request.scope["scheme"]) == "https"
 
 
-# ETag: the number of the last record
+# ETag: number and time of the last record; a store that is made anew has the same numbers again
 
 
 def tagged(handler: Callable[[Call], Awaitable[Response]]) -> Callable[[Call], Awaitable[Response]]:
@@ -252,9 +252,10 @@ def _etag(population: AsyncPopulation) -> dict[str, str]:
     """None while records are on their way, which may be lost, while the state changes without one, and while
     the population may be another server's, which reading it will tell."""
     inner = population.population
-    if inner.is_rebuilding or _sequence(population) != inner.lease.last_seq or not inner.is_sure:
+    fold = inner._fold
+    if fold is None or inner.is_rebuilding or fold.seq != inner.lease.last_seq or not inner.is_sure:
         return {}
-    return {"etag": f'"{_sequence(population)}"', "cache-control": "private, no-cache"}
+    return {"etag": f'"{fold.seq}-{fold.at}"', "cache-control": "private, no-cache"}
 
 
 def _sequence(population: AsyncPopulation) -> int:

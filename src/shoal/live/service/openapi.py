@@ -31,7 +31,7 @@ LINKS = {
 """What may be done next with what was made."""
 HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
     "X-Request-Id": ("Id of the request, which is in the log.", {"type": "string"}),
-    "ETag": ("Number of the population's last record, quoted.", {"type": "string", "pattern": '^"[0-9]+"$'}),
+    "ETag": ("Of the population's last record.", {"type": "string", "pattern": '^"[0-9]+-[0-9]+"$'}),
     "Location": ("Where the decision is.", {"type": "string", "pattern": "^/v1/populations/"}),
     "Set-Cookie": ("Signs the browser in or out.", {"type": "string"}),
     "Retry-After": ("Seconds to wait.", {"type": "integer", "minimum": 1}),

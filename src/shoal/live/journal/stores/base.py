@@ -63,6 +63,7 @@ class Store(ABC):
     """Journals of populations. Reading methods may be called from any thread."""
 
     url: str
+    read_only = False
     is_immediate = False
     """Whether appending takes so little time that callers do it themselves, without a thread for it."""
     is_local = True

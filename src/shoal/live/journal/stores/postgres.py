@@ -384,7 +384,8 @@ class PostgresStore(SQLStore):
         with self._on("write") as db:
             db.execute(
                 "INSERT INTO shoal_snapshot SELECT id, epoch, %s, %s FROM shoal_population "
-                "WHERE id = %s AND epoch = %s ON CONFLICT DO NOTHING",
+                "WHERE id = %s AND epoch = %s "
+                "ON CONFLICT (population, epoch, seq) DO UPDATE SET body = excluded.body",
                 (snapshot.seq, snapshot.content, population, snapshot.epoch),
             )
 
