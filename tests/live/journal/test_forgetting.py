@@ -4,6 +4,7 @@ import random
 import shutil
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tests.live.population.server import Server
 
 from shoal.live.journal.stores.sqlite import SQLiteStore
 from shoal.live.population.population import Population
-from shoal.live.protocol.errors import GoneError, UnavailableError
+from shoal.live.protocol.errors import GoneError, UnavailableError, UnknownError
 
 NAME, OTHER_NAME, DECISION, OBSERVATION = (
     "zebulon-canary",
@@ -235,6 +236,34 @@ def test_corrections_after_forgetting(place: Place) -> None:
     after = one._read(lambda fold: fold.policy.local_estimate(fold.names["ben"]).tolist())
     assert after[1] < before[1]
     assert sound(controller)
+
+
+def test_the_store_is_asked_who_is_gone_once_anybody_is(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = place.open()
+    one = shop(controller)
+    with monkeypatch.context() as context:
+        context.setattr(controller.store, "has_gone", lambda *_: pytest.fail("nobody has been forgotten"))
+        live(one)
+        with pytest.raises(UnknownError):
+            one.reward("unknown", 1.0)
+    one.forget(NAME)
+    one.settle()
+    one.switch("independent")
+    (tmp_path / "old").mkdir()
+    assert one.archive(tmp_path / "old", before=time.time() + 1.0) is not None
+    one.snapshot()
+    for opened in range(2):
+        with pytest.raises(GoneError):
+            one.reward(DECISION, 1.0)
+        with pytest.raises(GoneError):
+            one.decide(NAME, [FEATURES[0]], id=DECISION)
+        with pytest.raises(GoneError):
+            one.observe(NAME, FEATURES[1], 1.0, id=OBSERVATION)
+        if not opened:
+            place.close()
+            one = shop(place.open())
 
 
 def test_restoring_a_backup_forgets_again(place: Place, tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ class Commands:
         """The index of an agent that is there."""
         index = fold.names.get(checked_name("agent", name))
         if index is None:
-            if self._store.has_gone(self._number, [keyed_hash(fold, "agent", name)]):
+            if self._has_gone(fold, "agent", name):
                 raise GoneError(f"agent {name!r} of population {self._name!r} has been forgotten")
             raise UnknownError(f"population {self._name!r} has no agent {name!r}")
         return index
@@ -129,6 +129,10 @@ class Commands:
         elif sharing is not None and sharing != turn.fold.sharing[index]:
             turn.write(Shares(index, sharing), agent=index)
         return index
+
+    def _has_gone(self, fold: Fold, kind: str, text: str) -> bool:
+        """Whether a name or an id has been forgotten; the store is asked only if anything has been."""
+        return fold.forgotten_at > 0 and self._store.has_gone(self._number, [keyed_hash(fold, kind, text)])
 
     # Decisions
 
@@ -267,7 +271,7 @@ class Commands:
             standing.decided = msgspec.structs.replace(standing.decided, agent=owner)
             self.close(standing)
             return standing
-        if self._store.has_gone(self._number, [keyed_hash(fold, "decision", decision)]):
+        if self._has_gone(fold, "decision", decision):
             raise GoneError(f"decision {decision!r} was made for an agent that has been forgotten")
         return None
 
@@ -411,7 +415,7 @@ class Commands:
         record: AnyRecord | None = self._observations.get(key)
         if record is None and (rows := self._store.find(self._number, key)):
             record = decode(rows[0].body)
-        if record is None and self._store.has_gone(self._number, [keyed_hash(fold, "decision", key)]):
+        if record is None and self._has_gone(fold, "decision", key):
             raise GoneError(f"observation {key!r} was made of an agent that has been forgotten")
         if record is None and key not in fold.pending and key not in self.closed:
             return False

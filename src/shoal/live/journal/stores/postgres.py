@@ -130,10 +130,10 @@ class PostgresStore(SQLStore):
 
     # Connections, made again when they break
 
-    def _connect(self) -> Any:
+    def _connect(self, plans: str = "DEFAULT") -> Any:
         try:
             connection = connect(self._conninfo, self._lease, connect_timeout=10, application_name="shoal")
-            connection.execute(f"SET synchronous_commit = {self._synchronous}")
+            connection.execute(f"SET synchronous_commit = {self._synchronous}; SET plan_cache_mode = {plans}")
         except psycopg.Error as error:
             raise UnavailableError(f"{self.url} cannot be reached: {_line(error)}") from error
         if self.read_only:
@@ -146,7 +146,9 @@ class PostgresStore(SQLStore):
         with self._writing if which == "write" else self._reading:
             connection = self._connections.get(which)
             if connection is None or connection.closed:
-                connection = self._connections[which] = self._connect()
+                # A plan kept from when the journal was small would scan it when it has grown.
+                plans = "force_custom_plan" if which == "read" else "DEFAULT"
+                connection = self._connections[which] = self._connect(plans)
             try:
                 yield connection
             except psycopg.Error as error:
