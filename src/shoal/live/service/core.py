@@ -513,7 +513,7 @@ def _route(one: Endpoint) -> Route:
         query = _query(scope["query_string"], one.query) if scope["query_string"] else {}
         body = None
         if decoder is not None:
-            body = decoder.decode(await read_body(request, largest))
+            body = _decoded(decoder, await read_body(request, largest))
         response = await one.handler(Call(service, request, key, body, query))
         await response(scope, receive, send)
 
@@ -562,6 +562,13 @@ def _query(text: bytes, known: tuple[str, ...]) -> dict[str, str]:
             may = f"it may have {', '.join(known)}" if known else "none is expected"
             raise RefusedError("invalid", f"the query has {name[:40]!r}; {may}")
     return dict(found)
+
+
+def _decoded(decoder: "msgspec.json.Decoder[Any]", body: bytes) -> Any:
+    try:
+        return decoder.decode(body)
+    except RecursionError:
+        raise RefusedError("malformed", "the body is nested too deeply") from None
 
 
 async def read_body(request: Request, largest: int = LARGEST_BODY) -> bytes:
