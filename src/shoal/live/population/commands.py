@@ -10,9 +10,9 @@ import os
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -24,17 +24,21 @@ from shoal.core.types import Vector
 from shoal.live.evaluation.baseline import in_holdout
 from shoal.live.evaluation.guard import judge, without_borrowing
 from shoal.live.journal.archives import Base
-from shoal.live.journal.arms import ArmSet, checked_name
+from shoal.live.journal.arms import ArmSet, checked_by, checked_name
 from shoal.live.journal.fold import Fold, Standing, standing_of
 from shoal.live.journal.forgetting import keyed_hash, merged_into
 from shoal.live.journal.records import (
     AnyRecord,
     Cancelled,
+    Catalogue,
     Corrected,
     Decided,
     Joined,
+    Merged,
+    Missed,
     Mode,
     Observed,
+    Renamed,
     Rewarded,
     Row,
     Settings,
@@ -45,12 +49,17 @@ from shoal.live.journal.records import (
 from shoal.live.journal.stores.base import Store
 from shoal.live.population.offers import Offers
 from shoal.live.protocol.answers import Decision, Score
-from shoal.live.protocol.errors import ConflictError, GoneError, UnknownError
+from shoal.live.protocol.errors import ConflictError, ControllerError, GoneError, UnknownError
 
+Result = TypeVar("Result")
 SHARING = ("both", "borrow", "none")
 KEPT = 20_000
 """Decisions remembered after their rewards have come: more than rows are ever in flight."""
 LONGEST_ID = 128
+MOST_AT_ONCE = 1_000
+"""Requests that are taken together."""
+MISSES_AT_ONCE = 256
+"""Missing rewards that are written down together."""
 MICRO = 1_000_000
 
 
@@ -87,6 +96,9 @@ class Commands:
     archived : callable
         What is known of the part of the journal that was archived.
     """
+
+    DECIDES, REWARDS, OBSERVES = 3, 1, 2
+    """Rows that one of these commands appends, at most."""
 
     def __init__(self, name: str, store: Store, number: int, archived: Callable[[], Base]) -> None:
         self._name, self._store, self._number, self._archived = name, store, number, archived
@@ -129,6 +141,47 @@ class Commands:
         elif sharing is not None and sharing != turn.fold.sharing[index]:
             turn.write(Shares(index, sharing), agent=index)
         return index
+
+    def rename(self, turn: Turn, agent: str, name: str) -> None:
+        index = self.agent(turn.fold, agent)
+        if turn.fold.called[index] == name:
+            return
+        if turn.fold.names.get(name, index) != index:  # one of its own may become its first
+            raise ConflictError(f"population {self._name!r} has an agent {name!r} already; merge them?", name)
+        turn.write(Renamed(index, name), agent=index)
+
+    def merge(self, turn: Turn, agent: str, other: str) -> None:
+        first, second = self.agent(turn.fold, agent), self.agent(turn.fold, other)
+        if first != second:
+            turn.write(Merged(first, second), agent=first)
+            self.closed.clear()  # decisions of `other` are `agent`'s now
+
+    # The catalogue
+
+    def set_arms(self, turn: Turn, given: ArmSet, by: str) -> None:
+        present = self.offers.catalogue(turn.fold)
+        features = {} if present is None else dict(zip(present.names or (), present.features, strict=True))
+        features.update(zip(given.names or (), given.features, strict=True))
+        self._set_catalogue(turn, ArmSet(np.array(list(features.values())), list(features)), by)
+
+    def retire(self, turn: Turn, names: Sequence[str], by: str) -> None:
+        present = self.offers.catalogue(turn.fold)
+        known = () if present is None or present.names is None else present.names
+        for name in names:
+            if name not in known:
+                raise UnknownError(f"population {self._name!r} has no arm {name!r} in its catalogue")
+        stay = [name for name in known if name not in names]
+        if not stay:
+            raise ValueError("a catalogue must keep at least one arm")
+        assert present is not None
+        rows = [present.position(name) for name in stay]
+        self._set_catalogue(turn, ArmSet(np.ascontiguousarray(present.features[rows]), stay), by)
+
+    def _set_catalogue(self, turn: Turn, arms: ArmSet, by: str) -> None:
+        checked_by(by)
+        turn.fold.policy.check_scale("arms", arms.features)
+        turn.arms += self.offers.news(turn.fold, arms)
+        turn.write(Catalogue(arms.digest, by))
 
     # Decisions
 
@@ -305,7 +358,8 @@ class Commands:
 
     def reward(
         self, turn: Turn, decision: str, reward: float, replaces: float | None, arm: str | int | None
-    ) -> None:
+    ) -> float | None:
+        """The seconds since the decision; None if a reward was known already."""
         fold = turn.fold
         reward = self._check_reward(fold, reward)
         if replaces is not None:
@@ -335,9 +389,9 @@ class Commands:
                 standing.note(record)
             elif not standing.is_pending:
                 self.close(standing)
-            return
+            return (turn.rows[-1].at - standing.at) / MICRO
         if reward == recorded:
-            return
+            return None
         if place not in standing.missed and replaces is None:
             raise ConflictError(
                 f"decision {decision!r} has the reward {recorded!r}; to correct it to {reward!r}, say "
@@ -360,6 +414,31 @@ class Commands:
         )
         turn.write(correction, decided.agent, decision)
         standing.note(correction)
+        return None if replaces is not None else (turn.rows[-1].at - standing.at) / MICRO
+
+    # Rewards that do not come
+
+    def late(self, fold: Fold, now: int) -> list[tuple[Standing, int]]:
+        """Decisions, and places in them, whose rewards are late: the oldest, a bounded number of them."""
+        if (window := fold.settings.reward_window) is None:
+            return []
+        due = max(fold.at, now) - int(window * MICRO)
+        found: list[tuple[Standing, int]] = []
+        for standing in fold.pending.values():
+            if standing.at > due or len(found) >= MISSES_AT_ONCE:
+                break
+            found += [(standing, place) for place in range(len(standing.decided.shown))]
+        return [(standing, place) for standing, place in found if standing.is_open(place)]
+
+    def miss(self, turn: Turn, late: Sequence[tuple[Standing, int]]) -> int:
+        """Write down that rewards did not come; how many."""
+        for standing, place in late:
+            decided = standing.decided
+            record = Missed(decided.id, place, turn.fold.settings.default_reward, turn.fold.policy.rounds)
+            turn.write(record, decided.agent, decided.id)
+            if not standing.is_pending:
+                self.close(standing)
+        return len(late)
 
     def _place(self, fold: Fold, decided: Decided, arm: str | int | None) -> int:
         """Which place of a ranking a reward is for."""
@@ -437,13 +516,33 @@ class Commands:
             request.get("baseline"),
         )
 
-    def reward_one(self, turn: Turn, request: Mapping[str, Any]) -> None:
+    def reward_one(self, turn: Turn, request: Mapping[str, Any]) -> float | None:
         _check_keys(request, {"id", "reward", "replaces", "arm"}, {"id", "reward"})
-        self.reward(turn, request["id"], request["reward"], request.get("replaces"), request.get("arm"))
+        replaces, arm = request.get("replaces"), request.get("arm")
+        return self.reward(turn, request["id"], request["reward"], replaces, arm)
 
-    def observe_one(self, turn: Turn, request: Mapping[str, Any]) -> None:
+    def observe_one(self, turn: Turn, request: Mapping[str, Any]) -> bool:
         _check_keys(request, {"agent", "x", "reward", "id"}, {"agent", "x", "reward"})
-        self.observe(turn, request["agent"], request["x"], request["reward"], request.get("id"))
+        return self.observe(turn, request["agent"], request["x"], request["reward"], request.get("id"))
+
+
+def each(
+    items: Sequence[Any], one: Callable[[Turn, Any], Result]
+) -> Callable[[Turn], list[Result | Exception]]:
+    """A command that takes several requests; the result of each, or its error."""
+    if len(items) > MOST_AT_ONCE:
+        raise ValueError(f"requests must be at most {MOST_AT_ONCE:,} at once, got {len(items):,}")
+
+    def command(turn: Turn) -> list[Result | Exception]:
+        results: list[Result | Exception] = []
+        for item in items:
+            try:
+                results.append(one(turn, item))
+            except (ValueError, ControllerError) as error:
+                results.append(error)
+        return results
+
+    return command
 
 
 def _as_guarded(fold: Fold, agent: int) -> contextlib.AbstractContextManager[None]:

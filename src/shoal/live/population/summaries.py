@@ -7,18 +7,18 @@ from shoal.live.journal.archives import base_of
 from shoal.live.journal.fold import Fold
 
 if TYPE_CHECKING:
-    from shoal.live.population.population import Population
+    from shoal.live.population.owner import Owner
 
 
-def summary(population: "Population") -> dict[str, Any]:
+def summary(owner: "Owner") -> dict[str, Any]:
     """Settings and sizes of a population, as plain values."""
-    base = base_of(population._store, population._number)
+    base = base_of(owner.store, owner.number)
 
     def question(fold: Fold) -> dict[str, Any]:
         settings = fold.settings
         low, high = settings.reward_low, settings.reward_high
         return {
-            "name": population.name,
+            "name": owner.name,
             "policy": settings.policy,
             "dim": settings.dim,
             "parameters": settings.parameters,
@@ -41,7 +41,7 @@ def summary(population: "Population") -> dict[str, Any]:
             "written_by": fold.stamp,
         }
 
-    return population._read(question)
+    return owner.read(question)
 
 
 def _time(at: int) -> str | None:

@@ -8,7 +8,7 @@ hour finds, when it wakes, that it can append nothing.
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from shoal.live.journal.records import Row
@@ -130,7 +130,8 @@ class PostgresStore(SQLStore):
 
     # Connections, made again when they break
 
-    def _connect(self) -> Any:
+    def connect(self) -> Any:
+        """A connection of the caller's own."""
         try:
             connection = connect(self._conninfo, self._lease, connect_timeout=10, application_name="shoal")
             connection.execute(f"SET synchronous_commit = {self._synchronous}")
@@ -146,13 +147,17 @@ class PostgresStore(SQLStore):
         with self._writing if which == "write" else self._reading:
             connection = self._connections.get(which)
             if connection is None or connection.closed:
-                connection = self._connections[which] = self._connect()
+                connection = self._connections[which] = self.connect()
             try:
                 yield connection
             except psycopg.Error as error:
                 if connection.closed or isinstance(error, psycopg.OperationalError):
                     connection.close()
                 raise UnavailableError(f"{self.url} failed: {_line(error)}") from error
+
+    def writing(self) -> AbstractContextManager[Any]:
+        """The connection that writes, for one use: there are tables beside the journal's."""
+        return self._on("write")
 
     def _query(self, sql: str, *values: Any) -> list[Any]:
         for attempt in range(2):  # a connection that broke while it was idle is found out by using it
@@ -279,7 +284,7 @@ class PostgresStore(SQLStore):
         last = self.last_seq(population) if upto is None else upto
         if after >= last:
             return
-        connection = self._connect()
+        connection = self.connect()
         try:
             with connection.transaction():
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
