@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from shoal.live.journal.records import Row
 from shoal.live.journal.stores.base import Batch, Lease, Store
@@ -88,14 +88,12 @@ class Ticket:
         return not self._lock.locked()
 
 
-class _Item:
-    __slots__ = ("arms", "life", "owner", "rows", "ticket")
-
-    def __init__(
-        self, owner: Leaseholder, life: object, rows: Sequence[Row], arms: Sequence[tuple[bytes, bytes]]
-    ) -> None:
-        self.owner, self.life, self.rows, self.arms = owner, life, rows, arms
-        self.ticket = Ticket()
+class _Item(NamedTuple):
+    owner: Leaseholder
+    life: object
+    rows: Sequence[Row]
+    arms: Sequence[tuple[bytes, bytes]]
+    ticket: Ticket
 
 
 class Committer:
@@ -180,7 +178,7 @@ class Committer:
 
         `life` identifies the state in memory that the rows belong to.
         """
-        item = _Item(owner, life, rows, arms)
+        item = _Item(owner, life, rows, arms, Ticket())
         if self.store.is_immediate:
             self._commit([item])
             return item.ticket

@@ -189,23 +189,20 @@ class Commands:
         self,
         turn: Turn,
         agent: str,
-        arms: Any,
-        decision: str | None,
-        top: int,
-        scores: bool,
-        sharing: Sharing | None,
-        baseline: str | int | None,
+        arms: Any = None,
+        id: str | None = None,
+        top: int = 1,
+        scores: bool = False,
+        sharing: Sharing | None = None,
+        baseline: str | int | None = None,
     ) -> Decision:
         fold = turn.fold
         checked_name("agent", agent)
         top = validation.positive_int("top", top)
-        if decision is not None:
-            _check_id(decision)
+        decision = new_id() if id is None else _check_id(id)
         if sharing is not None:
             validation.one_of("sharing", sharing, SHARING)
-        if decision is None:
-            decision = new_id()
-        elif (known := self.find(fold, decision)) is not None:
+        if id is not None and (known := self.find(fold, id)) is not None:
             return self._decided_before(fold, known, agent, arms, top, scores, sharing, baseline)
         offer = self.offers.requested(fold, arms)
         if top > len(offer):
@@ -357,34 +354,35 @@ class Commands:
     # Rewards
 
     def reward(
-        self, turn: Turn, decision: str, reward: float, replaces: float | None, arm: str | int | None
+        self,
+        turn: Turn,
+        id: str,
+        reward: float,
+        replaces: float | None = None,
+        arm: str | int | None = None,
     ) -> float | None:
         """The seconds since the decision; None if a reward was known already."""
         fold = turn.fold
         reward = self._check_reward(fold, reward)
         if replaces is not None:
             replaces = validation.number("replaces", replaces)
-        standing = self.known(fold, decision)
+        standing = self.known(fold, id)
         decided = standing.decided
         place = self._place(fold, decided, arm)
         if standing.cancelled:
-            raise ConflictError(
-                f"decision {decision!r} was cancelled; a reward cannot come for it", "cancelled"
-            )
+            raise ConflictError(f"decision {id!r} was cancelled; a reward cannot come for it", "cancelled")
         recorded = standing.rewards.get(place)
         if recorded is None:
             if replaces is not None:
-                raise ConflictError(
-                    f"decision {decision!r} has no reward yet that {replaces!r} could be", None
-                )
+                raise ConflictError(f"decision {id!r} has no reward yet that {replaces!r} could be", None)
             late = decided.id not in fold.pending
             late = late or place in standing.missed
-            record = Rewarded(decision, place, reward, fold.policy.rounds)
+            record = Rewarded(id, place, reward, fold.policy.rounds)
             if late:  # it was given up waiting for
                 x, rounds = standing.x(place), fold.policy.rounds + 1
                 predicted = (decided.own, decided.pooled) if place == 0 else (None, None)
-                record = Rewarded(decision, place, reward, rounds, (), decided.agent, x, *predicted)
-            turn.write(record, decided.agent, decision)
+                record = Rewarded(id, place, reward, rounds, (), decided.agent, x, *predicted)
+            turn.write(record, decided.agent, id)
             if late and decided.id not in fold.pending:
                 standing.note(record)
             elif not standing.is_pending:
@@ -394,16 +392,14 @@ class Commands:
             return None
         if place not in standing.missed and replaces is None:
             raise ConflictError(
-                f"decision {decision!r} has the reward {recorded!r}; to correct it to {reward!r}, say "
+                f"decision {id!r} has the reward {recorded!r}; to correct it to {reward!r}, say "
                 f"replaces={recorded!r}",
                 recorded,
             )
         if replaces is not None and replaces != recorded:
-            raise ConflictError(
-                f"decision {decision!r} has the reward {recorded!r}, not {replaces!r}", recorded
-            )
+            raise ConflictError(f"decision {id!r} has the reward {recorded!r}, not {replaces!r}", recorded)
         correction = Corrected(
-            decision,
+            id,
             place,
             recorded,
             reward,
@@ -412,7 +408,7 @@ class Commands:
             standing.learned[place],
             *((decided.own, decided.pooled) if place == 0 else (None, None)),
         )
-        turn.write(correction, decided.agent, decision)
+        turn.write(correction, decided.agent, id)
         standing.note(correction)
         return None if replaces is not None else (turn.rows[-1].at - standing.at) / MICRO
 
@@ -462,18 +458,18 @@ class Commands:
 
     # Observations
 
-    def observe(self, turn: Turn, agent: str, x: ArrayLike, reward: float, key: str | None) -> bool:
+    def observe(self, turn: Turn, agent: str, x: ArrayLike, reward: float, id: str | None = None) -> bool:
         """Whether it is new."""
         fold = turn.fold
         checked_name("agent", agent)
-        features, reward = self.check_sample(fold, x, reward, key)
-        if key is not None and self._observed_before(fold, key, agent, features.tobytes(), reward):
+        features, reward = self.check_sample(fold, x, reward, id)
+        if id is not None and self._observed_before(fold, id, agent, features.tobytes(), reward):
             return False
         index = self.joining(turn, agent)
-        record = Observed(index, features.tobytes(), reward, fold.policy.rounds + 1, key)
-        turn.write(record, index, key)
-        if key is not None:
-            self._observations[key] = record
+        record = Observed(index, features.tobytes(), reward, fold.policy.rounds + 1, id)
+        turn.write(record, index, id)
+        if id is not None:
+            self._observations[id] = record
             if len(self._observations) > KEPT:
                 self._observations.popitem(last=False)
         return True
@@ -505,25 +501,15 @@ class Commands:
     def decide_one(self, turn: Turn, request: Mapping[str, Any]) -> Decision:
         known = {"agent", "arms", "id", "top", "scores", "sharing", "baseline"}
         _check_keys(request, known, {"agent"})
-        return self.decide(
-            turn,
-            request["agent"],
-            request.get("arms"),
-            request.get("id"),
-            request.get("top", 1),
-            bool(request.get("scores")),
-            request.get("sharing"),
-            request.get("baseline"),
-        )
+        return self.decide(turn, **request)
 
     def reward_one(self, turn: Turn, request: Mapping[str, Any]) -> float | None:
         _check_keys(request, {"id", "reward", "replaces", "arm"}, {"id", "reward"})
-        replaces, arm = request.get("replaces"), request.get("arm")
-        return self.reward(turn, request["id"], request["reward"], replaces, arm)
+        return self.reward(turn, **request)
 
     def observe_one(self, turn: Turn, request: Mapping[str, Any]) -> bool:
         _check_keys(request, {"agent", "x", "reward", "id"}, {"agent", "x", "reward"})
-        return self.observe(turn, request["agent"], request["x"], request["reward"], request.get("id"))
+        return self.observe(turn, **request)
 
 
 def each(

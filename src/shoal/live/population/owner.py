@@ -116,13 +116,13 @@ class Owner:
 
     @property
     def version(self) -> int | None:
-        """The same if the state follows from it, for sure.
+        """Number of the last record, if the state is for certain what follows from the records up to it.
 
         None while records are on their way, which may be lost, while the state changes without one, and while
         the population may be another server's, which reading it will tell.
         """
-        known = not self.is_rebuilding and self.sequence == self.lease.last_seq and self.is_sure
-        return self.sequence if known else None
+        seq = self.sequence
+        return seq if not self.is_rebuilding and seq == self.lease.last_seq and self.is_sure else None
 
     # Acting
 

@@ -9,6 +9,8 @@ from shoal.live.journal.fold import Fold
 if TYPE_CHECKING:
     from shoal.live.population.owner import Owner
 
+FURTHER = ("reward_window", "default_reward", "lend_after", "harm_guard", "holdout", "apprentice")
+
 
 def summary(owner: "Owner") -> dict[str, Any]:
     """Settings and sizes of a population, as plain values."""
@@ -19,17 +21,9 @@ def summary(owner: "Owner") -> dict[str, Any]:
         low, high = settings.reward_low, settings.reward_high
         return {
             "name": owner.name,
-            "policy": settings.policy,
-            "dim": settings.dim,
-            "parameters": settings.parameters,
-            "explore": settings.explore,
+            **{key: getattr(settings, key) for key in ("policy", "dim", "parameters", "explore")},
             "reward_range": None if low is None else f"{low:g} to {high:g}",
-            "reward_window": settings.reward_window,
-            "default_reward": settings.default_reward,
-            "lend_after": settings.lend_after,
-            "harm_guard": settings.harm_guard,
-            "holdout": settings.holdout,
-            "apprentice": settings.apprentice,
+            **{key: getattr(settings, key) for key in FURTHER},
             "switches": len(fold.history) - 1,
             "agents": sum(name is not None for name in fold.called),
             "pending": len(fold.pending),

@@ -351,7 +351,7 @@ async def decide(call: Call) -> Response:
     _check_arms([body])
     population = await call.population()
     request, commands = _mapping(body), population.commands
-    made = await population.perform(commands.DECIDES, lambda turn: commands.decide_one(turn, request))
+    made = await population.perform(commands.DECIDES, lambda turn: commands.decide(turn, **request))
     call.service.metrics.count(call.service.metrics.decisions, population.population.name)
     where = f"{call.request.scope['path']}/{quote(made.id, safe='')}"
     return json_response(made, 201, {"location": where})
