@@ -54,8 +54,8 @@ def write(directory: Path) -> None:
         )  # fmt: skip
         play(shop, 0, 60)
         time.sleep(1.5)
-        while shop._read(lambda fold: len(fold.pending)):
-            shop.miss_rewards()
+        while shop.owner.read(lambda fold: len(fold.pending)):
+            shop.owner.miss_rewards()
         shop.reward("honest 9", 1.0)  # late
         shop.reward("honest 9", 0.5, replaces=1.0)
         shop.forget("more 3")
@@ -65,8 +65,8 @@ def write(directory: Path) -> None:
         shop.switch_back()
         play(shop, 200, 5)
         time.sleep(1.5)
-        while shop._read(lambda fold: len(fold.pending)):
-            shop.miss_rewards()
+        while shop.owner.read(lambda fold: len(fold.pending)):
+            shop.owner.miss_rewards()
     with shoal.open(directory / "shop.db") as controller:
         shop = controller.population("shop")
         expected = {"sequence": shop.sequence, **said(shop)}

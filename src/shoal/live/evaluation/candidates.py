@@ -22,7 +22,7 @@ from shoal.live.evaluation.rehearsal import other_settings, rehearse
 from shoal.live.journal.records import Decided
 
 if TYPE_CHECKING:
-    from shoal.live.population.population import Population
+    from shoal.live.population.owner import Owner
 
 Z99 = 2.5758293035489004
 
@@ -90,20 +90,19 @@ class Evaluation(msgspec.Struct, frozen=True):
 
 
 def evaluate_population(
-    population: "Population", policy: str | None, parameters: dict[str, Any], since: float | None = None
+    owner: "Owner", policy: str | None, parameters: dict[str, Any], since: float | None = None
 ) -> Evaluation:
     """See `Population.evaluate`."""
-    fold, exporter, found = outcomes(population, since)
+    fold, exporter, found = outcomes(owner, since)
     some = [one for one in found if is_evaluable(one)]
     settings = other_settings(fold.settings, policy, parameters)
-    with population._lock:
-        population._ticket.wait()
-        upto = fold.seq
-    _, opinions = rehearse(population, settings, exporter, upto, chooses=True)
+    with owner.settled() as present:
+        upto = present.seq
+    _, opinions = rehearse(owner, settings, exporter, upto, chooses=True)
     some = [one for one in some if one.decided.id in opinions]
     thoughts = [opinions[one.decided.id] for one in some]
     events = Events(
-        f"population {population.name!r}",
+        f"population {owner.name!r}",
         np.array([one.agent for one in some], dtype=np.int64),
         len(fold.called),
         np.array([one.reward for one in some], dtype=np.float64),

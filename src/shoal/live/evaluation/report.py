@@ -58,7 +58,7 @@ def document(
 ) -> Document:
     """The page, before it is written."""
     start = None if since is None else moment(since)
-    fold, _, found = outcomes(population, start)
+    fold, _, found = outcomes(population.owner, start)
     dividend, settings = population.dividend(since=start), fold.settings
     remarks = []
     compares = settings.apprentice or settings.holdout > 0.0
@@ -154,7 +154,7 @@ def _dividend(found: list[Outcome], population: "Population", dividend: Dividend
     picture = Picture(
         title, caption, "dividend", lambda: line_figure(lines, title, axis), chart_data(lines, title, axis)
     )
-    guarded = sum(one.guarded for one in by_agent(population).values())
+    guarded = sum(one.guarded for one in by_agent(population.owner).values())
     said: list[Part] = [Text(f"{dividend}.", lead="In all"), picture]
     if settings.harm_guard:
         is_ = "agent is" if guarded == 1 else "agents are"
@@ -278,7 +278,7 @@ def _draw_delays(late: Vector) -> Figure:
 
 
 def _agents(population: "Population") -> list[Part]:
-    known = {name: one for name, one in by_agent(population).items() if math.isfinite(one.low)}
+    known = {name: one for name, one in by_agent(population.owner).items() if math.isfinite(one.low)}
     if not known:
         return [Text("No agent has had enough rewards yet.")]
     helped = sum(one.low > 0.0 for one in known.values())

@@ -1,8 +1,8 @@
 """Which ids a journal may hold, in two bytes an id: a new id needs no look at the store.
 
 A Bloom filter never denies an id that it was given; of the others it takes fewer than one in a hundred for
-known, and those are looked up. It grows by layers, each twice as large as the one before, because ids cannot be
-read back out of a full layer.
+known, and those are looked up. It grows by layers, each twice as large as the one before, because ids cannot
+be read back out of a full layer.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ import msgspec
 FIRST = 12
 """The first layer has room for 2**12 ids."""
 HASHES = 6
-"""Bits set for an id, of 16 per id that a layer has room for: one in a thousand other ids matches a full layer."""
+"""Bits set for an id, of 16 that a layer has per id: a full layer matches one other id in a thousand."""
 
 
 class KnownIds(msgspec.Struct, array_like=True):

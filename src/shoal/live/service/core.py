@@ -334,7 +334,7 @@ class Service:
     async def population(self, name: str) -> AsyncPopulation:
         """A population that exists."""
         known = self.populations.get(name)
-        if known is not None and not isinstance(known.population._lost, NotOwnerError):
+        if known is not None and not known.owner.is_lost:
             return known
         until, error = self._elsewhere.get(name, (0.0, None))
         if error is not None and time.monotonic() < until:  # whoever owns it is not asked at each request
@@ -414,7 +414,7 @@ class Service:
         if self.ownership is None:
             return True
         known = self.populations.get(population)
-        return known is not None and not isinstance(known.population._lost, NotOwnerError)
+        return known is not None and not known.owner.is_lost
 
     # Who is calling
 

@@ -138,8 +138,8 @@ class Ownership:
         self.trouble = trouble
         for name, one in self._service.populations.items():
             standing = view.standings.get(name)
-            if standing is not None and standing.epoch > one.population.lease.epoch:  # the next beat is later
-                one.population.lose(NotOwnerError(f"population {name!r} was taken from this server"))
+            if standing is not None and standing.epoch > one.owner.lease.epoch:  # the next beat is later
+                one.owner.lose(NotOwnerError(f"population {name!r} was taken from this server"))
         self._drop_lost()
         for name, known in list(self._elsewhere.items()):
             standing = view.standings.get(name)
@@ -190,8 +190,8 @@ class Ownership:
         """Forget the state of populations that others have taken over."""
         service = self._service
         for name, known in list(service.populations.items()):
-            if isinstance(known.population._lost, NotOwnerError):
-                log.warning("%s; requests for it are passed on", known.population._lost)
+            if known.owner.is_lost:
+                log.warning("%s; requests for it are passed on", known.owner.why_lost)
                 del service.populations[name]
                 service.metrics.lost.inc()
                 self._background(self._run(service.controller.drop, name))

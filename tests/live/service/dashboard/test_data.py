@@ -83,7 +83,7 @@ def test_a_heat_map_whose_agents_were_all_asked_is_exact() -> None:
         assert isinstance(heat, data.HeatMap)
         assert heat.asked == heat.n_agents == 600
         assert len(heat.labels) <= data.BINS <= 512
-        edges = population._read(graph_of).edges
+        edges = population.owner.read(graph_of).edges
         labels = pictured_labels(population)
         _, starts, group, group_labels = data.grouped(labels)
         assert [*starts.tolist(), 600] == heat.bounds

@@ -8,7 +8,7 @@ hour finds, when it wakes, that it can append nothing.
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from shoal.live.journal.records import Row
@@ -130,7 +130,8 @@ class PostgresStore(SQLStore):
 
     # Connections, made again when they break
 
-    def _connect(self, plans: str = "DEFAULT") -> Any:
+    def connect(self, plans: str = "DEFAULT") -> Any:
+        """A connection of the caller's own."""
         try:
             connection = connect(self._conninfo, self._lease, connect_timeout=10, application_name="shoal")
             connection.execute(f"SET synchronous_commit = {self._synchronous}; SET plan_cache_mode = {plans}")
@@ -148,13 +149,17 @@ class PostgresStore(SQLStore):
             if connection is None or connection.closed:
                 # A plan kept from when the journal was small would scan it when it has grown.
                 plans = "force_custom_plan" if which == "read" else "DEFAULT"
-                connection = self._connections[which] = self._connect(plans)
+                connection = self._connections[which] = self.connect(plans)
             try:
                 yield connection
             except psycopg.Error as error:
                 if connection.closed or isinstance(error, psycopg.OperationalError):
                     connection.close()
                 raise UnavailableError(f"{self.url} failed: {_line(error)}") from error
+
+    def writing(self) -> AbstractContextManager[Any]:
+        """The connection that writes, for one use: there are tables beside the journal's."""
+        return self._on("write")
 
     def _query(self, sql: str, *values: Any) -> list[Any]:
         for attempt in range(2):  # a connection that broke while it was idle is found out by using it
@@ -281,7 +286,7 @@ class PostgresStore(SQLStore):
         last = self.last_seq(population) if upto is None else upto
         if after >= last:
             return
-        connection = self._connect()
+        connection = self.connect()
         try:
             with connection.transaction():
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")

@@ -68,7 +68,7 @@ def overview(follower: Follower, step: int = 60, count: int | None = None) -> Ov
         starts, sums = follower.rings[step].last(now, count)
         since = follower.first
     return Overview(
-        sizes(follower.population),
+        sizes(follower.population.owner),
         step,
         starts.tolist(),
         {name: rounded(sums[:, place]) for place, name in enumerate(COLUMNS)},
@@ -333,23 +333,23 @@ class Picture:
 
     def _refresh(self) -> None:
         """Look again, if there is something new and the last look was not too dear for it."""
-        now = sizes(self.population)
+        now = sizes(self.population.owner)
         key = (now.agents, now.cuts if self.has_cuts else now.sequence)
         if key == self._made or time.monotonic() < self._not_before:
             return
         began = time.monotonic()
-        there = members(self.population)
+        there = members(self.population.owner)
         n = len(there.names)
         if n <= MOST_DRAWN:
             sample = np.arange(n)
-            rows = edges(self.population, there.indices)
+            rows = edges(self.population.owner, there.indices)
             found = find_blocks(rows, there.samples)
         else:
             size = min(n, SAMPLE)
             # one of each few that joined after one another: groups of the heat map are alike in that
             bounds = np.linspace(0, n, size + 1).astype(np.int64)
             sample = np.random.default_rng(0).integers(bounds[:-1], bounds[1:])
-            rows = uses(self.population, there.indices[sample], there.indices)
+            rows = uses(self.population.owner, there.indices[sample], there.indices)
             inner = rows[:, sample]
             found = spread(find_blocks(inner | inner.T, there.samples[sample]), rows)
         before = np.full(int(there.indices.max(initial=-1)) + 1, ALONE, dtype=np.int64)
@@ -393,7 +393,7 @@ class Picture:
             return msgspec.structs.replace(self._drawn, sequence=last, first=first, last=last)
 
     def _time_of(self, seq: int) -> float | None:
-        row = next(iter(self.follower._store.read(self.follower._number, seq - 1, seq)), None)
+        row = next(iter(self.population.owner.store.read(self.population.owner.number, seq - 1, seq)), None)
         return None if row is None else row.at / 1e6
 
     def _earlier(self, at: int) -> tuple[Integers, Booleans]:
@@ -518,7 +518,7 @@ class Picture:
             wanted = search.casefold()
             places = [place for place, name in enumerate(names) if wanted in name.casefold()]
         shown = places[start : start + MOST_LISTED]
-        borrowed = lent(self.population, there.indices[list(shown)].tolist())
+        borrowed = lent(self.population.owner, there.indices[list(shown)].tolist())
         lines = [
             AgentLine(names[place], int(labels[place]), int(there.samples[place]), one.samples, one.others)
             for place, one in zip(shown, borrowed, strict=True)

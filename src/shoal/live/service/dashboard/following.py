@@ -33,7 +33,6 @@ from shoal.live.journal.records import (
 )
 from shoal.live.journal.stores.base import Store
 from shoal.live.population.population import Population
-from shoal.live.population.views import journal_of
 
 RECENT = 50_000
 """Records before the end at which a follower starts, and from which it starts again if it falls behind."""
@@ -139,7 +138,7 @@ class Follower:
     def __init__(self, population: Population) -> None:
         self.population = population
         self.lock = threading.Lock()
-        self._store, self._number = journal_of(population)
+        self._store, self._number = population.owner.store, population.owner.number
         self._begin(max(0, self._store.last_seq(self._number) - RECENT))
 
     def _begin(self, after: int) -> None:

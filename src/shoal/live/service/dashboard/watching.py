@@ -9,7 +9,7 @@ import msgspec
 
 from shoal.live.population.population import Population
 from shoal.live.population.views import Sizes
-from shoal.live.protocol.errors import ControllerError, NotOwnerError
+from shoal.live.protocol.errors import ControllerError
 from shoal.live.protocol.messages import encoder
 from shoal.live.protocol.problems import BusyError
 from shoal.live.service.core import Service
@@ -60,7 +60,7 @@ class Watched:
     @property
     def is_lost(self) -> bool:
         """Whether another server owns the population by now; pages then ask again, and are passed on."""
-        return isinstance(self.follower.population._lost, NotOwnerError)
+        return self.follower.population.owner.is_lost
 
     def look(self, service: Service) -> bytes:
         """Read on in the journal; the message about it, for pages."""
