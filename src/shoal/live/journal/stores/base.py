@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import shoal
 from shoal.live.journal.records import Row
 
 SCHEMA = 1
@@ -205,6 +206,11 @@ class Store(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release everything."""
+
+
+def other_schema(version: int) -> str:
+    """Says that the tables have another version than ours."""
+    return f"has schema {version}, and this is shoal {shoal.__version__}, which reads schema {SCHEMA}"
 
 
 def shown_url(url: str) -> str:

@@ -12,7 +12,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from shoal.live.journal.records import Row
-from shoal.live.journal.stores.base import LEASE, SCHEMA, Batch, Lease, Snapshot, Standing, shown_url
+from shoal.live.journal.stores.base import (
+    LEASE,
+    SCHEMA,
+    Batch,
+    Lease,
+    Snapshot,
+    Standing,
+    other_schema,
+    shown_url,
+)
 from shoal.live.journal.stores.sql import COLUMNS, SQLStore
 from shoal.live.protocol.errors import JournalError, NotOwnerError, UnavailableError, UnknownError
 
@@ -446,13 +455,6 @@ def make_tables(db: Any, sql: str) -> None:
     """Make tables beside those of the store, if they are not there."""
     with _making_tables(db):
         db.execute(sql)
-
-
-def other_schema(version: int) -> str:
-    """Says that the tables have another version than ours."""
-    from shoal import __version__
-
-    return f"has schema {version}, and this is shoal {__version__}, which reads schema {SCHEMA}"
 
 
 def _line(error: Exception) -> str:
