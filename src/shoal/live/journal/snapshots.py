@@ -276,7 +276,7 @@ def _is_break(row: Row) -> bool:
     return isinstance(decode(row.body), Forgotten | Settings)
 
 
-def prune(store: Store, population: int, keep: int = KEPT) -> None:
+def prune(store: Store, population: int) -> None:
     """Delete all but the latest snapshots."""
-    for epoch, seq in store.snapshots(population)[keep:]:
+    for epoch, seq in store.snapshots(population)[KEPT:]:
         store.delete_snapshot(population, epoch, seq)

@@ -49,7 +49,7 @@ class Snapshot(NamedTuple):
     content: bytes
 
 
-class Standing(NamedTuple):
+class PopulationOwner(NamedTuple):
     """Who owns a population."""
 
     number: int
@@ -89,7 +89,7 @@ class Store(ABC):
     def release(self, lease: Lease) -> None:
         """No longer own a population, so that another process need not wait."""
 
-    def standings(self, name: str | None = None) -> dict[str, Standing]:
+    def standings(self, name: str | None = None) -> dict[str, PopulationOwner]:
         """Who owns the populations, or one; nothing from a store that one process has to itself.
 
         Without those whose first record is missing: they are being made, or a crash kept them from being.

@@ -17,8 +17,8 @@ from shoal.live.journal.stores.base import (
     SCHEMA,
     Batch,
     Lease,
+    PopulationOwner,
     Snapshot,
-    Standing,
     other_schema,
     shown_url,
 )
@@ -230,7 +230,7 @@ class PostgresStore(SQLStore):
             f"population {name!r} in {self.url} is owned by {who}, whose lease has {max(rest, 0):.1f} s to go"
         )
 
-    def standings(self, name: str | None = None) -> dict[str, Standing]:
+    def standings(self, name: str | None = None) -> dict[str, PopulationOwner]:
         rows = self._query(
             "SELECT name, id, epoch, CASE WHEN lease_until > now() THEN owner ELSE '' END, "
             "CASE WHEN lease_until = '-infinity' THEN owner ELSE '' END "
@@ -238,7 +238,7 @@ class PostgresStore(SQLStore):
             name,
             name,
         )
-        return {found: Standing(*rest) for found, *rest in rows}
+        return {found: PopulationOwner(*rest) for found, *rest in rows}
 
     def renew(self, leases: Iterable[Lease], lease: float) -> dict[int, str]:
         lost = {}
