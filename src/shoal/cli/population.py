@@ -17,7 +17,7 @@ from shoal.cli.policies import assignment
 
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
     from shoal.live.client import Client
-    from shoal.live.journal.stores.base import Standing
+    from shoal.live.journal.stores.base import PopulationOwner
     from shoal.live.population.controller import Controller
 
 app = typer.Typer(help="Look at, export, import, check and prune live populations.", no_args_is_help=True)
@@ -274,7 +274,7 @@ def move(
         print(f"{population!r} goes to {to}" + (f", from {url_of(before) or before}" if before else ""))
 
 
-def owned_by(standing: "Standing | None") -> str | None:
+def owned_by(standing: "PopulationOwner | None") -> str | None:
     """Who owns a population, for people: a server's URL, or another process."""
     if standing is None or not standing.owner:
         return None

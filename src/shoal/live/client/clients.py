@@ -22,6 +22,7 @@ from shoal.live.client.plans import Arms, Fallback
 from shoal.live.protocol import messages as m
 from shoal.live.protocol.answers import Decision, Explanation, PairExplanation
 from shoal.live.protocol.errors import NotOwnerError, UnavailableError
+from shoal.live.protocol.ids import new_id
 
 Result = TypeVar("Result")
 DEADLINE = 10.0
@@ -641,7 +642,7 @@ def _observation(
     agent: str, x: Sequence[float] | None, reward: float, arm: str | None, id: str | None
 ) -> m.NewObservation:
     features = None if x is None else [float(one) for one in x]
-    return m.NewObservation(agent, float(reward), features, arm, plans.new_id() if id is None else id)
+    return m.NewObservation(agent, float(reward), features, arm, new_id() if id is None else id)
 
 
 def _reply(response: httpx.Response) -> Reply:

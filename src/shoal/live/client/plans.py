@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import math
-import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from shoal.live.client.exchange import Plan, exchange
 from shoal.live.protocol import messages as m
 from shoal.live.protocol.answers import Decision, Explanation, PairExplanation
 from shoal.live.protocol.errors import ConflictError, UnavailableError, UnknownError
+from shoal.live.protocol.ids import new_id
 from shoal.live.protocol.problems import error_of
 
 AT_ONCE = 500
@@ -30,11 +30,6 @@ class Fallback(msgspec.Struct, frozen=True):
     agent: str
     x: list[float] | None
     arm: str | None
-
-
-def new_id() -> str:
-    """A decision's id: 28 hexadecimal digits that begin with the time, so that they sort by it."""
-    return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(8)}"
 
 
 def path_of(*parts: str) -> str:

@@ -17,7 +17,7 @@ from shoal.core.policy.base import Policy
 from shoal.core.types import Vector
 from shoal.live.evaluation import estimators
 from shoal.live.evaluation.estimators import ENOUGH, ESTIMATORS, Estimate, Log, mean_of, why_not
-from shoal.live.evaluation.logs import Events, is_evaluable, outcomes
+from shoal.live.evaluation.logs import LoggedDecisions, is_evaluable, outcomes
 from shoal.live.evaluation.rehearsal import other_settings, rehearse
 from shoal.live.journal.records import Decided
 
@@ -101,7 +101,7 @@ def evaluate_population(
     _, opinions = rehearse(owner, settings, exporter, upto, chooses=True)
     some = [one for one in some if one.decided.id in opinions]
     thoughts = [opinions[one.decided.id] for one in some]
-    events = Events(
+    events = LoggedDecisions(
         f"population {owner.name!r}",
         np.array([one.agent for one in some], dtype=np.int64),
         len(fold.called),
@@ -133,12 +133,12 @@ def _chance(arm: int, decided: Decided, explore: float, n_arms: int) -> float:
     return explore / n_arms + (1.0 - explore) * (arm == usual)
 
 
-def evaluate_log(events: Events, policy: str | None, parameters: dict[str, Any]) -> Evaluation:
+def evaluate_log(events: LoggedDecisions, policy: str | None, parameters: dict[str, Any]) -> Evaluation:
     """Evaluate a policy, or the one in the log's column `target`, from a log of elsewhere.
 
     Parameters
     ----------
-    events : Events
+    events : LoggedDecisions
     policy : str, optional
         Name of a policy; it needs the arms' features.
     parameters : dict
@@ -170,7 +170,7 @@ def _fresh(policy: str, n_agents: int, dim: int, parameters: dict[str, Any]) -> 
     return made
 
 
-def _step_by_step(events: Events, policy: Policy) -> Log:
+def _step_by_step(events: LoggedDecisions, policy: Policy) -> Log:
     """Ask a policy at each decision, and let it learn from each."""
     assert events.offers is not None
     assert events.shown is not None
@@ -185,7 +185,7 @@ def _step_by_step(events: Events, policy: Policy) -> Log:
     return Log(events.rewards, events.probabilities, target, predicted, expected)
 
 
-def _replayed(events: Events, policy: Policy, seed: int = 0) -> Replayed:
+def _replayed(events: LoggedDecisions, policy: Policy) -> Replayed:
     """Let a policy learn from the decisions that it would have made, thinned to its own frequencies.
 
     A decision with which it agrees is kept with a probability inverse to the one it was logged with, so that
@@ -193,7 +193,7 @@ def _replayed(events: Events, policy: Policy, seed: int = 0) -> Replayed:
     """
     assert events.offers is not None
     assert events.shown is not None
-    least, rng = float(events.probabilities.min(initial=1.0)), np.random.default_rng(seed)
+    least, rng = float(events.probabilities.min(initial=1.0)), np.random.default_rng(0)
     kept = events.probabilities * rng.random(len(events)) < least
     rewards = []
     for t in np.flatnonzero(kept).tolist():
@@ -212,7 +212,7 @@ def _replayed(events: Events, policy: Policy, seed: int = 0) -> Replayed:
 
 
 def _judged(
-    events: Events, log: Log, policy: str, parameters: dict[str, Any], replayed: Replayed | None
+    events: LoggedDecisions, log: Log, policy: str, parameters: dict[str, Any], replayed: Replayed | None
 ) -> Evaluation:
     has_model = bool(log.expected.any() or log.predicted.any())
     sentence = why_not(log)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Events:
+class LoggedDecisions:
     """Decisions that were logged with their probabilities, in order; n of them."""
 
     source: str
@@ -71,7 +71,7 @@ def read_log(
     target: str | None = None,
     time: str | None = None,
     id: str | None = None,
-) -> Events:
+) -> LoggedDecisions:
     """Read a log of decisions that were made elsewhere.
 
     Parameters
@@ -206,10 +206,10 @@ class _Reader:
             self._subsets[names] = self._catalogue.subset(names)
         return self._subsets[names]
 
-    def events(self, source: str) -> Events:
+    def events(self, source: str) -> LoggedDecisions:
         """All rows."""
         agents, rewards, probabilities, target, positions = zip(*self._rows, strict=True)
-        return Events(
+        return LoggedDecisions(
             source,
             np.array(agents, dtype=np.int64),
             max(len(self._names), 1),

@@ -17,7 +17,7 @@ from shoal.live.evaluation.estimators import mean_of
 from shoal.live.evaluation.logs import Outcome, outcomes
 from shoal.live.evaluation.sequences import running
 from shoal.reporting import render
-from shoal.reporting.charts import BLUE, GREY, ORANGE, Axis, Line, blank, chart_data, line_figure
+from shoal.reporting.charts import BLUE, GREY, ORANGE, Axis, ChartLine, blank, chart_data, line_figure
 from shoal.reporting.curves import Curve
 from shoal.reporting.sections import (
     Bullets,
@@ -43,7 +43,7 @@ WINDOWS = 20
 """Parts of the history of which means are shown."""
 
 
-def write_report(
+def write_evaluation(
     population: "Population",
     directory: Path,
     evaluations: Sequence[Evaluation] = (),
@@ -131,8 +131,8 @@ def _dividend(found: list[Outcome], population: "Population", dividend: Dividend
     if len(terms) < 2:
         return [Text("There are no rewards yet.")]
     lines = [
-        Line("so far", Style(BLUE, "", (), 2.0), _thinned(running(terms))),
-        Line("in each part", Style(ORANGE, "o", (), 1.2), _in_parts(terms)),
+        ChartLine("so far", Style(BLUE, "", (), 2.0), _thinned(running(terms))),
+        ChartLine("in each part", Style(ORANGE, "o", (), 1.2), _in_parts(terms)),
     ]
     shown = np.concatenate([lines[1].curve.mean, *(_late(lines[0].curve)), [0.0]])
     low, high = float(np.nanmin(shown)), float(np.nanmax(shown))

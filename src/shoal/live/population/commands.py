@@ -6,9 +6,6 @@ first part that is complete; the store is asked only for what is no longer in me
 
 import contextlib
 import hashlib
-import os
-import secrets
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -50,6 +47,7 @@ from shoal.live.journal.stores.base import Store
 from shoal.live.population.offers import Offers
 from shoal.live.protocol.answers import Decision, Score
 from shoal.live.protocol.errors import ConflictError, ControllerError, GoneError, UnknownError
+from shoal.live.protocol.ids import new_id
 
 Result = TypeVar("Result")
 SHARING = ("both", "borrow", "none")
@@ -548,21 +546,6 @@ def explored(decision: str, settings: Settings, n_arms: int, greedy: int) -> tup
     if int.from_bytes(draw[:8]) < explore * 2.0**64:
         position = int.from_bytes(draw[8:]) % n_arms
     return position, explore / n_arms + (1.0 - explore) * (position == greedy)
-
-
-def new_id() -> str:
-    """A new decision's id: 28 hexadecimal digits that begin with the time, so that they sort by it."""
-    if not _random_bits:  # the system is asked for many at once: one call takes longer than a decision may
-        _random_bits.extend(memoryview(os.urandom(8 * 512)).cast("Q").tolist())
-    try:
-        bits = _random_bits.pop()
-    except IndexError:  # other threads took them all
-        bits = secrets.randbits(64)
-    return f"{time.time_ns() // 1_000_000:012x}{bits:016x}"
-
-
-_random_bits: list[int] = []
-os.register_at_fork(after_in_child=_random_bits.clear)  # or both would give out the same ids
 
 
 def _check_id(id: Any) -> str:

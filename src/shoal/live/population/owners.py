@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from shoal.live.journal.stores.base import Standing, shown_url
+from shoal.live.journal.stores.base import PopulationOwner, shown_url
 from shoal.live.journal.stores.postgres import CHANNEL, PostgresStore, make_tables
 from shoal.live.protocol.errors import UnavailableError, UnknownError
 
@@ -29,7 +29,7 @@ class View(NamedTuple):
     """Version of the tables."""
     servers: list[str]
     """Names of the servers that are alive, this one included."""
-    standings: dict[str, Standing]
+    standings: dict[str, PopulationOwner]
 
 
 class Directory:

@@ -20,8 +20,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from shoal.live.journal.records import Settings, decode
-from shoal.live.journal.stores.base import SCHEMA, Standing, Store
-from shoal.live.journal.stores.postgres import PostgresStore, other_schema
+from shoal.live.journal.stores.base import SCHEMA, PopulationOwner, Store, other_schema
+from shoal.live.journal.stores.postgres import PostgresStore
 from shoal.live.population.owners import Directory, View, new_name, preferred, url_of
 from shoal.live.protocol.errors import ControllerError, JournalError, NotOwnerError, UnavailableError
 from shoal.live.service.core import RETRY
@@ -159,7 +159,7 @@ class Ownership:
                 self._open_soon(name)
         self._looked.set()
 
-    def _note(self, name: str, standing: Standing) -> Elsewhere | None:
+    def _note(self, name: str, standing: PopulationOwner) -> Elsewhere | None:
         """Where a population is, if another server owns it."""
         if name in self._elsewhere:
             return self._elsewhere[name]
@@ -169,7 +169,7 @@ class Ownership:
         self._elsewhere[name] = found = Elsewhere(standing.owner, url, standing.epoch)
         return found
 
-    def _is_ours_to_take(self, name: str, standing: Standing, now: float) -> bool:
+    def _is_ours_to_take(self, name: str, standing: PopulationOwner, now: float) -> bool:
         if standing.owner or self.trouble or self._closing.is_set():
             return False
         at, error = self._failed.get(name, (0.0, None))
@@ -299,7 +299,7 @@ class Ownership:
         self._failed[name] = (time.monotonic(), error)
         raise type(error)(*error.args)
 
-    def _is_promised(self, name: str, standing: Standing) -> bool:
+    def _is_promised(self, name: str, standing: PopulationOwner) -> bool:
         """Whether a population was moved to another server, which has had little time to take it."""
         if standing.promised in ("", self.name) or standing.promised not in self._servers:
             return False

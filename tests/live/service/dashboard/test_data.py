@@ -20,10 +20,10 @@ from shoal.live.service.dashboard import data, following
 from shoal.live.service.dashboard.following import Follower
 
 
-def pictured(population: Population) -> data.Picture:
+def pictured(population: Population) -> data.SharingPicture:
     follower = Follower(population)
     follower.catch_up()
-    return data.Picture(follower)
+    return data.SharingPicture(follower)
 
 
 def unpacked(drawing: data.Drawing) -> Booleans:

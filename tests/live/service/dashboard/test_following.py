@@ -144,7 +144,7 @@ def test_the_graph_of_any_moment_is_that_of_the_journal(late: bool) -> None:
         population.forget("shop 3")
         population.settle()
         follower.catch_up()
-        picture = data.Picture(follower)
+        picture = data.SharingPicture(follower)
         assert len(follower.cut_seqs) > 20
         for at in np.linspace(1, population.sequence, 12).astype(int).tolist():
             drawn, graph = picture.draw(at), population.graph(at)
@@ -165,7 +165,7 @@ def test_who_was_forgotten_is_in_nothing() -> None:
         follower.catch_up()
         assert index not in follower.cut_pairs
         assert all(one.agent != index for one in follower._awaited.values())
-        picture = data.Picture(follower)
+        picture = data.SharingPicture(follower)
         drawn = picture.draw()
         assert isinstance(drawn, data.Drawing)
         assert "shop 3" not in drawn.agents

@@ -12,7 +12,16 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from shoal.live.journal.records import Row
-from shoal.live.journal.stores.base import LEASE, SCHEMA, Batch, Lease, Snapshot, Standing, shown_url
+from shoal.live.journal.stores.base import (
+    LEASE,
+    SCHEMA,
+    Batch,
+    Lease,
+    PopulationOwner,
+    Snapshot,
+    other_schema,
+    shown_url,
+)
 from shoal.live.journal.stores.sql import COLUMNS, SQLStore
 from shoal.live.protocol.errors import JournalError, NotOwnerError, UnavailableError, UnknownError
 
@@ -228,7 +237,7 @@ class PostgresStore(SQLStore):
             f"population {name!r} in {self.url} is owned by {who}, whose lease has {max(rest, 0):.1f} s to go"
         )
 
-    def standings(self, name: str | None = None) -> dict[str, Standing]:
+    def standings(self, name: str | None = None) -> dict[str, PopulationOwner]:
         rows = self._query(
             "SELECT name, id, epoch, CASE WHEN lease_until > now() THEN owner ELSE '' END, "
             "CASE WHEN lease_until = '-infinity' THEN owner ELSE '' END "
@@ -236,7 +245,7 @@ class PostgresStore(SQLStore):
             name,
             name,
         )
-        return {found: Standing(*rest) for found, *rest in rows}
+        return {found: PopulationOwner(*rest) for found, *rest in rows}
 
     def renew(self, leases: Iterable[Lease], lease: float) -> dict[int, str]:
         lost = {}
@@ -454,13 +463,6 @@ def make_tables(db: Any, sql: str) -> None:
     """Make tables beside those of the store, if they are not there."""
     with _making_tables(db):
         db.execute(sql)
-
-
-def other_schema(version: int) -> str:
-    """Says that the tables have another version than ours."""
-    from shoal import __version__
-
-    return f"has schema {version}, and this is shoal {__version__}, which reads schema {SCHEMA}"
 
 
 def _line(error: Exception) -> str:

@@ -19,7 +19,14 @@ from shoal.live.population.views import Members, Sizes, edges, lent, members, si
 from shoal.live.protocol.answers import Explanation, Lender, Stopped
 from shoal.live.protocol.errors import UnknownError
 from shoal.live.service.dashboard.blocks import ALONE, find_blocks, keep_names, spread
-from shoal.live.service.dashboard.following import COLUMNS, DELAYS, RINGS, Event, Follower, shown_settings
+from shoal.live.service.dashboard.following import (
+    COLUMNS,
+    DELAYS,
+    RINGS,
+    Follower,
+    TimelineEvent,
+    shown_settings,
+)
 
 MOST_DRAWN = 500
 """Agents up to which the graph itself is sent."""
@@ -148,7 +155,7 @@ class Described(msgspec.Struct, frozen=True):
     """Of the settings, the latest first."""
     n_changes: int
     """How many there are in all, the first settings included."""
-    events: list[Event]
+    events: list[TimelineEvent]
     """Of the catalogue and new versions of shoal, the latest first."""
     since: int
     """Events up to this record are not listed."""
@@ -237,7 +244,7 @@ class Relation(msgspec.Struct, frozen=True, array_like=True):
     parted: bool
 
 
-class Agent(msgspec.Struct, frozen=True):
+class AgentDetails(msgspec.Struct, frozen=True):
     """An agent, why it shares with whom it does, and who they are."""
 
     name: str
@@ -312,7 +319,7 @@ class HeatMap(msgspec.Struct, frozen=True, tag="heat", tag_field="kind"):
     blocks: list[Block]
 
 
-class Picture:
+class SharingPicture:
     """Who shares with whom, remembered until it has changed; one for each population."""
 
     def __init__(self, follower: Follower) -> None:
@@ -525,7 +532,7 @@ class Picture:
         ]
         return AgentPage(lines, len(places), start)
 
-    def agent(self, name: str) -> Agent:
+    def agent(self, name: str) -> AgentDetails:
         """An agent with its explanation and neighbourhood."""
         with self._lock:
             self._refresh()
@@ -542,7 +549,7 @@ class Picture:
             Relation(one.agent, block.get(one.agent, ALONE), 0.0, True)
             for one in found.stopped[: MOST_AROUND - len(around)]
         ]
-        return Agent(
+        return AgentDetails(
             found.agent,
             block.get(found.agent, ALONE),
             found.sharing,
@@ -557,7 +564,7 @@ class Picture:
         )
 
 
-class Summary(msgspec.Struct, frozen=True):
+class PopulationSummary(msgspec.Struct, frozen=True):
     """A population on the first page: its last hour, minute by minute."""
 
     name: str
@@ -574,13 +581,13 @@ class Summary(msgspec.Struct, frozen=True):
     blocks: list[Block]
 
 
-def summary(picture: "Picture") -> Summary:
+def summary(picture: "SharingPicture") -> PopulationSummary:
     """The last hour of a population."""
     follower = picture.follower
     found = overview(follower, 60, 60)
     total = {name: sum(values) for name, values in found.sums.items()}
     n = total["matched"]
-    return Summary(
+    return PopulationSummary(
         follower.population.name,
         follower.population.settings.policy,
         found.sizes,

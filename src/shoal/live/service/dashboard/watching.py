@@ -13,7 +13,7 @@ from shoal.live.protocol.errors import ControllerError
 from shoal.live.protocol.messages import encoder
 from shoal.live.protocol.problems import BusyError
 from shoal.live.service.core import Service
-from shoal.live.service.dashboard.data import Overview, Picture, overview
+from shoal.live.service.dashboard.data import Overview, SharingPicture, overview
 from shoal.live.service.dashboard.following import RINGS, Follower
 from shoal.live.service.dashboard.refusals import refused_rewards
 
@@ -48,7 +48,7 @@ class Watched:
 
     def __init__(self, population: Population) -> None:
         self.follower = Follower(population)
-        self.picture = Picture(self.follower)
+        self.picture = SharingPicture(self.follower)
         self.listeners = 0
         self.message = b""
         self.number = 0
