@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
 import shoal
-from shoal.core.policies.mixture.clusters import move
+from shoal.core.policies.mixture.clusters import RESUM_AFTER, move
 from shoal.core.policies.mixture.evidence import weigh
 from shoal.core.policies.mixture.kernels import factor_packed, largest
 from shoal.core.policies.mixture.state import SEEN, TO_TEND
-from shoal.core.policies.mixture.sums import RESUM_AFTER
 from shoal.core.policy.steps import observe, revise
 from shoal.core.types import Matrix, Vector
 

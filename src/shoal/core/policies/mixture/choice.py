@@ -4,6 +4,7 @@ import math
 
 from shoal.core.jit.compiled import compiled, inlined
 from shoal.core.kernels.linalg import add_row
+from shoal.core.policies.mixture.clusters import count_members
 from shoal.core.policies.mixture.evidence import NONE, weigh
 from shoal.core.policies.mixture.kernels import (
     back_substitute,
@@ -13,7 +14,6 @@ from shoal.core.policies.mixture.kernels import (
 )
 from shoal.core.policies.mixture.members import raw_of
 from shoal.core.policies.mixture.state import AGENT, KNOWN, NORM, MixtureState, Pool, scatter_of
-from shoal.core.policies.mixture.sums import count_members
 from shoal.core.policy.steps import Pending, step
 from shoal.core.types import Matrix, Vector
 

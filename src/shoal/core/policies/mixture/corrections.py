@@ -8,12 +8,11 @@ import math
 import numpy as np
 
 from shoal.core.policies.mixture.choice import measure
-from shoal.core.policies.mixture.clusters import dissolve, leave, wait_in
+from shoal.core.policies.mixture.clusters import count_members, dissolve, leave, sum_anew, wait_in
 from shoal.core.policies.mixture.drift import add_last, lay_ghost
 from shoal.core.policies.mixture.learning import PRIOR_SAMPLES, redraw
 from shoal.core.policies.mixture.members import lend
 from shoal.core.policies.mixture.state import AGENT, CLUSTER, RECENT, Drift, MixtureState
-from shoal.core.policies.mixture.sums import count_members, sum_anew
 from shoal.core.statistics import amend_packed
 from shoal.core.types import Integers, Matrix, Vector
 
@@ -99,6 +98,9 @@ def withdraw(state: MixtureState, agent: int) -> None:
         sum_anew(state.pool, cluster)
     _restart_latest(state)
     _measure_all(state)
+    _forget_vote(state, agent)
+    state.errors[agent], state.residuals[agent] = 0.0, 0
+    estimate_noise(state)
 
 
 def amend(state: MixtureState, agent: int, x: Vector, change: float, removes: bool) -> None:

@@ -10,7 +10,15 @@ import math
 
 from shoal.core.jit.compiled import compiled, inlined
 from shoal.core.kernels.linalg import add_packed, add_row, unpack
-from shoal.core.policies.mixture.clusters import dissolve, join, leave
+from shoal.core.policies.mixture.clusters import (
+    add_lent,
+    count_members,
+    dissolve,
+    join,
+    leave,
+    repair,
+    take_out,
+)
 from shoal.core.policies.mixture.evidence import NONE, log_evidence, refresh, weigh
 from shoal.core.policies.mixture.kernels import factor_packed, predict, soften_packed
 from shoal.core.policies.mixture.members import (
@@ -34,7 +42,6 @@ from shoal.core.policies.mixture.state import (
     precision_of,
     scatter_of,
 )
-from shoal.core.policies.mixture.sums import add_lent, count_members, repair, take_out
 from shoal.core.statistics import solve_row
 from shoal.core.types import Vector
 

@@ -7,10 +7,10 @@ cancel: yᵀy is in both hypotheses, and so never kept.
 import math
 
 from shoal.core.jit.compiled import compiled
+from shoal.core.policies.mixture.clusters import count_members, evaluate, take_out
 from shoal.core.policies.mixture.kernels import factor_packed, normalise, soften_packed
 from shoal.core.policies.mixture.members import place_of
 from shoal.core.policies.mixture.state import AGENT, FORM, LOGDET, Pool, precision_of
-from shoal.core.policies.mixture.sums import count_members, evaluate, take_out
 from shoal.core.types import Vector
 
 NONE = -1

@@ -11,7 +11,7 @@ from shoal.core.jit.compiled import compiled, inlined
 from shoal.core.kernels.linalg import add_packed, dot
 from shoal.core.kernels.random import integer_below, uniform
 from shoal.core.policies.mixture.choice import measure
-from shoal.core.policies.mixture.clusters import move, wait_for
+from shoal.core.policies.mixture.clusters import add_lent, is_in_fresh, move, note_change, resum, wait_for
 from shoal.core.policies.mixture.drift import (
     MOVED,
     drop_past,
@@ -38,7 +38,6 @@ from shoal.core.policies.mixture.state import (
     precision_of,
     scatter_of,
 )
-from shoal.core.policies.mixture.sums import add_lent, is_in_fresh, note_change, resum
 from shoal.core.policy.steps import expect_alone, step
 from shoal.core.statistics import add_sample
 from shoal.core.types import Vector

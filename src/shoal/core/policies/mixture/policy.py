@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from shoal.core.policies.mixture import corrections
 from shoal.core.policies.mixture.choice import LEAST_SHARE, factor_components
-from shoal.core.policies.mixture.clusters import wait_in
+from shoal.core.policies.mixture.clusters import evaluate, wait_in
 from shoal.core.policies.mixture.evidence import weigh
 from shoal.core.policies.mixture.explanation import MembershipExplanation
 from shoal.core.policies.mixture.kernels import factor_packed
@@ -32,7 +32,6 @@ from shoal.core.policies.mixture.state import (
     TO_TEND,
     MixtureState,
 )
-from shoal.core.policies.mixture.sums import evaluate
 from shoal.core.policy.base import Policy
 from shoal.core.policy.clustered import ClusteredPolicy
 from shoal.core.policy.parameters import Parameters
