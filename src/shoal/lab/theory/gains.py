@@ -41,7 +41,7 @@ def gamma_max(dim: ArrayLike, delta: ArrayLike) -> Values:
     ----------
     Remark after the theorem "Individual Regret During the Collaboration Phase".
     """
-    return checks.values(2.0 - math.sqrt(2.0) * beta_ratio(delta, dim, 2))
+    return checks.values(2.0 - math.sqrt(2.0) * _beta_ratio(delta, dim, 2))
 
 
 def gain_individual(delta: ArrayLike, dim: ArrayLike, gamma: ArrayLike) -> Values:
@@ -75,7 +75,7 @@ def gain_individual(delta: ArrayLike, dim: ArrayLike, gamma: ArrayLike) -> Value
     Theorem "Individual Regret During the Collaboration Phase".
     """
     gamma = checks.positive("gamma", gamma)
-    return checks.values(0.5 + gamma / 4.0 + beta_ratio(delta, dim, 2) / (2.0 * math.sqrt(2.0)))
+    return checks.values(0.5 + gamma / 4.0 + _beta_ratio(delta, dim, 2) / (2.0 * math.sqrt(2.0)))
 
 
 def gain_network(delta: ArrayLike, dim: ArrayLike) -> Values:
@@ -102,7 +102,7 @@ def gain_network(delta: ArrayLike, dim: ArrayLike) -> Values:
     ----------
     Theorem "Regret During the Collaboration Phase".
     """
-    return checks.values(beta_ratio(delta, dim, 2) / math.sqrt(2.0))
+    return checks.values(_beta_ratio(delta, dim, 2) / math.sqrt(2.0))
 
 
 def gain_cluster(
@@ -138,10 +138,10 @@ def gain_cluster(
     """
     n_agents = checks.count("n_agents", n_agents)
     fraction = checks.fraction("smallest_cluster_fraction", smallest_cluster_fraction)
-    return checks.values(beta_ratio(delta, dim, n_agents) / np.sqrt(fraction * n_agents))
+    return checks.values(_beta_ratio(delta, dim, n_agents) / np.sqrt(fraction * n_agents))
 
 
-def beta_ratio(delta: ArrayLike, dim: ArrayLike, n_agents: ArrayLike) -> FloatArray:
+def _beta_ratio(delta: ArrayLike, dim: ArrayLike, n_agents: ArrayLike) -> FloatArray:
     """Bound on beta(delta, N A) / beta(delta, A), from det A >= 1."""
     surprise = -np.log(checks.delta(delta))
     ratio: FloatArray = np.sqrt(1.0 + checks.count("dim", dim) * np.log(n_agents) / (2.0 * surprise))

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from shoal.lab.theory.regret import (
     regret_lower,
 )
 from shoal.lab.theory.separation import separation_time_lower, separation_time_upper
+
+READINGS: tuple[Reading, ...] = ("printed", "derived")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +108,7 @@ def predictions(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Problem:
+class _Problem(NamedTuple):
     """What is predicted for, checked; `pulls` are each agent's, `smallest` is the size of a cluster."""
 
     dim: int
@@ -123,16 +124,14 @@ class _Problem:
 
     def radius(self, reading: Reading) -> dict[str, Any]:
         """R and S as a reading has them: the paper prints the radius without S."""
-        return {
-            "noise_scale": self.noise_scale,
-            "param_norm": 0.0 if reading == "printed" else self.param_norm,
-        }
+        norm = 0.0 if reading == "printed" else self.param_norm
+        return {"noise_scale": self.noise_scale, "param_norm": norm}
 
     def both(self, function: Callable[..., Values], **named: Any) -> tuple[float, float]:
         """A bound as printed and as derived."""
         printed, derived = (
             float(function(self.delta, self.dim, **named, **self.radius(reading), reading=reading))
-            for reading in ("printed", "derived")
+            for reading in READINGS
         )
         return printed, derived
 
@@ -152,34 +151,23 @@ class _Problem:
 def _confidence_and_gains(problem: _Problem) -> tuple[Prediction, ...]:
     level, dim, gamma, pulls = problem.delta, problem.dim, problem.gamma, problem.pulls
     logdet, limit = dim * math.log1p(pulls / dim), float(gamma_max(dim, level))
-    added = f"derived: with S = {problem.param_norm:g} added, for the ridge"
+    printed, derived = (float(beta(level, logdet, **problem.radius(reading))) for reading in READINGS)
+    added = (
+        f"after {pulls:,} pulls of an agent; derived: with S = {problem.param_norm:g} added, for the ridge"
+    )
+    useful = (
+        f"γ = {gamma:g} {'gains' if gamma < limit else 'does not'}" if limit > 0 else "no γ keeps μ below 1"
+    )
+    one, mean = float(gain_individual(level, dim, gamma)), float(gain_network(level, dim))
+    cluster = float(gain_cluster(level, dim, problem.n_agents, problem.fraction))
+    factor = "factor on the single-agent bound; below 1 is a gain"
     return (
+        Prediction("confidence radius β", printed, derived, added),
+        Prediction("largest γ that gains, γ_max", limit, None, useful),
+        Prediction("gain of one of two agents, μ", one, None, factor),
+        Prediction("gain of the mean of two agents, μ′", mean, None, "likewise"),
         Prediction(
-            "confidence radius β",
-            float(beta(level, logdet, **problem.radius("printed"))),
-            float(beta(level, logdet, **problem.radius("derived"))),
-            f"after {pulls:,} pulls of an agent; {added}",
-        ),
-        Prediction(
-            "largest γ that gains, γ_max",
-            limit,
-            None,
-            "no γ keeps μ below 1"
-            if limit <= 0
-            else f"γ = {gamma:g} {'gains' if gamma < limit else 'does not'}",
-        ),
-        Prediction(
-            "gain of one of two agents, μ",
-            float(gain_individual(level, dim, gamma)),
-            None,
-            "factor on the single-agent bound; below 1 is a gain",
-        ),
-        Prediction("gain of the mean of two agents, μ′", float(gain_network(level, dim)), None, "likewise"),
-        Prediction(
-            "gain of an agent in its cluster, μ″",
-            float(gain_cluster(level, dim, problem.n_agents, problem.fraction)),
-            None,
-            f"smallest cluster: {problem.smallest}",
+            "gain of an agent in its cluster, μ″", cluster, None, f"smallest cluster: {problem.smallest}"
         ),
     )
 
@@ -189,89 +177,62 @@ def _separation(problem: _Problem) -> tuple[Prediction, ...]:
         float(separation_time_lower(problem.delta, problem.gap, reading=reading))
         for reading in ("printed", "derived", "corrected")
     )
-    earliest = Prediction(
-        "no separation before round",
-        printed,
-        derived,
-        f"with its steps corrected: {corrected:,.0f}; neither other reading holds in all simulations",
-    )
-    remark = f"corrected for chance in the draws: {problem.latest_separation('corrected'):,}"
+    holds = f"with its steps corrected: {corrected:,.0f}; neither other reading holds in all simulations"
+    chance = f"corrected for chance in the draws: {problem.latest_separation('corrected'):,}"
     latest = float(problem.latest_separation("derived"))
     try:
         in_print: float | None = problem.latest_separation("printed")
     except ValueError:
-        in_print, remark = None, f"printed: none, its condition on ε is not met; {remark}"
-    return earliest, Prediction("separation by round", in_print, latest, f"for γ = 2; {remark}")
+        in_print, chance = None, f"printed: none, its condition on ε is not met; {chance}"
+    return (
+        Prediction("no separation before round", printed, derived, holds),
+        Prediction("separation by round", in_print, latest, f"for γ = 2; {chance}"),
+    )
 
 
 def _regret_while_sharing(problem: _Problem) -> tuple[Prediction, ...]:
-    pulls, gap = problem.pulls, problem.gap
+    pulls, gap, gamma = problem.pulls, problem.gap, problem.gamma
     together = min(problem.latest_separation("derived"), pulls)
+    one = problem.both(regret_bound_individual, horizon=together, gamma=gamma, bias=gap)
+    mean = problem.both(regret_bound_network, horizon=together, bias=2.0 * gap)
+    worst = f"{together:,} rounds together, the worst bias"
     return (
         Prediction("regret of an agent alone, ν", *problem.both(nu, horizon=pulls), f"{pulls:,} pulls"),
-        Prediction(
-            "regret of one of two while sharing",
-            *problem.both(regret_bound_individual, horizon=together, gamma=problem.gamma, bias=gap),
-            f"{together:,} rounds together, the worst bias",
-        ),
-        Prediction(
-            "mean regret of two while sharing",
-            *problem.both(regret_bound_network, horizon=together, bias=2.0 * gap),
-            "likewise",
-        ),
+        Prediction("regret of one of two while sharing", *one, worst),
+        Prediction("mean regret of two while sharing", *mean, "likewise"),
     )
 
 
 def _regret_under_clusters(problem: _Problem) -> tuple[Prediction, ...]:
-    level, dim, fraction = problem.delta, problem.dim, problem.fraction
+    fraction, wrong = problem.fraction, {reading: _misassigned(problem, reading) for reading in READINGS}
     pooled: dict[str, Any] = {"horizon": problem.pulls, "n_agents": problem.n_agents}
-    wrong = {reading: _misassigned(problem, reading) for reading in ("printed", "derived")}
 
     def clustered(*own: Any, reading: Reading, **named: Any) -> Values:
-        total = float(wrong[reading].sum())
-        return regret_bound_clustered(*own, misassigned_total=total, reading=reading, **named)
+        named |= {"smallest_cluster_fraction": fraction, "misassigned_total": wrong[reading].sum()}
+        return regret_bound_clustered(*own, parameter_norm=1.0, reading=reading, **named)
 
     def oracle(*own: Any, reading: Reading, **named: Any) -> Values:
-        share = 1.0 if reading == "printed" else fraction
-        return regret_bound_oracle(*own, smallest_cluster_fraction=share, reading=reading, **named)
+        named["smallest_cluster_fraction"] = 1.0 if reading == "printed" else fraction
+        return regret_bound_oracle(*own, reading=reading, **named)
 
+    learned, told = problem.both(clustered, **pooled), problem.both(oracle, **pooled)
+    scale = float(regret_lower(problem.delta, problem.dim, **pooled, **problem.radius("printed")))
+    printed, derived = (float(wrong[reading][-1]) for reading in READINGS)
+    no_bound = "in the neighbourhood of an agent; printed is no bound in general"
     return (
-        Prediction(
-            "regret of an agent under clusters",
-            *problem.both(clustered, smallest_cluster_fraction=fraction, parameter_norm=1.0, **pooled),
-            "includes the price of misassigned agents",
-        ),
-        Prediction(
-            "regret of an agent told its cluster",
-            *problem.both(oracle, **pooled),
-            "printed for one cluster only",
-        ),
-        Prediction(
-            "scale of regret, ν/N",
-            float(regret_lower(level, dim, **pooled, **problem.radius("printed"))),
-            None,
-            "printed as a lower bound, which it is not",
-        ),
-        Prediction(
-            "misassigned agents in the end",
-            float(wrong["printed"][-1]),
-            float(wrong["derived"][-1]),
-            "in the neighbourhood of an agent; printed is no bound in general",
-        ),
+        Prediction("regret of an agent under clusters", *learned, "includes the price of misassigned agents"),
+        Prediction("regret of an agent told its cluster", *told, "printed for one cluster only"),
+        Prediction("scale of regret, ν/N", scale, None, "printed as a lower bound, which it is not"),
+        Prediction("misassigned agents in the end", printed, derived, no_bound),
     )
 
 
-def _misassigned(problem: _Problem, reading: Any) -> FloatArray:
+def _misassigned(problem: _Problem, reading: Reading) -> FloatArray:
     """Bound on the misassigned agents of each round, where the basis vectors are pulled in turn."""
     rounds = np.arange(1, problem.pulls + 1) / problem.dim  # of each basis vector: A = (1 + rounds) I
+    gap, logdet = problem.gap * rounds / np.sqrt(1.0 + rounds), problem.dim * np.log1p(rounds)
+    test: dict[str, Any] = {"delta": problem.delta, "gamma": problem.gamma, **problem.radius(reading)}
     bound = misassigned_bound(
-        problem.n_agents,
-        problem.fraction,
-        gap=problem.gap * rounds / np.sqrt(1.0 + rounds),
-        logdet_A=problem.dim * np.log1p(rounds),
-        delta=problem.delta,
-        gamma=problem.gamma,
-        reading=reading,
-        **problem.radius(reading),
+        problem.n_agents, problem.fraction, gap=gap, logdet_A=logdet, reading=reading, **test
     )
     return np.asarray(bound)

@@ -11,7 +11,7 @@ from shoal.lab.theory.confidence import beta
 from shoal.lab.theory.gains import gain_cluster, gain_individual, gain_network
 
 
-class SingleAgent(TypedDict, total=False):
+class _SingleAgent(TypedDict, total=False):
     """What the other bounds pass on to `nu`."""
 
     logdet_A: ArrayLike | None
@@ -81,7 +81,7 @@ def regret_bound_individual(
     horizon: ArrayLike,
     gamma: ArrayLike,
     bias: ArrayLike,
-    **single: Unpack[SingleAgent],
+    **single: Unpack[_SingleAgent],
 ) -> Values:
     """Regret of one of two agents until they separate, ``mu nu + (T_s / 2) bias``.
 
@@ -118,7 +118,7 @@ def regret_bound_individual(
 
 
 def regret_bound_network(
-    delta: ArrayLike, dim: ArrayLike, *, horizon: ArrayLike, bias: ArrayLike, **single: Unpack[SingleAgent]
+    delta: ArrayLike, dim: ArrayLike, *, horizon: ArrayLike, bias: ArrayLike, **single: Unpack[_SingleAgent]
 ) -> Values:
     """Mean regret of two agents until they separate, ``mu' nu + (T_s / 4) bias``.
 
@@ -160,7 +160,7 @@ def regret_bound_clustered(
     smallest_cluster_fraction: ArrayLike,
     misassigned_total: ArrayLike,
     parameter_norm: ArrayLike,
-    **single: Unpack[SingleAgent],
+    **single: Unpack[_SingleAgent],
 ) -> Values:
     """Regret of one agent under clusters, ``mu'' nu + 4 L C / (delta rho_min N)``.
 
@@ -213,7 +213,7 @@ def regret_bound_oracle(
     horizon: ArrayLike,
     n_agents: ArrayLike,
     smallest_cluster_fraction: ArrayLike = 1.0,
-    **single: Unpack[SingleAgent],
+    **single: Unpack[_SingleAgent],
 ) -> Values:
     """Regret of one agent that is told its cluster, ``mu'' nu``.
 

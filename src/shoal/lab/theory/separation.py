@@ -69,7 +69,7 @@ def separation_time_lower(
     if reading == "printed":
         return checks.values(np.ceil(8.0 * (erfcinv(delta) - erf(delta)) ** 2 / gap))
     if reading == "derived":
-        return squared_ceiling(math.sqrt(8.0) * np.maximum(erfcinv(delta) - erfinv(delta), 0.0), gap)
+        return _squared_ceiling(math.sqrt(8.0) * np.maximum(erfcinv(delta) - erfinv(delta), 0.0), gap)
     # Z = sqrt(2) (h + Y) with Y standard normal, h = m / sqrt(2): bisect for the h at which both tails
     # together are delta. In logarithms, so that no delta is too small.
     edge = 2.0 * erfcinv(delta)
@@ -78,7 +78,7 @@ def separation_time_lower(
         middle = 0.5 * (low + high)
         below = np.logaddexp(log_ndtr(middle - edge), log_ndtr(-middle - edge)) < np.log(delta)
         low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return squared_ceiling(math.sqrt(2.0) * high, gap)
+    return _squared_ceiling(math.sqrt(2.0) * high, gap)
 
 
 def separation_time_upper(
@@ -188,16 +188,16 @@ def separation_time_upper(
         return bias * bias > width * width
 
     # One crossing: the left square is convex in t; the right one concave, like its root, and larger at 0.
-    return first_true(separated)
+    return _first_true(separated)
 
 
-def squared_ceiling(numerator: FloatArray, denominator: FloatArray) -> Values:
+def _squared_ceiling(numerator: FloatArray, denominator: FloatArray) -> Values:
     """The square of a ratio, rounded up; infinite where it is too large for a float."""
     with np.errstate(over="ignore"):
         return checks.values(np.ceil(np.square(numerator / denominator)))
 
 
-def first_true(condition: Callable[[int], bool]) -> int:
+def _first_true(condition: Callable[[int], bool]) -> int:
     """Smallest t >= 1 at which the condition holds; it must hold from then on."""
     high = 1
     while not condition(high):
