@@ -7,19 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shoal.lab.theory import checks
+from shoal.lab.theory import checks, regret
 from shoal.lab.theory.checks import FloatArray, Reading, Values
 from shoal.lab.theory.clusters import communication_bound, misassigned_bound
 from shoal.lab.theory.confidence import beta
 from shoal.lab.theory.gains import gain_cluster, gain_individual, gain_network, gamma_max
-from shoal.lab.theory.regret import (
-    nu,
-    regret_bound_clustered,
-    regret_bound_individual,
-    regret_bound_network,
-    regret_bound_oracle,
-    regret_lower,
-)
 from shoal.lab.theory.separation import separation_time_lower, separation_time_upper
 
 READINGS: tuple[Reading, ...] = ("printed", "derived")
@@ -193,11 +185,13 @@ def _separation(problem: _Problem) -> tuple[Prediction, ...]:
 def _regret_while_sharing(problem: _Problem) -> tuple[Prediction, ...]:
     pulls, gap, gamma = problem.pulls, problem.gap, problem.gamma
     together = min(problem.latest_separation("derived"), pulls)
-    one = problem.both(regret_bound_individual, horizon=together, gamma=gamma, bias=gap)
-    mean = problem.both(regret_bound_network, horizon=together, bias=2.0 * gap)
+    one = problem.both(regret.regret_bound_individual, horizon=together, gamma=gamma, bias=gap)
+    mean = problem.both(regret.regret_bound_network, horizon=together, bias=2.0 * gap)
     worst = f"{together:,} rounds together, the worst bias"
     return (
-        Prediction("regret of an agent alone, ν", *problem.both(nu, horizon=pulls), f"{pulls:,} pulls"),
+        Prediction(
+            "regret of an agent alone, ν", *problem.both(regret.nu, horizon=pulls), f"{pulls:,} pulls"
+        ),
         Prediction("regret of one of two while sharing", *one, worst),
         Prediction("mean regret of two while sharing", *mean, "likewise"),
     )
@@ -209,14 +203,14 @@ def _regret_under_clusters(problem: _Problem) -> tuple[Prediction, ...]:
 
     def clustered(*own: Any, reading: Reading, **named: Any) -> Values:
         named |= {"smallest_cluster_fraction": fraction, "misassigned_total": wrong[reading].sum()}
-        return regret_bound_clustered(*own, parameter_norm=1.0, reading=reading, **named)
+        return regret.regret_bound_clustered(*own, parameter_norm=1.0, reading=reading, **named)
 
     def oracle(*own: Any, reading: Reading, **named: Any) -> Values:
         named["smallest_cluster_fraction"] = 1.0 if reading == "printed" else fraction
-        return regret_bound_oracle(*own, reading=reading, **named)
+        return regret.regret_bound_oracle(*own, reading=reading, **named)
 
     learned, told = problem.both(clustered, **pooled), problem.both(oracle, **pooled)
-    scale = float(regret_lower(problem.delta, problem.dim, **pooled, **problem.radius("printed")))
+    scale = float(regret.regret_lower(problem.delta, problem.dim, **pooled, **problem.radius("printed")))
     printed, derived = (float(wrong[reading][-1]) for reading in READINGS)
     no_bound = "in the neighbourhood of an agent; printed is no bound in general"
     return (

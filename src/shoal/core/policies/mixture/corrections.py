@@ -46,8 +46,8 @@ def lending_changed(state: MixtureState, agent: int) -> None:
 
 
 def _leave_clusters(state: MixtureState, agent: int) -> None:
-    members, clusters, cluster = state.pool.members, state.pool.clusters, int(state.labels[agent])
     lay_ghost(state, agent)
+    members, clusters, cluster = state.pool.members, state.pool.clusters, int(state.labels[agent])
     if cluster < 0:
         return
     leave(members, clusters, state.common.pending, agent)

@@ -23,15 +23,7 @@ from shoal.core.policies.mixture.evidence import weigh
 from shoal.core.policies.mixture.explanation import MembershipExplanation
 from shoal.core.policies.mixture.kernels import factor_packed
 from shoal.core.policies.mixture.learning import FIRST_SCATTER
-from shoal.core.policies.mixture.state import (
-    AGENT,
-    CLUSTER,
-    GHOST,
-    SAMPLES,
-    SQUARES,
-    TO_TEND,
-    MixtureState,
-)
+from shoal.core.policies.mixture.state import AGENT, CLUSTER, GHOST, SAMPLES, SQUARES, TO_TEND, MixtureState
 from shoal.core.policy.base import Policy
 from shoal.core.policy.clustered import ClusteredPolicy
 from shoal.core.policy.parameters import Parameters
