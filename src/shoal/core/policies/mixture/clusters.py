@@ -178,10 +178,7 @@ def move(pool: Pool, pending: Pending, member: int, drawn: int) -> None:
     if own >= 0 and cluster != own:
         if is_in_fresh(clusters, own, member):
             add_row(-1.0, members.lent[at], clusters.fresh)
-        leave(members, clusters, pending, member)
-        if count_members(clusters, own) == 0:
-            dissolve(members, clusters, own)
-        else:
+        if leave(members, clusters, pending, member):
             for m in range(work.rest.shape[0]):
                 clusters.sums[own, m] = work.rest[m]
             clusters.form[own] = work.alone[FORM]
@@ -200,8 +197,8 @@ def move(pool: Pool, pending: Pending, member: int, drawn: int) -> None:
 
 
 @compiled
-def leave(members: Members, clusters: Clusters, pending: Pending, member: int) -> None:
-    """Let a member be in no cluster; the sums are the caller's."""
+def leave(members: Members, clusters: Clusters, pending: Pending, member: int) -> bool:
+    """Let a member be in no cluster; say whether its cluster has others, whose sums are the caller's."""
     agent, kind = place_of(members, member)
     own = members.labels[agent, kind]
     clusters.sizes[own, kind] -= 1
@@ -209,6 +206,10 @@ def leave(members: Members, clusters: Clusters, pending: Pending, member: int) -
     if not is_ghost(members, member):
         wait_in(clusters, pending, agent, own, -1)
         wait_in(clusters, pending, agent, -1, 1)
+    if count_members(clusters, own) > 0:
+        return True
+    dissolve(members, clusters, own)
+    return False
 
 
 @compiled

@@ -8,9 +8,9 @@ import math
 import numpy as np
 
 from shoal.core.policies.mixture.choice import measure
-from shoal.core.policies.mixture.clusters import count_members, dissolve, leave, sum_anew, wait_in
-from shoal.core.policies.mixture.drift import add_last, lay_ghost
-from shoal.core.policies.mixture.learning import PRIOR_SAMPLES, redraw
+from shoal.core.policies.mixture.clusters import dissolve, leave, sum_anew, wait_in
+from shoal.core.policies.mixture.drift import PRIOR_SAMPLES, add_last, lay_ghost
+from shoal.core.policies.mixture.learning import redraw
 from shoal.core.policies.mixture.members import lend
 from shoal.core.policies.mixture.state import AGENT, CLUSTER, RECENT, Drift, MixtureState
 from shoal.core.statistics import amend_packed
@@ -47,14 +47,9 @@ def lending_changed(state: MixtureState, agent: int) -> None:
 
 def _leave_clusters(state: MixtureState, agent: int) -> None:
     lay_ghost(state, agent)
-    members, clusters, cluster = state.pool.members, state.pool.clusters, int(state.labels[agent])
-    if cluster < 0:
-        return
-    leave(members, clusters, state.common.pending, agent)
-    if count_members(clusters, cluster) == 0:
-        dissolve(members, clusters, cluster)
-    else:
-        sum_anew(state.pool, cluster)
+    pool, cluster = state.pool, int(state.labels[agent])
+    if cluster >= 0 and leave(pool.members, pool.clusters, state.common.pending, agent):
+        sum_anew(pool, cluster)
 
 
 def absorb(state: MixtureState, agent: int, other: int) -> None:

@@ -10,41 +10,34 @@ import math
 
 from shoal.core.jit.compiled import compiled, inlined
 from shoal.core.kernels.linalg import add_packed, add_row, unpack
-from shoal.core.policies.mixture.clusters import (
-    add_lent,
-    count_members,
-    dissolve,
-    join,
-    leave,
-    repair,
-    take_out,
-)
+from shoal.core.policies.mixture.clusters import add_lent, join, leave, repair, take_out
 from shoal.core.policies.mixture.evidence import NONE, log_evidence, refresh, weigh
 from shoal.core.policies.mixture.kernels import factor_packed, predict, soften_packed
-from shoal.core.policies.mixture.members import (
-    agent_of,
-    cluster_of,
-    ghost_of,
-    has_ghost,
-    is_ghost,
-    lend,
-    place_of,
-    raw_of,
-)
+from shoal.core.policies.mixture.members import ghost_of, has_ghost, is_ghost, lend, place_of, raw_of
 from shoal.core.policies.mixture.state import (
     AGENT,
     CHANGES,
+    GHOST,
     RECENT,
+    SAMPLES,
     TESTS,
+    TO_TEND,
     Drift,
     MixtureState,
     Pool,
+    can_change,
     precision_of,
     scatter_of,
 )
 from shoal.core.statistics import solve_row
 from shoal.core.types import Vector
 
+PRIOR_SAMPLES = 10.0
+"""Residuals of size one that the estimate of the noise starts from."""
+RESIDUALS = 100.0
+"""Residuals in the estimate of the noise before anything is tested."""
+EVERY = 2
+"""An agent is tested for change at every so many of its pulls."""
 SPLITS = (24, 17, 12, 8, 5)
 """Numbers of its last samples before which an agent may be found to have changed."""
 LEAST_BEFORE = 5
@@ -65,7 +58,44 @@ KEPT = 0.5
 """Weight that the older samples of a cluster's members keep when it has moved."""
 
 
+@inlined
+def watch(state: MixtureState, agent: int, x: Vector, reward: float) -> None:
+    """Keep a sample, and how improbable it was; raise an alarm if it says that the cluster has moved."""
+    pool, cluster = state.pool, state.pool.members.labels[agent, AGENT]
+    cusum, improbable = pool.clusters.cusum, 0.5
+    if cluster >= 0:
+        if is_noise_known(state):
+            improbable = improbability(pool, agent, x, reward)
+            if state.upkeep[TO_TEND] > 0:
+                cusum[cluster] = 0.0  # an alarm is still being heeded
+            elif cusum[cluster] > MOVED:
+                cusum[cluster] = 0.0
+                pool.clusters.alarms[cluster] += 1
+                state.upkeep[TO_TEND] = pool.members.labels.size
+        note_latest(pool, agent, x, reward)
+    remember(state.drift, agent, x, reward, improbable)
+
+
+@inlined
+def is_noise_known(state: MixtureState) -> bool:
+    """Whether the noise is known, or estimated, well enough to call a sample improbable."""
+    return bool(not state.learns_noise or state.pool.model.noise[SAMPLES] >= PRIOR_SAMPLES + RESIDUALS)
+
+
 # Agents that change
+
+
+@inlined
+def forget_if_changed(state: MixtureState, agent: int, t: int) -> None:
+    """Test an agent for change when its turn comes; if it has changed, its past is no longer its own."""
+    if can_change(state) and state.local.pulls[agent] % EVERY == 0 and is_noise_known(state):
+        recent = find_change(state, agent)
+        if recent >= 0:
+            if state.common.lends[agent]:
+                forget(state, agent, recent)
+            else:
+                drop_past(state, agent, recent)
+            state.drift.forgot[agent] = t
 
 
 @inlined
@@ -202,17 +232,13 @@ def lay_ghost(state: MixtureState, agent: int) -> None:
     pool, members, clusters = state.pool, state.pool.members, state.pool.clusters
     if not has_ghost(members, agent):
         return
-    ghost = ghost_of(members, agent)
-    cluster = cluster_of(members, ghost)
+    ghost, cluster = ghost_of(members, agent), members.labels[agent, GHOST]
     take_out(pool, ghost, cluster)
     add_lent(members, clusters, ghost, -1.0)
-    leave(members, clusters, state.common.pending, ghost)
-    if count_members(clusters, cluster) == 0:
-        dissolve(members, clusters, cluster)
-        return
-    for m in range(pool.scratch.rest.shape[0]):
-        clusters.sums[cluster, m] = pool.scratch.rest[m]
-    repair(pool, cluster)
+    if leave(members, clusters, state.common.pending, ghost):
+        for m in range(pool.scratch.rest.shape[0]):
+            clusters.sums[cluster, m] = pool.scratch.rest[m]
+        repair(pool, cluster)
 
 
 @compiled
@@ -278,7 +304,8 @@ def note_latest(pool: Pool, agent: int, x: Vector, reward: float) -> None:
 def tend(state: MixtureState, member: int) -> None:
     """Bring what a member lends up to date with its cluster's alarms and with the scatter."""
     pool, members, clusters = state.pool, state.pool.members, state.pool.clusters
-    at, agent = place_of(members, member), agent_of(members, member)
+    at = place_of(members, member)
+    agent = at[0]
     cluster = members.labels[at]
     if cluster < 0:
         return

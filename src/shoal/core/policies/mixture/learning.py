@@ -12,16 +12,7 @@ from shoal.core.kernels.linalg import add_packed, dot
 from shoal.core.kernels.random import integer_below, uniform
 from shoal.core.policies.mixture.choice import measure
 from shoal.core.policies.mixture.clusters import add_lent, is_in_fresh, move, note_change, resum, wait_for
-from shoal.core.policies.mixture.drift import (
-    MOVED,
-    drop_past,
-    find_change,
-    forget,
-    improbability,
-    note_latest,
-    remember,
-    tend,
-)
+from shoal.core.policies.mixture.drift import forget_if_changed, is_noise_known, tend, watch
 from shoal.core.policies.mixture.evidence import NONE, log_evidence, refresh, weigh
 from shoal.core.policies.mixture.kernels import factor_packed
 from shoal.core.policies.mixture.members import cluster_of, ghost_of, has_ghost, is_ghost, lend
@@ -42,12 +33,6 @@ from shoal.core.policy.steps import expect_alone, step
 from shoal.core.statistics import add_sample
 from shoal.core.types import Vector
 
-PRIOR_SAMPLES = 10.0
-"""Residuals of size one that the estimate of the noise starts from."""
-RESIDUALS = 100.0
-"""Residuals in the estimate of the noise before anything is tested."""
-EVERY = 2
-"""An agent is tested for change at every so many of its pulls."""
 FIRST_SCATTER = 2
 """Position of the scatter to start from, where it is learned."""
 STEP_COST = 5.0
@@ -81,24 +66,6 @@ def observe(state: MixtureState, agent: int, x: Vector, reward: float, t: int) -
 
 
 @inlined
-def watch(state: MixtureState, agent: int, x: Vector, reward: float) -> None:
-    """Keep a sample, and how improbable it was; raise an alarm if it says that the cluster has moved."""
-    pool, cluster = state.pool, state.pool.members.labels[agent, AGENT]
-    cusum, improbable = pool.clusters.cusum, 0.5
-    if cluster >= 0:
-        if is_noise_known(state):
-            improbable = improbability(pool, agent, x, reward)
-            if state.upkeep[TO_TEND] > 0:
-                cusum[cluster] = 0.0  # an alarm is still being heeded
-            elif cusum[cluster] > MOVED:
-                cusum[cluster] = 0.0
-                pool.clusters.alarms[cluster] += 1
-                state.upkeep[TO_TEND] = pool.members.labels.size
-        note_latest(pool, agent, x, reward)
-    remember(state.drift, agent, x, reward, improbable)
-
-
-@inlined
 def learn_noise(state: MixtureState, agent: int, square: float) -> None:
     """Take in a squared standardised prediction error; only those of agents who lend count for others."""
     noise = state.pool.model.noise
@@ -107,12 +74,6 @@ def learn_noise(state: MixtureState, agent: int, square: float) -> None:
     if state.common.lends[agent]:
         noise[SQUARES] += square
         noise[SAMPLES] += 1.0
-
-
-@inlined
-def is_noise_known(state: MixtureState) -> bool:
-    """Whether the noise is known, or estimated, well enough to call a sample improbable."""
-    return bool(not state.learns_noise or state.pool.model.noise[SAMPLES] >= PRIOR_SAMPLES + RESIDUALS)
 
 
 @inlined
@@ -165,19 +126,6 @@ def vote_in_turn(state: MixtureState, agent: int) -> None:
             found = log_evidence(pool, pool.members.raw[agent, AGENT], grid[g], agent)
             state.tally[g] += found - state.votes[agent, g]
             state.votes[agent, g] = found
-
-
-@inlined
-def forget_if_changed(state: MixtureState, agent: int, t: int) -> None:
-    """Test an agent for change when its turn comes; if it has changed, its past is no longer its own."""
-    if can_change(state) and state.local.pulls[agent] % EVERY == 0 and is_noise_known(state):
-        recent = find_change(state, agent)
-        if recent >= 0:
-            if state.common.lends[agent]:
-                forget(state, agent, recent)
-            else:
-                drop_past(state, agent, recent)
-            state.drift.forgot[agent] = t
 
 
 @inlined

@@ -18,12 +18,6 @@ def ghost_of(members: Members, agent: int) -> int:
 
 
 @inlined
-def agent_of(members: Members, member: int) -> int:
-    """The agent that a member is, or is the ghost of."""
-    return int(member % members.labels.shape[0])
-
-
-@inlined
 def is_ghost(members: Members, member: int) -> bool:
     """Whether a member is a ghost."""
     return bool(member >= members.labels.shape[0])
