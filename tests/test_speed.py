@@ -17,6 +17,7 @@ from tests.core.contracts.test_policies import OWN, every_policy
 
 import shoal
 from shoal.core.jit.compiled import config
+from shoal.core.policies.mixture.state import TO_TEND
 from shoal.core.types import Vector
 from shoal.lab import benchmark
 
@@ -91,7 +92,7 @@ def test_no_update_of_the_mixture_takes_much_longer_than_others(n_agents: int) -
         for t, agent in enumerate(rng.integers(n_agents, size=rounds).tolist()):
             if t == 200:
                 pool.model.position[0] += 1
-                upkeep[1] = pool.members.labels.size
+                upkeep[TO_TEND] = pool.members.labels.size
             elif t == 400:
                 pool.clusters.changes[largest] = 10**9
             elif t == 600:

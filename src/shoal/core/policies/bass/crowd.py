@@ -318,11 +318,6 @@ def relend(state: CrowdState, handle: Any, agent: int) -> None:
     sum_total(state.blocks, state.total)
 
 
-def separate_pair(state: CrowdState, agent: int, other: int, t: int) -> None:
-    """Remove an edge for good."""
-    separate(state.cuts, state.apart, state.degree, state.common.active, agent, other, t)
-
-
 def rejoin(state: CrowdState, agent: int, joined: Booleans) -> None:
     """Let an agent share again with those in `joined`, whose cuts are no longer in the log."""
     list_cuts(state.cuts, state.apart)
@@ -478,13 +473,11 @@ def is_cut(sets: Sets, agent: int, other: int) -> bool:
 
 
 @compiled
-def separate(
-    cuts: Cuts, sets: Sets, degree: Integers, active: Booleans, agent: int, other: int, t: int
-) -> None:
-    """Remove an edge for good."""
-    log_cut(cuts, degree, active, agent, other, t)
-    note_cut(sets, agent, other)
-    note_cut(sets, other, agent)
+def cut_pair(state: CrowdState, agent: int, other: int, t: int) -> None:
+    """Let two agents share no more, for good."""
+    log_cut(state.cuts, state.degree, state.common.active, agent, other, t)
+    note_cut(state.apart, agent, other)
+    note_cut(state.apart, other, agent)
 
 
 # The choice
@@ -575,10 +568,10 @@ def learn(state: CrowdState, agent: int, x: Vector, reward: float, t: int) -> No
 
 
 @step("part", CrowdState)
-def part(state: CrowdState, agent: int, other: int, t: int) -> bool:
+def cut_if_joined(state: CrowdState, agent: int, other: int, t: int) -> bool:
     if is_cut(state.apart, agent, other):
         return False
-    separate(state.cuts, state.apart, state.degree, state.common.active, agent, other, t)
+    cut_pair(state, agent, other, t)
     return True
 
 
@@ -792,12 +785,12 @@ def revise(state: CrowdState, agent: int, t: int) -> None:
     if is_list:
         clear_cuts(state.apart, agent, work.cut)
     for k in range(fresh_count):
-        separate(state.cuts, state.apart, state.degree, state.common.active, agent, work.agents[1, k], t)
+        cut_pair(state, agent, work.agents[1, k], t)
     left, source = settle_by_sixteen(state, agent, count, t)
     for k in range(left):
         other = work.agents[source, k]
         if are_separated(state, agent, other):
-            separate(state.cuts, state.apart, state.degree, state.common.active, agent, other, t)
+            cut_pair(state, agent, other, t)
         else:
             keep_candidate(shared, work.test.vectors[Z])
 
@@ -893,9 +886,7 @@ def settle_by_sixteen(state: CrowdState, agent: int, count: int, t: int) -> tupl
                     work.ratios[target, still] = ratio
                     still += verdict == UNDECIDED
                     if verdict == APART:
-                        separate(
-                            state.cuts, state.apart, state.degree, state.common.active, agent, other, t
-                        )  # fmt: skip
+                        cut_pair(state, agent, other, t)
             if is_probed and not kept and start + WIDTH > lucky % left:
                 kept = keep_point(state.shared, local.theta_hat, work.agents[source], start, lanes)
         source, left = target, still

@@ -4,8 +4,10 @@ The graph starts complete, and an agent learns from its own samples and its neig
 sharing, for good, when their confidence ellipsoids no longer overlap: then the bias of sharing has
 outgrown the noise it removes.
 
-What users call is here. Two engines do the work, each with a state of its own: `witnesses` keeps a common
-point of every pair, and `crowd` serves where these would take too much memory.
+What users call is here, but for `select` and `update`, which all policies inherit from
+`shoal.core.policy.base`: they call the steps `select`, `observe` and `revise` that an engine registers for
+its state. There are two: `witnesses` keeps a common point of every pair, and `crowd` serves where these would
+take too much memory. `_engine` says which; what they share is in `common`.
 """
 
 import math
@@ -68,7 +70,7 @@ class CutExplanation(NamedTuple):
     statistic: float
     """max f, from the agents' present samples."""
     threshold: float
-    """γ²/4: above it the pair separates."""
+    """γ²/4: above it the pair is cut."""
     s: float
     """The s at which the statistic is attained."""
     radius_agent: float
@@ -76,7 +78,7 @@ class CutExplanation(NamedTuple):
     """β of each."""
     separated: bool
     separation_time: int
-    """Round of the separation, −1 if there was none."""
+    """Round in which the pair was cut, −1 if it was not."""
     lent_by_agent: int
     lent_by_other: int
     """Samples each contributes to the other's pool now."""
@@ -92,7 +94,7 @@ class CutExplanation(NamedTuple):
 
     @property
     def together(self) -> bool:
-        """Whether they have not separated."""
+        """Whether the pair was not cut."""
         return not self.separated
 
     def text(self, name: Name = numbered, when: When = in_round) -> str:
@@ -308,7 +310,7 @@ class BASS(CuttingPolicy):
         known = ~state.common.withdrawn
         was = ~self._pool(agent) & known
         for other in np.flatnonzero(separated & ~was & known).tolist():
-            self._own.separate_pair(state, agent, other, self.rounds)
+            self._own.cut_pair(state, agent, other, self.rounds)
         joined = was & ~separated
         state.degree[agent] += np.count_nonzero(joined & state.common.active)
         state.degree[joined] += state.common.active[agent]
