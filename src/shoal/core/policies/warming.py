@@ -9,6 +9,7 @@ import numpy as np
 from shoal.core.policies.registry import policy_from_bytes
 from shoal.core.policy.base import Policy
 from shoal.core.policy.cuts import CuttingPolicy
+from shoal.core.policy.living import LivePolicy
 from shoal.core.types import Matrix
 
 TRIAL = 8
@@ -20,18 +21,24 @@ FIRST = 10
 def exercise(policy: Any, dim: int) -> Iterator[None]:
     """Make each kind of online call, with each engine that the policy has; one at each step.
 
-    Its agents are used up. A policy of ours must have `TRIAL` of them; one of a user's own need have no more
+    Its agents are used up. A live policy must have `TRIAL` of them; one of a user's own need have no more
     than `select` and `update`.
     """
     if not isinstance(policy, Policy):
         _play(policy, 0, np.eye(dim))
-        return
-    for most in (0, *policy._engine_limits):
-        if policy.n_agents <= most:
-            policy.add_agents(most - policy.n_agents + TRIAL)
-        for call in _calls(policy):
-            call()
-            yield
+    elif not isinstance(policy, LivePolicy):
+        yield from _made(_calls(policy))
+    else:
+        for most in (0, *policy.engine_limits):
+            if policy.n_agents <= most:
+                policy.add_agents(most - policy.n_agents + TRIAL)
+            yield from _made(_live_calls(policy))
+
+
+def _made(calls: list[Callable[[], Any]]) -> Iterator[None]:
+    for call in calls:
+        call()
+        yield
 
 
 def _play(policy: Any, agent: int, arms: Matrix) -> None:
@@ -39,6 +46,17 @@ def _play(policy: Any, agent: int, arms: Matrix) -> None:
 
 
 def _calls(policy: Policy) -> list[Callable[[], Any]]:
+    arms = np.eye(policy.dim)
+    return [
+        *(partial(_play, policy, agent, arms) for agent in range(4)),
+        lambda: policy.choose(0, arms),
+        lambda: policy.scores(0, arms),
+        lambda: policy.estimate(0),
+        lambda: policy_from_bytes(bytes(policy.to_bytes()), "a trial"),
+    ]
+
+
+def _live_calls(policy: LivePolicy) -> list[Callable[[], Any]]:
     arms = np.eye(policy.dim)
     x, (a, b, c, d, e) = arms[0], policy.agents[-5:].tolist()
     pulls = [3], [a], arms[:1], [1.0]

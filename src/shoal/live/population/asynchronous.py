@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
-from shoal.core.policy.base import Sharing
+from shoal.core.policy.living import Sharing
 from shoal.live.journal.committer import Ticket
 from shoal.live.journal.fold import Fold
 from shoal.live.population.commands import Turn

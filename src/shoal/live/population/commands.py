@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from shoal.core import validation
-from shoal.core.policy.base import Sharing
+from shoal.core.policy.calls import check_scale
+from shoal.core.policy.living import Sharing
 from shoal.core.types import Vector
 from shoal.live.evaluation.baseline import in_holdout
 from shoal.live.evaluation.guard import judge, without_borrowing
@@ -165,7 +166,7 @@ class Commands:
                 f"that it prefers, and top be 1, got baseline = {validation.show(baseline)}, top = {top}"
             )
         if agent not in fold.names or sharing is not None:  # nothing is written for a request that is refused
-            fold.policy.check_scale("arms", offer.features)
+            check_scale(fold.policy, "arms", offer.features)
         index = self.joining(turn, agent, sharing)
         if (evidence := judge(fold, index)) is not None:
             turn.write(evidence, index)
@@ -403,7 +404,7 @@ class Commands:
         if key is not None:
             _check_id(key)
         features = validation.vector("x", x, fold.settings.dim)
-        fold.policy.check_scale("x", features)
+        check_scale(fold.policy, "x", features)
         return features, self._check_reward(fold, reward)
 
     def _observed_before(self, fold: Fold, key: str, agent: str, x: bytes, reward: float) -> bool:

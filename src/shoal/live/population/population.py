@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from shoal.core import validation
-from shoal.core.policy.base import Sharing
+from shoal.core.policy.calls import check_scale
+from shoal.core.policy.living import Sharing
 from shoal.live.evaluation import baseline as baseline_
 from shoal.live.evaluation import candidates, dividends, rehearsal
 from shoal.live.journal import snapshots
@@ -436,7 +437,7 @@ class Population:
 
     def _set_catalogue(self, turn: Turn, arms: ArmSet, by: str) -> None:
         checked_by(by)
-        turn.fold.policy.check_scale("arms", arms.features)
+        check_scale(turn.fold.policy, "arms", arms.features)
         turn.arms += self._commands.offers.news(turn.fold, arms)
         turn.write(Catalogue(arms.digest, by))
 
