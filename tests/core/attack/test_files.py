@@ -97,7 +97,7 @@ def test_fortran_order_and_other_byte_order_load_like_ours(name: str, tmp_path: 
     ("name", "field", "value", "message"),
     [
         ("club", "apart", -1, "apart parts an agent from itself"),
-        ("sclub", "labels", 2**40, "holds 1099511627776, which is not less than 11"),
+        ("sclub", "labels", 2**40, "holds 1099511627776, which is not less than 9"),
         ("sclub", "next_stage", 4, "stages start in rounds 1, 3, 7, 15"),
         ("sclub", "next_stage", -1, "holds -1, which is less than 1"),
         ("cmlb", "labels", 3, "pool.A is not the sum over the members"),
@@ -139,9 +139,15 @@ def test_contents_that_do_not_fit_together(
         shoal.load_policy(tmp_path / "p")
 
 
+def first_format(name: str) -> int:
+    """The first format whose files are still read: those of rivals may hold agents that left, before 9."""
+    is_live = issubclass(CLASSES[name.partition("-")[0]], shoal.LivePolicy)
+    return FIRST.get(name, 1) if is_live else files.FORMAT
+
+
 @pytest.mark.parametrize(
     ("name", "version"),
-    [(name, version) for name in OLD for version in range(FIRST.get(name, 1), files.FORMAT + 1)],
+    [(name, version) for name in OLD for version in range(first_format(name), files.FORMAT + 1)],
 )
 def test_files_of_every_format_ever_written_go_on_as_they_did(name: str, version: int) -> None:
     folder = SAVED / f"format-{version}"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests import reference
-from tests.core.contracts.test_policies import D, N, every_policy, make, play, refit, snapshot
+from tests.core.contracts.test_policies import D, N, every_live_policy, make, play, refit, snapshot
 
 import shoal
 from shoal.core.policies.bass import policy as bass
@@ -25,7 +25,7 @@ def check(policy: Any, log: list[Any], ridge: float) -> None:
         np.testing.assert_allclose(policy.estimate(agent), refit(policy, agent, log, ridge), atol=1e-9)
 
 
-@every_policy
+@every_live_policy
 @pytest.mark.parametrize("reconsider", [False, True])
 def test_corrections_are_exact(name: str, reconsider: bool, tmp_path: Path) -> None:
     policy, log, rng = make(name, ridge=0.5), list[Any](), np.random.default_rng(7)
@@ -49,7 +49,7 @@ def test_corrections_are_exact(name: str, reconsider: bool, tmp_path: Path) -> N
     assert play(shoal.load_policy(tmp_path / "p"), 40) == play(policy, 40)
 
 
-@every_policy
+@every_live_policy
 def test_a_wrong_sample_that_is_taken_back_leaves_no_trace_in_the_sums(name: str) -> None:
     policy, log = make(name), list[Any]()
     play(policy, 60, log=log)
@@ -63,7 +63,7 @@ def test_a_wrong_sample_that_is_taken_back_leaves_no_trace_in_the_sums(name: str
     np.testing.assert_allclose(local.theta_hat[3], naive.theta_hat, atol=1e-5)
 
 
-@every_policy
+@every_live_policy
 def test_taking_back_every_sample_leaves_an_agent_that_has_seen_nothing(name: str) -> None:
     policy, log = make(name), list[Any]()
     play(policy, 60, log=log)
@@ -78,7 +78,7 @@ def test_taking_back_every_sample_leaves_an_agent_that_has_seen_nothing(name: st
     play(policy, 60)
 
 
-@every_policy
+@every_live_policy
 def test_corrections_that_make_no_sense_change_nothing(name: str) -> None:
     policy, log = make(name), list[Any]()
     play(policy, 60, log=log)
@@ -156,19 +156,3 @@ def test_whoever_moves_next_tests_the_pair_with_an_agent_that_was_corrected(
         found = policy.explain(mover, 4)
         assert found.statistic > found.threshold
         assert found.separated
-
-
-def test_club_reconsiders_the_agent_s_pairs() -> None:
-    policy, log, rng = make("club", gamma=0.3), list[Any](), np.random.default_rng(1)
-    play(policy, 150, log=log)
-    for place in rng.permutation(len(log))[:30].tolist():
-        agent, x, old = log[place]
-        policy.correct(agent, x, old, old + 5.0, reconsider=True)
-        log[place] = agent, x, old + 5.0
-        theta, widths = policy.state.local.theta_hat, policy.state.widths
-        gaps = np.linalg.norm(theta - theta[agent], axis=1)
-        together = gaps <= 0.3 * (widths + widths[agent])
-        together[agent] = False
-        assert np.array_equal(policy.graph[agent], together)
-        assert np.array_equal(policy.separation_time[agent] >= 0, ~together & (np.arange(N) != agent))
-    check(policy, log, 1.0)

@@ -48,7 +48,7 @@ def _play(policy: Any, agent: int, arms: Matrix) -> None:
 def _calls(policy: Policy) -> list[Callable[[], Any]]:
     arms = np.eye(policy.dim)
     return [
-        *(partial(_play, policy, agent, arms) for agent in range(4)),
+        *(partial(_play, policy, agent, arms) for agent in policy.agents[:4].tolist()),
         lambda: policy.choose(0, arms),
         lambda: policy.scores(0, arms),
         lambda: policy.estimate(0),

@@ -132,11 +132,6 @@ class Policy(ABC):
         self.dim = validation.positive_int("dim", dim)
         self._parameters = check(self.Parameters, type(self).__name__, parameters)
 
-    @classmethod
-    def typical(cls, world: Any) -> dict[str, Any]:
-        """Parameters, beside alpha and seed, to try the policy with in an environment: published ones."""
-        return {}
-
     # Hooks
 
     def _sizes(self, n_agents: int) -> dict[str, int]:
@@ -151,18 +146,25 @@ class Policy(ABC):
             "clusters": n_agents,
         }
 
+    def _state_class(self, n_agents: int) -> Any:
+        """The class of the state of so many agents."""
+        return self.State
+
     def _settings(self) -> dict[str, Any]:
         """The numbers that the state declares as settings: by default, parameters of the same name."""
         return msgspec.structs.asdict(self._parameters)
 
     def _make_room(self, n_agents: int) -> fields.Room:
         """The arrays of a state of so many agents, if this machine can hold them."""
-        sizes = self._sizes(n_agents)
-        memory.check(type(self).__name__, self.State, sizes)
-        return fields.Room(self.State, fields.Foreseen(sizes, sizes), self._settings())
+        sizes, kind = self._sizes(n_agents), self._state_class(n_agents)
+        memory.check(type(self).__name__, kind, sizes)
+        return fields.Room(kind, fields.Foreseen(sizes, sizes), self._settings())
 
     def _join(self, state: Any, first: int) -> None:
-        """Initialise what declarations cannot, for the agents `first`, `first + 1`, …; 0 when new."""
+        """Initialise what declarations cannot, for the agents `first`, `first + 1`, …
+
+        `first` is 0 when the policy is new, and always if it is not a live one.
+        """
         return
 
     def _derive(self, state: Any) -> None:
@@ -417,12 +419,10 @@ def restore(kind: type[Kind], path: Path, contents: files.Contents) -> Kind:
     policy = kind.__new__(kind)
     try:
         policy._configure(contents.dim, contents.parameters)
-        sizes = policy._sizes(contents.n_agents)
-        policy._room = policy._make_room(contents.n_agents)
-        leaves = fields.leaves(policy._room.state_class)
-        arrays = files.check_arrays(
-            path, policy._room.state_class, contents.arrays, sizes, strict=contents.strict
-        )
+        sizes, state_class = policy._sizes(contents.n_agents), policy._state_class(contents.n_agents)
+        # Before room is made: what parameters say of sizes is not to be trusted either.
+        arrays = files.check_arrays(path, state_class, contents.arrays, sizes, strict=contents.strict)
+        policy._room, leaves = policy._make_room(contents.n_agents), fields.leaves(state_class)
         logs = {leaf.name for leaf in leaves if leaf.field.count}
         policy._room.replace({name: arrays[name] for name in logs})
         policy.state = policy._room.show(sizes)

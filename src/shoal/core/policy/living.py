@@ -97,10 +97,6 @@ class LivePolicy(Policy):
         """Numbers of agents above which other compiled code serves."""
         return ()
 
-    def _state_class(self, n_agents: int) -> Any:
-        """The class of the state of so many agents."""
-        return self.State
-
     def _sizes_ahead(self, n_agents: int, present: int) -> dict[str, int]:
         """The sizes of `n_agents`, kept in the same way as those of the `present` ones."""
         return self._sizes(n_agents)

@@ -116,9 +116,8 @@ class CLUB(ClusteredRival):
             state.widths[agent] = confidence_width(pulls)
 
     def _problem(self, state: CLUBState) -> str:
-        if trouble := problem_of_cuts(state.cuts, len(state.labels)) or problem_of_sets(
-            state.apart, state.cuts
-        ):
+        trouble = problem_of_cuts(state.cuts, len(state.labels)) or problem_of_sets(state.apart, state.cuts)
+        if trouble:
             return trouble
         component_labels(state.apart, state.labels)
         return super()._problem(state)
