@@ -21,24 +21,18 @@ FIRST = 10
 def exercise(policy: Any, dim: int) -> Iterator[None]:
     """Make each kind of online call, with each engine that the policy has; one at each step.
 
-    Its agents are used up. A live policy must have `TRIAL` of them; one of a user's own need have no more
+    Its agents are used up. A policy of ours must have `TRIAL` of them; one of a user's own need have no more
     than `select` and `update`.
     """
     if not isinstance(policy, Policy):
         _play(policy, 0, np.eye(dim))
-    elif not isinstance(policy, LivePolicy):
-        yield from _made(_calls(policy))
-    else:
-        for most in (0, *policy.engine_limits):
-            if policy.n_agents <= most:
-                policy.add_agents(most - policy.n_agents + TRIAL)
-            yield from _made(_live_calls(policy))
-
-
-def _made(calls: list[Callable[[], Any]]) -> Iterator[None]:
-    for call in calls:
-        call()
-        yield
+        return
+    for most in (0, *getattr(policy, "engine_limits", ())):
+        if policy.n_agents <= most and isinstance(policy, LivePolicy):
+            policy.add_agents(most - policy.n_agents + TRIAL)
+        for call in _calls(policy):
+            call()
+            yield
 
 
 def _play(policy: Any, agent: int, arms: Matrix) -> None:
@@ -47,17 +41,6 @@ def _play(policy: Any, agent: int, arms: Matrix) -> None:
 
 def _calls(policy: Policy) -> list[Callable[[], Any]]:
     arms = np.eye(policy.dim)
-    return [
-        *(partial(_play, policy, agent, arms) for agent in policy.agents[:4].tolist()),
-        lambda: policy.choose(0, arms),
-        lambda: policy.scores(0, arms),
-        lambda: policy.estimate(0),
-        lambda: policy_from_bytes(bytes(policy.to_bytes()), "a trial"),
-    ]
-
-
-def _live_calls(policy: LivePolicy) -> list[Callable[[], Any]]:
-    arms = np.eye(policy.dim)
     x, (a, b, c, d, e) = arms[0], policy.agents[-5:].tolist()
     pulls = [3], [a], arms[:1], [1.0]
     calls: list[Callable[[], Any]] = [
@@ -65,24 +48,29 @@ def _live_calls(policy: LivePolicy) -> list[Callable[[], Any]]:
         lambda: policy.choose(a, arms),
         lambda: policy.scores(a, arms),
         lambda: policy.predict(a, x),
-        lambda: policy.begin(a, x),
-        lambda: policy.choose(a, arms),  # with a reward due
-        lambda: policy.update(a, x, 1.0, begun=True),
-        lambda: policy.begin(a, x),
-        lambda: policy.cancel(a, x),
+    ]
+    if isinstance(policy, LivePolicy):
+        calls += [
+            lambda: policy.begin(a, x),
+            lambda: policy.choose(a, arms),  # with a reward due
+            lambda: policy.update(a, x, 1.0, begun=True),
+            lambda: policy.begin(a, x),
+            lambda: policy.cancel(a, x),
+            lambda: policy.correct(a, x, 1.0, 0.0, reconsider=True),
+            lambda: policy.retract(a, x, 0.0),
+            lambda: policy.set_sharing(a, "none"),
+            lambda: policy.select(a, arms),
+            lambda: policy.set_sharing(a, "both"),
+            lambda: policy.explain(a, b),
+            lambda: policy.merge(a, b),
+            lambda: policy.remove_agent(c, withdraw=True),
+            lambda: policy.remove_agent(d),
+            lambda: policy.replay(*pulls),
+        ]
+    calls += [
         lambda: policy.neighbors(a),
         lambda: policy.estimate(a),
-        lambda: policy.explain(a, b),
         lambda: policy.explain(a),
-        lambda: policy.correct(a, x, 1.0, 0.0, reconsider=True),
-        lambda: policy.retract(a, x, 0.0),
-        lambda: policy.set_sharing(a, "none"),
-        lambda: policy.select(a, arms),
-        lambda: policy.set_sharing(a, "both"),
-        lambda: policy.merge(a, b),
-        lambda: policy.remove_agent(c, withdraw=True),
-        lambda: policy.remove_agent(d),
-        lambda: policy.replay(*pulls),
         lambda: policy_from_bytes(bytes(policy.to_bytes()), "a trial"),
     ]
     if isinstance(policy, CuttingPolicy):

@@ -5,7 +5,7 @@ A live policy that cuts derives from `CuttingPolicy`; CLUB uses the functions be
 
 import math
 from abc import abstractmethod
-from typing import Annotated, Any, NamedTuple, overload
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,7 +16,7 @@ from shoal.core.kernels.bits import WORD, add_everywhere, are_mutual, as_set, co
 from shoal.core.kernels.graphs import pairs_of, pairs_within, separation_times
 from shoal.core.policy import memory
 from shoal.core.policy.calls import checked_agent
-from shoal.core.policy.explanations import AgentExplanation, Stop
+from shoal.core.policy.explanations import Stop
 from shoal.core.policy.live_steps import follow_checked
 from shoal.core.policy.living import LivePolicy, as_pulls
 from shoal.core.types import AnyArray, Booleans, Integers, Vector
@@ -114,17 +114,7 @@ class CuttingPolicy(LivePolicy):
         """Round in which each pair separated, −1 if it never did, shape (N, N)."""
         return separation_times(self.cuts, self.n_agents)
 
-    @overload
-    def explain(self, agent: int) -> AgentExplanation: ...
-    @overload
-    def explain(self, agent: int, other: int) -> Any: ...
-    def explain(self, agent: int, other: int | None = None) -> Any:
-        with self.lock:
-            found = super().explain(agent) if other is None else super().explain(agent, other)
-            return found._replace(stopped=tuple(self._stopped(found.agent))) if other is None else found
-
     def _stopped(self, agent: int) -> list[Stop]:
-        """With whom an agent stopped sharing, the latest first."""
         cuts = self.cuts[::-1]
         mine = cuts[(cuts[:, :2] == agent).any(axis=1)]
         others = mine[:, :2].sum(axis=1) - agent

@@ -119,12 +119,18 @@ class PairExplanation(NamedTuple):
 
 
 def agent_explanation(
-    agent: int, pulls: Integers, lent: Vector, apart: int, *, sharing: str = "both"
+    agent: int,
+    pulls: Integers,
+    lent: Vector,
+    apart: int,
+    *,
+    sharing: str = "both",
+    stopped: Sequence[Stop] = (),
 ) -> AgentExplanation:
     """What `lent`, shape (N,), says of an agent: the samples that it uses of each."""
     others = [who for who in np.argsort(-lent, kind="stable").tolist() if who != agent and lent[who] > 0.0]
     lenders = tuple(Lender(who, float(lent[who])) for who in others)
-    return AgentExplanation(agent, sharing, int(pulls[agent]), lenders, (), apart)
+    return AgentExplanation(agent, sharing, int(pulls[agent]), lenders, tuple(stopped), apart)
 
 
 class _Pair(Protocol):

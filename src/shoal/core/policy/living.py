@@ -17,7 +17,7 @@ from shoal.core import fields, validation
 from shoal.core.jit.pinned import Pinned, places_of_lengths
 from shoal.core.policy import calls, memory
 from shoal.core.policy.base import Policy, learn
-from shoal.core.policy.explanations import AgentExplanation, agent_explanation
+from shoal.core.policy.explanations import AgentExplanation, Stop, agent_explanation
 from shoal.core.policy.live_steps import begin_checked, cancel_checked, finish_checked, replay_checked
 from shoal.core.policy.steps import BEGIN, PULL, revise
 from shoal.core.statistics import amend_row, forget_row, lacks, make_statistics, pool_rows, start_rows
@@ -446,13 +446,19 @@ class LivePolicy(Policy):
         with self.lock:
             lent = self.lent(i)
             apart = int(np.count_nonzero(self.state.common.active & ~self._used(i) & (lent == 0.0)))
-            return agent_explanation(i, self.pulls, lent, apart, sharing=self.sharing(i))
+            return agent_explanation(
+                i, self.pulls, lent, apart, sharing=self.sharing(i), stopped=self._stopped(i)
+            )
 
     def lent(self, agent: int) -> Vector:
         """Samples that every other agent lends to `agent`, shape (N,)."""
         lent = np.where(self._used(agent), self.state.local.pulls, 0.0)
         lent[agent] = 0.0
         return lent
+
+    def _stopped(self, agent: int) -> list[Stop]:
+        """With whom `agent` stopped sharing, the latest first, where the policy records it."""
+        return []
 
     def _check_agent(self, agent: int) -> int:
         index = super()._check_agent(agent)

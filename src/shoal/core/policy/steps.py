@@ -188,12 +188,6 @@ def select_as_set(state: Any, agent: int, arms: Matrix, t: int) -> int:
     return select(state, agent, arms, t)
 
 
-def _select_as_set_live(state: Any, agent: int, arms: Matrix, t: int) -> int:
-    if not state.common.borrows[agent]:
-        return select_alone(state.common, state.local, agent, arms, t)
-    return select(state, agent, arms, t)
-
-
 @overload(borrows, strict=False, inline="always", jit_options=OPTIONS)
 def _overload_borrows(state: Any, agent: Any) -> Any:
     if is_live(state.instance_class):
@@ -203,9 +197,8 @@ def _overload_borrows(state: Any, agent: Any) -> Any:
 
 @overload(select_as_set, strict=False, inline="always", jit_options=OPTIONS)
 def _overload_select_as_set(state: Any, agent: Any, arms: Any, t: Any) -> Any:
-    if is_live(state.instance_class):
-        return _select_as_set_live
-    return lambda state, agent, arms, t: select(state, agent, arms, t)
+    is_plain = not is_live(state.instance_class)
+    return (lambda state, agent, arms, t: select(state, agent, arms, t)) if is_plain else select_as_set
 
 
 @inlined

@@ -4,7 +4,7 @@ The graph starts complete. An edge goes when two local estimates are farther apa
 widths allow; the connected components are the clusters.
 """
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from msgspec import Meta
@@ -81,10 +81,6 @@ class CLUB(ClusteredRival):
     in_paper = True
     Parameters = CLUBParameters
     State = CLUBState
-
-    @classmethod
-    def typical(cls, world: Any) -> dict[str, Any]:
-        return {"gamma": getattr(world, "gap", 1.0) / 4}
 
     @property
     def cuts(self) -> Integers:

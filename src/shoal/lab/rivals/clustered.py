@@ -25,6 +25,10 @@ from shoal.core.types import Booleans, Integers, Matrix, Vector
 class ClusteredRival(Policy):
     """Base of policies whose state has `labels`, `pool`, `sizes` (of clusters) and `members` (scratch)."""
 
+    @classmethod
+    def typical(cls, world: Any) -> dict[str, Any]:
+        return {"gamma": getattr(world, "gap", 1.0) / 4}
+
     @property
     def labels(self) -> Integers:
         """Cluster of each agent, shape (N,); a copy."""

@@ -4,7 +4,7 @@ For the first rounds every agent learns alone. Then agents whose estimates are c
 that are too small are thrown together, and from then on each cluster learns as one.
 """
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from msgspec import Meta
@@ -74,10 +74,6 @@ class CMLB(ClusteredRival):
     in_paper = True
     Parameters = CMLBParameters
     State = CMLBState
-
-    @classmethod
-    def typical(cls, world: Any) -> dict[str, Any]:
-        return {"gamma": getattr(world, "gap", 1.0) / 4}
 
     def _join(self, state: CMLBState, first: int) -> None:
         state.labels[:] = np.arange(len(state.labels))

@@ -5,7 +5,7 @@ start splits off; two clusters all of whose agents were checked in this stage me
 are close.
 """
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from msgspec import Meta
@@ -69,10 +69,6 @@ class SCLUB(ClusteredRival):
     in_paper = True
     Parameters = SCLUBParameters
     State = SCLUBState
-
-    @classmethod
-    def typical(cls, world: Any) -> dict[str, Any]:
-        return {"gamma": getattr(world, "gap", 1.0) / 4}
 
     def _derive(self, state: SCLUBState) -> None:
         super()._derive(state)
