@@ -28,7 +28,7 @@ def warm(
         policy = build(name, world)
         for _ in exercise(policy, world.dim):
             pass
-        for most in (0, *getattr(policy, "_engine_limits", ())):
+        for most in (0, *getattr(policy, "engine_limits", ())):
             world = _world(max(TRIAL, most + 1))
             simulate(build(name, world), world, horizon=2, seed=0)
         yield name, time.perf_counter() - start

@@ -235,7 +235,7 @@ print(sorted(name for name, count in loaded().items() if count != before.get(nam
 """
 
 
-@pytest.mark.parametrize("policy", ["bass", "cluster_mixture", "club"])
+@pytest.mark.parametrize("policy", ["bass", "cluster_mixture", "independent"])
 def test_after_warm_no_call_has_anything_left_to_compile(policy: str) -> None:
     """In a process of its own, where nothing else has loaded code."""
     done = subprocess.run(

@@ -16,9 +16,9 @@ import numba
 import numpy as np
 
 import shoal
-from shoal.core.policies.registry import find_policy
-from shoal.core.policy.base import Policy, Sharing
+from shoal.core.policies.registry import find_live_policy, find_policy
 from shoal.core.policy.cuts import CuttingPolicy
+from shoal.core.policy.living import LivePolicy, Sharing
 from shoal.core.policy.steps import BEGIN, CANCEL, FINISH, PULL
 from shoal.core.types import Integers
 from shoal.live.journal.records import (
@@ -65,7 +65,7 @@ class Plan(NamedTuple):
     settings: Settings
     until: int
 
-    def made(self, policy: Policy) -> bool:
+    def made(self, policy: LivePolicy) -> bool:
         """Whether a policy is the one planned."""
         wanted, found = self.settings.parameters, policy.parameters
         return (
@@ -139,7 +139,7 @@ def standing_of(rows: list[Row]) -> Standing:
 class Fold:
     """A population's state after the records up to `seq`."""
 
-    policy: Policy
+    policy: LivePolicy
     settings: Settings
 
     def __init__(self, plan: Plan | None = None, *, checks: bool = False) -> None:
@@ -308,10 +308,7 @@ class Fold:
     def _set(self, record: Settings) -> None:
         if not self.seq:
             chosen = record if self.plan is None else self.plan.settings
-            kind = find_policy(chosen.policy)
-            if not issubclass(kind, Policy):
-                raise ValueError(f"policy must be one that can be saved in a file, got {chosen.policy!r}")
-            self.policy = kind(0, chosen.dim, **chosen.parameters)
+            self.policy = find_live_policy(chosen.policy)(0, chosen.dim, **chosen.parameters)
             self.policy.warns = False  # the population warns, before anything is changed
         elif (self.plan is None or self.seq + 1 >= self.plan.until) and not Plan(record, 0).made(self.policy):
             raise JournalError(f"record {self.seq + 1} switches to a policy that must see the journal first")

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from shoal.core.policies.registry import policy_from_bytes
-from shoal.core.policy.base import Sharing
 from shoal.core.policy.files import PolicyFileError
+from shoal.core.policy.living import LivePolicy, Sharing
 from shoal.live.journal.archives import Archive, Base, base_of, read
 from shoal.live.journal.fold import Fold, Plan, Standing
 from shoal.live.journal.records import SWITCHES, Decided, Forgotten, Row, Settings, decode
@@ -115,7 +115,10 @@ def unpack(data: bytes, source: str) -> Fold:
             raise SnapshotError(f"{source} has format {version}; this version of shoal reads up to {FORMAT}")
         kept = msgspec.msgpack.decode(content, type=_Content)
         fold = Fold()
-        fold.policy = policy_from_bytes(kept.policy, source)
+        policy = policy_from_bytes(kept.policy, source)
+        if not isinstance(policy, LivePolicy):
+            raise SnapshotError(f"{source} holds a policy that is not for live use, {policy.name!r}")
+        fold.policy = policy
     except (msgspec.MsgspecError, PolicyFileError) as error:
         raise SnapshotError(f"{source} cannot be read: {error}") from error
     fold.policy.warns = False

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from shoal.core import validation
-from shoal.core.policy.base import Sharing
+from shoal.core.policy.calls import check_scale
+from shoal.core.policy.living import Sharing
 from shoal.core.types import Vector
 from shoal.live.evaluation.baseline import in_holdout
 from shoal.live.evaluation.guard import judge, without_borrowing
@@ -181,7 +182,7 @@ class Commands:
 
     def _set_catalogue(self, turn: Turn, arms: ArmSet, by: str) -> None:
         checked_by(by)
-        turn.fold.policy.check_scale("arms", arms.features)
+        check_scale(turn.fold.policy, "arms", arms.features)
         turn.arms += self.offers.news(turn.fold, arms)
         turn.write(Catalogue(arms.digest, by))
 
@@ -217,7 +218,7 @@ class Commands:
                 f"that it prefers, and top be 1, got baseline = {validation.show(baseline)}, top = {top}"
             )
         if agent not in fold.names or sharing is not None:  # nothing is written for a request that is refused
-            fold.policy.check_scale("arms", offer.features)
+            check_scale(fold.policy, "arms", offer.features)
         index = self.joining(turn, agent, sharing)
         if (evidence := judge(fold, index)) is not None:
             turn.write(evidence, index)
@@ -480,7 +481,7 @@ class Commands:
         if key is not None:
             _check_id(key)
         features = validation.vector("x", x, fold.settings.dim)
-        fold.policy.check_scale("x", features)
+        check_scale(fold.policy, "x", features)
         return features, self._check_reward(fold, reward)
 
     def _observed_before(self, fold: Fold, key: str, agent: str, x: bytes, reward: float) -> bool:

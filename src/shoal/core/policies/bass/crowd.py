@@ -73,7 +73,7 @@ from shoal.core.policies.bass.common import (
     scaled_radius,
 )
 from shoal.core.policy.cuts import Cuts
-from shoal.core.policy.steps import Common, step
+from shoal.core.policy.steps import LiveCommon, step
 from shoal.core.statistics import REFRESH_EVERY, Statistics, add_sample, is_steep
 from shoal.core.types import AnyArray, Booleans, Integers, Matrix, Tensor, Vector
 
@@ -181,7 +181,7 @@ class Kinds(NamedTuple):
 class CrowdState(NamedTuple):
     """State of BASS in a crowd."""
 
-    common: Common
+    common: LiveCommon
     noise_scale: Annotated[float, setting()]  # nan: estimated for each agent
     quantile: Annotated[float, setting()]  # of the normal distribution, at the level of these estimates
     offset: Annotated[float, setting()]  # √ridge · S, the part of β that does not grow

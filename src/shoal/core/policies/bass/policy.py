@@ -22,9 +22,9 @@ from shoal.core.kernels.linalg import solve_cholesky
 from shoal.core.kernels.separation import search
 from shoal.core.policies.bass import crowd, witnesses
 from shoal.core.policies.bass.common import judge_all, measure_pairs, noise_limits
-from shoal.core.policy.base import MANY
 from shoal.core.policy.cuts import CuttingPolicy
 from shoal.core.policy.explanations import Name, When, differing, in_round, numbered, pair_text
+from shoal.core.policy.living import MANY
 from shoal.core.policy.parameters import Parameters
 from shoal.core.styles import LineStyle
 from shoal.core.types import Booleans, Integers, Vector
@@ -146,12 +146,12 @@ class BASS(CuttingPolicy):
         return math.isqrt(WITNESS_BYTES // (8 * (self.dim + 1)))
 
     @property
-    def _engine_limits(self) -> tuple[int, ...]:
+    def engine_limits(self) -> tuple[int, ...]:
         return (self._most,)
 
     def _engine(self, n_agents: int) -> ModuleType:
         """The module that serves so many agents."""
-        return witnesses if n_agents**2 * 8 * (self._dim + 1) <= WITNESS_BYTES else crowd
+        return witnesses if n_agents**2 * 8 * (self.dim + 1) <= WITNESS_BYTES else crowd
 
     @property
     def _own(self) -> ModuleType:
@@ -194,14 +194,14 @@ class BASS(CuttingPolicy):
     def _join(self, state: Any, first: int) -> None:
         active = state.common.active
         if first > 0 and type(state) is not type(self.state):
-            crowd.start(state, self._pin(state))
+            crowd.start(state, self._pinned_state(state))
             return
         state.degree[:first] += active[:first] * (len(active) - first)
         state.degree[first:] = np.count_nonzero(active) - 1
-        self._engine(len(active)).join(state, self._pin(state), first)
+        self._engine(len(active)).join(state, self._pinned_state(state), first)
 
     def _derive(self, state: Any) -> None:
-        self._engine(len(state.degree)).derive(state, self._pin(state))
+        self._engine(len(state.degree)).derive(state, self._pinned_state(state))
 
     def _problem(self, state: Any) -> str:
         if trouble := super()._problem(state):
@@ -213,7 +213,7 @@ class BASS(CuttingPolicy):
 
     def _margins(self, agent: int, others: Integers) -> Vector:
         statistics = np.zeros(len(others))
-        measure_pairs(self._pin(self.state), agent, others, statistics)
+        measure_pairs(self._pinned_state(), agent, others, statistics)
         return np.asarray(statistics / self.state.threshold)
 
     def _explain_pair(self, agent: int, other: int) -> CutExplanation:
@@ -271,7 +271,7 @@ class BASS(CuttingPolicy):
         return estimate
 
     def _forget_tests(self) -> None:
-        self._own.forget_tests(self.state, self._pin(self.state))
+        self._own.forget_tests(self.state, self._pinned_state())
 
     def _end_edges(self, agent: int) -> None:
         neighbors = self._pool(agent)
@@ -282,7 +282,7 @@ class BASS(CuttingPolicy):
         self._forget_cuts((self.state.cuts.pairs[: self.state.cuts.used[0]] == agent).any(axis=1))
         self.state.degree[agent] = 0
         self.state.squares[agent : agent + 1] = 0.0
-        self._own.withdraw(self.state, self._pin(self.state), agent)
+        self._own.withdraw(self.state, self._pinned_state(), agent)
 
     def _absorb(self, agent: int, other: int) -> None:
         if len(self.state.squares):
@@ -291,14 +291,14 @@ class BASS(CuttingPolicy):
         self._lending_changed(agent)
 
     def _lending_changed(self, agent: int) -> None:
-        self._own.relend(self.state, self._pin(self.state), agent)
+        self._own.relend(self.state, self._pinned_state(), agent)
 
     def _amended(self, agent: int, x: Vector, old: float, change: float, removes: bool) -> None:
         if len(self.state.squares):
             # Of a reward that was not what is said of it, more might be taken than there is.
             left = max(self.state.squares[agent] + change * (2.0 * old + change), 0.0)
             self.state.squares[agent] = left if self.state.local.pulls[agent] else 0.0
-        self._own.amend(self.state, self._pin(self.state), agent, x, change, removes)
+        self._own.amend(self.state, self._pinned_state(), agent, x, change, removes)
 
     def _reconsider(self, agent: int) -> None:
         separated = np.zeros(self.n_agents, dtype=np.bool_)

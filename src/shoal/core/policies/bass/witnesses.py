@@ -39,7 +39,7 @@ from shoal.core.policies.bass.common import (
 )
 from shoal.core.policy.cuts import Cuts, count_neighbors, isolate, part_newcomers, problem_of_sets
 from shoal.core.policy.cuts import rejoin as join_again
-from shoal.core.policy.steps import Common, step
+from shoal.core.policy.steps import LiveCommon, step
 from shoal.core.statistics import (
     REFRESH_EVERY,
     Statistics,
@@ -70,7 +70,7 @@ class WitnessScratch(NamedTuple):
 class WitnessState(NamedTuple):
     """State of BASS with witnesses."""
 
-    common: Common
+    common: LiveCommon
     noise_scale: Annotated[float, setting()]  # nan: estimated for each agent
     quantile: Annotated[float, setting()]  # of the normal distribution, at the level of these estimates
     offset: Annotated[float, setting()]  # √ridge · S, the part of β that does not grow

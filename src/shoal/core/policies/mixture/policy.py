@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import ArrayLike
 
+from shoal.core.kernels.graphs import count_joined
 from shoal.core.policies.mixture import corrections
 from shoal.core.policies.mixture.choice import LEAST_SHARE, factor_components
 from shoal.core.policies.mixture.clusters import evaluate, wait_in
@@ -24,8 +25,8 @@ from shoal.core.policies.mixture.explanation import MembershipExplanation
 from shoal.core.policies.mixture.kernels import factor_packed
 from shoal.core.policies.mixture.learning import FIRST_SCATTER
 from shoal.core.policies.mixture.state import AGENT, CLUSTER, GHOST, SAMPLES, SQUARES, TO_TEND, MixtureState
-from shoal.core.policy.base import Policy
-from shoal.core.policy.clustered import ClusteredPolicy
+from shoal.core.policy.calls import checked_agent
+from shoal.core.policy.living import LivePolicy
 from shoal.core.policy.parameters import Parameters
 from shoal.core.statistics import packed_problem
 from shoal.core.styles import LineStyle
@@ -74,7 +75,7 @@ class MixtureParameters(Parameters, frozen=True, kw_only=True):
     ] = 3.0
 
 
-class ClusterMixture(ClusteredPolicy):
+class ClusterMixture(LivePolicy):
     """Chooses by the mixture of all clusters k an agent may belong to, each with its probability `π_k`.
 
     `argmax_x m(x) + √(α² ln(t+1) Σ_k π_k xᵀA_k⁻¹x + η² Var_π(x·θ̂_k))` with `m(x) = Σ_k π_k x·θ̂_k`, where A_k
@@ -104,7 +105,6 @@ class ClusterMixture(ClusteredPolicy):
     line_style = LineStyle("#5b2a86", "P", dashes=((3.0, 1.0, 3.0, 1.0, 1.0, 1.0), (2.0, 1.0)), width=2.2)
     Parameters = MixtureParameters
     State = MixtureState
-    _clusters_everyone = False
 
     def _configure(self, dim: int, parameters: Any) -> None:
         super()._configure(dim, parameters)
@@ -159,7 +159,7 @@ class ClusterMixture(ClusteredPolicy):
             state.pool.model.noise[:] = self._parameters.noise_scale**2, 1.0
 
     def _derive(self, state: MixtureState) -> None:
-        model, members, clusters, work = self._pin(state).pool
+        model, members, clusters, work = self._pinned_state(state).pool
         model.grid[:] = self._grid()
         labels, there = members.labels, members.labels >= 0
         removed = labels[~state.common.active & there[:, AGENT], AGENT]
@@ -179,12 +179,13 @@ class ClusterMixture(ClusteredPolicy):
             evaluate(clusters, work, model.ridge, cluster)
 
     def _problem(self, state: MixtureState) -> str:
-        if trouble := Policy._problem(self, state):
+        if trouble := super()._problem(state):
             return trouble
         model, members, clusters, _ = state.pool
         labels, noise, pending = members.labels, model.noise.copy(), state.common.pending
         ghosts = labels[:, GHOST:]
-        alive = set(labels[self._counted(state), AGENT]) | set(ghosts[ghosts >= 0])
+        counted = state.common.active & state.common.lends & (state.labels >= 0)
+        alive = set(labels[counted, AGENT]) | set(ghosts[ghosts >= 0])
         if set(labels[labels >= 0]) - alive:
             return "a cluster has no active member"
         if not -1 <= clusters.resummed[CLUSTER] < len(clusters.sums):
@@ -209,6 +210,19 @@ class ClusterMixture(ClusteredPolicy):
             return f"noise is {noise.tolist()}, and the errors say {model.noise.tolist()}"
         model.noise[:] = noise
         return ""
+
+    @property
+    def labels(self) -> Integers:
+        """Cluster of each agent, −1 for those that have none, shape (N,); a copy."""
+        return np.asarray(np.maximum(self.state.labels, -1))
+
+    def _edges(self) -> Booleans:
+        return np.asarray(np.equal.outer(self.state.labels, self.state.labels))
+
+    def count_edges(self, labels: Integers | None = None) -> tuple[int, int]:
+        """Number of edges, and of those that join agents with the same label (0, 1, …)."""
+        there = self.state.common.active & (self.state.labels >= 0)
+        return count_joined(self.state.labels[there], None if labels is None else labels[there])
 
     @property
     def noise_variance(self) -> float:
@@ -240,14 +254,14 @@ class ClusterMixture(ClusteredPolicy):
     def _pool(self, agent: int) -> Booleans:
         """Who is in its cluster; of one who does not lend, and so has none, in the most probable one."""
         if self.state.common.lends[agent]:
-            return super()._pool(agent)
+            return np.asarray(self.state.labels == self.state.labels[agent])
         chances = self.posterior(agent)
         likeliest = max(chances, key=lambda cluster: chances[cluster])
         found = (self.state.labels == likeliest) & (likeliest >= 0)
         found[agent] = True
         return np.asarray(found)
 
-    def _lent(self, agent: int) -> Vector:
+    def lent(self, agent: int) -> Vector:
         labels, chances = self.state.labels, self.posterior(agent)
         shares = np.array([chances.get(label, 0.0) if label >= 0 else 0.0 for label in labels.tolist()])
         lent = np.where(shares >= LEAST_SHARE, shares * self.state.local.pulls, 0.0)
@@ -309,7 +323,7 @@ class ClusterMixture(ClusteredPolicy):
 
     def holds(self, agent: int, x: ArrayLike, reward: float, learned: int) -> bool:
         """Whether a sample still counts: an agent found to have changed keeps its latest ones only."""
-        agent = self._check_id(agent)
+        agent = checked_agent(agent, self.n_agents)
         with self.lock:
             if not self._parameters.drift or self.state.drift.forgot[agent] < learned:
                 return True

@@ -20,7 +20,7 @@ from shoal.core.fields import (
 )
 from shoal.core.jit.compiled import inlined
 from shoal.core.kernels.ucb import LANES
-from shoal.core.policy.steps import Common
+from shoal.core.policy.steps import LiveCommon
 from shoal.core.statistics import Statistics
 from shoal.core.types import Integers, Matrix, Tensor, Vector
 
@@ -147,7 +147,7 @@ class Drift(NamedTuple):
 class MixtureState(NamedTuple):
     """State of ClusterMixture."""
 
-    common: Common
+    common: LiveCommon
     spread: Annotated[float, setting()]
     redraws: Annotated[int, setting()]
     learns_noise: Annotated[bool, setting()]
