@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import shoal
-from shoal.jit import compiled
-from shoal.jit.compiled import FLOORS
+from shoal.experiments.fingerprint import PLAYED
+from shoal.jit import cache
 
 RUN = (
     "import shoal, time\n"
@@ -25,9 +25,12 @@ RUN = (
 )
 
 
+SOURCE = Path(shoal.__file__).parents[1]
+JIT = {key: value for key, value in os.environ.items() if key not in ("NUMBA_DISABLE_JIT", "SHOAL_UNITS")}
+
+
 def run(cache: Path) -> "subprocess.Popen[str]":
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
-    environment.pop("NUMBA_DISABLE_JIT", None)
+    environment = {**JIT, "NUMBA_CACHE_DIR": str(cache)}
     return subprocess.Popen(
         [sys.executable, "-c", RUN],
         env=environment,
@@ -43,13 +46,13 @@ def output(process: "subprocess.Popen[str]") -> list[str]:
     return out.splitlines()
 
 
-def test_compiled_code_lives_only_where_its_cache_looks() -> None:
+def test_compiled_code_lives_only_where_fingerprints_of_results_look() -> None:
     package = Path(shoal.__file__).parent
     for path in package.rglob("*.py"):
         name = path.relative_to(package).parts[0]
         if re.search(r"import .*(compiled|step)\b", path.read_text()):
-            assert name in FLOORS or "cache_directory" in path.read_text(), path
-    assert all((package / name).exists() for name in FLOORS)
+            assert name in PLAYED, path
+    assert all((package / name).exists() for name in PLAYED)
 
 
 @pytest.mark.slow
@@ -94,50 +97,80 @@ def observe(state, agent, x, reward, t):
 def revise(state, agent, t):
     pass
 """
-PLAY_OTHER = (
+LISTEN = """
+from numba.core import event
+names = []
+
+class Listener(event.Listener):
+    def on_start(self, event):
+        names.append(event.data["dispatcher"].py_func.__qualname__)
+
+    def on_end(self, event):
+        pass
+
+event.register("numba:compile", Listener())
+"""
+"""Collects the names of functions as they are compiled."""
+PLAY_OTHER = LISTEN + (
     "import shoal, other_policy\n"
     "world = shoal.GaussianClusters(4, 2, 2, seed=0)\n"
     "policy = other_policy.Other(4, 2, alpha=0.5)\n"
     "print(set(shoal.simulate(policy, world, horizon=20, seed=0).choices.tolist()))\n"
     "print(policy.select(0, world.arms))\n"
+    "print(sorted(set(names)))\n"
 )
 
 
-@pytest.mark.slow
-def test_another_package_s_policy_leaves_no_trace_and_is_never_stale(tmp_path: Path) -> None:
-    def play(program: str, path: str) -> list[str]:
-        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": path}
-        done = subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
+def play(program: str, cache: Path, *paths: Path, **environment: str) -> list[str]:
+    """The lines that a program prints in a process of its own."""
+    path = os.pathsep.join(map(str, paths or (SOURCE,)))
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={
+            **JIT,
+            "NUMBA_CACHE_DIR": str(cache),
+            "PYTHONPATH": os.pathsep.join(map(str, paths)),
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
+
+@pytest.mark.slow
+@pytest.mark.parametrize("units", ["1", "0"])
+def test_another_package_s_policy_is_kept_and_never_stale(units: str, tmp_path: Path) -> None:
     module = tmp_path / "other_policy.py"
-    module.write_text(OTHER.replace("CHOICE", "1"))
-    assert play(PLAY_OTHER, str(tmp_path)) == ["{1}", "1"]
-    module.write_text(OTHER.replace("CHOICE", "11"))
-    assert play(PLAY_OTHER, str(tmp_path)) == ["{11}", "11"]
-    assert play(RUN, "")[-1].startswith("hits")
+    for choice in ("1", "11"):
+        module.write_text(OTHER.replace("CHOICE", choice))
+        for compiled in (True, False):
+            *played, count = play(PLAY_OTHER, tmp_path / "cache", tmp_path, SOURCE, SHOAL_UNITS=units)
+            assert played == [f"{{{choice}}}", choice]
+            assert (count != "[]") == compiled
+    module.write_text("# a comment moves every line\n" + OTHER.replace("CHOICE", "11"))
+    assert play(PLAY_OTHER, tmp_path / "cache", tmp_path, SOURCE, SHOAL_UNITS=units)[-1] == "[]"
 
 
 # What a user sees of it
 
 FIRST = """
 import warnings
-import shoal.jit.compiled as compiled
+import shoal.jit.cache as cache
+from shoal.jit.narration import narrator
 {before}
 import numpy as np, shoal
 policy = shoal.Independent(2, 2, alpha=0.5)
 policy.update(0, np.eye(2)[policy.select(0, np.eye(2))], 1.0)
-print(sum(sum(d.stats.cache_hits.values()) > 0 for d in compiled._narrator.known))
+print(sum(sum(d.stats.cache_hits.values()) > 0 for d in narrator.known))
 """
 
 
 def first_call(cache: Path | str, before: str = "") -> tuple[int, str]:
     """How many functions a first `select` and `update` find in a cache, and what stands on stderr."""
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
-    environment.pop("NUMBA_DISABLE_JIT", None)
+    environment = {**JIT, "NUMBA_CACHE_DIR": str(cache)}
     program = FIRST.format(before=before)
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -162,7 +195,7 @@ def test_a_line_says_that_it_compiles_and_only_then(tmp_path: Path) -> None:
     assert said == ""
     # The same cache, where it can only be read: a container whose image ran `shoal warm`.
     held = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    again, said = first_call(tmp_path, before="compiled._can_write = lambda directory: False")
+    again, said = first_call(tmp_path, before="cache._can_write = lambda directory: False")
     assert (again, said) == (hits, "")
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == held
 
@@ -171,9 +204,11 @@ def test_a_line_says_that_it_compiles_and_only_then(tmp_path: Path) -> None:
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     wanted = tmp_path / "file" / "cache"  # below a file there is no directory, not even for root
-    program = f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}; import shoal.statistics"
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(wanted)}
-    environment.pop("NUMBA_DISABLE_JIT", None)
+    program = (
+        f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}\n"
+        "import numpy as np; from shoal.kernels.linalg import dot; dot(np.ones(2), np.ones(2))"
+    )
+    environment = {**JIT, "NUMBA_CACHE_DIR": str(wanted)}
     said = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     ).stderr
@@ -197,10 +232,10 @@ def test_cached_code_is_never_taken_from_a_directory_that_others_can_write(
         planted.symlink_to(tmp_path)
     else:
         planted.write_text("")
-    assert compiled._private_directory() != planted
+    assert cache._private_directory() != planted
     if hostile == "open":
         planted.chmod(0o700)
-        assert compiled._private_directory() == planted
+        assert cache._private_directory() == planted
 
 
 LIFE = """

@@ -64,7 +64,7 @@ def evaluate(
     if Path(source).suffix in (".csv", ".parquet"):
         from shoal.controller.evaluation.candidates import evaluate_log
         from shoal.controller.evaluation.logs import read_log
-        from shoal.jit.compiled import say_nothing_of_compiling
+        from shoal.jit.narration import say_nothing_of_compiling
 
         if probability is None:
             raise ValueError("--probability must name the column with the probability of the logged arm")

@@ -317,7 +317,7 @@ def opened(store: str, *, read_only: bool = False, create: bool = False) -> Iter
     if not create and "://" not in store and not Path(store).is_file():
         raise FileNotFoundError(2, "No such file", store)  # a mistyped path must not become a new store
     from shoal.controller.controller import open as open_controller
-    from shoal.jit.compiled import say_nothing_of_compiling
+    from shoal.jit.narration import say_nothing_of_compiling
 
     say_nothing_of_compiling()
     with open_controller(store, read_only=read_only) as controller:

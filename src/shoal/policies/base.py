@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from shoal import fields, validation
+from shoal.jit import narration
 from shoal.jit.pinned import Pinned, pin, places_of_lengths
 from shoal.kernels.bits import WORD
 from shoal.kernels.graphs import count_edges
@@ -504,6 +505,7 @@ class Policy(ABC):
         """A state as compiled functions that take a pinned one want it."""
         if self._pinned[0] is not state:
             self._pinned = state, pin(state, self._pinned[1])
+            narration.names[type(state)] = getattr(self, "name", type(self).__name__)
         return self._pinned[1]
 
     # Copies: arrays are never shared, nor is the lock

@@ -20,7 +20,7 @@ from shoal.fields import (
     scratch,
     setting,
 )
-from shoal.jit.compiled import compiled, inlined
+from shoal.jit.compiled import compiled, inlined, spliced
 from shoal.kernels.linalg import add_row, add_square
 from shoal.kernels.mixture import factor_packed, largest, normalise, soften_packed
 from shoal.kernels.ucb import LANES
@@ -136,7 +136,7 @@ def count_members(clusters: Clusters, cluster: int) -> int:
     return int(count)
 
 
-@inlined
+@spliced
 def raw_of(pool: Pool, member: int) -> Vector:
     """Packed sums of a member's own samples; a view. Without scatter they are lent as they are."""
     kind, i = divmod(member, pool.members.labels.shape[0])

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
-from numba.extending import overload
 
 from shoal.fields import AGENTS, COUNT, TRIANGLE, kept, leaves, scratch, setting
-from shoal.jit.compiled import OPTIONS, compiled, inlined
+from shoal.jit.compiled import compiled, config, inlined
 from shoal.jit.pinned import unpin
+from shoal.jit.reach import generic
 from shoal.kernels.linalg import add_square, add_triangle, cholesky, dot
 from shoal.kernels.random import integer_below, uniform
 from shoal.kernels.ucb import best_arm_of_width
@@ -132,41 +132,12 @@ def expect_alone(state: Any, agent: int, x: Vector, sign: int) -> None:
 
 
 # What compiled code calls is the registered function itself: one that calls it would be one more function of
-# a whole state to compile. Not strict: the names of its parameters are its own.
-@overload(select, strict=False, jit_options=OPTIONS)
-def _overload_select(state: Any, agent: Any, arms: Any, t: Any) -> Any:
-    return _plain_step("select", state)
-
-
-@overload(observe, strict=False, jit_options=OPTIONS)
-def _overload_observe(state: Any, agent: Any, x: Any, reward: Any, t: Any) -> Any:
-    return _plain_step("observe", state)
-
-
-@overload(revise, strict=False, jit_options=OPTIONS)
-def _overload_revise(state: Any, agent: Any, t: Any) -> Any:
-    return _plain_step("revise", state)
-
-
-@overload(learn, strict=False, jit_options=OPTIONS)
-def _overload_learn(state: Any, agent: Any, x: Any, reward: Any, t: Any) -> Any:
-    return _plain_step("learn", state, _STEPS["observe", state.instance_class])
-
-
-@overload(part, strict=False, jit_options=OPTIONS)
-def _overload_part(state: Any, agent: Any, other: Any, t: Any) -> Any:
-    return _plain_step("part", state)
-
-
-@overload(expect, strict=False, jit_options=OPTIONS)
-def _overload_expect(state: Any, agent: Any, x: Any, sign: Any) -> Any:
-    return _plain_step("expect", state, expect_alone)
-
-
-def _plain_step(name: str, state: Any, default: Any = None) -> Any:
-    """The function that was registered, not yet compiled, for a type of state."""
-    implementation: Any = _STEPS.get((name, state.instance_class), default)
-    return implementation.py_func
+# a whole state to compile.
+if not config.DISABLE_JIT:
+    for _step in (select, observe, revise, part):
+        generic(_step, lambda kind, name=_step.__name__: _STEPS.get((name, kind)))  # type: ignore[misc]
+    generic(learn, lambda kind: _STEPS.get(("learn", kind)) or _STEPS.get(("observe", kind)))
+    generic(expect, lambda kind: _STEPS.get(("expect", kind), expect_alone))
 
 
 @inlined

@@ -46,7 +46,7 @@ class Machine:
         self._thread.start()
 
     def _serve(self) -> None:
-        from shoal.jit.compiled import say_nothing_of_compiling
+        from shoal.jit.narration import say_nothing_of_compiling
         from shoal.service import logs
         from shoal.service.server import serve
 
