@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -126,12 +127,7 @@ def play(program: str, cache: Path, *paths: Path, **environment: str) -> list[st
     path = os.pathsep.join(map(str, paths or (SOURCE,)))
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={
-            **JIT,
-            "NUMBA_CACHE_DIR": str(cache),
-            "PYTHONPATH": os.pathsep.join(map(str, paths)),
-            **environment,
-        },
+        env={**JIT, "NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": path, **environment},
         capture_output=True,
         text=True,
         timeout=500,
@@ -152,6 +148,54 @@ def test_another_package_s_policy_is_kept_and_never_stale(units: str, tmp_path: 
             assert (count != "[]") == compiled
     module.write_text("# a comment moves every line\n" + OTHER.replace("CHOICE", "11"))
     assert play(PLAY_OTHER, tmp_path / "cache", tmp_path, SOURCE, SHOAL_UNITS=units)[-1] == "[]"
+
+
+EDITED = (
+    LISTEN
+    + """
+import numpy as np, shoal, sys
+for name, own in (("independent", {}), ("oracle", {"labels": [0, 0]})):
+    names.clear()
+    policy = shoal.make_policy(name, 2, 2, alpha=0.5, **own)
+    policy.update(0, np.eye(2)[policy.select(0, np.eye(2))], 1.0)
+    print(*sorted(set(names)))
+"""
+)
+UNRELATED = "\n\n@compiled\ndef unrelated(x: float) -> float:\n    return x  # not used\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("units", ["1", "0"])
+def test_an_edit_recompiles_what_reaches_it_and_nothing_else(units: str, tmp_path: Path) -> None:
+    shutil.copytree(Path(shoal.__file__).parent, tmp_path / "shoal", ignore=shutil.ignore_patterns("*.pyc"))
+
+    def compiled() -> list[set[str]]:
+        lines = play(EDITED, tmp_path / "cache", tmp_path, SHOAL_UNITS=units)
+        return [set(line.split()) for line in lines]
+
+    def edit(file: str, old: str, new: str) -> None:
+        path = tmp_path / "shoal" / file
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
+
+    assert all(compiled())
+    assert compiled() == [set(), set()]
+    edit("kernels/linalg.py", "\n\n@compiled", UNRELATED + "\n\n@compiled")  # functions that nobody calls
+    assert compiled() == [set(), set()]
+    edit(
+        "policies/independent.py",
+        "    add_sample(state",
+        "    state.common.cost[0] += 0\n    add_sample(state",
+    )
+    independent, oracle = compiled()
+    assert {"observe", "update_checked"} <= independent
+    assert not independent & {"add_sample", "select", "choose_checked"}
+    assert not oracle
+    edit("validation.py", "LARGEST = 1e30", "LARGEST = 1e29")  # a constant
+    assert [names & {"choose_checked", "observe"} for names in compiled()] == [{"choose_checked"}] * 2
+    edit("kernels/ucb.py", "best = -math.inf", "best = -1e308")
+    assert all("choose_checked" in names for names in compiled())
+    assert compiled() == [set(), set()]
 
 
 # What a user sees of it

@@ -1,5 +1,6 @@
 """The decorators for compiled code."""
 
+import os
 import pickle
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -7,12 +8,16 @@ from typing import Any, TypeVar, cast
 import numba
 from numba.core import caching, compiler
 
-from shoal.jit import cache, units
+from shoal.jit import cache
 from shoal.jit.narration import narrator
 from shoal.jit.reach import Reach
 
 config: Any = numba.config
 
+TESTED = ("0.68.",)
+"""Versions of Numba in which `shoal.jit.units` finds what it needs, with the same results as plain Numba."""
+UNITS = numba.__version__.startswith(TESTED) and os.environ.get("SHOAL_UNITS", "1") != "0"
+"""Whether functions are compiled once and called by name; otherwise as Numba does by itself."""
 OPTIONS: Any = {"nogil": True, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
 """How `compiled` compiles."""
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -43,15 +48,17 @@ def inlined(function: Function) -> Function:
 
     Plain Numba compiles them faster as part of their callers: even the shortest takes it a third of a second.
     """
-    return _compile(function) if units.ENABLED else spliced(function)
+    return _compile(function) if UNITS else spliced(function)
 
 
 def _compile(function: Function, **more: Any) -> Function:
     if config.DISABLE_JIT:
         return function
     dispatcher: Any
-    if units.ENABLED:
-        dispatcher = units.Kernel(function, targetoptions={**OPTIONS, **more})
+    if UNITS:
+        from shoal.jit.units import Kernel
+
+        dispatcher = Kernel(function, targetoptions={**OPTIONS, **more})
     else:
         dispatcher = numba.njit(**{**OPTIONS, **more})(function)
         dispatcher._cache = _PlainCache(dispatcher)
@@ -79,7 +86,8 @@ class _PlainCache(caching.NullCache):  # type: ignore[misc, unused-ignore]  # un
             content = pickle.loads(cache.load(self._key(sig, target_context)))
         except Exception:  # there is none, or it is of a class that is no longer there
             return None
-        return compiler.CompileResult._rebuild(target_context, *content)
+        rebuild: Any = compiler.CompileResult._rebuild
+        return rebuild(target_context, *content)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Write a compiled function, if another process can use it."""

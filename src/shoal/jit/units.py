@@ -14,34 +14,21 @@ import copy
 import gc
 import os
 import pickle
+import signal
+import threading
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
 import numba
 from llvmlite import binding, ir
-from numba.core import (
-    bytecode,
-    compiler,
-    compiler_lock,
-    event,
-    lowering,
-    registry,
-    sigutils,
-    targetconfig,
-    typing,
-)
-from numba.core import typed_passes as typed
-from numba.core import types as kinds
-from numba.core import untyped_passes as untyped
-from numba.core.codegen import JITCodeLibrary
 
 from shoal.jit import cache
 from shoal.jit.reach import Reach
 
-TESTED = ("0.68.",)
-"""Versions of Numba with which this works, and gives the results that plain Numba does."""
-ENABLED = numba.__version__.startswith(TESTED) and os.environ.get("SHOAL_UNITS", "1") != "0"
+core: Any = numba.core
+typed, untyped = core.typed_passes, core.untyped_passes
+
 LARGE = 1500
 """Instructions, those of its parts included, from which on a function is a unit."""
 PASSES: tuple[Any, ...] = (
@@ -58,7 +45,7 @@ HIDDEN = "shoal."
 """How the names of functions begin that are called within one library only."""
 FOREIGN = "numba.dynamic.globals.shoal"
 """A global variable with such a name tells Numba that the code makes no sense to another process."""
-lock: Any = compiler_lock.global_compiler_lock
+lock: Any = core.compiler_lock.global_compiler_lock
 _libraries: dict[str, "Library"] = {}
 _memory: dict[str, dict[Any, Any]] = {}
 
@@ -66,7 +53,7 @@ _memory: dict[str, dict[Any, Any]] = {}
 # Code
 
 
-class Library(JITCodeLibrary):  # type: ignore[misc, unused-ignore]  # untyped in some versions
+class Library(core.codegen.JITCodeLibrary):  # type: ignore[misc]
     """The code of a part, a unit or an entry."""
 
     def __init__(self, codegen: Any, key: str) -> None:
@@ -98,8 +85,9 @@ class Library(JITCodeLibrary):  # type: ignore[misc, unused-ignore]  # untyped i
 
     def reached(self) -> tuple[list["Library"], list["Library"]]:
         """The parts that belong to this code, and the units that it or they call."""
-        parts, units, waiting = [], [], [self]
-        seen = {self}
+        parts: list[Library] = []
+        units: list[Library] = []
+        waiting, seen = [self], {self}
         while waiting:
             for library in waiting.pop()._linking_libraries:
                 if isinstance(library, Library) and library not in seen:
@@ -136,8 +124,8 @@ class Library(JITCodeLibrary):  # type: ignore[misc, unused-ignore]  # untyped i
     def _hide(self, visible: set[str]) -> None:
         """Make functions internal, so that unused ones vanish; but Numba looks for NRT's own by name.
 
-        They get other names, too. Numba numbers its functions anew in each process, so two of the same name may
-        differ; and LLVM's engine, asked for a function of one module, would find its namesake in another.
+        They get other names, too. Numba numbers its functions anew in each process, so namesakes may differ;
+        and LLVM's engine, asked for a function of one module, would find its namesake in another.
         """
         for each in list(self._final_module.functions):
             if not each.is_declaration and each.name not in visible and not each.name.startswith("NRT_"):
@@ -160,7 +148,7 @@ class Library(JITCodeLibrary):  # type: ignore[misc, unused-ignore]  # untyped i
 
     def set_environment(self, description: Any, constants: Any) -> None:
         """Let a unit find the Python objects that it uses: to print, or to raise with values."""
-        self.environment = lowering.Environment.from_fndesc(description)
+        self.environment = core.lowering.Environment.from_fndesc(description)
         self.environment.consts[:] = constants
         self._codegen.set_env(description.env_name, self.environment)
 
@@ -282,7 +270,7 @@ class Memory:
 
     def resolve_function_type(self, function: Any, args: Any, kws: Any) -> Any:
         """The signature of a call."""
-        if not isinstance(function, kinds.Function):
+        if not isinstance(function, core.types.Function):
             return self._context.resolve_function_type(function, args, kws)
         call = function, tuple(args), tuple(kws.items())
         if (found := self._found.get(call)) is None:
@@ -290,7 +278,7 @@ class Memory:
         return found
 
 
-class Compiler(compiler.CompilerBase):  # type: ignore[misc, unused-ignore]
+class Compiler(core.compiler.CompilerBase):  # type: ignore[misc]
     """Numba's compiler, up to LLVM's language, with names of our own."""
 
     def __init__(self, key: str, context: Any, target: Any, library: Any, *more: Any) -> None:
@@ -301,7 +289,7 @@ class Compiler(compiler.CompilerBase):  # type: ignore[misc, unused-ignore]
 
     def compile_extra(self, function: Any) -> Any:
         """Compile a function under the name of its key instead of a number of this process."""
-        identity = bytecode.FunctionIdentity.from_function(function)
+        identity = core.bytecode.FunctionIdentity.from_function(function)
         identity.unique_id = self.state.library.key.rpartition("-")[2]
         identity.unique_name = f"{identity.func_qualname}${identity.unique_id}"
         self.state.func_id = identity
@@ -314,7 +302,7 @@ class Compiler(compiler.CompilerBase):  # type: ignore[misc, unused-ignore]
         if state.func_id.modname.partition(".")[0] != "shoal":
             return super()._compile_core()
         # Numba checks and tidies up between any two passes, which takes as long as the passes do.
-        with targetconfig.ConfigStack().enter(state.flags.copy()):
+        with core.targetconfig.ConfigStack().enter(state.flags.copy()):
             for each in PASSES:
                 each().run_pass(state)
         state.pipeline = None
@@ -322,13 +310,13 @@ class Compiler(compiler.CompilerBase):  # type: ignore[misc, unused-ignore]
 
     def define_pipelines(self) -> list[Any]:
         """All passes of Numba, for functions of other packages."""
-        return [compiler.DefaultPassBuilder.define_nopython_pipeline(self.state)]
+        return [core.compiler.DefaultPassBuilder.define_nopython_pipeline(self.state)]
 
 
 @contextlib.contextmanager
 def _compiling() -> Iterator[None]:
     """One thread compiles, without garbage collection: there is much to traverse and little to free."""
-    with lock:
+    with lock, _interrupts:
         was_enabled = gc.isenabled()
         gc.disable()
         try:
@@ -338,6 +326,47 @@ def _compiling() -> Iterator[None]:
                 gc.enable()
 
 
+class _Interrupts:
+    """Ctrl-C between two functions, instead of at any moment: some moments Numba does not survive."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._handler: Any = None  # the one that is put off
+        self._waiting = False
+
+    def __enter__(self) -> None:
+        if self._depth == 0 and threading.current_thread() is threading.main_thread():
+            handler = signal.getsignal(signal.SIGINT)
+            if callable(handler):
+                self._handler = handler
+                signal.signal(signal.SIGINT, self._put_off)
+        self._depth += 1
+        try:
+            self._deliver()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self._handler is not None:
+            signal.signal(signal.SIGINT, self._handler)
+            try:
+                self._deliver()
+            finally:
+                self._handler = None
+
+    def _put_off(self, number: int, frame: Any) -> None:
+        self._waiting = True
+
+    def _deliver(self) -> None:
+        if self._waiting:
+            self._waiting = False
+            self._handler(signal.SIGINT, None)
+
+
+_interrupts = _Interrupts()
+
 if hasattr(os, "register_at_fork"):  # a child in which nobody could ever release the lock would hang
     os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
@@ -345,7 +374,7 @@ if hasattr(os, "register_at_fork"):  # a child in which nobody could ever releas
 # What the decorators make of a function
 
 
-class Kernel(registry.CPUDispatcher):  # type: ignore[misc, unused-ignore]
+class Kernel(core.registry.CPUDispatcher):  # type: ignore[misc]
     """A compiled function."""
 
     def __init__(self, py_func: Any, locals: Any = None, targetoptions: Any = None) -> None:
@@ -367,7 +396,7 @@ class Kernel(registry.CPUDispatcher):  # type: ignore[misc, unused-ignore]
         """Load or compile the function for these types; return the entry to Python, or else a handle."""
         with _compiling():
             is_called, self._is_called = self._is_called, False
-            args = tuple(sigutils.normalize_signature(sig)[0])
+            args = tuple(core.sigutils.normalize_signature(sig)[0])
             if args not in self.overloads:
                 self.overloads[args] = self._load_or_compile(args)
             if is_called and args not in self._entries:
@@ -387,7 +416,7 @@ class Kernel(registry.CPUDispatcher):  # type: ignore[misc, unused-ignore]
         if loaded is not None:
             return self._take(args, *loaded)
         details = {"dispatcher": self, "args": args, "return_type": None, "reach": reach}
-        with self._compiling_counter, event.trigger_event("numba:compile", data=details):
+        with self._compiling_counter, core.event.trigger_event("numba:compile", data=details):
             self._compiler.pipeline_class = partial(Compiler, key)
             result = self._compiler.compile(args, None)
             library, description, constants = result.library, result.fndesc, result.environment.consts
@@ -407,15 +436,15 @@ class Kernel(registry.CPUDispatcher):  # type: ignore[misc, unused-ignore]
         description, _, return_type = rest
         description.argtypes, description.restype = args, return_type
         description.global_dict = self.py_func.__globals__
-        environment = lowering.Environment.from_fndesc(description)
+        environment = core.lowering.Environment.from_fndesc(description)
         context, handle = self.targetctx, object()
         context.insert_user_function(handle, description, [library])
-        return compiler.compile_result(
+        return core.compiler.compile_result(
             typing_context=context.typing_context,
             target_context=context,
             entry_point=handle,
             library=library,
-            signature=typing.signature(return_type, *args),
+            signature=core.typing.signature(return_type, *args),
             objectmode=False,
             lifted=(),
             fndesc=description,
@@ -428,11 +457,11 @@ class Kernel(registry.CPUDispatcher):  # type: ignore[misc, unused-ignore]
         key = f"{result.library.key}-entry"
         loaded = load(self.targetctx.codegen(), key)
         if loaded is None:
-            flags = compiler.Flags()
+            flags = core.compiler.Flags()
             self.targetdescr.options.parse_as_flags(flags, self.targetoptions)
-            context = compiler._make_subtarget(self.targetctx, flags)
+            context = core.compiler._make_subtarget(self.targetctx, flags)
             library = Library(context.codegen(), key)
-            with targetconfig.ConfigStack().enter(flags), context.push_code_library(library):
+            with core.targetconfig.ConfigStack().enter(flags), context.push_code_library(library):
                 library.add_linking_library(result.library)
                 context.create_cpython_wrapper(
                     library, description, environment, None, release_gil=flags.release_gil
