@@ -1,17 +1,23 @@
 """The cache of compiled code: found again by the next process, and safe when several compile at once."""
 
+import io
 import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 import shoal
 from shoal.experiments.fingerprint import PLAYED
 from shoal.jit import cache
+from shoal.jit.narration import Narrator, names
+from shoal.warm import warm
 
 RUN = (
     "import shoal, time\n"
@@ -242,6 +248,56 @@ def test_a_line_says_that_it_compiles_and_only_then(tmp_path: Path) -> None:
     again, said = first_call(tmp_path, before="cache._can_write = lambda directory: False")
     assert (again, said) == (hits, "")
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == held
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_which_policy_how_far_and_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrator, terminal, now = Narrator(), Terminal(), [0.0]
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setitem(names, Terminal, "bass")
+    functions: list[Any] = [Mock(py_func=k) for k in range(6)]
+    narrator.known.update(functions[:5])
+
+    def said() -> str:
+        text = terminal.getvalue()
+        terminal.seek(0)
+        terminal.truncate()
+        return text.rpartition("\r\x1b[K")[2]
+
+    def hear(function: Any) -> Any:
+        reach = SimpleNamespace(functions=list(range(5)))
+        kinds = (SimpleNamespace(instance_class=Terminal),)
+        return SimpleNamespace(data={"dispatcher": function, "args": kinds, "reach": reach})
+
+    narrator.on_start(hear(functions[5]))  # of another package
+    assert said() == ""
+    narrator.on_start(hear(functions[0]))
+    assert said() == "shoal: compiling bass"
+    for count, text in enumerate(["", "", ", about 4 s left"], start=1):
+        narrator.on_start(hear(functions[count]))
+        now[0] += 2.0
+        narrator.on_end(hear(functions[count]))
+        assert said() == f"shoal: compiling bass, {count} of 5 functions{text}"
+    narrator.on_end(hear(functions[0]))
+    assert said() == ""  # and the line is empty
+    narrator.silent = True
+    narrator.on_start(hear(functions[4]))
+    assert terminal.getvalue() == ""
+
+
+def test_warm_in_processes_yields_every_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    done = dict(warm(("independent", "oracle"), workers=2, progress=told.append))
+    assert set(done) == {"independent", "oracle"}
+    assert all(took > 0 for took in done.values())
+    assert told in (["oracle"], ["independent"])
+    with pytest.raises(ValueError, match=r"workers must be .* got 0"):
+        list(warm(("independent",), workers=0))
 
 
 @pytest.mark.slow

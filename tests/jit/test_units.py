@@ -220,7 +220,7 @@ def test_a_fork_while_a_thread_compiles_can_compile(tmp_path: Path) -> None:
 def test_a_switch_of_numba_finds_no_code_of_another_setting(switch: str, tmp_path: Path) -> None:
     name, _, value = switch.partition("=")
     play("check()", tmp_path)
-    assert len(play("check(); print(*names)", tmp_path, **{name: value})[0].split()) == 4
+    assert len(play("check(); print(*names)", tmp_path, 0, **{name: value})[0].split()) == 4
     assert play("check(); print(*names)", tmp_path) == [""]
 
 
