@@ -316,7 +316,7 @@ def opened(store: str, *, read_only: bool = False, create: bool = False) -> Iter
         )
     if not create and "://" not in store and not Path(store).is_file():
         raise FileNotFoundError(2, "No such file", store)  # a mistyped path must not become a new store
-    from shoal.core.jit.compiled import say_nothing_of_compiling
+    from shoal.core.jit.narration import say_nothing_of_compiling
     from shoal.live.population.controller import open as open_controller
 
     say_nothing_of_compiling()

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from shoal.core import fields, validation
+from shoal.core.jit import narration
 from shoal.core.jit.pinned import pin
 from shoal.core.kernels.bits import WORD
 from shoal.core.kernels.graphs import count_edges
@@ -250,6 +251,7 @@ class Policy(ABC):
         state = self.state if state is None else state
         if self._pinned[0] is not state:
             self._pinned = state, pin(state, self._pinned[1])
+            narration.names[type(state)] = getattr(self, "name", type(self).__name__)
         return self._pinned[1]
 
     def __reduce__(self) -> tuple[Any, ...]:
