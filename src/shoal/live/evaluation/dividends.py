@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from shoal.core import validation
 from shoal.live.evaluation import sequences
 from shoal.live.evaluation.logs import Outcome, outcomes
-from shoal.live.evaluation.sequences import Sums
 from shoal.live.journal.fold import Fold
 from shoal.live.journal.records import Settings
+from shoal.live.journal.tally import Sums
 from shoal.live.journal.tally import dividend as dividend_of
 from shoal.live.protocol.answers import Dividend
 

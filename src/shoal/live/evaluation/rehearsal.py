@@ -14,12 +14,12 @@ from shoal.core.policies.registry import find_policy
 from shoal.core.policy.base import Policy
 from shoal.live.evaluation.dividends import paid, summed
 from shoal.live.evaluation.logs import outcomes
-from shoal.live.evaluation.sequences import Sums
 from shoal.live.journal import archives, snapshots
 from shoal.live.journal.archives import base_of, pack_base
 from shoal.live.journal.arms import checked_by
 from shoal.live.journal.fold import Fold, Plan, current_stamp
 from shoal.live.journal.records import SWITCHES, Decided, Row, Settings, decode
+from shoal.live.journal.tally import Sums
 from shoal.live.journal.tally import dividend as dividend_of
 from shoal.live.population.exporting import Exporter
 from shoal.live.protocol.answers import Switch, WhatIf
