@@ -53,27 +53,27 @@ class Score(msgspec.Struct, frozen=True):
 
 
 class Lender(msgspec.Struct, frozen=True):
-    """Someone whose samples an agent uses."""
+    """An agent whose samples another one uses."""
 
     agent: str
     samples: float
-    """How many; where the policy is not sure that they belong together, times the probability of that."""
+    """How many; times the probability that the two belong together, if the policy has one."""
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """Someone with whom an agent stopped sharing for good."""
+    """An agent with which another one stopped sharing for good."""
 
     agent: str
     sequence: int | None
-    """Number of the record that separated them."""
+    """Number of the record that cut the pair."""
     at: float | None
     """Its time, in seconds since 1970."""
     margin: float
-    """The test's statistic over its threshold, from their present samples: above 1 they separate."""
+    """The test's statistic over its threshold, from their present samples: above 1 the pair is cut."""
     distance: float
     """How much their estimates differ now."""
     allowed: float | None
-    """How much they may differ before the test takes it for more than chance; None if they do not differ."""
+    """How much chance allows them to differ, by the test; None if they do not differ."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -84,7 +84,7 @@ class Explanation(msgspec.Struct, frozen=True):
     samples: int
     """Its own."""
     borrowed: float
-    """Others' that it uses."""
+    """Samples of others that it uses."""
     lenders: list[Lender]
     """The most helpful first."""
     stopped: list[Stopped]
@@ -104,11 +104,11 @@ class PairExplanation(msgspec.Struct, frozen=True):
     lent_by_agent: float
     lent_by_other: float
     sequence: int | None
-    """Number of the record that separated them."""
+    """Number of the record that cut the pair."""
     at: float | None
     """Its time, in seconds since 1970."""
     test: dict[str, Any]
-    """Whatever else the policy says of the two: statistic, threshold, radii, probabilities."""
+    """What else the policy says of the two: statistic, threshold, radii, probabilities."""
     text: str
 
     def __str__(self) -> str:

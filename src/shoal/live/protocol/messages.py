@@ -26,7 +26,7 @@ Sharing = Literal["both", "borrow", "none"]
 
 
 class Request(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base of what clients send: a field that is not known is refused."""
+    """Base of what clients send: unknown fields are refused."""
 
 
 Asked = TypeVar("Asked", bound=Request)
@@ -57,7 +57,7 @@ def _required(kind: type[Request]) -> list[str]:
 
 
 class NewPopulation(Request, frozen=True):
-    """A population to make, or to find. What is left out has its default, or what is recorded."""
+    """A population to make, or to find. A setting that is left out has its default, or its recorded value."""
 
     policy: str
     """Name of a policy that the server knows, such as `bass`."""
@@ -74,13 +74,13 @@ class NewPopulation(Request, frozen=True):
     lend_after: Annotated[int, Meta(ge=0, le=1_000_000_000)] | None = None
     """Rewards that a new agent must have before others use its samples."""
     harm_guard: bool | None = None
-    """Whether agents to whom borrowing does harm stop."""
+    """Whether agents stop borrowing when it harms them."""
     holdout: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
-    """Share of decisions that take the caller's `baseline`."""
+    """Share of agents for whom decisions take the caller's `baseline`."""
     apprentice: bool | None = None
     """Whether all decisions take the caller's `baseline`, while the policy learns."""
     parameters: dict[str, bool | int | float | str | None] = {}
-    """Of the policy."""
+    """The policy's."""
 
 
 class Population(Struct, frozen=True):
@@ -106,9 +106,9 @@ class Population(Struct, frozen=True):
 
 
 class Candidate(Request, frozen=True):
-    """Another policy, or other parameters of the same one; those that are not named stay as they are.
+    """Another policy, or other parameters of the same one.
 
-    Those of another policy that are not named have its defaults.
+    Parameters that are not named stay as they are; those of another policy have its defaults.
     """
 
     policy: Annotated[str, Meta(max_length=100)] | None = None
@@ -116,7 +116,7 @@ class Candidate(Request, frozen=True):
 
 
 class Switches(Struct, frozen=True):
-    """In order; the last are in force."""
+    """The policies and parameters so far, in order; the last are in force."""
 
     settings: list[Switch]
 
@@ -173,9 +173,9 @@ class DecisionStanding(Struct, frozen=True):
     at: float
     """Seconds since 1970."""
     rewards: list[float | None]
-    """Of each arm of the ranking, the reward in force."""
+    """The reward in force of each arm of the ranking."""
     missed: bool
-    """Whether a reward did not come in time."""
+    """Whether a reward was late."""
     cancelled: bool
 
 
@@ -185,7 +185,7 @@ class Correction(Request, frozen=True, kw_only=True):
     replaces: Number | None = None
     """The reward that is recorded, if this one corrects it."""
     arm: str | int | None = None
-    """Of a ranking, which arm the reward is for."""
+    """Which arm of a ranking the reward is for."""
 
 
 class Reward(Correction, frozen=True):
@@ -232,7 +232,7 @@ class Rewards(Request, frozen=True):
 
 
 class Problem(Struct, frozen=True, omit_defaults=True):
-    """What went wrong, as RFC 9457 has it; `type` is stable."""
+    """What went wrong (RFC 9457); `type` is stable."""
 
     type: str
     title: str
@@ -252,19 +252,19 @@ class DecisionResult(Struct, frozen=True, omit_defaults=True):
 
 
 class DecisionResults(Struct, frozen=True):
-    """Of each request, in order, its decision or its problem."""
+    """For each request, in order, a decision or a problem."""
 
     results: list[DecisionResult]
 
 
 class RewardResult(Struct, frozen=True, omit_defaults=True):
-    """One of several: nothing if it is recorded, or a problem."""
+    """One of several: empty if it is recorded, or a problem."""
 
     problem: Problem | UnsetType = UNSET
 
 
 class RewardResults(Struct, frozen=True):
-    """Of each reward, in order, nothing or its problem."""
+    """For each reward, in order, nothing or a problem."""
 
     results: list[RewardResult]
 
@@ -284,9 +284,9 @@ class Agent(Struct, frozen=True):
     name: str
     sharing: str
     rewards: int
-    """That it has had."""
+    """How many it has had."""
     sequence: int
-    """Of the population."""
+    """Number of the population's last record."""
 
 
 class GraphContent(Struct, frozen=True):
@@ -309,7 +309,7 @@ class Event(Struct, frozen=True, omit_defaults=True):
     """Seconds since 1970."""
     kind: str
     agent: str | None = None
-    """Whose it is; none if it is nobody's, or has been forgotten."""
+    """The agent that it is about; none if there is none, or it has been forgotten."""
     id: str | None = None
     arms: list[str | int] | None = None
     """Those that were shown."""
@@ -319,7 +319,7 @@ class Event(Struct, frozen=True, omit_defaults=True):
     reward: float | None = None
     replaces: float | None = None
     place: int | None = None
-    """Of a ranking, which arm it is about."""
+    """Position in the ranking of the arm that it is about."""
     cut: list[str] | None = None
     """With whom the agent stopped sharing."""
     sharing: str | None = None
@@ -329,7 +329,7 @@ class Event(Struct, frozen=True, omit_defaults=True):
 
 
 class Events(Struct, frozen=True):
-    """Records in order; ask again with `after` = `last` for what comes next."""
+    """Records in order; ask again with `after` = `last` for the next ones."""
 
     events: list[Event]
     last: int

@@ -42,7 +42,7 @@ KINDS = {
 
 
 AWAY = "the store cannot take it now; it may be recorded or not: repeat the request with the same id"
-"""What clients are told of a store that fails."""
+"""What clients read when a store fails."""
 
 
 class RefusedError(Exception):
@@ -54,7 +54,7 @@ class RefusedError(Exception):
 
 
 class BusyError(UnavailableError):
-    """The service itself cannot do it now, and says why. What a store says of itself is not for clients."""
+    """The service itself cannot do it now; unlike a store's, its reason is for clients."""
 
 
 def kind_of(error: BaseException, *, by_id: bool = False) -> str:
@@ -110,7 +110,7 @@ def headers_of(error: BaseException) -> dict[str, str]:
         case NotOwnerError():
             return {"retry-after": "1"}
         case JournalError():
-            return {"retry-after": "30"}  # it takes somebody who restores a backup
+            return {"retry-after": "30"}  # somebody has to restore a backup
     return {}
 
 
