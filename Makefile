@@ -42,11 +42,12 @@ test: lint  ## Lint, run all tests, those of kernels and steps again without com
 chaos: setup  ## Attack files, threads, forks and signals for many minutes (SHOAL_CHAOS=20 by default)
 	SHOAL_CHAOS=$${SHOAL_CHAOS:-20} $(BIN)/python -m pytest $(PARALLEL) tests/core/attack tests/live --timeout 0
 
-lint: setup  ## Style, formatting, types and import direction
+lint: setup  ## Style, formatting, types, import direction, private members
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/private.py
 
 docs: setup  ## Build the site into site/, offline, with warnings as errors; tutorials also as notebooks
 	$(BIN)/python -m mkdocs build --strict

@@ -18,7 +18,7 @@ import shoal
 from shoal.core.atomic import write_whole
 from shoal.core.types import Vector
 from shoal.lab.experiments.report import gather
-from shoal.lab.experiments.summaries import Paired, Row, column, summarize
+from shoal.lab.experiments.summaries import Paired, SummaryRow, column, summarize
 from shoal.lab.paper.beyond import Contest, contests, verdict
 from shoal.reporting.charts import BLUE, DPI, GREY, ORANGE, RED, blank, thousands
 
@@ -279,11 +279,11 @@ def table(out: Path) -> None:
     print(f"wrote the table of {len(judged)} scenarios into {PAGE}")
 
 
-def _worst(found: Any, row: Row | None) -> str:
+def _worst(found: Any, row: SummaryRow | None) -> str:
     return "–" if row is None else f"{column(found, 'final_regret', row.cell).max():,.0f}"
 
 
-def _tuned(row: Row | None) -> str:
+def _tuned(row: SummaryRow | None) -> str:
     return "–" if row is None else f"{row.regret.mean:,.0f} ({row.alpha:g})"
 
 
@@ -293,7 +293,7 @@ def _difference(pair: Paired | None) -> str:
     return f"{pair.difference:+,.0f} ± {pair.high - pair.difference:,.0f}".replace("-", "−")
 
 
-def _yardstick(contest: Contest, informed: Row | None) -> str:
+def _yardstick(contest: Contest, informed: SummaryRow | None) -> str:
     if informed is None or contest.oracle is None:
         return "–"
     return f"{contest.ours.regret.mean / (contest.oracle.regret.mean + informed.regret.mean):.2f}"

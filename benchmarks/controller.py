@@ -1,9 +1,9 @@
 """What live use costs beside the bare parts that it is made of, as ratios measured in one run.
 
 `make bench` runs this and writes the table of docs/live.md. With a number it takes that many rewards for the
-recovery, instead of a million.
+recovery, instead of a million; with `--ids` it measures decisions with ids, and keeps the other figures.
 
-    python benchmarks/controller.py [REWARDS]
+    python benchmarks/controller.py [REWARDS | --ids]
 """
 
 import contextlib
@@ -25,10 +25,12 @@ import shoal
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from shoal.controller import snapshots  # noqa: E402
 from tests.live.population.server import Server, find_binaries  # noqa: E402
 
-from shoal.live.journal import snapshots  # noqa: E402
+from shoal.live.journal.records import Observed, Row, encode  # noqa: E402
 from shoal.live.journal.stores import open_store  # noqa: E402
+from shoal.live.journal.stores.base import Batch  # noqa: E402
 
 PAGE = ROOT / "docs" / "live.md"
 RESULTS = ROOT / "benchmarks" / "controller.json"
@@ -37,6 +39,8 @@ N, D, K = 1_000, 16, 50
 CALLERS = 64
 SECONDS = 4.0
 REPEATS = 5
+JOURNALS = (1_000, 100_000, 1_000_000)
+"""Records, of the journals in which decisions with ids are made."""
 
 rng = np.random.default_rng(0)
 ARMS = rng.normal(size=(K, D)) / 4
@@ -251,6 +255,67 @@ def _postgres_table(url: str) -> Iterator[Callable[[list[Any]], None]]:
         yield insert
 
 
+# Ids
+
+
+def ids(url: str, decisions: int = 500) -> dict[str, Any]:
+    """Times of a decision with an id and without, in turn, and of a reward for an unknown id, by records."""
+    found = {}
+    for records in JOURNALS:
+        with shoal.open(url, snapshot_every=0) as controller:
+            population(controller).decide_many({"agent": name} for name in NAMES)
+        lengthen(url, "bass", records)
+        with shoal.open(url, snapshot_every=0) as controller:
+            times = _in_turn(population(controller), f"visit {records}", decisions)
+        one: dict[str, float] = {}
+        for kind, some in times.items():
+            one[f"{kind}_ms"], one[f"{kind}_cpu_ms"] = (np.median(some, axis=0) * 1e3).tolist()
+        one["ratio"] = one["with_ms"] / one["without_ms"]
+        one["cpu_ratio"] = one["with_cpu_ms"] / one["without_cpu_ms"]
+        found[str(records)] = one
+        print(records, json.dumps(found[str(records)]), flush=True)
+    return found
+
+
+def _in_turn(live: shoal.Population, visit: str, n: int) -> dict[str, list[tuple[float, float]]]:
+    times: dict[str, list[tuple[float, float]]] = {"without": [], "with": [], "unknown": []}
+    for k in range(n):
+        name = NAMES[k % N]
+        times["without"].append(_elapsed(live.decide, name))
+        times["with"].append(_elapsed(live.decide, name, id=f"{visit} {k}"))
+        times["unknown"].append(_elapsed(_reward_unknown, live))
+    return times
+
+
+def lengthen(url: str, name: str, records: int, at_once: int = 50_000) -> None:
+    """Append observations with ids to a population's journal until it has so many records."""
+    with contextlib.closing(open_store(url)) as store:
+        number = store.create(name)
+        lease = store.take(number, "benchmark", 600.0)
+        start, rows = lease.last_seq, []
+        at = store.now()
+        for seq in range(start + 1, records + 1):
+            id, agent = f"seen {seq:012d}", seq % N
+            record = Observed(agent, ARMS[seq % K].tobytes(), float(LIKING[agent % 4, seq % K]), seq, id)
+            rows.append(Row(seq, at, agent, id, encode(record)))
+            if len(rows) == at_once or seq == records:
+                assert store.append([Batch(lease, rows, [])], 600.0) == [None]
+                lease, rows = lease._replace(last_seq=seq), []
+        store.release(lease)
+
+
+def _reward_unknown(live: shoal.Population) -> None:
+    with contextlib.suppress(shoal.UnknownError):
+        live.reward("unknown", 0.5)
+
+
+def _elapsed(run: Callable[..., Any], *arguments: Any, **options: Any) -> tuple[float, float]:
+    """Seconds by the clock, and of processor time."""
+    start, cpu = time.perf_counter(), time.process_time()
+    run(*arguments, **options)
+    return time.perf_counter() - start, time.process_time() - cpu
+
+
 # Recovery and bytes
 
 
@@ -328,6 +393,15 @@ def _server() -> Iterator[Server | None]:
         server.remove()
 
 
+def _urls(directory: Path, server: Server | None) -> dict[str, str]:
+    """An empty store of each kind."""
+    directory.mkdir(exist_ok=True)
+    urls = {"sqlite": str(directory / "durable.db")}
+    if server is not None:
+        urls["postgres"] = server.room()
+    return urls
+
+
 # The page
 
 
@@ -345,6 +419,16 @@ def table(found: dict[str, Any]) -> str:
                     f'{store}, `sync="full"`, {policy}, 64 callers, over 64 who only insert the same rows',
                     f"{one['ratio']:.2f} ×",
                     f"{one['rows_per_s']:,.0f} over {one['bare_rows_per_s']:,.0f} rows/s",
+                )
+            )
+    for store, sizes in found.get("ids", {}).items():
+        for records, one in sizes.items():
+            rows.append(
+                (
+                    f"{store}, `decide` with an id, over one without, {int(records):,} records",
+                    f"{one['ratio']:.2f} ×",
+                    f"{one['with_ms']:.2f} over {one['without_ms']:.2f} ms, {one['cpu_ratio']:.2f} × in "
+                    f"processor time; a reward for an unknown id {one['unknown_ms']:.2f} ms",
                 )
             )
     rows += [
@@ -370,19 +454,21 @@ def table(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    rewards = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
-    found: dict[str, Any] = {"memory": in_memory()}
-    print(json.dumps(found), flush=True)
+    if sys.argv[1:] == ["--ids"]:
+        found: dict[str, Any] = json.loads(RESULTS.read_text())
+    else:
+        found = {"memory": in_memory()}
+        print(json.dumps(found), flush=True)
     with tempfile.TemporaryDirectory() as name, _server() as server:
         directory = Path(name)
-        urls = {"sqlite": str(directory / "durable.db")}
-        if server is not None:
-            urls["postgres"] = server.room()
-        for store, url in urls.items():
-            found[store] = {policy: durable(url, policy) for policy in ("bass", "independent")}
-            print(json.dumps(found[store]), flush=True)
-        found["recovery"] = recovery(directory, rewards)
-    print(json.dumps(found["recovery"]), flush=True)
+        if sys.argv[1:] != ["--ids"]:
+            rewards = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+            for store, url in _urls(directory, server).items():
+                found[store] = {policy: durable(url, policy) for policy in ("bass", "independent")}
+                print(json.dumps(found[store]), flush=True)
+            found["recovery"] = recovery(directory, rewards)
+            print(json.dumps(found["recovery"]), flush=True)
+        found["ids"] = {store: ids(url) for store, url in _urls(directory / "ids", server).items()}
     RESULTS.write_text(json.dumps(found, indent=2) + "\n")
     text = PAGE.read_text()
     head, rest = text.split(BEGIN)

@@ -3,8 +3,9 @@
 A second process sends requests over the loopback interface, through 1, 16 and 128 connections. Processor time
 is the server's, of all its threads, so that what else the machine does matters little; times of requests are
 what they are on a machine that is not idle. `make bench` runs this and writes a table of docs/performance.md.
+With `--ids` it measures decisions with ids, and keeps the other figures.
 
-    python benchmarks/service.py [SECONDS]
+    python benchmarks/service.py [SECONDS | --ids]
 """
 
 import asyncio
@@ -27,12 +28,15 @@ from starlette.responses import Response
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.controller import JOURNALS, lengthen  # noqa: E402
 from tests.live.population.server import Server as PostgreSQL  # noqa: E402
 from tests.live.population.server import find_binaries  # noqa: E402
 
+from shoal.live.client.plans import new_id  # noqa: E402
+from shoal.live.population.controller import Controller  # noqa: E402
 from shoal.live.population.controller import open as open_controller  # noqa: E402
+from shoal.live.protocol import messages as m  # noqa: E402
 from shoal.live.protocol.answers import Decision  # noqa: E402
-from shoal.live.service import messages as m  # noqa: E402
 from shoal.live.service.app import dashboard, endpoints  # noqa: E402
 from shoal.live.service.core import Call, Endpoint, Service  # noqa: E402
 from shoal.live.service.keys import open_keys  # noqa: E402
@@ -82,6 +86,14 @@ class Measured(Service):
             await super().__call__(scope, receive, send)
 
 
+def join(controller: Controller) -> None:
+    """Make the population, and let its agents decide once."""
+    shop = controller.population("bench", policy="bass", dim=D, seed=1)
+    shop.set_arms(CATALOGUE)
+    for start in range(0, N, 500):
+        shop.decide_many({"agent": f"agent {i}"} for i in range(start, start + 500))
+
+
 class Running:
     """A server in a thread of this process, without a log of requests."""
 
@@ -93,10 +105,7 @@ class Running:
             Endpoint("POST", "/parse", "decide", parse_and_answer, {201: Decision}, m.NewDecision),
         ]
         controller = open_controller(url, snapshot_every=0)
-        shop = controller.population("bench", policy="bass", dim=D, seed=1)
-        shop.set_arms(CATALOGUE)
-        for start in range(0, N, 500):
-            shop.decide_many({"agent": f"agent {i}"} for i in range(start, start + 500))
+        join(controller)
         app = Measured(controller, keys, table, dashboard())
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._socket.getsockname()[1])
@@ -152,7 +161,9 @@ async def _drive(
                 start = due  # what waited for its turn waited for the server
                 due += connections / rate
             body = b'{"agent":"agent %d"}' % draw.integers(N)
-            path = {"decide": f"{PATH}/decisions", "pair": f"{PATH}/decisions"}.get(kind, f"/{kind}")
+            if kind == "ids":
+                body = body[:-1] + b',"id":"%s"}' % new_id().encode()
+            path = f"{PATH}/decisions" if kind in ("decide", "ids", "pair") else f"/{kind}"
             answer = await ask(reader, writer, message("POST", path, body))
             times.append(time.perf_counter() - start)
             if kind == "pair":
@@ -213,22 +224,59 @@ def compare(url: str, seconds: float, repeats: int = 2) -> dict[str, Any]:
         server.close()
 
 
+def compare_ids(url: str, seconds: float = 1.0, repeats: int = 2) -> dict[str, Any]:
+    """Decisions with ids and without, in turn, through 16 connections, by records in the journal."""
+    found: dict[str, Any] = {}
+    with open_controller(url, snapshot_every=0) as controller:
+        join(controller)
+    for records in JOURNALS:
+        lengthen(url, "bench", records)
+        server = Running(url)
+        try:
+            measure(server, "decide", 16, seconds)  # warm
+            runs: dict[str, list[dict[str, float]]] = {"decide": [], "ids": []}
+            for _ in range(repeats):
+                for kind in runs:
+                    runs[kind].append(measure(server, kind, 16, seconds))
+        finally:
+            server.close()
+        best = {kind: min(some, key=lambda one: one["cpu_us"]) for kind, some in runs.items()}
+        ratio = best["ids"]["cpu_us"] / best["decide"]["cpu_us"]
+        found[str(records)] = {**best, "ratio": ratio}
+        print(records, json.dumps(found[str(records)]), flush=True)
+    return found
+
+
 def main() -> None:
     """Measure, and write the table."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 2.0
+    only_ids = sys.argv[1:] == ["--ids"]
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 and not only_ids else 2.0
     results: dict[str, Any] = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "load": os.getloadavg()[1],
     }
+    if only_ids:
+        results = json.loads(RESULTS.read_text())
+    results["ids"] = {"load": os.getloadavg()[1]}
     with tempfile.TemporaryDirectory() as directory:
-        results["sqlite"] = compare(f"{directory}/bench.db", seconds)
+        if not only_ids:
+            results["sqlite"] = compare(f"{directory}/bench.db", seconds)
+        results["ids"]["sqlite"] = compare_ids(f"{directory}/ids.db")
+    write(results)
     binaries = find_binaries()
     if binaries is not None:
         server = PostgreSQL(binaries)
         try:
-            results["postgres"] = compare(server.room(), seconds)
+            if not only_ids:
+                results["postgres"] = compare(server.room(), seconds)
+            results["ids"]["postgres"] = compare_ids(server.room())
         finally:
             server.remove()
+    write(results)
+
+
+def write(results: dict[str, Any]) -> None:
+    """Keep what was measured, and show it on the page."""
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
     before, _, rest = PAGE.read_text().partition(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}{table(results)}{END}{rest.partition(END)[2]}")
@@ -258,12 +306,26 @@ def table(results: dict[str, Any]) -> str:
                 f"| {store}, 500 decisions and 500 rewards a second | {one['requests_per_s']:,.0f} requests "
                 f"| {one['p50_ms']:.1f} ms | {one['p99_ms']:.1f} ms | {one['cpu_us']:.0f} µs | | |"
             )
-    return "\n".join(
-        [
-            *lines,
-            f"\nMeasured on {results['machine']}, with a load of {results['load']:.1f} from elsewhere.\n",
-        ]
+    lines.append(
+        f"\nMeasured on {results['machine']}, with a load of {results['load']:.1f} from elsewhere.\n"
     )
+    return "\n".join([*lines, *table_of_ids(results["ids"])])
+
+
+def table_of_ids(results: dict[str, Any]) -> list[str]:
+    """Decisions with ids, for the page."""
+    lines = [
+        "| store, records in the journal | with an id | without | ratio |",
+        "|---|---:|---:|---:|",
+    ]
+    for store in ("sqlite", "postgres"):
+        for records, one in results.get(store, {}).items():
+            lines.append(
+                f"| {store}, {int(records):,} | {one['ids']['cpu_us']:.0f} µs "
+                f"| {one['decide']['cpu_us']:.0f} µs | {one['ratio']:.2f} × |"
+            )
+    load = results["load"]
+    return [*lines, f"\nProcessor time of a decision, 16 connections, load {load:.1f} from elsewhere.\n"]
 
 
 if __name__ == "__main__":

@@ -13,11 +13,12 @@ from pathlib import Path
 
 from shoal.lab.experiments.report import Column, Findings, gather, table_of
 from shoal.lab.experiments.spec import cells
-from shoal.lab.experiments.summaries import Row
+from shoal.lab.experiments.summaries import SummaryRow
 from shoal.lab.paper import beyond, report
 from shoal.lab.paper.comparison import is_ours, reference_row
 from shoal.lab.paper.presets import is_preset
 from shoal.lab.paper.report import Reproduction, agreement_sentence, order_sentence, reproduction
+from shoal.lab.paper.reproduce import write_report
 from shoal.reporting.render import markdown_text
 from shoal.reporting.sections import Table
 from shoal.reporting.words import EMPTY, duration, plus_minus
@@ -44,7 +45,7 @@ def publish(directory: Path, root: Path) -> None:
     """Copy the report on a directory of results to `root`/docs/results, and renew the numbers there."""
     own = reproduction(whole_preset(gather(directory)))
     name = own.found.spec.name
-    page = report.write_report(directory)
+    page = write_report(directory)
     target = root / "docs" / "results" / name
     shutil.rmtree(target, ignore_errors=True)
     (target / "figures").mkdir(parents=True)
@@ -144,7 +145,7 @@ def published_table(own: Reproduction) -> Table | None:
 
 def scenario_table(own: Reproduction) -> Table:
     """Ind, Oracle, BASS and ours at their best, by scenario."""
-    wanted: dict[str, Callable[[Sequence[Row]], Row | None]] = {
+    wanted: dict[str, Callable[[Sequence[SummaryRow]], SummaryRow | None]] = {
         "Ind": lambda rows: first(rows, "independent"),
         "Oracle": lambda rows: first(rows, "oracle"),
         "BASS δ=0.1": reference_row,
@@ -162,7 +163,7 @@ def scenario_table(own: Reproduction) -> Table:
     return table_of("", columns, own.found.environments)
 
 
-def first(rows: Sequence[Row], policy: str) -> Row | None:
+def first(rows: Sequence[SummaryRow], policy: str) -> SummaryRow | None:
     """The first row of a policy."""
     return next((row for row in rows if row.policy == policy), None)
 

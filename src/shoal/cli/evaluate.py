@@ -107,9 +107,9 @@ def evaluate(
         evaluations = [chosen.evaluate(one, since=start, **parameters) for one in wanted]
         others = [chosen.what_if(one, **parameters) for one in wanted]
         if report is not None:
-            from shoal.live.evaluation.report import write_report
+            from shoal.live.evaluation.report import write_evaluation
 
-            page = write_report(chosen, report, evaluations, start)
+            page = write_evaluation(chosen, report, evaluations, start)
     if as_json:
         print_json(
             {

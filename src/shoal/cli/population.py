@@ -17,7 +17,7 @@ from shoal.cli.policies import assignment
 
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
     from shoal.live.client import Client
-    from shoal.live.journal.stores.base import Standing
+    from shoal.live.journal.stores.base import PopulationOwner
     from shoal.live.population.controller import Controller
 
 app = typer.Typer(help="Look at, export, import, check and prune live populations.", no_args_is_help=True)
@@ -48,7 +48,7 @@ def list_(store: AnyUrl, as_json: AsJson = False) -> None:
         with opened(store, read_only=True) as controller:
             standings = controller.store.standings()
             rows = [
-                {**summary(controller.population(name)), "owner": owned_by(standings.get(name))}
+                {**summary(controller.population(name).owner), "owner": owned_by(standings.get(name))}
                 for name in controller.populations()
             ]
         if standings:  # a file has one process
@@ -69,7 +69,7 @@ def show(store: AnyUrl, population: Name, as_json: AsJson = False) -> None:
         from shoal.live.population.summaries import summary
 
         with opened(store, read_only=True) as controller:
-            found = summary(controller.population(population))
+            found = summary(controller.population(population).owner)
     if as_json:
         print_json(found)
     else:
@@ -166,7 +166,7 @@ def forget(
             typer.confirm(f"Forget {agent!r} of {population!r} for good?", abort=True, err=True)
         chosen.forget(agent)
         chosen.settle()
-        held = [one.path for one in base_of(chosen._store, chosen._number).archives if one.wipe]
+        held = [one.path for one in base_of(chosen.owner.store, chosen.owner.number).archives if one.wipe]
     print(f"forgotten: {agent!r}")
     for path in held:
         print(f"not reached, and still holding rows of theirs: {path}", file=sys.stderr)
@@ -274,7 +274,7 @@ def move(
         print(f"{population!r} goes to {to}" + (f", from {url_of(before) or before}" if before else ""))
 
 
-def owned_by(standing: "Standing | None") -> str | None:
+def owned_by(standing: "PopulationOwner | None") -> str | None:
     """Who owns a population, for people: a server's URL, or another process."""
     if standing is None or not standing.owner:
         return None

@@ -383,7 +383,7 @@ def _blank(leaf: Leaf, sizes: Sizes) -> AnyArray:
     return np.zeros(shape, field.dtype) if field.fill == 0 else np.full(shape, field.fill, field.dtype)
 
 
-class Plan(NamedTuple):
+class Layout(NamedTuple):
     """How to show a state of some class."""
 
     leads: list[int]
@@ -393,7 +393,7 @@ class Plan(NamedTuple):
 
 
 @cache
-def _plan(state_class: Any) -> Plan:
+def _plan(state_class: Any) -> Layout:
     sizes: list[Size] = []
     leads: list[int] = []
     for leaf in leaves(state_class):
@@ -401,7 +401,7 @@ def _plan(state_class: Any) -> Plan:
         if lead is not None and lead not in sizes:
             sizes.append(lead)
         leads.append(-1 if lead is None else sizes.index(lead))
-    return Plan(leads, sizes, _tree(state_class, leads, 0))
+    return Layout(leads, sizes, _tree(state_class, leads, 0))
 
 
 def _tree(state_class: Any, leads: list[int], first: int) -> tuple[Any, list[Any], int, bool]:

@@ -99,7 +99,7 @@ def online_microseconds(policy: Any, world: Environment, calls: int = ONLINE_CAL
 def machine() -> dict[str, Any]:
     """The machine and versions behind the figures."""
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "cpus": os.cpu_count(),
         "system": platform.system(),
         "python": platform.python_version(),
@@ -115,7 +115,8 @@ def _cost(name: str, world: Environment, rounds: int) -> Cost:
     return Cost(name, took / rounds * 1e6, online, size)
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The model of this machine's processor, as far as the system tells."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:  # not Linux

@@ -23,7 +23,7 @@ from shoal.core.styles import OTHERS, LineStyle, Style
 from shoal.core.types import Integers, Matrix
 from shoal.lab import theory
 from shoal.lab.simulation import Trace, recorded_rounds
-from shoal.reporting.charts import BLUE, GREEN, GREY, ORANGE, RED, Line, blank, draw_lines, thousands
+from shoal.reporting.charts import BLUE, GREEN, GREY, ORANGE, RED, ChartLine, blank, draw_lines, thousands
 from shoal.reporting.curves import mean_curve
 
 Traces = Trace | Sequence[Trace]
@@ -252,7 +252,7 @@ def plot_regret(
         rounds = recorded_rounds(len(regrets[0]), SHOWN_POINTS)
         values = np.array(regrets, dtype=np.float64)[:, rounds - 1]
         curve = mean_curve(rounds.astype(np.float64), values, bounds=(0.0, np.inf))
-        lines.append(Line(name, styles[name], curve))
+        lines.append(ChartLine(name, styles[name], curve))
     draw_lines(ax, lines)
     ax.set(xlabel="round t", ylabel="cumulative regret (reward units)")
     ax.set_ylim(bottom=0.0)

@@ -25,7 +25,7 @@ PURPLE, GREY = "#6a4fb3", "#6b6b6b"
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """A curve with the label and style of its method."""
 
     label: str
@@ -56,7 +56,7 @@ class Axis:
     """Whether each point gets a marker."""
 
 
-def line_figure(lines: Sequence[Line], title: str, axis: Axis) -> Figure:
+def line_figure(lines: Sequence[ChartLine], title: str, axis: Axis) -> Figure:
     """Means with their 95% intervals."""
     figure = blank(width=8.6, height=4.6)
     ax = figure.subplots()
@@ -76,7 +76,7 @@ def line_figure(lines: Sequence[Line], title: str, axis: Axis) -> Figure:
     return figure
 
 
-def chart_data(lines: Sequence[Line], title: str, axis: Axis) -> dict[str, Any]:
+def chart_data(lines: Sequence[ChartLine], title: str, axis: Axis) -> dict[str, Any]:
     """What the page's script draws: series aligned on the union of their x."""
     union = sorted({float(x) for line in lines for x in line.curve.x})
     return {
@@ -134,7 +134,7 @@ def blank(*, width: float, height: float) -> Figure:
     return figure
 
 
-def draw_lines(ax: Axes, lines: Sequence[Line], *, every_point: bool = False) -> None:
+def draw_lines(ax: Axes, lines: Sequence[ChartLine], *, every_point: bool = False) -> None:
     """Draw curves with their intervals, on a grid."""
     for index, line in enumerate(lines):
         curve, style = line.curve, line.style

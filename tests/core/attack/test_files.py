@@ -11,8 +11,8 @@ import pytest
 from tests.core.attack.common import SCALE, run
 from tests.core.attack.hostile import pack, saved
 from tests.core.contracts.test_policies import CLASSES, every_policy, kept, play
-from tests.saved.make import FIRST, go_on
-from tests.saved.make import OWN as OLD
+from tests.saved.make import OWN as WRITTEN
+from tests.saved.make import go_on, relations
 
 import shoal
 from shoal.core import fields
@@ -139,13 +139,43 @@ def test_contents_that_do_not_fit_together(
         shoal.load_policy(tmp_path / "p")
 
 
-@pytest.mark.parametrize(
-    ("name", "version"),
-    [(name, version) for name in OLD for version in range(FIRST.get(name, 1), files.FORMAT + 1)],
-)
+@pytest.mark.parametrize("version", range(1, files.FORMAT + 1))
+@pytest.mark.parametrize("name", WRITTEN)
 def test_files_of_every_format_ever_written_go_on_as_they_did(name: str, version: int) -> None:
     folder = SAVED / f"format-{version}"
-    expected = json.loads((folder / "expected.json").read_text())[name]
+    expected = json.loads((folder / "policies.json").read_text())[name]
     policy = shoal.load_policy(folder / f"{name}.shoal")
     assert go_on(policy, 100, seed=3) == expected["choices"]
-    assert policy.graph.astype(int).tolist() == expected["graph"]
+    assert relations(policy) == expected["relations"]
+
+
+def test_a_file_of_an_earlier_format_is_migrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a later version will do it: from a format 0 that never was, with other names and an array more."""
+    content, header, arrays = saved("bass")
+    old = dict(arrays, theta=arrays["local.theta_hat"], mood=np.zeros(3))
+    del old["local.theta_hat"]
+    parameters = dict(header["parameters"])
+    parameters["confidence"] = 1.0 - parameters.pop("delta")
+    path = tmp_path / "old"
+    path.write_bytes(pack(header | {"format": 0, "parameters": parameters}, old))
+    with pytest.raises(shoal.PolicyFileError, match=r"old has format 0; this version of shoal reads 1$"):
+        shoal.load_policy(path)
+
+    def rename(header: dict[str, Any], arrays: dict[str, Any]) -> None:
+        header["parameters"]["delta"] = round(1.0 - header["parameters"].pop("confidence"), 9)
+        arrays["local.theta_hat"] = arrays.pop("theta")
+
+    monkeypatch.setitem(files.MIGRATIONS, 0, rename)
+    (tmp_path / "now").write_bytes(content)
+    then, now = (shoal.load_policy(tmp_path / name) for name in ("old", "now"))
+    assert then.parameters == now.parameters
+    assert all(np.array_equal(value, kept(then)[key]) for key, value in kept(now).items())
+    assert play(then, 50) == play(now, 50)
+    path.write_bytes(pack(header | {"format": 0}, arrays))
+    with pytest.raises(shoal.PolicyFileError, match="old of format 0 cannot be brought to 1: 'confidence'"):
+        shoal.load_policy(path)
+    path.write_bytes(pack(header | {"format": 2}, arrays))
+    with pytest.raises(
+        shoal.PolicyFileError, match=r"has format 2, which a newer version wrote; .* 0 and 1$"
+    ):
+        shoal.load_policy(path)

@@ -11,7 +11,6 @@ from tests.core.contracts.test_sharing import build, kinds
 
 import shoal
 from shoal.core.fields import AGENTS, rows
-from shoal.core.policy import plain
 from shoal.core.policy.steps import SCORED, Common, step
 from shoal.core.statistics import Statistics
 
@@ -143,28 +142,3 @@ def test_a_policy_that_does_not_tell_its_scores() -> None:
     for call in (policy.choose, policy.scores):
         with pytest.raises(TypeError, match="Silent does not tell its scores: its step select must leave"):
             call(0, np.eye(D))
-
-
-class Plain:
-    """Two methods."""
-
-    def select(self, agent: int, arms: Any) -> int:
-        return len(arms) - 1
-
-    def update(self, agent: int, x: Any, reward: float) -> None:
-        return
-
-
-class Telling(Plain):
-    """A plain policy that can also predict."""
-
-    def predict(self, agent: int, x: Any) -> tuple[float, float]:
-        return 1.0, 2.0
-
-
-def test_plain_policies() -> None:
-    arm, own, pooled = plain.choose(Plain(), 0, np.eye(D))
-    assert (arm, np.isnan(own), np.isnan(pooled)) == (2, True, True)
-    assert plain.choose(Telling(), 0, np.eye(D)) == (2, 1.0, 2.0)
-    policy = make("bass")
-    assert plain.choose(policy, 1, np.eye(D)) == policy.choose(1, np.eye(D))

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from shoal.lab.experiments import results
-from shoal.lab.experiments.report import write_report
 from shoal.lab.experiments.results import load_results, read_cell
 from shoal.lab.experiments.runner import run_experiment
 from shoal.lab.experiments.spec import ExperimentSpec, SpecError, cells, parse_spec
+from shoal.lab.paper.reproduce import write_report
 
 ROOT = Path(__file__).parents[3]
 

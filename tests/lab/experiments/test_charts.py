@@ -16,13 +16,13 @@ from shoal.core.policies.registry import policy_class, policy_names
 from shoal.core.styles import OTHERS
 from shoal.lab.experiments.report import KINDS
 from shoal.lab.plots import method_styles
-from shoal.reporting.charts import Line, chart_data, line_figure, literal
+from shoal.reporting.charts import ChartLine, chart_data, line_figure, literal
 from shoal.reporting.curves import Curve
 
 AXES = {kind.name: kind.axis for kind in KINDS}
 
 
-def lines(high: float = 20_000.0, points: int = 40) -> list[Line]:
+def lines(high: float = 20_000.0, points: int = 40) -> list[ChartLine]:
     """A line for each method of the tables, from 0 to between a fiftieth of `high` and `high`."""
     x = np.linspace(1.0, 50_000.0, points)
     styles = method_styles(METHODS)
@@ -30,7 +30,7 @@ def lines(high: float = 20_000.0, points: int = 40) -> list[Line]:
     for index, (method, _) in enumerate(METHODS):
         mean = high * (0.02 + 0.98 * index / 12.0) * np.sqrt(x / 50_000.0)
         shown.append(
-            Line(f"{method} γ=Δ/4", styles[method], Curve(x, mean, mean * 0.9 - 0.01, mean * 1.1 + 0.01))
+            ChartLine(f"{method} γ=Δ/4", styles[method], Curve(x, mean, mean * 0.9 - 0.01, mean * 1.1 + 0.01))
         )
     return shown
 
@@ -66,7 +66,9 @@ def test_the_page_can_draw_every_marker() -> None:
 def test_series_are_aligned_on_all_x() -> None:
     styles = method_styles([("a", "bass"), ("b", "club")])
     one, two = (Curve(x, x, x - 1.0, x + 1.0) for x in (np.array([1.0, 2.0]), np.array([2.0, 3.0])))
-    data = chart_data([Line("A", styles["a"], one, "a"), Line("B", styles["b"], two)], "t", AXES["alpha"])
+    data = chart_data(
+        [ChartLine("A", styles["a"], one, "a"), ChartLine("B", styles["b"], two)], "t", AXES["alpha"]
+    )
     assert data["x"] == [1.0, 2.0, 3.0]
     assert [series["mean"] for series in data["series"]] == [[1.0, 2.0, None], [None, 2.0, 3.0]]
     assert [series["method"] for series in data["series"]] == ["a", "B"]

@@ -376,7 +376,7 @@ def test_workers_with_other_code_are_noticed(tmp_path: Path) -> None:
     class Outdated(Executor):
         def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> "Future[Any]":
             outcome, future = fn(*args, **kwargs), Future[Any]()
-            future.set_result(runner.Outcome(outcome.rows, outcome.cpu_seconds, "older"))
+            future.set_result(runner.TaskResult(outcome.rows, outcome.cpu_seconds, "older"))
             return future
 
     with pytest.raises(ResultsError, match=r"near/ind/a0\.10: was played by a worker with another version"):

@@ -13,7 +13,7 @@ from scipy import stats
 from shoal.lab.experiments import summaries
 from shoal.lab.experiments.report import F1_COLUMNS, PAIRED_COLUMNS, REGRET_COLUMNS, line
 from shoal.lab.experiments.results import COLUMNS
-from shoal.lab.experiments.summaries import Names, Row
+from shoal.lab.experiments.summaries import Names, SummaryRow
 
 W1 = "synthetic-m3-w1"
 NO_NAMES = Names({}, {})
@@ -66,7 +66,7 @@ def make_table(*cells: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist([row for cell in cells for row in cell], schema=COLUMNS)
 
 
-def only_row(table: pa.Table, names: Names = NO_NAMES) -> Row:
+def only_row(table: pa.Table, names: Names = NO_NAMES) -> SummaryRow:
     (row,) = summaries.main_rows(table, names)
     return row
 
@@ -173,7 +173,6 @@ def test_no_f1_without_labels() -> None:
     table = make_table(rows_of("bass-d0.1", "bass", 0.3, [1.0, 2.0], f1=[math.nan] * 2))
     row = only_row(table)
     assert row.f1 is None
-    assert row.f1_by_alpha is None
     assert summaries.curve(table, "curve_f1", row.cell) is None
 
 

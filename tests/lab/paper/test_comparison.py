@@ -11,18 +11,20 @@ from scipy import stats
 from tests.lab.experiments.test_summaries import NO_NAMES, W1, make_table, rows_of
 
 from shoal.lab.experiments.report import F1_COLUMNS, PAIRED_COLUMNS, REGRET_COLUMNS, line
-from shoal.lab.experiments.summaries import Names, Row, curve, main_rows
+from shoal.lab.experiments.summaries import Names, SummaryRow, curve, main_rows
 from shoal.lab.paper import comparison, published
 from shoal.lab.paper.comparison import Comparison, has_published_sizes
 from shoal.lab.paper.gamma import gamma_points, gamma_table
 
 
-def only_row(table: pa.Table, names: Names = NO_NAMES) -> Row:
+def only_row(table: pa.Table, names: Names = NO_NAMES) -> SummaryRow:
     (found,) = main_rows(table, names)
     return found
 
 
-def regret_of(method: str, policy: str, regrets: list[float], **changes: Any) -> tuple[Row, Comparison]:
+def regret_of(
+    method: str, policy: str, regrets: list[float], **changes: Any
+) -> tuple[SummaryRow, Comparison]:
     """A row of made-up runs, and its comparison with print."""
     row = only_row(make_table(rows_of(method, policy, 0.825, regrets, **changes)), NAMES)
     found = comparison.compare_regret(row)
@@ -132,7 +134,7 @@ def test_as_published_takes_the_best_of_the_five_values_where_all_were_run() -> 
     }
 
 
-def score_of(method: str, policy: str, scores: list[float], **changes: Any) -> tuple[Row, Comparison]:
+def score_of(method: str, policy: str, scores: list[float], **changes: Any) -> tuple[SummaryRow, Comparison]:
     row = only_row(make_table(rows_of(method, policy, 0.3, [1.0] * len(scores), f1=scores, **changes)))
     found = comparison.compare_f1(row)
     assert found is not None

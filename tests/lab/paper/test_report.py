@@ -43,7 +43,6 @@ from shoal.lab.paper.report import (
     notices,
     order_sentence,
     reproduction,
-    write_report,
 )
 from shoal.reporting import render
 
@@ -130,7 +129,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(results: Path) -> Path:
-    return write_report(results)
+    return written(results)
+
+
+def written(out: Path) -> Path:
+    """The paper's report on results, whatever their spec."""
+    return render.write(report.document(reproduction(gather(out))), out / "report")
 
 
 def copy_of(results: Path, target: Path) -> Path:
@@ -335,7 +339,7 @@ def test_errors_of_the_fills_are_kept_and_shown(results: Path, tmp_path: Path) -
     assert "Filling missing rewards" not in (results / "report" / "tables.md").read_text(encoding="utf-8")
     out = copy_of(results, tmp_path / "out")
     keep_outcome(out, Measurement("fills/letor", {}, dict), {"mean-only": 0.7953, "paper": 0.9188})
-    page = write_report(out).read_text(encoding="utf-8")
+    page = written(out).read_text(encoding="utf-8")
     text = (out / "report" / "tables.md").read_text(encoding="utf-8")
     assert "| Learning to rank | 0.795 | 0.919 |" in text
     assert "<td>0.919</td>" in page
@@ -377,13 +381,13 @@ def test_the_report_simulates_nothing(results: Path, page: Path, monkeypatch: py
     for module in (measuring, illustrations):
         monkeypatch.setattr(module, "simulate", lambda *_, **__: pytest.fail("simulated while reporting"))
         monkeypatch.setattr(module, "BASS", lambda *_, **__: pytest.fail("built while reporting"))
-    assert write_report(results).read_bytes() == before
+    assert written(results).read_bytes() == before
 
 
 def test_measurements_that_are_missing_are_said(results: Path, tmp_path: Path) -> None:
     out = copy_of(results, tmp_path / "out")
     (out / "measurements" / "theory__coverage.json").unlink()
-    page = write_report(out)
+    page = written(out)
     assert "Not measured here: run the same command again" in shown_by(page.parent / "theory.html")
     assert '<section id="sharing">' in shown_by(page)
 
@@ -422,7 +426,7 @@ def test_missing_cells_are_said(results: Path, tmp_path: Path) -> None:
         "mixture-best",
     ]
     assert any("are finished" in text for text in notices(found))
-    page = write_report(out)
+    page = written(out)
     assert "provenance.json is missing" in (out / "report" / "tables.md").read_text(encoding="utf-8")
     assert "no comparison of BASS" in order_sentence(found)  # the Oracle is not a rival
     assert [pair.method for pair in found.pairs] == ["oracle"]
@@ -434,14 +438,14 @@ def test_results_without_bass(results: Path, tmp_path: Path) -> None:
     for path in (out / "cells").iterdir():
         if "__ind__" not in path.name:
             path.unlink()
-    text = write_report(out).read_text(encoding="utf-8")
+    text = written(out).read_text(encoding="utf-8")
     assert 'id="paired"' not in text
     assert "no comparison of BASS" in text
 
 
 def test_no_results_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match="no results"):
-        write_report(tmp_path)
+        written(tmp_path)
     assert not (tmp_path / "report").exists()
 
 

@@ -26,12 +26,12 @@ def write(path: Path, header: list[str], rows: Any) -> Path:
     return path
 
 
-def log_of(rewards: Any, agents: Any = None, arms: Any = None, features: Any = None) -> inspecting.Log:
+def log_of(rewards: Any, agents: Any = None, arms: Any = None, features: Any = None) -> inspecting.RewardLog:
     n = len(rewards)
     features = np.eye(3) if features is None else np.asarray(features, dtype=float)
     agents = np.arange(n) % 4 if agents is None else np.asarray(agents)
     arms = np.arange(n) // 4 % len(features) if arms is None else np.asarray(arms)
-    return inspecting.Log(Path("log.csv"), agents, arms, np.asarray(rewards, dtype=float), features)
+    return inspecting.RewardLog(Path("log.csv"), agents, arms, np.asarray(rewards, dtype=float), features)
 
 
 # What is odd
@@ -59,7 +59,7 @@ def test_a_log_as_it_should_be_is_not_odd() -> None:
         (log_of(RNG.normal(size=120), features=[[1, 0], [1, 0], [0, 1]]), "1 arm has the same features"),
     ],
 )  # fmt: skip
-def test_what_is_odd_is_said(log: inspecting.Log, words: str) -> None:
+def test_what_is_odd_is_said(log: inspecting.RewardLog, words: str) -> None:
     assert any(words in text for text in inspecting.oddities(log)), inspecting.oddities(log)
 
 

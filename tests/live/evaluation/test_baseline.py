@@ -99,7 +99,7 @@ def test_uplift_of_an_apprentice() -> None:
     found = one.uplift()
     assert not found.sentence
     # What the policy would have chosen, decision by decision, is recorded; its true value is known here.
-    rows = one._store.read(one._number, 0)
+    rows = one.owner.store.read(one.owner.number, 0)
     from shoal.live.journal.records import Decided, decode
 
     names = list(BANNERS)

@@ -16,6 +16,7 @@ from shoal.live.evaluation.guard import PERIOD
 from shoal.live.evaluation.sequences import BURN_IN, asymptotic, empirical_bernstein
 from shoal.live.journal.records import Guarded, decode
 from shoal.live.journal.tally import Sums
+from shoal.live.population.owner import Owner
 from shoal.live.population.population import Population
 
 
@@ -49,7 +50,7 @@ def test_sums_are_those_of_the_journal(tmp_path: Path) -> None:
     one = shop(reward_window=1e8)
     play(one, 8)
     agrees(one, tmp_path)
-    one.reward("1-1", 4.0, replaces=one._commands.find(one._fold, "1-1").rewards[0])  # type: ignore[arg-type, union-attr]
+    one.reward("1-1", 4.0, replaces=one.owner.commands.find(one.owner._fold, "1-1").rewards[0])  # type: ignore[arg-type, union-attr]
     one.reward("0-0", 1.0)  # which had not come
     ranking = one.decide("agent 3", top=2, id="ranking").ranking
     one.reward("ranking", 1.0, arm=ranking[1])  # nothing was predicted of it
@@ -73,13 +74,13 @@ def test_sums_are_those_of_the_journal(tmp_path: Path) -> None:
 
 def test_late_rewards_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     now = [1_800_000_000_000_000]
-    monkeypatch.setattr(Population, "_now", lambda _: now[0])
+    monkeypatch.setattr(Owner, "now", lambda _: now[0])
     one = shop(reward_window=10.0, default_reward=0.0)
     other = shop(reward_window=10.0)
     for each in (one, other):
         play(each, 3)
         now[0] += 100_000_000
-        each.miss_rewards()
+        each.owner.miss_rewards()
         agrees(each, tmp_path)
         assert each.dividend().count == (30 if each is one else 26)
         each.reward("0-0", 2.0)
@@ -92,7 +93,7 @@ def test_late_rewards_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 def test_a_window_has_only_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     now = [1_800_000_000_000_000]
-    monkeypatch.setattr(Population, "_now", lambda _: now[0])
+    monkeypatch.setattr(Owner, "now", lambda _: now[0])
     one = shop()
     play(one, 4)
     now[0] += 3_600_000_000
@@ -134,7 +135,7 @@ def poisoned(one: Population, rounds: int, *, first: int = 0, helps: bool = Fals
 
 
 def guards(one: Population) -> list[Guarded]:
-    rows = one._store.read(one._number, 0)
+    rows = one.owner.store.read(one.owner.number, 0)
     return [record for row in rows if isinstance(record := decode(row.body), Guarded)]
 
 
@@ -146,13 +147,13 @@ def test_the_guard_stops_borrowing_and_lets_back(tmp_path: Path) -> None:
     place = Place("sqlite", tmp_path / "shop.db")
     one = never_cuts(controller=place.open(sync="normal"), harm_guard=True)
     poisoned(one, 80)
-    found = [guard for guard in guards(one) if guard.agent == one._fold.names["honest"]]  # type: ignore[union-attr]
+    found = [guard for guard in guards(one) if guard.agent == one.owner._fold.names["honest"]]  # type: ignore[union-attr]
     assert [guard.borrows for guard in found] == [False]
     assert found[0].count >= BURN_IN
     assert found[0].low < found[0].mean < found[0].high < 0.0
     assert one.dividend("honest").guarded
     # It chooses by its own samples alone, and its pooled prediction is what it would be if it borrowed.
-    fold = one._fold
+    fold = one.owner._fold
     assert fold is not None
     agent, arms = fold.names["honest"], np.array(list(BANNERS.values()))
     decision = one.decide("honest", id="one more", scores=True)
@@ -200,7 +201,7 @@ def test_the_guard_is_off_unless_asked_for() -> None:
 def test_each_agent_has_its_own() -> None:
     one = shop()
     play(one, 6)
-    found = by_agent(one)
+    found = by_agent(one.owner)
     assert found == {name: one.dividend(name) for name in one.agents}
     assert str(one.dividend("agent 1")).endswith("rewards: sharing neither helps nor harms demonstrably")
     one.add("new")

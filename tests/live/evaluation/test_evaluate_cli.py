@@ -15,7 +15,7 @@ from tests.live.evaluation.test_baseline import serve
 from tests.live.evaluation.test_logs import ARMS, rows, write
 
 import shoal
-from shoal.live.evaluation.report import document, write_report
+from shoal.live.evaluation.report import document, write_evaluation
 
 
 def run(*arguments: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
@@ -96,7 +96,7 @@ def test_switch(tmp_path: Path) -> None:
 def test_the_report_in_a_browser(store: str, tmp_path: Path) -> None:
     with shoal.open(store, read_only=True) as controller:
         one = controller.population("shop")
-        page = write_report(one, tmp_path, [one.evaluate("independent")])
+        page = write_evaluation(one, tmp_path, [one.evaluate("independent")])
     with open_browser() as browser:
         complaints: list[str] = []
         for width in (1400, 420):

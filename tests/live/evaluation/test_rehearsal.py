@@ -14,6 +14,7 @@ from shoal.live.evaluation import rehearsal
 from shoal.live.journal import snapshots
 from shoal.live.journal.records import Decided, Joined, Observed, Rewarded, decode
 from shoal.live.journal.records import vector as vector_of
+from shoal.live.population.owner import Owner
 from shoal.live.population.population import Population
 from shoal.live.population.snapshotter import Sample
 from shoal.live.protocol.errors import ConflictError, JournalError
@@ -23,7 +24,7 @@ def by_hand(one: Population, policy: Any) -> list[tuple[float, float, float]]:
     """Play the records of a journal into a policy, call by call; what it predicts of each decision."""
     pending: dict[str, Any] = {}
     predicted = []
-    for row in one._store.read(one._number, 0):
+    for row in one.owner.store.read(one.owner.number, 0):
         record = decode(row.body)
         match record:
             case Joined():
@@ -101,7 +102,7 @@ def test_switching_there_and_back(place: Place) -> None:
     )  # it is in force
     by_itself = shoal.ClusterMixture(0, 3, **one.settings.parameters)
     by_hand(one, by_itself)
-    fold = one._fold
+    fold = one.owner._fold
     assert fold is not None
     np.testing.assert_array_equal(fold.policy.graph, by_itself.graph)
     for agent in range(10):
@@ -111,13 +112,13 @@ def test_switching_there_and_back(place: Place) -> None:
     assert sound(one._controller)
     one.snapshot()
     play(one, 1, first=60)
-    content = one.packed()[0]
+    content = one.owner.packed()[0]
     place.crash(one._controller)
     one = place.open(**options(place)).population("shop")
-    assert one.packed()[0] == content
-    for epoch, seq in one._store.snapshots(one._number):
-        one._store.delete_snapshot(one._number, epoch, seq)
-    assert snapshots.pack(snapshots.load(one._store, one._number)) == content
+    assert one.owner.packed()[0] == content
+    for epoch, seq in one.owner.store.snapshots(one.owner.number):
+        one.owner.store.delete_snapshot(one.owner.number, epoch, seq)
+    assert snapshots.pack(snapshots.load(one.owner.store, one.owner.number)) == content
     assert one.settings.policy == "cluster_mixture"
     one.switch_back(by="Cleo")
     assert [(each.sequence, each.policy, each.by) for each in one.switches] == [
@@ -128,7 +129,7 @@ def test_switching_there_and_back(place: Place) -> None:
     # As if it had always stayed: the very state of a population that lived through the same records.
     straight = shoal.BASS(0, 3, **one.settings.parameters)
     by_hand(one, straight)
-    fold = one._fold
+    fold = one.owner._fold
     assert fold is not None
     np.testing.assert_array_equal(fold.policy.graph, straight.graph)
     np.testing.assert_array_equal(fold.policy.pulls, straight.pulls)
@@ -151,14 +152,14 @@ def test_what_was_there_before_the_switch_is_passed_over(tmp_path: Path) -> None
     one.switch("cluster_mixture")
     play(one, 2, first=20)
     assert looked_on.settings.policy == "cluster_mixture"
-    assert looked_on.packed() == one.packed()
+    assert looked_on.owner.packed() == one.owner.packed()
     sample = Sample(one_in=1)
-    fold = snapshots.load(one._store, one._number, watch=sample)
+    fold = snapshots.load(one.owner.store, one.owner.number, watch=sample)
     assert sample.differences(fold) == []
     assert sample.checked == 20  # those of the policy in force
-    content = one.packed()[0]
+    content = one.owner.packed()[0]
     place.crash(one._controller)
-    assert place.open(sync="normal").population("shop").packed()[0] == content
+    assert place.open(sync="normal").population("shop").owner.packed()[0] == content
     place.close()
 
 
@@ -242,7 +243,7 @@ def test_the_forgotten_stay_forgotten(tmp_path: Path) -> None:
 
 def test_switching_after_archiving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1_800_000_000_000_000]
-    monkeypatch.setattr(Population, "_now", lambda _: now[0])
+    monkeypatch.setattr(Owner, "now", lambda _: now[0])
     place = Place("sqlite", tmp_path / "shop.db")
     one = shop(place.open(sync="normal"))
     play(one, 5)
@@ -255,14 +256,14 @@ def test_switching_after_archiving(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     one.switch("cluster_mixture")
     play(one, 2, first=40)
     assert sound(one._controller)
-    content = one.packed()[0]
+    content = one.owner.packed()[0]
     place.crash(one._controller)
     away = Path(archived.path).rename(tmp_path / "away")  # the base is the new policy's: it needs no archive
     one = place.open(sync="normal").population("shop")
-    assert one.packed()[0] == content
+    assert one.owner.packed()[0] == content
     with pytest.raises(JournalError):
         one.switch_back()
-    assert one.packed()[0] == content
+    assert one.owner.packed()[0] == content
     away.rename(archived.path)
     assert one.evaluate().decisions > 60  # archived ones too
     now[0] += 10_000_000
@@ -278,31 +279,31 @@ def test_switching_after_archiving(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_archiving_what_was_before_a_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1_800_000_000_000_000]
-    monkeypatch.setattr(Population, "_now", lambda _: now[0])
+    monkeypatch.setattr(Owner, "now", lambda _: now[0])
     place = Place("sqlite", tmp_path / "shop.db")
     one = shop(place.open(sync="normal"))
     play(one, 5)
     now[0] += 10_000_000
     one.switch("cluster_mixture")
     play(one, 2, first=20)
-    content = one.packed()[0]
+    content = one.owner.packed()[0]
     archived = one.archive(tmp_path, before=now[0] / 1e6)
     assert archived is not None
     assert sound(one._controller)
     place.crash(one._controller)
     Path(archived.path).unlink()  # the base is that of the policy in force
-    assert place.open(sync="normal").population("shop").packed()[0] == content
+    assert place.open(sync="normal").population("shop").owner.packed()[0] == content
     place.close()
 
 
 def test_a_switch_that_cannot_be_committed_has_not_happened(monkeypatch: pytest.MonkeyPatch) -> None:
     one = shop()
     play(one, 4)
-    content = one.packed()[0]
-    real = one._store.append
-    monkeypatch.setattr(one._store, "append", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    content = one.owner.packed()[0]
+    real = one.owner.store.append
+    monkeypatch.setattr(one.owner.store, "append", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(shoal.UnavailableError):
         one.switch("cluster_mixture")
-    monkeypatch.setattr(one._store, "append", real)
+    monkeypatch.setattr(one.owner.store, "append", real)
     assert one.settings.policy == "bass"
-    assert one.packed()[0] == content
+    assert one.owner.packed()[0] == content

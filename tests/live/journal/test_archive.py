@@ -38,7 +38,7 @@ def live(
 
 def state(population: Population) -> bytes:
     population.settle()
-    return population.packed()[0]
+    return population.owner.packed()[0]
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def archives_replayed(population: Population) -> Any:
     from shoal.live.journal.fold import Fold
 
     fold = Fold()
-    fold.apply_all(archives.journal(population._store, population._number))
+    fold.apply_all(archives.journal(population.owner.store, population.owner.number))
     return fold
 
 
@@ -92,7 +92,9 @@ def test_only_what_is_older(place: Path) -> None:
         made = population.archive(place / "old", before=middle)
         assert made is not None
         assert (made.last, made.until < middle) == (seq, True)
-        rows = list(population._store.read(population._number, base_of(population._store, 1).seq))
+        rows = list(
+            population.owner.store.read(population.owner.number, base_of(population.owner.store, 1).seq)
+        )
         assert rows[0].seq == seq + 1
         again = population.archive(place / "old", before=now())
         assert again is not None
@@ -106,7 +108,7 @@ def test_the_file_holds_the_rows_as_they_were(place: Path) -> None:
     with open_controller(place / "shop.db") as controller:
         population = shop(controller)
         live(population, "first")
-        rows = list(population._store.read(population._number, 0))
+        rows = list(population.owner.store.read(population.owner.number, 0))
         made = population.archive(place / "old", before=now())
     assert made is not None
     table = pq.read_table(made.path).to_pylist()
@@ -134,7 +136,7 @@ def test_open_decisions_stay_open(place: Path) -> None:
         assert population.decide("ada", ARMS, id="first-open").id == "first-open"
         assert controller.verify() == {"shop": []}
         population.archive(place / "old", before=now())
-        assert not list(population._store.read(population._number, 0)), (
+        assert not list(population.owner.store.read(population.owner.number, 0)), (
             "closed decisions need no rows any more"
         )
         assert controller.verify() == {"shop": []}
@@ -199,7 +201,7 @@ def test_looking_back(place: Path) -> None:
         live(population, "second", n=20)
         made = population.archive(place / "old", before=now())
         assert made is not None
-        store, number = population._store, population._number
+        store, number = population.owner.store, population.owner.number
         assert snapshots.pack(snapshots.load(store, number, seq)) == then
         Path(made.path).rename(place / "elsewhere")
         with pytest.raises(JournalError, match="cannot be read: No such file"):
@@ -255,7 +257,7 @@ def test_forgetting_reaches_archives(place: Path) -> None:
         assert CANARY.encode() not in everything(place) + uncompressed(place)
         assert len(list((place / "old").iterdir())) == 2
         assert controller.verify() == {"shop": []}
-        assert not base_of(population._store, population._number).litter
+        assert not base_of(population.owner.store, population.owner.number).litter
         assert snapshots.pack(archives_replayed(population)) == state(population)
     with open_controller(place / "shop.db") as controller:
         assert shop(controller).agents == ["ada", "ben"]
@@ -382,7 +384,7 @@ def test_who_may_archive_and_where(place: Path) -> None:
             population.archive(place / "old", before=now())
             live(population, "second")
             assert beside.sequence == population.sequence, "a reader goes on across an archive"
-            assert beside.packed()[0] == state(population)
+            assert beside.owner.packed()[0] == state(population)
 
 
 def test_in_memory(place: Path) -> None:

@@ -4,6 +4,7 @@ import random
 import shutil
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tests.live.population.server import Server
 
 from shoal.live.journal.stores.sqlite import SQLiteStore
 from shoal.live.population.population import Population
-from shoal.live.protocol.errors import GoneError, UnavailableError
+from shoal.live.protocol.errors import GoneError, UnavailableError, UnknownError
 
 NAME, OTHER_NAME, DECISION, OBSERVATION = (
     "zebulon-canary",
@@ -37,7 +38,7 @@ def live(one: Population) -> list[bytes]:
     one.observe(NAME, FEATURES[1], REWARDS[1], id=OBSERVATION)
     one.decide(OTHER_NAME, [FEATURES[0]])
     one.merge(NAME, OTHER_NAME)
-    estimates: list[float] = one._read(
+    estimates: list[float] = one.owner.read(
         lambda fold: [
             *fold.policy.local_estimate(fold.names[NAME]),
             *fold.policy.state.local.b[fold.names[NAME]],
@@ -184,7 +185,7 @@ def feed(one: Population, people: list[str], left_out: str | None = None, *, joi
 def known(one: Population) -> dict[str, tuple[list[float], list[float]]]:
     """The estimates of everybody, of their own samples and of all."""
     one.settle()
-    return one._read(
+    return one.owner.read(
         lambda fold: {
             name: (fold.policy.local_estimate(agent).tolist(), fold.policy.estimate(agent).tolist())
             for name, agent in fold.names.items()
@@ -211,7 +212,7 @@ def test_the_state_is_as_if_they_had_never_been_there(policy: str, gone: str) ->
         np.testing.assert_array_equal(forgotten.graph().edges, absent.graph().edges)
         if policy == "bass":
             assert np.count_nonzero(absent.graph().edges) < 4 * 3  # somebody was separated
-        rounds = {one._read(lambda fold: fold.policy.rounds) for one in (forgotten, silent, absent)}
+        rounds = {one.owner.read(lambda fold: fold.policy.rounds) for one in (forgotten, silent, absent)}
         assert len(rounds) == 1
         for one in (forgotten, silent, absent):  # and it goes on in the same way
             assert sound(one._controller)
@@ -230,11 +231,39 @@ def test_corrections_after_forgetting(place: Place) -> None:
         one.reward(one.decide("ben", [[0.0, 1.0]], id=f"{n}").id, 1.0)
     one.forget("ada")
     one.settle()
-    before = one._read(lambda fold: fold.policy.local_estimate(fold.names["ben"]).tolist())
+    before = one.owner.read(lambda fold: fold.policy.local_estimate(fold.names["ben"]).tolist())
     one.reward("3", 0.0, replaces=1.0)
-    after = one._read(lambda fold: fold.policy.local_estimate(fold.names["ben"]).tolist())
+    after = one.owner.read(lambda fold: fold.policy.local_estimate(fold.names["ben"]).tolist())
     assert after[1] < before[1]
     assert sound(controller)
+
+
+def test_the_store_is_asked_who_is_gone_once_anybody_is(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = place.open()
+    one = shop(controller)
+    with monkeypatch.context() as context:
+        context.setattr(controller.store, "has_gone", lambda *_: pytest.fail("nobody has been forgotten"))
+        live(one)
+        with pytest.raises(UnknownError):
+            one.reward("unknown", 1.0)
+    one.forget(NAME)
+    one.settle()
+    one.switch("independent")
+    (tmp_path / "old").mkdir()
+    assert one.archive(tmp_path / "old", before=time.time() + 1.0) is not None
+    one.snapshot()
+    for opened in range(2):
+        with pytest.raises(GoneError):
+            one.reward(DECISION, 1.0)
+        with pytest.raises(GoneError):
+            one.decide(NAME, [FEATURES[0]], id=DECISION)
+        with pytest.raises(GoneError):
+            one.observe(NAME, FEATURES[1], 1.0, id=OBSERVATION)
+        if not opened:
+            place.close()
+            one = shop(place.open())
 
 
 def test_restoring_a_backup_forgets_again(place: Place, tmp_path: Path) -> None:
@@ -279,5 +308,5 @@ def test_forgetting_under_load(durable: Place) -> None:
         thread.join()
     one.settle()
     assert sorted(one.agents) == [f"agent {n}" for n in range(3)]
-    assert one._read(lambda fold: [fold.taught[fold.names[name]] for name in one.agents]) == [15] * 3
+    assert one.owner.read(lambda fold: [fold.taught[fold.names[name]] for name in one.agents]) == [15] * 3
     assert sound(controller)

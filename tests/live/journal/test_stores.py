@@ -350,12 +350,12 @@ def test_a_server_that_is_silently_gone_is_noticed(server: Server) -> None:
 
     for lease, milliseconds in ((5.0, "5000"), (0.3, "2000")):
         store = PostgresStore(server.room(), lease=lease)
-        assert told(store._connect()) == [milliseconds, "5", "2", "3"]
+        assert told(store.connect()) == [milliseconds, "5", "2", "3"]
         store.close()
     with closing(PostgresKeys(server.room())) as keys:
         assert told(keys._connect()) == ["3000", "5", "2", "3"]
     store = PostgresStore(f"{server.room()}?tcp_user_timeout=700&keepalives_count=9&connect_timeout=4")
-    connection = store._connect()
+    connection = store.connect()
     assert connection.info.get_parameters()["connect_timeout"] == "4"
     assert told(connection) == ["700", "5", "2", "9"]
     store.close()

@@ -21,7 +21,7 @@ from tests.live.places import Place
 from tests.live.service.running import ARMS, Caller, InProcess, Process, damage, wait_until
 
 import shoal
-from shoal.live.journal.stores.base import SCHEMA, Standing
+from shoal.live.journal.stores.base import SCHEMA, PopulationOwner
 from shoal.live.journal.stores.postgres import PostgresStore
 from shoal.live.population.owners import View, move, new_name, preferred, server_url, url_of
 from shoal.live.protocol.errors import (
@@ -285,7 +285,7 @@ def test_what_cannot_be_opened_is_tried_now_and_then(two: Two) -> None:
     """Whatever the reason; without being asked for, not each time that somebody looks."""
     ownership = two.first.app.ownership
     assert ownership is not None
-    free, now = Standing(1, 1, "", ownership.name), time.monotonic()
+    free, now = PopulationOwner(1, 1, "", ownership.name), time.monotonic()
     reasons: list[tuple[ControllerError, bool]] = [
         (JournalError("damaged"), False), (UnknownError("no first record"), False),
         (NotOwnerError("another was faster"), True), (UnavailableError("the store is away"), True),
@@ -451,7 +451,7 @@ def test_a_request_let_in_before_a_move_does_not_undo_it(two: Two) -> None:
         time.sleep(0.2)
         known = two.first.app.populations["shop"].population
         move(store, "shop", two.second.url)
-        wait_until(lambda: isinstance(known._lost, NotOwnerError), 5.0)
+        wait_until(lambda: known.owner.is_lost, 5.0)
         slow.sendall(body[10:])
         assert slow.recv(4096).startswith(b"HTTP/1.1 503 ")
     assert store.standings()["shop"].owner == ""
@@ -468,7 +468,7 @@ def test_an_owner_hears_of_a_move_at_once(shared: Place) -> None:
             store = PostgresStore(shared.url)
             move(store, "shop", two.second.url)
             store.close()
-            wait_until(lambda: isinstance(known._lost, NotOwnerError), 5.0)
+            wait_until(lambda: known.owner.is_lost, 5.0)
             wait_until(lambda: one("GET", shop).status_code == 200, 10.0)
         assert two.owner("shop") is two.second
 

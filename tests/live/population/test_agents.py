@@ -25,7 +25,7 @@ def one(place: Place) -> Population:
 
 def estimate(one: Population, agent: str) -> list[float]:
     """What an agent knows, of its own and of others' samples."""
-    return one._read(lambda fold: fold.policy.estimate(fold.names[agent]).tolist())
+    return one.owner.read(lambda fold: fold.policy.estimate(fold.names[agent]).tolist())
 
 
 def teach(one: Population, agent: str, n: int = 1) -> None:
@@ -142,8 +142,8 @@ def test_merging_adds_samples(place: Place, policy: str) -> None:
     one.observe("ada@work", [0.2, 0.2], 0.2)  # still a name of hers
     xs = np.array([[1.0, 0.1 * n] for n in range(4)] + [[0.0, 1.0], [0.2, 0.2]])
     ys = np.array([0.3 * n for n in range(4)] + [0.7, 0.2])
-    ridge = one._read(lambda fold: fold.policy.parameters["ridge"])
-    local = one._read(lambda fold: fold.policy.local_estimate(fold.names["ada"]).tolist())
+    ridge = one.owner.read(lambda fold: fold.policy.parameters["ridge"])
+    local = one.owner.read(lambda fold: fold.policy.local_estimate(fold.names["ada"]).tolist())
     assert local == pytest.approx(np.linalg.solve(ridge * np.eye(2) + xs.T @ xs, xs.T @ ys).tolist())
     before = one.sequence
     one.merge("ada", "ada@work")
@@ -171,7 +171,7 @@ def test_merging_merged_ones(one: Population, place: Place) -> None:
     one.reward("first", 1.0)
     for name in "abc":
         one.observe(name, [1.0, 0.0], 1.0, id="seen")
-    assert one._read(lambda fold: fold.taught[fold.names["a"]]) == 4
+    assert one.owner.read(lambda fold: fold.taught[fold.names["a"]]) == 4
     assert sound(one._controller)
 
 
@@ -189,7 +189,7 @@ def test_merging_merged_ones(one: Population, place: Place) -> None:
 )
 def test_bad_names_leave_nothing(one: Population, call: str, arguments: tuple[Any, ...]) -> None:
     one.add("ada")
-    before = one.packed()
+    before = one.owner.packed()
     with pytest.raises((ValueError, UnknownError)):
         getattr(one, call)(*arguments)
-    assert one.packed() == before
+    assert one.owner.packed() == before

@@ -242,13 +242,13 @@ def test_without_exploration_a_population_is_not_evaluable(controller: Controlle
 def test_what_the_journal_says_of_a_decision(one: Population, controller: Controller) -> None:
     one.observe("ada", [1.0, 0.0], 1.0)
     decision = one.decide("ada", ARMS)
-    (row,) = controller.store.find(one.lease.population, decision.id)
+    (row,) = controller.store.find(one.owner.lease.population, decision.id)
     record = decode(row.body)
     assert isinstance(record, Decided)
     assert list(ARMS)[record.shown[0]] == decision.arm
     assert (record.own, record.pooled) == (decision.own, decision.pooled)
     assert np.frombuffer(record.x).tolist() == ARMS[str(decision.arm)]
-    assert controller.store.arms(one.lease.population, record.arms) is not None
+    assert controller.store.arms(one.owner.lease.population, record.arms) is not None
 
 
 BAD_ARMS = [
@@ -274,10 +274,10 @@ BAD_ARMS = [
 @pytest.mark.parametrize("agent", ["ada", "newcomer"])
 def test_bad_arms_leave_nothing(one: Population, agent: str, arms: Any) -> None:
     one.decide("ada", ARMS)
-    before = one.packed()
+    before = one.owner.packed()
     with pytest.raises(ValueError, match="arm"):
         one.decide(agent, arms, sharing="none")
-    assert one.packed() == before
+    assert one.owner.packed() == before
 
 
 BAD_REQUESTS: list[dict[str, Any]] = [
@@ -303,13 +303,13 @@ BAD_REQUESTS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("wrong", BAD_REQUESTS, ids=repr)
 def test_bad_requests_leave_nothing(one: Population, wrong: dict[str, Any]) -> None:
-    before = one.packed()
+    before = one.owner.packed()
     request = {"agent": "ada", "arms": ARMS, **wrong}
     with pytest.raises(ValueError, match=next(iter(wrong))):
         one.decide(**request)
     (error,) = one.decide_many([request])
     assert isinstance(error, ValueError)
-    assert one.packed() == before
+    assert one.owner.packed() == before
 
 
 def test_names_of_256_characters_in_any_script(place: Place) -> None:
@@ -363,7 +363,7 @@ def test_many_are_one_commit(durable: Place) -> None:
 def test_unhashable_and_odd_values_do_not_drop_the_state(one: Population) -> None:
     one.set_arms(ARMS)
     decision = one.decide("ada")
-    before = one.packed()
+    before = one.owner.packed()
     for odd in ([1], {}, object(), float("nan"), b"tea"):
         with pytest.raises((ValueError, UnknownError)):
             one.reward(decision.id, 1.0, arm=odd)  # type: ignore[arg-type]
@@ -373,5 +373,5 @@ def test_unhashable_and_odd_values_do_not_drop_the_state(one: Population) -> Non
             one.reward(decision.id, odd)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="reward"):
         one.reward(decision.id, 2 * LARGEST)
-    assert one._lost is None
-    assert one.packed() == before
+    assert one.owner.why_lost is None
+    assert one.owner.packed() == before

@@ -22,6 +22,7 @@ from shoal.live.journal.records import Decided, Missed, decode
 from shoal.live.journal.stores import postgres
 from shoal.live.journal.stores.base import Batch, Lease, Store
 from shoal.live.journal.stores.sqlite import SQLiteStore
+from shoal.live.population import controller as controllers
 from shoal.live.population.population import Population
 from shoal.live.protocol.errors import NotOwnerError, UnavailableError, UnknownError
 
@@ -63,8 +64,8 @@ def test_an_acknowledgement_that_is_lost(durable: Place, monkeypatch: pytest.Mon
         decision = one.decide("ada", ARMS, id=f"{number}")
         trouble.after = 1
         one.reward(decision.id, 1.0)
-    assert one._lost is None
-    assert one._read(lambda fold: fold.taught) == [3]
+    assert one.owner.why_lost is None
+    assert one.owner.read(lambda fold: fold.taught) == [3]
     assert sound(controller)
 
 
@@ -96,7 +97,7 @@ def test_an_append_that_is_carried_out_late(durable: Place, monkeypatch: pytest.
     one.reward("next", 0.5)
     one.reward("late", 1.0)
     durable.crash(controller)
-    assert shop(durable.open())._read(lambda fold: fold.taught) == [2]
+    assert shop(durable.open()).owner.read(lambda fold: fold.taught) == [2]
 
 
 def test_a_fence_without_last_seq_would_not_find_it(durable: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +145,7 @@ def test_a_store_that_fails_for_long(durable: Place, monkeypatch: pytest.MonkeyP
     insist(lambda: one.set_arms(ARMS))
     insist(lambda: one.add("dan", sharing="none"))
     assert one.agents == ["ada", "ben", "cleo", "dan"]
-    assert one._read(lambda fold: fold.taught) == [1, 0, 1, 0]
+    assert one.owner.read(lambda fold: fold.taught) == [1, 0, 1, 0]
     assert one.catalogue == ARMS
     assert sound(controller)
 
@@ -175,7 +176,7 @@ def test_callers_behind_a_failed_one_are_told_too(durable: Place, monkeypatch: p
     for thread in threads:
         thread.join()
     assert results
-    assert one._read(lambda fold: fold.taught) == [30] * 4
+    assert one.owner.read(lambda fold: fold.taught) == [30] * 4
     assert sound(controller)
 
 
@@ -200,7 +201,7 @@ def test_a_command_that_fails_for_its_own_reasons(durable: Place, monkeypatch: p
         raise MemoryError
 
     with monkeypatch.context() as context:
-        context.setattr(one._commands, "cancel", broken)
+        context.setattr(one.owner.commands, "cancel", broken)
         with pytest.raises(MemoryError):
             one.cancel("a")
     other = threading.Thread(target=lambda: one.observe("ben", [1.0, 0.0], 1.0, id="b"))
@@ -217,9 +218,9 @@ def test_opening_a_population_while_the_committer_beats(
 ) -> None:
     """A beat must not wait for whoever opens a population, who waits for a commit."""
     controller = place.open(lease=0.1)
-    begin = Population._begin
+    begin = controllers._begin
 
-    def slow(self: Population, *rest: Any) -> None:
+    def slow(*arguments: Any) -> None:
         assert controller.committer is not None
         beaten = threading.Event()
         beat = controller.committer._beat
@@ -230,9 +231,9 @@ def test_opening_a_population_while_the_committer_beats(
 
         monkeypatch.setattr(controller.committer, "_beat", beat_and_tell)
         assert beaten.wait(20)
-        begin(self, *rest)
+        begin(*arguments)
 
-    monkeypatch.setattr(Population, "_begin", slow)
+    monkeypatch.setattr(controllers, "_begin", slow)
     done = threading.Event()
 
     def make() -> None:
@@ -314,7 +315,7 @@ def test_a_server_that_stops(server: Server) -> None:
     halt.set()
     for thread in threads:
         thread.join()
-    by_name = dict(zip(one.agents, one._read(lambda fold: fold.taught), strict=True))
+    by_name = dict(zip(one.agents, one.owner.read(lambda fold: fold.taught), strict=True))
     for number, count in enumerate(done):
         assert by_name[f"agent {number}"] in (count, count + 1)  # the last may have failed after its commit
     assert sound(controller)
@@ -347,7 +348,7 @@ for _ in range(3):
         failed += 1
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 one.observe("ben", [1.0, 0.0], 1.0, id="b")
-rows = sum(row.decision is not None for row in controller.store.read(one.lease.population, 0))
+rows = sum(row.decision is not None for row in controller.store.read(one.owner.lease.population, 0))
 assert rows in (50 * done + 1, 50 * (done + 1) + 1), (rows, done)
 assert sound(controller)
 controller.close()
@@ -377,9 +378,9 @@ def test_a_clock_that_jumps(place: Place, monkeypatch: pytest.MonkeyPatch) -> No
     for shift in (0, 24, -24, 0):
         monkeypatch.setattr(time, "time_ns", lambda shift=shift: real() + shift * HOUR * 1000)
         decisions.append(one.decide("ada", ARMS))
-        assert one.miss_rewards() == 0
+        assert one.owner.miss_rewards() == 0
     monkeypatch.undo()
-    rows = list(controller.store.read(one.lease.population, 0))
+    rows = list(controller.store.read(one.owner.lease.population, 0))
     assert [row.at for row in rows] == sorted(row.at for row in rows)
     assert rows[-1].at - rows[0].at < HOUR // 60
     for decision in decisions:
@@ -397,7 +398,7 @@ for key, offset in zip("abcd", sys.argv[2:]):
     os.environ["FAKETIME"] = offset
     with open(sys.argv[1], lease=0.5) as controller:
         one = controller.population("shop", policy="independent", dim=2, **settings)
-        print(one.miss_rewards())
+        print(one.owner.miss_rewards())
         one.decide("ada", ARMS, id=key)
         assert sound(controller)
 """
@@ -423,20 +424,20 @@ def owned_shop(place: Place) -> Population:
 def test_an_owner_that_is_not_sure_asks_the_store(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """What appends nothing is not seen by the fence; an owner whose lease may have ended asks."""
     one, asked = owned_shop(place), list[float]()
-    renew = one._store.renew
+    renew = one.owner.store.renew
 
     def unreachable(leases: Iterable[Lease], lease: float) -> dict[int, str]:
         asked.append(lease)
         raise UnavailableError("the store cannot be reached")
 
-    monkeypatch.setattr(one._store, "renew", unreachable)
+    monkeypatch.setattr(one.owner.store, "renew", unreachable)
     *calls, refused = answers(one)
     for call in calls:
         call()
     with pytest.raises(UnknownError):
         refused()
     assert asked == []
-    one.sure_until = uptime() - 1.0
+    one.owner.sure_until = uptime() - 1.0
     if place.kind != "postgres":  # which nobody else can take
         for call in calls:
             call()
@@ -446,16 +447,16 @@ def test_an_owner_that_is_not_sure_asks_the_store(place: Place, monkeypatch: pyt
         with pytest.raises(UnavailableError, match="cannot be reached"):
             call()
     assert asked == [60.0] * 4
-    monkeypatch.setattr(one._store, "renew", renew)
+    monkeypatch.setattr(one.owner.store, "renew", renew)
     for call in calls:
         call()
-    assert one.sure_until > uptime() + 50.0
-    with one._store._on("write") as db:  # type: ignore[attr-defined]
+    assert one.owner.sure_until > uptime() + 50.0
+    with one.owner.store._on("write") as db:  # type: ignore[attr-defined]
         db.execute("UPDATE shoal_population SET lease_until = '-infinity'")
     other = place.store()
-    other.take(one.lease.population, "two", 60.0)
+    other.take(one.owner.lease.population, "two", 60.0)
     other.close()
-    one.sure_until = uptime() - 1.0
+    one.owner.sure_until = uptime() - 1.0
     for call in (refused, *calls):
         with pytest.raises(NotOwnerError, match="taken over by two"):
             call()
@@ -469,11 +470,11 @@ def test_how_long_an_owner_is_sure(server: Server) -> None:
     one = shop(controller)
     renewals: list[Callable[[], Any]] = [lambda: one.decide("ada", ARMS), controller._beat]
     for renewal in renewals:
-        assert begin + 60.0 <= one.sure_until <= uptime() + 60.0
+        assert begin + 60.0 <= one.owner.sure_until <= uptime() + 60.0
         begin = uptime()
-        one.sure_until = 0.0
+        one.owner.sure_until = 0.0
         renewal()
-    assert begin + 60.0 <= one.sure_until <= uptime() + 60.0
+    assert begin + 60.0 <= one.owner.sure_until <= uptime() + 60.0
     place.close()
 
 
@@ -492,14 +493,14 @@ def test_restarts_under_a_wrong_clock(durable: Place) -> None:
     assert list(map(int, done.stdout.split())) == [0, 0, ahead, 0]
     controller = durable.open()
     one = controller.population("shop")
-    rows = list(controller.store.read(one.lease.population, 0))
+    rows = list(controller.store.read(one.owner.lease.population, 0))
     assert [row.at for row in rows] == sorted(row.at for row in rows)
     records = [decode(row.body) for row in rows]
     assert [record.id for record in records if isinstance(record, Decided)] == ["a", "b", "c", "d"]
     assert [record.id for record in records if isinstance(record, Missed)] == ["a", "b"][:ahead]
     for key in "abcd":
         one.reward(key, 1.0)
-    assert one._read(lambda fold: fold.taught) == [4]
+    assert one.owner.read(lambda fold: fold.taught) == [4]
     assert sound(controller)
 
 
@@ -608,7 +609,7 @@ def test_a_frozen_owner(server: Server) -> None:
         assert f"process {os.getpid()} on " in answer
     for decision in decisions:
         one.reward(decision.id, 1.0)
-    rows = list(controller.store.read(one.lease.population, start))
+    rows = list(controller.store.read(one.owner.lease.population, start))
     assert not [row for row in rows if row.decision and row.decision.startswith("old")]
     assert sound(controller)
     watcher.close()

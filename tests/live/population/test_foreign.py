@@ -58,7 +58,7 @@ def foreign_state(other: Place, seq: int) -> bytes:
     """The state of another store's population of the same name, number and length."""
     one = shop(other.open())
     learn(one, 1.0, seq - 2)
-    content, at = one.packed()
+    content, at = one.owner.packed()
     assert at == seq
     return content
 
@@ -80,7 +80,7 @@ def test_a_store_that_was_deleted_without_its_snapshots(durable: Place) -> None:
     controller = durable.open()
     one = shop(controller)
     assert own(one) == 0.0
-    assert one._store.snapshots(1) == [(1, 33)]
+    assert one.owner.store.snapshots(1) == [(1, 33)]
     one.reward("late", 0.0)
     assert sound(controller)
 
@@ -89,15 +89,15 @@ def test_a_snapshot_of_the_same_name_and_number(place: Place, other: Place) -> N
     controller = place.open()
     one = shop(controller)
     seq = learn(one, 0.0)
-    number, before = one.lease.population, one.packed()
+    number, before = one.owner.lease.population, one.owner.packed()
     one.snapshot()
-    one._store.save_snapshot(number, Snapshot(one.lease.epoch, seq, foreign_state(other, seq)))
+    one.owner.store.save_snapshot(number, Snapshot(one.owner.lease.epoch, seq, foreign_state(other, seq)))
     place.crash(controller)
     controller = place.open()
     with pytest.warns(RuntimeWarning, match=rf"snapshot {seq} .* {FOREIGN}; it is passed over"):
         one = shop(controller)
-    assert one.packed() == before
-    assert one._store.snapshots(number) == []
+    assert one.owner.packed() == before
+    assert one.owner.store.snapshots(number) == []
     assert own(one) == 0.0
     assert sound(controller)
 
@@ -105,21 +105,21 @@ def test_a_snapshot_of_the_same_name_and_number(place: Place, other: Place) -> N
 def test_a_reader_passes_it_over_and_leaves_it(durable: Place, other: Place) -> None:
     one = shop(durable.open())
     seq = learn(one, 0.0)
-    one._store.save_snapshot(1, Snapshot(one.lease.epoch, seq, foreign_state(other, seq)))
+    one.owner.store.save_snapshot(1, Snapshot(one.owner.lease.epoch, seq, foreign_state(other, seq)))
     with pytest.warns(RuntimeWarning, match=FOREIGN):
         same = durable.open(read_only=True).population("shop")
-    assert same.packed() == one.packed()
-    assert len(one._store.snapshots(1)) == 1
+    assert same.owner.packed() == one.owner.packed()
+    assert len(one.owner.store.snapshots(1)) == 1
 
 
 def test_the_process_that_writes_snapshots(durable: Place, other: Place) -> None:
     one = shop(durable.open(lease=3.0, snapshot_every=0))
     seq = learn(one, 0.0)
-    one._store.save_snapshot(1, Snapshot(one.lease.epoch, seq, foreign_state(other, seq)))
+    one.owner.store.save_snapshot(1, Snapshot(one.owner.lease.epoch, seq, foreign_state(other, seq)))
     done = run(durable.url)
     assert (done.returncode, done.stdout.split(",")[0]) == (0, f"snapshot {seq}")
     assert "belongs to another journal; it is passed over" in done.stderr
-    assert one._store.load_snapshot(1, one.lease.epoch, seq) == one.packed()[0]
+    assert one.owner.store.load_snapshot(1, one.owner.lease.epoch, seq) == one.owner.packed()[0]
 
 
 def test_a_copy_brings_its_snapshots(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_copy_brings_its_snapshots(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "shop.db-snapshots", tmp_path / "copy.db-snapshots")
     with open_controller(tmp_path / "copy.db") as controller:
         one = shop(controller)
-        assert one._store.snapshots(1) == [(1, seq)]
+        assert one.owner.store.snapshots(1) == [(1, seq)]
         assert sound(controller)
 
 
@@ -152,11 +152,11 @@ def test_a_journal_that_went_on_differently(tmp_path: Path) -> None:
     with open_controller(path, snapshot_every=0) as controller:
         one = shop(controller)
         learn(one, 0.0, 30)
-        before = one.packed()
+        before = one.owner.packed()
     put_aside.rename(tmp_path / "shop.db-snapshots")
     with open_controller(path, snapshot_every=0) as controller:
         one = shop(controller)
-        assert one.packed() == before
+        assert one.owner.packed() == before
         assert own(one) == 0.0
         assert sound(controller)
 
@@ -171,7 +171,7 @@ def test_a_reader_of_a_store_that_is_made_anew(server: Server) -> None:
     for n, seq in ((10, 12), (30, 42)):  # fewer records than the reader knows; then it goes on
         one = shop(place.open())
         learn(one, 0.0, n)
-        assert (same.sequence, same.packed()) == (seq, one.packed())
+        assert (same.sequence, same.owner.packed()) == (seq, one.owner.packed())
         place.close()
     reader.close()
 
@@ -206,19 +206,19 @@ def archived(place: Place, directory: Path, reward: float) -> Population:
 def test_the_key_outlives_the_first_record(place: Place, tmp_path: Path) -> None:
     one = archived(place, tmp_path, 0.5)
     key = one.settings.key
-    assert base_of(one._store, one._number).key == key
+    assert base_of(one.owner.store, one.owner.number).key == key
     one.switch(delta=0.3)
     one.forget("ada")
     one.settle()
     learn(one, 0.5)
     seq = one.snapshot()
-    before = one.packed()
+    before = one.owner.packed()
     place.crash(place._open[0])
     controller = place.open()
     one = shop(controller)
-    assert one.packed() == before
-    assert base_of(one._store, one._number).key == key
-    assert one._store.snapshots(one._number)[0][1] == seq
+    assert one.owner.packed() == before
+    assert base_of(one.owner.store, one.owner.number).key == key
+    assert one.owner.store.snapshots(one.owner.number)[0][1] == seq
     assert sound(controller)
 
 
@@ -246,14 +246,14 @@ def test_the_base_of_a_store_that_was_deleted(server: Server, tmp_path: Path) ->
 
 def test_the_state_of_another_base(place: Place, other: Place, tmp_path: Path) -> None:
     one = archived(place, tmp_path, 0.0)
-    before, store, number = one.packed(), one._store, one._number
+    before, store, number = one.owner.packed(), one.owner.store, one.owner.number
     state = foreign_state(other, base_of(store, number).seq)
-    store.set_base(one.lease, store.base(number) or b"", state)
+    store.set_base(one.owner.lease, store.base(number) or b"", state)
     place.crash(place._open[0])
     controller = place.open()
     with pytest.warns(RuntimeWarning, match=f"the base .* {FOREIGN}; the archives are read instead"):
         one = shop(controller)
-    assert one.packed() == before
+    assert one.owner.packed() == before
     (file,) = tmp_path.glob("*.parquet")
     file.rename(tmp_path / "away")
     place.crash(controller)

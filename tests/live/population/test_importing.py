@@ -51,7 +51,7 @@ def test_same_as_observing_row_by_row(log: Path) -> None:
     assert (done.rows, done.added, done.known, done.gone, done.n_bad) == (2_500, 2_500, 0, 0, 0)
     assert told == [(1_000, 2_500), (2_000, 2_500), (2_500, 2_500)]
     assert one.agents == other.agents
-    states = [population._read(lambda fold: fold.policy.to_bytes()) for population in (one, other)]
+    states = [population.owner.read(lambda fold: fold.policy.to_bytes()) for population in (one, other)]
     assert states[0] == states[1]
 
 
@@ -84,7 +84,7 @@ def test_all_forms_of_a_log_say_the_same(kind: str, suffix: str, tmp_path: Path)
     other = shop(open_controller(":memory:"))
     for agent, reward, arm in rows:
         other.observe(agent, ARMS[arm], reward)
-    states = [one._read(lambda fold: fold.policy.to_bytes()) for one in (population, other)]
+    states = [one.owner.read(lambda fold: fold.policy.to_bytes()) for one in (population, other)]
     assert states[0] == states[1]
 
 
@@ -119,10 +119,10 @@ def test_an_interrupted_import_goes_on(log: Path, tmp_path: Path) -> None:
     with open_controller(tmp_path / "shop.db") as controller:
         done = shop(controller).import_log(log, features=["a", "b"])
         assert (done.added, done.known) == (1_500, 1_000)
-        state = shop(controller)._read(lambda fold: fold.policy.to_bytes())
+        state = shop(controller).owner.read(lambda fold: fold.policy.to_bytes())
     whole = shop(open_controller(":memory:"))
     whole.import_log(log, features=["a", "b"])
-    assert state == whole._read(lambda fold: fold.policy.to_bytes())
+    assert state == whole.owner.read(lambda fold: fold.policy.to_bytes())
 
 
 def test_equal_rows_are_different_rows(tmp_path: Path) -> None:

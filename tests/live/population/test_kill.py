@@ -84,13 +84,13 @@ def toll(place: Place, log: Path, policy: str) -> Toll:
     """Compare what a killed worker left with what it acknowledged and had planned."""
     controller, shop = open_shop(place.url, policy)
     try:
-        done = events(list(controller.store.read(shop.lease.population, 0)), decode)
+        done = events(list(controller.store.read(shop.owner.lease.population, 0)), decode)
         promised = acknowledged(log)
         lost = sum(len(done.get(key, ())) < steps for key, steps in promised.items())
         twice = sum(steps != plan(key)[: len(steps)] for key, steps in done.items())
         rewards = [kind for steps in done.values() for kind, _ in steps if kind in ("rewarded", "observed")]
         unsound = len(controller.verify()["shop"])
-        unsound += sum(shop._read(lambda fold: fold.taught)) != len(rewards)
+        unsound += sum(shop.owner.read(lambda fold: fold.taught)) != len(rewards)
         return Toll(sum(promised.values()), lost, twice, unsound)
     finally:
         controller.close()

@@ -58,12 +58,12 @@ def busy(one: Population, n: int = 20) -> list[Decision]:
 def test_conflicting_settings_are_refused(other: dict[str, Any]) -> None:
     place = Place("memory", None)
     controller = place.open()
-    before = shop(controller).packed()
+    before = shop(controller).owner.packed()
     (key,) = other
     for again in (controller, place.open()):
         with pytest.raises(ConflictError, match=key.replace("_range", "_low")):
             again.population("shop", **other)
-    assert again.population("shop", policy="bass", dim=2, explore=0.0, seed=1).packed() == before
+    assert again.population("shop", policy="bass", dim=2, explore=0.0, seed=1).owner.packed() == before
     place.close()
 
 
@@ -131,16 +131,16 @@ def test_estimated_noise_is_recovered_to_the_bit(durable: Place) -> None:
         told = ARMS[str(decision.arm)][k % 2] + 0.2 * (1 + k % 4) * float(rng.standard_normal())
         one.reward(decision.id, told)
     one.reward(decision.id, 5.0, replaces=told)
-    policy = one._state().policy
+    policy = one.owner._state().policy
     assert isinstance(policy, BASS)
     assert np.isfinite(policy.noise_scales).all()
     assert len(policy.cuts)
-    before = one.packed()
+    before = one.owner.packed()
     durable.crash(controller)
     controller = durable.open()
     again = controller.population("shop")
-    assert again.packed() == before
-    assert again._state().policy.parameters["noise_scale"] is None
+    assert again.owner.packed() == before
+    assert again.owner._state().policy.parameters["noise_scale"] is None
     assert sound(controller)
 
 
@@ -151,11 +151,11 @@ def test_a_snapshot_and_the_records_after_it(place: Place) -> None:
     seq = one.snapshot()
     for decision in decisions[10:15]:
         one.reward(decision.id, 1.0)
-    before = one.packed()
+    before = one.owner.packed()
     place.crash(controller)
     one = shop(place.open())
-    assert one.packed() == before
-    assert one._store.snapshots(one.lease.population)[0][1] == seq
+    assert one.owner.packed() == before
+    assert one.owner.store.snapshots(one.owner.lease.population)[0][1] == seq
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
@@ -174,8 +174,8 @@ def test_damaged_snapshots_are_passed_over(place: Place, damage: str) -> None:
     one.snapshot()
     busy(one)
     one.snapshot()
-    before = one.packed()
-    store, number = controller.store, one.lease.population
+    before = one.owner.packed()
+    store, number = controller.store, one.owner.lease.population
     latest, _ = store.snapshots(number)
     content = store.load_snapshot(number, *latest)
     assert content is not None
@@ -185,7 +185,7 @@ def test_damaged_snapshots_are_passed_over(place: Place, damage: str) -> None:
     controller = place.open()
     with pytest.warns(RuntimeWarning, match="passed over"):
         one = shop(controller)
-    assert one.packed() == before
+    assert one.owner.packed() == before
 
 
 def test_a_snapshot_from_the_future_is_not_used(durable: Place) -> None:
@@ -193,12 +193,14 @@ def test_a_snapshot_from_the_future_is_not_used(durable: Place) -> None:
     controller = durable.open()
     one = shop(controller)
     busy(one)
-    content, seq = one.packed()
-    controller.store.save_snapshot(one.lease.population, Snapshot(one.lease.epoch, seq + 5, content))
+    content, seq = one.owner.packed()
+    controller.store.save_snapshot(
+        one.owner.lease.population, Snapshot(one.owner.lease.epoch, seq + 5, content)
+    )
     durable.crash(controller)
     controller = durable.open()
     with pytest.warns(RuntimeWarning, match=f"snapshot {seq + 5} .* belongs to another journal"):
-        assert shop(controller).packed() == (content, seq)
+        assert shop(controller).owner.packed() == (content, seq)
 
 
 # Readers and other writers
@@ -210,7 +212,7 @@ def test_reading_beside_a_writer(durable: Place) -> None:
     decisions = busy(one)
     reader = durable.open(read_only=True)
     same = reader.population("shop")
-    assert same.packed() == one.packed()
+    assert same.owner.packed() == one.owner.packed()
     for call in (
         lambda: same.decide("ada", ARMS),
         lambda: same.reward(decisions[-1].id, 1.0),
@@ -223,10 +225,10 @@ def test_reading_beside_a_writer(durable: Place) -> None:
     one.reward(decisions[-1].id, 1.0)
     one.decide("newcomer", ARMS)
     assert same.agents == one.agents
-    assert same.packed() == one.packed()
+    assert same.owner.packed() == one.owner.packed()
     one.forget("agent 1")
     one.settle()
-    assert same.packed() == one.packed()
+    assert same.owner.packed() == one.owner.packed()
     with pytest.raises(UnknownError):
         reader.population("bar")
     assert sound(reader)
@@ -309,7 +311,7 @@ def test_verify_sees_a_state_that_drifted() -> None:
     controller = place.open()
     one = shop(controller)
     busy(one)
-    one._read(lambda fold: fold.policy.update(0, [1.0, 0.0], 1e-9))
+    one.owner.read(lambda fold: fold.policy.update(0, [1.0, 0.0], 1e-9))
     (problem,) = controller.verify()["shop"]
     assert "state in memory" in problem
     place.close()
@@ -321,7 +323,7 @@ def test_verify_sees_a_state_that_drifted() -> None:
 def test_a_slow_store_slows_its_callers_down(durable: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is dropped; who finds no place in time is told."""
     monkeypatch.setattr(committer, "CAPACITY", 30)
-    monkeypatch.setattr("shoal.live.population.population.PATIENCE", 0.05)
+    monkeypatch.setattr("shoal.live.population.owner.PATIENCE", 0.05)
     controller = durable.open()
     one = shop(controller)
     go = threading.Event()
@@ -344,9 +346,9 @@ def test_a_slow_store_slows_its_callers_down(durable: Place, monkeypatch: pytest
         go.set()
         for thread in threads:
             thread.join()
-    monkeypatch.setattr("shoal.live.population.population.PATIENCE", 10.0)
+    monkeypatch.setattr("shoal.live.population.owner.PATIENCE", 10.0)
     one.decide_many([{"agent": "ben", "arms": ARMS}] * 8)
-    assert one._read(lambda fold: fold.taught) == [10, 0]
+    assert one.owner.read(lambda fold: fold.taught) == [10, 0]
     assert controller.committer is not None
     deadline = time.monotonic() + 60.0  # places are given back just after callers are told
     while controller.committer._in_flight and time.monotonic() < deadline:
@@ -383,7 +385,7 @@ def test_what_waits_is_committed_together(durable: Place, monkeypatch: pytest.Mo
     for thread in work:
         thread.join()
     assert committer.commits - before <= 2
-    assert one._read(lambda fold: fold.taught) == [1] * n
+    assert one.owner.read(lambda fold: fold.taught) == [1] * n
     assert sound(controller)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tests.live.places import ARMS, Place, shop, sound
 
+from shoal.live.population.owner import Owner
 from shoal.live.population.population import Population
 from shoal.live.protocol.errors import ConflictError, GoneError, UnknownError
 
@@ -17,7 +18,7 @@ SLOW = 3600.0
 
 def learned(one: Population, agent: str = "ada") -> list[float]:
     """What is known of an agent: its estimate."""
-    return one._read(lambda fold: fold.policy.local_estimate(fold.names[agent]).tolist())
+    return one.owner.read(lambda fold: fold.policy.local_estimate(fold.names[agent]).tolist())
 
 
 @pytest.fixture
@@ -56,11 +57,11 @@ def test_a_contradicting_reward_is_refused(one: Population, place: Place) -> Non
     decision = one.decide("ada", ARMS)
     one.reward(decision.id, 1.0)
     for _ in range(2):
-        before = one.packed()
+        before = one.owner.packed()
         with pytest.raises(ConflictError, match=r"has the reward 1\.0.*replaces=1\.0") as caught:
             one.reward(decision.id, 0.0)
         assert caught.value.recorded == 1.0
-        assert one.packed() == before
+        assert one.owner.packed() == before
         one = reopened(place, one)
 
 
@@ -91,12 +92,12 @@ def test_nothing_to_replace(one: Population) -> None:
 
 
 def test_unknown_decisions(one: Population) -> None:
-    before = one.packed()
+    before = one.owner.packed()
     with pytest.raises(UnknownError, match="'nobody'"):
         one.reward("nobody", 1.0)
     with pytest.raises(UnknownError, match="'nobody'"):
         one.cancel("nobody")
-    assert one.packed() == before
+    assert one.owner.packed() == before
 
 
 def test_cancelled(one: Population, place: Place) -> None:
@@ -104,14 +105,14 @@ def test_cancelled(one: Population, place: Place) -> None:
     one.cancel(decision.id)
     one.reward(other.id, 1.0)
     for _ in range(2):
-        before = one.packed()
+        before = one.owner.packed()
         one.cancel(decision.id)
         with pytest.raises(ConflictError, match="cancelled"):
             one.reward(decision.id, 1.0)
         with pytest.raises(ConflictError, match=r"has a reward, 1\.0") as caught:
             one.cancel(other.id)
         assert caught.value.recorded == 1.0
-        assert one.packed() == before
+        assert one.owner.packed() == before
         one = reopened(place, one)
     assert sound(one._controller)
 
@@ -128,7 +129,7 @@ def test_bad_rewards_leave_nothing(reward: Any) -> None:
     place = Place("memory", None)
     one = shop(place.open(), reward_range=(0.0, 1.0))
     decision = one.decide("ada", ARMS)
-    before = one.packed()
+    before = one.owner.packed()
     with pytest.raises(ValueError, match="reward"):
         one.reward(decision.id, reward)
     with pytest.raises(ValueError, match="reward"):
@@ -138,7 +139,7 @@ def test_bad_rewards_leave_nothing(reward: Any) -> None:
     one.reward(decision.id, 1.0)
     with pytest.raises(ValueError, match="reward"):
         one.reward(decision.id, reward, replaces=1.0)
-    assert one.packed()[1] == before[1] + 1
+    assert one.owner.packed()[1] == before[1] + 1
     place.close()
 
 
@@ -150,7 +151,7 @@ def test_bad_replaced_values(replaces: Any) -> None:
     one.reward(decision.id, 1.0)
     with pytest.raises((ValueError, ConflictError), match=r"replaces|has the reward"):
         one.reward(decision.id, 0.0, replaces=replaces)
-    assert one._lost is None
+    assert one.owner.why_lost is None
     place.close()
 
 
@@ -181,10 +182,10 @@ def test_observations(one: Population, place: Place) -> None:
 def test_bad_observations_leave_nothing(x: Any) -> None:
     place = Place("memory", None)
     one = shop(place.open())
-    before = one.packed()
+    before = one.owner.packed()
     with pytest.raises(ValueError, match="x"):
         one.observe("ada", x, 1.0)
-    assert one.packed() == before
+    assert one.owner.packed() == before
     place.close()
 
 
@@ -217,8 +218,8 @@ class Clock:
     """The time that a population sees."""
 
     def __init__(self, one: Population, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.time = one._now()
-        monkeypatch.setattr(Population, "_now", lambda _: self.time)
+        self.time = one.owner.now()
+        monkeypatch.setattr(Owner, "now", lambda _: self.time)
 
     def go(self, hours: float) -> None:
         self.time += int(hours * HOUR)
@@ -232,10 +233,10 @@ def test_missing_rewards_with_a_default(place: Place, monkeypatch: pytest.Monkey
     one.reward(rewarded.id, 1.0)
     clock.go(0.9)
     late = one.decide("ada", ARMS)
-    assert one.miss_rewards() == 0
+    assert one.owner.miss_rewards() == 0
     clock.go(0.2)
-    assert one.miss_rewards() == 1
-    assert one.miss_rewards() == 0
+    assert one.owner.miss_rewards() == 1
+    assert one.owner.miss_rewards() == 0
     with pytest.raises(ConflictError, match="has a reward"):
         one.cancel(early.id)
     before = one.sequence
@@ -249,7 +250,7 @@ def test_missing_rewards_with_a_default(place: Place, monkeypatch: pytest.Monkey
         one.reward(early.id, 0.5)
     one.reward(early.id, 1.0)
     one.reward(late.id, 1.0)
-    assert one.miss_rewards() == 0
+    assert one.owner.miss_rewards() == 0
     assert sound(one._controller)
 
 
@@ -259,7 +260,7 @@ def test_missing_rewards_without_a_default(place: Place, monkeypatch: pytest.Mon
     first, second = one.decide("ada", ARMS), one.decide("ada", ARMS)
     clock.go(2)
     before = learned(one)
-    assert one.miss_rewards() == 2
+    assert one.owner.miss_rewards() == 2
     assert learned(one) == before
     one.reward(first.id, 1.0)
     assert learned(one) != before
@@ -281,7 +282,7 @@ def test_missing_rewards_of_rankings(place: Place, monkeypatch: pytest.MonkeyPat
     ranking = one.decide("ada", ARMS, top=3)
     one.reward(ranking.id, 1.0, arm="tea")
     clock.go(2)
-    assert one.miss_rewards() == 2
+    assert one.owner.miss_rewards() == 2
     one = reopened(place, one)
     one.reward(ranking.id, 1.0, arm="coffee")
     with pytest.raises(ConflictError, match=r"1\.0"):
@@ -296,10 +297,10 @@ def test_missing_rewards_are_written_in_order_some_at_a_time(monkeypatch: pytest
     clock = Clock(one, monkeypatch)
     one.decide_many([{"agent": f"agent {n % 7}", "arms": ARMS, "id": f"{n:03d}"} for n in range(600)])
     clock.go(2)
-    counts = [one.miss_rewards() for _ in range(4)]
+    counts = [one.owner.miss_rewards() for _ in range(4)]
     assert sum(counts) == 600
     assert max(counts) <= 256
-    rows = [row for row in one._store.read(one.lease.population, 0) if row.decision]
+    rows = [row for row in one.owner.store.read(one.owner.lease.population, 0) if row.decision]
     assert [row.decision for row in rows[600:]] == [f"{n:03d}" for n in range(600)]
     assert sound(one._controller)
     place.close()

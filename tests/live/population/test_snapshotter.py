@@ -60,14 +60,14 @@ def test_beside_an_owner_who_goes_on(path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith(f"snapshot {seq}, ")
         assert files(path) == [f"1-1-{seq}.snapshot"]
-        state = population.packed()[0]
-        assert population._store.load_snapshot(1, 1, seq) == state
+        state = population.owner.packed()[0]
+        assert population.owner.store.load_snapshot(1, 1, seq) == state
         live(population)
         assert run(str(path)).returncode == 0
         assert len(files(path)) == 2
-        after = population.packed()[0]
+        after = population.owner.packed()[0]
     with open_controller(path) as controller:
-        assert shop(controller).packed()[0] == after
+        assert shop(controller).owner.packed()[0] == after
 
 
 def test_who_asks_for_nothing_is_told(path: Path) -> None:
@@ -125,25 +125,25 @@ def test_the_controller_starts_it(path: Path) -> None:
         population = shop(controller)
         live(population)
         wait_for(lambda: files(path) and files(path)[-1].endswith(".snapshot"))
-        assert population.snapshotter is not None
+        assert population.owner.snapshotter is not None
         first = int(files(path)[-1].split("-")[2].split(".")[0])
         assert 20 <= first <= population.sequence
-        assert population._store.load_snapshot(1, 1, first) == snapshots.pack(
-            snapshots.load(population._store, 1, first)
+        assert population.owner.store.load_snapshot(1, 1, first) == snapshots.pack(
+            snapshots.load(population.owner.store, 1, first)
         )
 
 
 def test_its_failure_is_a_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with open_controller(path, snapshot_every=20, lease=0.1) as controller:
         population = shop(controller)
-        assert population.snapshotter is not None
-        population.snapshotter._url = str(path.with_name("none.db"))
+        assert population.owner.snapshotter is not None
+        population.owner.snapshotter._url = str(path.with_name("none.db"))
         with caplog.at_level(logging.WARNING, "shoal.controller"):
             live(population)
             wait_for(lambda: caplog.records)
             assert "writing a snapshot ended with 1" in caplog.text
             caplog.clear()
-            population.snapshotter._url = "\ud800"  # cannot even be said
+            population.owner.snapshotter._url = "\ud800"  # cannot even be said
             live(population)
             wait_for(lambda: caplog.records)
             assert "no snapshot could be started" in caplog.text
@@ -170,7 +170,7 @@ def test_killed_in_the_middle(path: Path) -> None:
         population = shop(controller)
         live(population)
         program = (
-            "import os, signal, sys, shoal.atomic\n"
+            "import os, signal, sys, shoal.core.atomic\n"
             "os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)\n"
             "from shoal.live.population.snapshotter import main\n"
             "main(sys.argv[1:])\n"
@@ -179,9 +179,9 @@ def test_killed_in_the_middle(path: Path) -> None:
         assert done.returncode == -signal.SIGKILL
         (left,) = files(path)
         assert left.endswith(".tmp")
-        state = population.packed()[0]
+        state = population.owner.packed()[0]
     with open_controller(path, snapshot_every=0) as controller:
-        assert shop(controller).packed()[0] == state
+        assert shop(controller).owner.packed()[0] == state
         assert not files(path)
         assert controller.verify() == {"shop": []}
 
@@ -215,8 +215,8 @@ def test_forgetting_ends_a_snapshot_under_way(path: Path) -> None:
         population = shop(controller)
         live(population, agents=("ada", CANARY, "ben"))
         process = snapshotter.Process(str(path), 1)
-        population.snapshotter = process
-        process.tend(population)
+        population.owner.snapshotter = process
+        process.tend(population.owner)
         child = process._running
         assert child is not None
         os.kill(child.pid, signal.SIGSTOP)
@@ -232,8 +232,8 @@ def test_forgetting_ends_a_snapshot_under_way(path: Path) -> None:
 def test_fenced_by_the_epoch(path: Path) -> None:
     with open_controller(path, snapshot_every=0) as controller:
         population = shop(controller)
-        content, seq = population.packed()
-        population._store.save_snapshot(1, Snapshot(population.lease.epoch - 1, seq, content))
+        content, seq = population.owner.packed()
+        population.owner.store.save_snapshot(1, Snapshot(population.owner.lease.epoch - 1, seq, content))
         assert not files(path)
 
 
@@ -263,5 +263,5 @@ def test_cuts_come_in_one_order(decided: bool, path: Path) -> None:
             population.snapshot()
     with open_controller(path, snapshot_every=0) as controller:
         population = shop(controller)
-        assert population._read(lambda fold: fold.count_cuts()) > 10_000
+        assert population.owner.read(lambda fold: fold.count_cuts()) > 10_000
         assert controller.verify() == {"shop": []}

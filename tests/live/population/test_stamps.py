@@ -48,7 +48,7 @@ def test_recorded_cuts_are_applied_and_differences_reported(
     before = controller.population("shop").graph()
     store: Any = controller.store
     one, two = tampered(store)
-    for module in ("journal.fold", "population.population", "population.verification"):
+    for module in ("population.owner", "population.controller", "population.verification", "journal.fold"):
         monkeypatch.setattr(f"shoal.live.{module}.current_stamp", lambda: "another machine")
     again = Controller(store)
     with pytest.warns(
@@ -82,7 +82,7 @@ def test_the_same_stamp_is_followed_and_verified_on_request(policy: str) -> None
 
 def test_another_stamp_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     controller = played("bass")
-    for module in ("population.population", "population.verification"):
+    for module in ("population.owner", "population.controller", "population.verification"):
         monkeypatch.setattr(f"shoal.live.{module}.current_stamp", lambda: "another machine")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

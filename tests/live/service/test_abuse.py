@@ -1,18 +1,22 @@
 """Raw bytes, slow and half-open connections: no 500, no stack trace, no change of state, others served."""
 
+import asyncio
 import random
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from tests.core.attack.common import SCALE
 from tests.live.service.running import ARMS, Caller, InProcess, wait_until
+from uvicorn.server import ServerState
 
 from shoal.live.service import core
 from shoal.live.service import server as server_module
+from shoal.live.service.server import LARGEST_HEAD, MOST_HEADERS, Protocol, config_of
 
 HEAD = (
     b"POST /v1/populations/abuse/decisions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -290,3 +294,166 @@ def test_a_caller_that_leaves_before_the_answer(abused: InProcess) -> None:
     with Caller(abused.url) as call:
         call("POST", "/v1/populations/abuse/decisions", {"agent": "ada", "arms": ARMS})
     assert before < sequence(abused) <= before + 22
+
+
+class Wire(asyncio.Transport):
+    """The server's end of a connection, without a network: what is written is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written, self.closing = b"", False
+
+    def write(self, data: Any) -> None:
+        self.written += bytes(data)
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+def feed(app: Any, *pieces: bytes) -> tuple[bytes, float]:
+    """Give a connection pieces of bytes, in this thread: the answers, and the processor time they took."""
+
+    async def answer() -> tuple[bytes, float]:
+        config = config_of(app)
+        config.load()
+        protocol, wire = Protocol(config, ServerState(), {}, asyncio.get_running_loop()), Wire()
+        protocol.connection_made(wire)
+        start = time.thread_time()
+        for piece in pieces:
+            if not wire.closing:
+                protocol.data_received(piece)
+        while protocol.tasks:
+            await asyncio.sleep(0)
+        protocol.connection_lost(None)
+        return wire.written, time.thread_time() - start
+
+    return asyncio.run(answer())
+
+
+async def hello(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body"})
+
+
+SMALL = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
+START = SMALL[:-2]
+HEADS = {
+    "many headers": START + b"a: b\r\n" * MOST_HEADERS + b"\r\n",
+    "10,000 headers": START + b"a: b\r\n" * 10_000 + b"\r\n",
+    "a long header": START + b"a: " + b"b" * LARGEST_HEAD + b"\r\n\r\n",
+    "a long path": b"GET /" + b"a" * LARGEST_HEAD + SMALL[5:],
+    "endless": START + b"a: " + b"b" * (2 * LARGEST_HEAD),
+}
+ARRIVALS: dict[str, Callable[[bytes], list[bytes]]] = {
+    "at once": lambda head: [head],
+    "in pieces": lambda head: [head[n : n + 1_000] for n in range(0, len(head), 1_000)],
+    "behind another request": lambda head: [SMALL + head],
+    "behind a body": lambda head: [START + b"content-length: 90000\r\n\r\n" + b" " * 90_000 + head],
+    "on a line in use": lambda head: [SMALL, head],
+}
+
+
+@pytest.mark.parametrize("arrival", ARRIVALS)
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_head_that_is_too_large_is_refused_however_it_arrives(kind: str, arrival: str) -> None:
+    asked: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope["headers"])
+        await hello(scope, receive, send)
+
+    pieces = ARRIVALS[arrival](HEADS[kind])
+    if kind == "endless" and arrival.startswith("behind"):
+        pieces.append(b"b" * 2 * LARGEST_HEAD)  # how much of the first piece was head is not known
+    answer, _ = feed(app, *pieces)
+    assert answer.count(b"HTTP/1.1 431 ") == 1
+    assert b" 400 " not in answer
+    assert b"65,536 bytes and 100 headers" in answer
+    assert all(len(headers) <= 2 for headers in asked)
+
+
+@pytest.mark.parametrize("arrival", ARRIVALS)
+def test_a_head_as_large_as_it_may_be_is_served(arrival: str) -> None:
+    head = START + b"a: b\r\n" * (MOST_HEADERS - 2) + b"a: " + b"b" * 64_000 + b"\r\n"
+    body = b"content-length: 200000\r\n\r\n" + b" " * 200_000
+    answer, _ = feed(hello, *ARRIVALS[arrival](head + b"\r\n"))
+    assert answer.count(b"HTTP/1.1 200 ") == len(answer.split(b"HTTP/1.1 ")) - 1 >= 1
+    with_body, _ = feed(hello, *ARRIVALS[arrival](head.replace(b"a: b\r\n", b"", 1) + body))
+    assert with_body.count(b"HTTP/1.1 200 ") == len(with_body.split(b"HTTP/1.1 ")) - 1 >= 1
+
+
+def test_trailers_have_a_bound_and_chunks_have_none() -> None:
+    head = b"POST / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+    chunks = [b"1\r\n \r\n" * 1_000] * 100
+    assert feed(hello, head, *chunks, b"0\r\n\r\n")[0].startswith(b"HTTP/1.1 200 ")
+    trailers = [b"a: " + b"b" * 10_000 + b"\r\n"] * 10
+    assert b"HTTP/1.1 431 " in feed(hello, head, b"0\r\n", *trailers)[0]
+
+
+def test_the_refusal_of_a_head_reaches_the_caller(abused: InProcess) -> None:
+    before = sequence(abused)
+    answer = say(abused, b"GET /livez HTTP/1.1\r\nhost: localhost\r\n" + b"a: b\r\n" * 100 + b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    unharmed(abused, before, answer)
+
+
+def asks(path: bytes = b"/session", query: bytes = b"", **headers: bytes) -> bytes:
+    lines = [name.replace("_", "-").encode() + b": " + value for name, value in headers.items()]
+    method = b"DELETE" if "origin" in headers else b"GET"
+    start = [method + b" " + path + query + b" HTTP/1.1", b"host: localhost"]
+    return b"\r\n".join([*(start[:1] if "host" in headers else start), *lines, b"", b""])
+
+
+POPULATION = b"/v1/populations/"
+HOSTILE: dict[str, Callable[[int], bytes]] = {
+    "cookie of quotes": lambda n: asks(cookie=b'shoal_session="' + b'\\"' * (n // 2) + b'"'),
+    "cookie of numbers": lambda n: asks(cookie=b'shoal_session="' + b"\\400" * (n // 4) + b'"'),
+    "cookie of backslashes": lambda n: asks(cookie=b'shoal_session="' + b"\\" * n),
+    "cookie of dots": lambda n: asks(cookie=b"shoal_session=" + b"." * n),
+    "cookies": lambda n: asks(cookie=b"shoal_session=a.b;" * (n // 18)),
+    "cookies without names": lambda n: asks(cookie=b"=;" * (n // 2)),
+    "spaces in a cookie": lambda n: asks(cookie=b"a" + b" " * n + b"b"),
+    "host of digits": lambda n: asks(host=b"a:" + b"1" * n + b"x"),
+    "host of ports": lambda n: asks(host=b":1" * (n // 2) + b"x"),
+    "key of underscores": lambda n: asks(authorization=b"Bearer shoal_" + b"_" * n),
+    "spaces before a key": lambda n: asks(authorization=b"Bearer" + b" " * n + b"x"),
+    "request id": lambda n: asks(x_request_id=b"a" * n + b"x"),
+    "tags": lambda n: asks(b"/", if_none_match=b'W/"1",' * (n // 6)),
+    "encodings": lambda n: asks(b"/", accept_encoding=b"gzi," * (n // 4)),
+    "connection": lambda n: asks(connection=b"upgrade," * (n // 8)),
+    "origin": lambda n: asks(origin=b"http://[" + b":" * n + b"]"),
+    "origin of future addresses": lambda n: asks(origin=b"http://[v1." + b"a" * n + b"]"),
+    "escaped name": lambda n: asks(POPULATION + b"%41" * (n // 3)),
+    "name of percent signs": lambda n: asks(POPULATION + b"%" * n),
+    "slashes": lambda n: asks(POPULATION + b"/" * n),
+    "static file": lambda n: asks(b"/static/" + b"../" * (n // 3)),
+    "query": lambda n: asks(POPULATION + b"a", b"?" + b"a=b&" * (n // 4)),
+    "escaped query": lambda n: asks(POPULATION + b"a", b"?at=" + b"%" * n),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_four_times_the_bytes_take_about_four_times_as_long(abused: InProcess, kind: str) -> None:
+    """Sixteen times would mean that a stranger's request of 60 kB stops the server for seconds."""
+    few, many = (min(feed(abused.app, HOSTILE[kind](n))[1] for _ in range(3)) for n in (15_000, 60_000))
+    assert many < 10.0 * few + 0.01
+
+
+@pytest.mark.parametrize("unit", [b"[", b'{"a":'])
+def test_a_body_that_is_nested_too_deeply(abused: InProcess, unit: bytes) -> None:
+    before = sequence(abused)
+    body = b'{"policy":"bass","parameters":{"alpha":' + unit * 5_000
+    head = HEAD.replace(b"decisions", b"evaluation") + b"content-length: %d\r\n\r\n" % len(body)
+    answer = say(abused, head + body)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"nested too deeply" in answer
+    unharmed(abused, before, answer)

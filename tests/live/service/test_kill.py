@@ -92,7 +92,7 @@ def toll(place: Place, promised: Counter[str]) -> Toll:
     time.sleep(LEASE)
     controller, shop = open_shop(place.url, "independent")
     try:
-        done = events(list(controller.store.read(shop.lease.population, 0)), decode)
+        done = events(list(controller.store.read(shop.owner.lease.population, 0)), decode)
         lost = sum(len(done.get(key, ())) < steps for key, steps in promised.items())
         done.pop(STRAY, None)
         twice = sum(steps != plan(key)[: len(steps)] for key, steps in done.items())

@@ -17,7 +17,7 @@ from shoal.live.journal.committer import Committer
 from shoal.live.journal.stores import postgres
 from shoal.live.population.asynchronous import Arrivals
 from shoal.live.population.commands import Commands
-from shoal.live.population.population import Population
+from shoal.live.population.owner import Owner
 from shoal.live.service.server import serve
 
 LEASE = 0.5
@@ -53,7 +53,7 @@ def _serve(url: str, port: str, mutant: str, lease: str) -> None:
     if mutant == "unfenced":  # appends whoever the owner is, and does not look who that is
         postgres.APPEND = postgres.APPEND.replace("AND epoch = %(epoch)s AND owner = %(owner)s ", "")
         postgres.PostgresStore.renew = lambda *_: {}  # type: ignore[method-assign]
-        Population.lose = lambda *_: None  # type: ignore[method-assign]
+        Owner.lose = lambda *_: None  # type: ignore[method-assign]
     if mutant == "twice":
         Commands.reward = rewarding_twice  # type: ignore[method-assign, assignment]
     if mutant == "early":

@@ -219,7 +219,7 @@ def search(
     return best, best_s, best > threshold
 
 
-class Batch(NamedTuple):
+class ProbeBatch(NamedTuple):
     """Work space of `probe_many` for dimension d; the lanes, one for each pair, come last."""
 
     vectors: Annotated[Tensor, scratch(4, DIM, LANES)]  # v, y, w, A_i v and then A_i w
@@ -227,21 +227,6 @@ class Batch(NamedTuple):
     L: Annotated[Matrix, scratch(TRIANGLE, LANES)]
     scalars: Annotated[Matrix, scratch(7, LANES)]
     verdicts: Annotated[Integers, scratch(LANES)]
-
-
-def make_batch(dim: int) -> Batch:
-    """Allocate work space for dimension `dim`, pinned."""
-    triangle = dim * (dim + 1) // 2
-    batch: Batch = pin(
-        Batch(
-            np.zeros((4, dim, LANES)),
-            np.zeros((triangle, LANES)),
-            np.zeros((triangle, LANES)),
-            np.zeros((7, LANES)),
-            np.zeros(LANES, dtype=np.int64),
-        )
-    )
-    return batch
 
 
 @compiled
@@ -252,7 +237,7 @@ def probe_many(
     A: Tensor,
     c: Vector,
     threshold: float,
-    batch: Batch,
+    batch: ProbeBatch,
 ) -> None:
     """The first step of `search` for up to LANES pairs at once; write what it decides into `batch.verdicts`.
 
@@ -452,34 +437,6 @@ def add_rounding(A: Matrix, offsets: Matrix, out: Vector) -> None:
     for row in range(d):
         for j in range(n):
             out[j] += scale * offsets[row, j] * offsets[row, j]
-
-
-@compiled
-def forms_of(offsets: Matrix, designs: Matrix, inner: Vector, out: Vector) -> None:
-    """Write `vᵀ A v` for every column v of `offsets` (d, n) and A of `designs`; `inner` (n,) is scratch.
-
-    Column j of `designs` (d(d+1)/2, n) is the lower triangle of the j-th A, row by row.
-    """
-    d, n = offsets.shape[0], out.shape[0]
-    out[:] = 0.0
-    position = 0
-    for row in range(d):
-        inner[:] = 0.0
-        for column in range(row):
-            for j in range(n):
-                inner[j] += designs[position + column, j] * offsets[column, j]
-        position += row + 1
-        for j in range(n):
-            out[j] += offsets[row, j] * (2.0 * inner[j] + designs[position - 1, j] * offsets[row, j])
-
-
-@compiled
-def segment_bounds(c_i: float, a: Vector, radii: Vector, b: Vector, out: Vector) -> None:
-    """Lemma 2 for many agents at once: upper bounds of `max f` from those of ‖v‖² in A_i and in A_j."""
-    for j in range(radii.shape[0]):
-        product = a[j] * b[j]
-        mixed = c_i * b[j] + radii[j] * a[j] + 2.0 * math.sqrt(c_i * radii[j] * product)
-        out[j] = product / (mixed + TINY)  # (√(c_i/a) + √(c_j/b))⁻², and 0 where v = 0
 
 
 @compiled

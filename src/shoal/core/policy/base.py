@@ -261,7 +261,8 @@ class Policy(ABC):
     def _amended(self, agent: int, x: Vector, old: float, change: float, removes: bool) -> None:
         """Bring up to date what holds a sample of `agent`, whose statistics have been amended already.
 
-        Its reward, which was `old`, has changed by `change`, or, if this `removes` it, the sample is gone.
+        Its reward, which was `old`, has changed by `change`, or, if this `removes` it, the sample is gone. A
+        policy that keeps more than its agents' own statistics and does not define it cannot `correct`.
         """
         return
 
@@ -675,7 +676,8 @@ class Policy(ABC):
         The agent's and its pool's statistics are, up to rounding, those of having learned the right value.
         What was decided meanwhile stays (arms, cuts, clusters), unless `reconsider` has the policy decide
         anew, from the present samples, whom the agent shares with. What is estimated along the way stays too:
-        ClusterMixture keeps its estimate of the noise. Costs no round.
+        ClusterMixture keeps its estimate of the noise. Costs no round. A policy of your own that keeps pools
+        refuses, unless it defines `_amended` (docs/adding-a-policy.md).
         """
         x = validation.vector("x", x, self._dim)
         old, new = (
@@ -698,6 +700,7 @@ class Policy(ABC):
         self, what: str, agent: int, x: Vector, old: float, change: float, *, removes: bool, reconsider: bool
     ) -> None:
         agent = self._check_id(agent)
+        self._check_amendable(what)
         with self._change(what):
             common, local = self.state.common, self._pinned_state().local
             if common.withdrawn[agent]:
@@ -714,6 +717,17 @@ class Policy(ABC):
             if reconsider:
                 self.reserve(1)
                 self._reconsider(agent)
+
+    def _check_amendable(self, what: str) -> None:
+        if type(self)._amended is not Policy._amended:
+            return
+        for leaf in fields.leaves(type(self.state)):
+            is_own = leaf.path[0] in ("common", "local")
+            if not is_own and leaf.field.role in (fields.Role.KEPT, fields.Role.DERIVED):
+                raise ValueError(
+                    f"{type(self).__name__} cannot {what} samples: it keeps state.{leaf.path[0]} beside its "
+                    "agents' own statistics, so it must define _amended, which brings that up to date"
+                )
 
     # Agents come and go
 

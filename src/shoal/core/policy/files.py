@@ -19,11 +19,9 @@ from numpy.lib import format as npy
 
 from shoal.core import fields
 from shoal.core.atomic import write_whole
-from shoal.core.kernels.bits import WORD, as_set
-from shoal.core.statistics import Statistics, make_statistics
 from shoal.core.types import AnyArray
 
-FORMAT = 9
+FORMAT = 1
 """Version of the files that are written."""
 MOST_ARRAYS = 1000
 HEADER = "header"
@@ -87,8 +85,10 @@ def parse(path: Path, content: bytes) -> Contents:
     except Exception as error:  # bytes from anywhere: whatever they do to the parsers, the file is at fault
         reason = str(error) or type(error).__name__
         raise PolicyFileError(f"{path} is not a readable policy file: {reason}") from error
-    if type(version) is not int or not 1 <= version <= FORMAT:
-        raise PolicyFileError(f"{path} has format {version!r}; this version reads formats 1 to {FORMAT}")
+    if type(version) is not int or (version != FORMAT and version not in MIGRATIONS):
+        newer = ", which a newer version wrote" if type(version) is int and version > FORMAT else ""
+        known = " and ".join(map(str, [*sorted(MIGRATIONS), FORMAT]))
+        raise PolicyFileError(f"{path} has format {version!r}{newer}; this version of shoal reads {known}")
     for key, kind in NEEDED.items():
         if key not in header:
             raise PolicyFileError(f"{path} lacks {key!r} in its header")
@@ -169,128 +169,11 @@ def check_arrays(
     return {name: arrays[name] for name in wanted}
 
 
-def _add_param_norm(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
-    """Format 1 knew no `param_norm`: its radius was the printed one, which is that of norm 0."""
-    if header["policy"] == "bass":
-        header["parameters"]["param_norm"] = 0.0
+MIGRATIONS: dict[int, Callable[[dict[str, Any], dict[str, AnyArray]], None]] = {}
+"""From each earlier format to the next, changing header and arrays in place.
 
-
-def _add_tails(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
-    """Formats 1 and 2 knew no tails, what floats lack of the exact sums, nor traces."""
-    for prefix in [name.removesuffix("A_inv") for name in arrays if name.endswith(".A_inv")]:
-        A, A_inv = arrays[f"{prefix}A"], arrays[f"{prefix}A_inv"]
-        n, d = A.shape[:2]
-        arrays[f"{prefix}tail"] = np.zeros((n, d * (d + 1) // 2))
-        arrays[f"{prefix}traces"] = np.trace([A, A_inv], axis1=2, axis2=3).T.copy()
-
-
-def _clear_left_clusters(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
-    """Formats before 4 kept, of clusters that CMLB's agents had left, the statistics of their last member."""
-    if header["policy"] != "cmlb":
-        return
-    labels = arrays["labels"]
-    left = np.setdiff1d(np.arange(len(labels)), labels)
-    fresh = make_statistics(len(left), header["dim"], header["parameters"]["ridge"])
-    for leaf in fields.leaves(Statistics):
-        if leaf.field.role is fields.Role.KEPT:
-            arrays[f"pool.{leaf.name}"][left] = leaf.get(fresh)
-
-
-def _add_pool(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
-    """Formats before 5 knew no late rewards, and of a mixture only members that are the same and stay so."""
-    n, d = header["n_agents"], header["dim"]
-    square = d * (d + 1) // 2
-    arrays["common.pending.counts"] = np.zeros(n, np.int64)
-    arrays["common.pending.sums"] = np.zeros((n, square))
-    arrays["common.pending.total"] = np.zeros(1, np.int64)
-    if header["policy"] != "cluster_mixture":
-        return
-    header["parameters"] |= {"scatter": 0.0, "drift": False, "ridge_bonus": 0.0}
-    learns_noise = header["parameters"].get("noise_scale") is None
-    for name in [name for name in arrays if name.startswith("clusters.")]:
-        arrays[f"pool.{name}"] = arrays.pop(name)
-    arrays["pool.model.noise"] = arrays.pop("noise")
-    arrays["pool.members.lent"] = arrays.pop("lent")[None]
-    arrays["pool.members.labels"] = arrays.pop("labels")[None]
-    arrays["residuals"] = np.maximum(arrays["local.pulls"] - d, 0) * int(learns_noise)
-    floats: dict[str, tuple[int, ...]] = {
-        "pool.members.raw": (1, 0, square + d),
-        "pool.clusters.scale": (n, 2),
-        "pool.clusters.pending": (n + 1, square),
-        "pool.clusters.recent": (0, square + d),
-        "pool.clusters.cusum": (n,),
-        "pool.clusters.fresh": (square + d,),
-        "drift.ring": (0, 24, d + 2),
-        "drift.past": (0, square + d),
-        "drift.rate": (2,),
-        "votes": (0, 1),
-        "tally": (1,),
-        "scale": (1,),
-    }
-    integers: dict[str, tuple[int, ...]] = {
-        "pool.model.position": (1,),
-        "pool.members.lent_at": (1, n),
-        "pool.members.heeded": (1, n),
-        "pool.clusters.waiting": (n + 1,),
-        "pool.clusters.alarms": (n,),
-        "drift.newest": (0,),
-        "drift.held": (0,),
-        "drift.forgot": (0,),
-        "upkeep": (3,),
-    }
-    arrays.update({name: np.zeros(shape) for name, shape in floats.items()})
-    arrays.update({name: np.zeros(shape, np.int64) for name, shape in integers.items()})
-    arrays["pool.clusters.resummed"] = np.array([-1, 0])
-
-
-def _add_total(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
-    """Formats before 6 did not keep the sum over all agents that BASS has in a crowd."""
-    if header["policy"] == "bass":
-        total = arrays["blocks"].sum(axis=0)
-        arrays["total"] = np.stack([total, np.zeros_like(total)])
-
-
-def _order_by_agent(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
-    """Formats before 7 kept tables of all pairs for CLUB, and a mixture's agents apart from their ghosts."""
-    if header["policy"] == "cluster_mixture":
-        for name in ("raw", "lent", "labels", "lent_at", "heeded"):
-            arrays[f"pool.members.{name}"] = arrays[f"pool.members.{name}"].swapaxes(0, 1).copy()
-    if header["policy"] == "club":
-        connected, times = arrays.pop("connected"), arrays.pop("separation_time")
-        first, second = np.nonzero(np.triu(times, 1) > 0)
-        order = np.argsort(times[first, second], kind="stable")
-        arrays["cuts.pairs"] = np.column_stack([first, second])[order].astype(np.int32)
-        arrays["cuts.rounds"] = times[first, second][order]
-        arrays["cuts.used"] = np.array([len(order)])
-        itself = np.eye(len(connected), dtype=np.bool_)
-        blocks = -(-len(connected) // WORD)
-        arrays["apart"] = np.array([as_set(row) for row in ~connected & ~itself]).reshape(-1, blocks)
-
-
-def _add_sharing(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
-    """Formats before 8 knew only agents that lend and borrow."""
-    arrays["common.lends"] = np.ones(header["n_agents"], np.bool_)
-    arrays["common.borrows"] = np.ones(header["n_agents"], np.bool_)
-    arrays["common.reserved"] = np.zeros(1, np.int64)
-
-
-def _add_squares(header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
-    """Formats before 9 knew no estimates of the noise in BASS, nor the sums of squares that these take."""
-    if header["policy"] == "bass":
-        arrays["squares"] = np.zeros(0)
-
-
-MIGRATIONS: dict[int, Callable[[dict[str, Any], dict[str, AnyArray]], None]] = {
-    1: _add_param_norm,
-    2: _add_tails,
-    3: _clear_left_clusters,
-    4: _add_pool,
-    5: _add_total,
-    6: _order_by_agent,
-    7: _add_sharing,
-    8: _add_squares,
-}
-"""From each format to the next, in place. What is no longer saved is left out without further ado."""
+There is none before format 1. Arrays that are no longer saved may stay: they are ignored.
+"""
 
 
 def to_json(value: Any) -> Any:

@@ -36,6 +36,9 @@ from shoal.lab.environments.sources import DataUnavailable, PathLike
 PARTS = ("train", "vali", "valid", "test")
 """Names of the parts that a data set may be split into."""
 
+N_GROUPS = 100
+"""Groups of documents, by default."""
+
 LARGEST_INDEX = 2**20
 """Larger feature indices are refused: the centres of the groups are dense, 8 MB each at this size."""
 
@@ -94,7 +97,7 @@ class LearningToRank(RatedEnvironment):
         path: PathLike | None = None,
         *,
         n_agents: int = 100,
-        n_groups: int = 100,
+        n_groups: int = N_GROUPS,
         n_arms: int = 30,
         dim: int = 10,
         arms: str = "first",
@@ -159,7 +162,7 @@ def locate(path: PathLike | None = None) -> list[Path]:
 def prepare(
     files: list[Path],
     *,
-    n_groups: int = 100,
+    n_groups: int = N_GROUPS,
     n_arms: int | None = 30,
     dim: int | None = 10,
     arms: str = "first",
@@ -237,7 +240,7 @@ def _documents(file: Path) -> Iterator[tuple[float, str, dict[int, float]]]:
     """
     by_count: Iterator[str] | None = None
     is_first = True
-    with sources.whole_file(file), _open(file) as lines:
+    with sources.reading_file(file), _open(file) as lines:
         for number, line in enumerate(lines, start=1):
             words = line.partition("#")[0].split()
             if not words:
@@ -295,7 +298,7 @@ def _queries_by_count(file: Path, number: int) -> Iterator[str]:
             f"{file}:{number}: no 'qid:', and no {file.name}.group or {file.name}.query beside the file "
             "with the number of documents of each query"
         )
-    with sources.whole_file(beside):
+    with sources.reading_file(beside):
         lines = beside.read_text(encoding="utf-8").splitlines()
     runs = []
     for line_number, line in enumerate(lines, start=1):

@@ -149,7 +149,7 @@ Rows = Callable[[Any, list[str]], Iterator[tuple[str, list[Any]]]]
 """Yields the place (file and line) and the values of the named columns, row by row."""
 
 
-class Events(NamedTuple):
+class LogRows(NamedTuple):
     """The rows of a log, in order: positions in the lists of ids, and rewards."""
 
     agent_ids: list[str]
@@ -164,7 +164,7 @@ def read_log(path: Path, rows: Rows, agent: str, arm: str, reward: str) -> Ratin
     return Ratings.collect(*read_events(path, rows, agent, arm, reward))
 
 
-def read_events(path: Path, rows: Rows, agent: str, arm: str, reward: str) -> Events:
+def read_events(path: Path, rows: Rows, agent: str, arm: str, reward: str) -> LogRows:
     """Read all rows of a log."""
     agent_codes, arm_codes = Numbering(), Numbering()
     agents, arms, rewards = array("i"), array("i"), array("d")
@@ -176,7 +176,7 @@ def read_events(path: Path, rows: Rows, agent: str, arm: str, reward: str) -> Ev
         arms.append(arm_codes[str(what)])
     if not rewards:
         raise ValueError(f"{path}: no rows")
-    return Events(list(agent_codes), list(arm_codes), agents, arms, rewards)
+    return LogRows(list(agent_codes), list(arm_codes), agents, arms, rewards)
 
 
 def read_features(features: Path | Table, arm: str) -> ArmFeatures:
@@ -186,7 +186,7 @@ def read_features(features: Path | Table, arm: str) -> ArmFeatures:
     if not isinstance(features, Path):
         names, rows = features.column_names, _table_rows
     elif form_of(features) == "csv":
-        with sources.whole_file(features), open(features, encoding="utf-8-sig", newline="") as file:
+        with sources.reading_file(features), open(features, encoding="utf-8-sig", newline="") as file:
             names = next(csv.reader(file), [])
         rows = _csv_rows
     else:
@@ -209,7 +209,7 @@ def read_features(features: Path | Table, arm: str) -> ArmFeatures:
 
 
 def _csv_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[Any]]]:
-    with sources.whole_file(path), open(path, encoding="utf-8-sig", newline="") as file:
+    with sources.reading_file(path), open(path, encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file)
         header = next(reader, [])
         positions = _positions(f"{path}:1", header, columns)
@@ -225,7 +225,7 @@ def _csv_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[Any]]]
 def _parquet_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[Any]]]:
     file, names = _parquet_file(path)
     _positions(str(path), names, columns)
-    with sources.whole_archive(path):  # errors in the consumer of the rows are not raised here
+    with sources.reading_archive(path):  # errors in the consumer of the rows are not raised here
         yield from _number_rows(f"{path}: row ", file.iter_batches(columns=columns), columns)
 
 

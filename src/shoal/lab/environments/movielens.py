@@ -182,7 +182,7 @@ def locate(path: PathLike | None = None, *, cache: PathLike | None = None) -> Fi
             f"path must be the directory or the zip of a MovieLens data set, or one of {names} "
             f"to download it; there is no {path}"
         )
-    with sources.whole_archive(path):
+    with sources.reading_archive(path):
         root: Traversable = path if path.is_dir() else zipfile.Path(zipfile.ZipFile(path))
         folders = [root]
         if not path.is_dir():
@@ -223,7 +223,7 @@ def licence(files: Files) -> str:
     """The terms, from the README of the data set."""
     if files.readme is None:
         return FALLBACK_LICENCE
-    with sources.whole_archive(files.path):
+    with sources.reading_archive(files.path):
         lines = files.readme.read_bytes().decode("utf-8", errors="replace").splitlines()
     headings = [i for i in range(len(lines) - 1) if lines[i].strip() and set(lines[i + 1].strip()) == {"="}]
     for start, stop in itertools.pairwise([*headings, len(lines)]):
@@ -292,11 +292,11 @@ def _open(files: Files, file: Traversable) -> Iterator[IO[str]]:
     if files.path.is_file():
         # Damage in a zip may show at any point, even at the very end, when its checksum is compared. Reading
         # the file once in advance keeps such errors apart from those about a line.
-        with sources.whole_archive(files.path), file.open("rb") as content:
+        with sources.reading_archive(files.path), file.open("rb") as content:
             while content.read(2**20):
                 pass
     # The older sets are in Latin-1, but only titles, which are not used, have more than ASCII.
-    with sources.whole_file(files.path), file.open(encoding="utf-8", errors="replace") as lines:
+    with sources.reading_file(files.path), file.open(encoding="utf-8", errors="replace") as lines:
         yield lines
 
 

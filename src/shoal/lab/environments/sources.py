@@ -168,7 +168,7 @@ def cached(
 
 
 @contextlib.contextmanager
-def whole_file(path: PathLike) -> Iterator[None]:
+def reading_file(path: PathLike) -> Iterator[None]:
     """Turn errors from damaged, truncated or otherwise unreadable files into one that names the file.
 
     Our own errors about a line are plain ValueErrors and pass through.
@@ -180,7 +180,7 @@ def whole_file(path: PathLike) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def whole_archive(path: PathLike) -> Iterator[None]:
+def reading_archive(path: PathLike) -> Iterator[None]:
     """The same for zips and Parquet files, whose parsers raise almost anything.
 
     Every error counts as damage, so put only calls of those parsers inside.

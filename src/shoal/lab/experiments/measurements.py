@@ -44,7 +44,7 @@ class Measurement:
         return hashlib.sha256(content).hexdigest()[:16]
 
 
-class Kept(msgspec.Struct, frozen=True):
+class MeasurementFile(msgspec.Struct, frozen=True):
     """What the file of a measurement holds."""
 
     identity: str
@@ -62,13 +62,15 @@ def keep_outcome(out: Path, measurement: Measurement, outcome: Any) -> None:
     """Write an outcome; the file is complete when this returns."""
     path = _path(out, measurement.id)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, msgspec.json.encode(Kept(measurement.identity, measurement.settings, outcome)))
+    write_whole(
+        path, msgspec.json.encode(MeasurementFile(measurement.identity, measurement.settings, outcome))
+    )
 
 
-def load_outcome(out: Path, measurement_id: str, kind: Any) -> Kept | None:
+def load_outcome(out: Path, measurement_id: str, kind: Any) -> MeasurementFile | None:
     """The outcome of a measurement as a `kind`, or None if it is missing, damaged or of another kind."""
     try:
-        kept = msgspec.json.decode(_path(out, measurement_id).read_bytes(), type=Kept)
+        kept = msgspec.json.decode(_path(out, measurement_id).read_bytes(), type=MeasurementFile)
         return msgspec.structs.replace(kept, outcome=msgspec.convert(kept.outcome, kind))
     except (FileNotFoundError, msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
         return None

@@ -16,10 +16,10 @@ import pyarrow as pa
 from shoal.lab.experiments import summaries
 from shoal.lab.experiments.results import PROVENANCE, SPEC, load_results
 from shoal.lab.experiments.spec import ExperimentSpec, cells, load_spec
-from shoal.lab.experiments.summaries import Names, Paired, Row, best_row, unique
+from shoal.lab.experiments.summaries import Names, Paired, SummaryRow, best_row, unique
 from shoal.lab.plots import method_styles
-from shoal.reporting import charts, render
-from shoal.reporting.charts import Axis, Line
+from shoal.reporting import charts
+from shoal.reporting.charts import Axis, ChartLine
 from shoal.reporting.curves import Curve
 from shoal.reporting.sections import Definitions, Document, Heading, Mark, Part, Picture, Section, Table, Text
 from shoal.reporting.words import EMPTY, duration, interval, number, plus_minus
@@ -56,7 +56,7 @@ class Findings:
     cells_done: int
     cells_total: int
     names: Names
-    rows: list[Row]
+    rows: list[SummaryRow]
 
     @property
     def environments(self) -> list[str]:
@@ -67,7 +67,7 @@ class Findings:
         """Title of an environment."""
         return next((row.title for row in self.rows if row.environment == environment), environment)
 
-    def of(self, environment: str) -> list[Row]:
+    def of(self, environment: str) -> list[SummaryRow]:
         """The rows of an environment."""
         return [row for row in self.rows if row.environment == environment]
 
@@ -103,30 +103,6 @@ def gather(out: Path) -> Findings:
     )
 
 
-def write_report(out: Path, drawing: render.Drawing = lambda done, total, title: None) -> Path:
-    """Write the report on the results in `out` into `out/report` and return the path of the page.
-
-    Parameters
-    ----------
-    out : Path
-        A directory that an experiment was run into.
-    drawing : callable
-        Told how many figures are drawn, how many there are, and the title of the next.
-
-    Returns
-    -------
-    Path
-        `out/report/index.html`. Beside it are `tables.md`, and `figures/*.png` and `*.pdf`.
-
-    Raises
-    ------
-    ResultsError, SpecError
-        If there are no results, or they or their spec cannot be read.
-    """
-    found = gather(Path(out))
-    return render.write(document(found), found.directory / "report", drawing)
-
-
 def document(found: Findings) -> Document:
     """The whole report."""
     pairs = summaries.paired_with(found.table, found.rows, partial(reference_row, found.spec))
@@ -149,12 +125,12 @@ def document(found: Findings) -> Document:
     )
 
 
-def reference_row(spec: ExperimentSpec, rows: Sequence[Row]) -> Row | None:
+def reference_row(spec: ExperimentSpec, rows: Sequence[SummaryRow]) -> SummaryRow | None:
     """The method that a spec compares the others with; by default, or where it was not run, the best."""
     return next((row for row in rows if row.method == spec.reference), best_row(rows))
 
 
-def _mark(spec: ExperimentSpec, row: Row) -> Mark:
+def _mark(spec: ExperimentSpec, row: SummaryRow) -> Mark:
     return "reference" if row.method == spec.reference else ""
 
 
@@ -183,7 +159,7 @@ def chance(pair: Paired | None) -> str:
     return ""
 
 
-def ratio(other: Row, own: Row) -> str:
+def ratio(other: SummaryRow, own: SummaryRow) -> str:
     """How much more regret one method has than another, in words."""
     if own.regret.mean <= 0.0:
         return "as little" if other.regret.mean <= 0.0 else "more"
@@ -291,7 +267,7 @@ def regret_section(
     *,
     columns: Callable[[str], Sequence[Column]] = lambda _: REGRET_COLUMNS,
     remark: Callable[[str], str] = lambda _: ", each method at its best α",
-    mark: Callable[[Row], Mark] = lambda _: "",
+    mark: Callable[[SummaryRow], Mark] = lambda _: "",
 ) -> Section:
     """Final regret by environment, in the columns of each, with a remark on each in its caption."""
     caption = f"final regret after {found.spec.horizon:,} rounds"
@@ -313,7 +289,7 @@ def f1_section(
     notes: Sequence[Part],
     *,
     columns: Callable[[str], Sequence[Column]] = lambda _: F1_COLUMNS,
-    mark: Callable[[Row], Mark] = lambda _: "",
+    mark: Callable[[SummaryRow], Mark] = lambda _: "",
 ) -> Section:
     """F1 scores by environment, in the columns of each; no parts if there are no scores."""
     scored = {key: [row for row in found.of(key) if row.f1 is not None] for key in found.environments}
@@ -396,7 +372,7 @@ class Kind:
     heading: str
     caption: str
     axis: Axis
-    curve: Callable[[pa.Table, Row], Curve | None]
+    curve: Callable[[pa.Table, SummaryRow], Curve | None]
 
 
 _MEAN = "mean over runs; bands are 95% intervals of the mean."
@@ -460,7 +436,9 @@ def _picture(found: Findings, environment: str, kind: Kind) -> Picture | None:
     styles = method_styles((row.method, row.policy) for row in rows)
     curves = [(row, kind.curve(found.table, row)) for row in rows]
     lines = [
-        Line(row.label, styles[row.method], curve, row.method) for row, curve in curves if curve is not None
+        ChartLine(row.label, styles[row.method], curve, row.method)
+        for row, curve in curves
+        if curve is not None
     ]
     if all(len(line.curve.x) < 2 for line in lines):
         return None  # a single α, or no labels to score against

@@ -10,7 +10,6 @@ import os
 import platform
 import queue
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -29,6 +28,7 @@ import numpy as np
 from shoal.core import validation
 from shoal.core.atomic import write_whole
 from shoal.core.kernels.graphs import pairs_of, pairs_within
+from shoal.lab.benchmark import processor
 from shoal.lab.environments.base import Environment
 from shoal.lab.environments.sources import DataUnavailable
 from shoal.lab.experiments import results
@@ -124,7 +124,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TaskResult:
     """The result of a task: a row per run, its processor time, who played it and with which code."""
 
     rows: list[dict[str, Any]]
@@ -220,13 +220,13 @@ def run_experiment(
     return Completion(computed=meter.cells_done - found, found=found, skipped=skipped)
 
 
-def play_runs(task: Task, advance: Callable[[int], None] | None = None) -> Outcome:
+def play_runs(task: Task, advance: Callable[[int], None] | None = None) -> TaskResult:
     """Play the runs of a task; `advance` is called with the number of rounds played since its last call."""
     cpu = time.thread_time()
     rows = [_play_run(task, run, advance) for run in task.runs]
     code = code_fingerprint([task.cell.environment.kind])
     worker = f"{platform.node()}/{os.getpid()}"
-    return Outcome(rows, time.thread_time() - cpu, code, worker, threading.get_ident())
+    return TaskResult(rows, time.thread_time() - cpu, code, worker, threading.get_ident())
 
 
 def play_single(spec: ExperimentSpec) -> list[dict[str, Any]]:
@@ -359,7 +359,7 @@ class _Meter:
 class _Players:
     """Functions that submit work."""
 
-    play: Callable[[Task], "Future[Outcome]"]
+    play: Callable[[Task], "Future[TaskResult]"]
     measure: Callable[[Measurement], "Future[Any]"]
 
 
@@ -400,7 +400,7 @@ def _players(
 
     ready = {name: compiler.submit(make_ready, name) for name in order}
 
-    def play_when_ready(task: Task) -> Outcome:
+    def play_when_ready(task: Task) -> TaskResult:
         ready[task.cell.method.policy].result()
         return play_runs(task, meter.advance)
 
@@ -417,13 +417,13 @@ def _players(
 def _play_all(
     spec: ExperimentSpec,
     missing: Sequence[Cell],
-    submit: Callable[[Task], "Future[Outcome]"],
+    submit: Callable[[Task], "Future[TaskResult]"],
     meter: _Meter,
     progress: Callable[[Progress], None] | None,
     executor: Executor | None,
 ) -> Iterator[tuple[Cell, list[dict[str, Any]], float]]:
     """Play the missing cells and yield each, its rows in order of runs, once its last run is done."""
-    done: queue.SimpleQueue[tuple[Cell, Future[Outcome]]] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[Cell, Future[TaskResult]]] = queue.SimpleQueue()
     waiting = {cell.id: _Gathered(spec.runs) for cell in missing}
     for cell in missing:
         for start in range(0, spec.runs, RUNS_PER_TASK):
@@ -496,7 +496,7 @@ class _Gathered:
     rows: list[dict[str, Any]] = field(default_factory=list)
     cpu_seconds: float = 0.0
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: TaskResult) -> None:
         self.rows += outcome.rows
         self.cpu_seconds += outcome.cpu_seconds
 
@@ -634,7 +634,7 @@ class _Provenance:
                 **{name: version(name) for name in ("shoal", "numpy", "numba", "pyarrow")},
             },
             "commit": source_commit(Path(__file__).parents[2]),
-            "machine": _machine(),
+            "machine": f"{processor()}, {platform.system()} {platform.machine()}",
             "cpu_count": processors(),
             "started": before.get("started", now),
             "times_started": before.get("times_started", 0) + 1,
@@ -696,17 +696,6 @@ def source_commit(package: Path) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return said.stdout.strip() or None
-
-
-def _machine() -> str:
-    model = platform.processor() or platform.machine()
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            for line in Path("/proc/cpuinfo").read_text().splitlines():
-                if line.startswith("model name"):
-                    model = line.partition(":")[2].strip()
-                    break
-    return f"{model}, {platform.system()} {platform.machine()}"
 
 
 def _now() -> str:

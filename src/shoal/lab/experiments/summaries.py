@@ -67,7 +67,7 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Row:
+class SummaryRow:
     """One line of the tables: a method in an environment, at its best α."""
 
     environment: str
@@ -81,7 +81,6 @@ class Row:
     regret: Summary
     regret_by_alpha: Curve
     f1: Summary | None
-    f1_by_alpha: Curve | None
 
     @property
     def alpha(self) -> float:
@@ -186,7 +185,7 @@ def profile(table: pa.Table, name: str, cells: Sequence[Runs], bounds: tuple[flo
     )
 
 
-def main_rows(table: pa.Table, names: Names, alphas: Collection[float] | None = None) -> list[Row]:
+def main_rows(table: pa.Table, names: Names, alphas: Collection[float] | None = None) -> list[SummaryRow]:
     """The lines of the tables of final regret and F1, by environment and method in the order of `names`.
 
     With `alphas`, only these values are tried; methods with a fixed α keep theirs.
@@ -203,7 +202,7 @@ def main_rows(table: pa.Table, names: Names, alphas: Collection[float] | None = 
         scores = column(table, "final_f1", cell)
         f1 = None if np.isnan(scores).any() else summarize(scores, SCORE)
         rows.append(
-            Row(
+            SummaryRow(
                 environment=environment,
                 title=names.environment(environment),
                 method=method,
@@ -214,7 +213,6 @@ def main_rows(table: pa.Table, names: Names, alphas: Collection[float] | None = 
                 regret=regret,
                 regret_by_alpha=profile(table, "final_regret", cells, REGRET),
                 f1=f1,
-                f1_by_alpha=profile(table, "final_f1", cells, SCORE) if f1 else None,
             )
         )
     environments, methods = _ranks(names.environments), _ranks(names.methods)
@@ -225,9 +223,9 @@ def main_rows(table: pa.Table, names: Names, alphas: Collection[float] | None = 
 
 def paired_with(
     table: pa.Table,
-    rows: Sequence[Row],
-    reference: Callable[[Sequence[Row]], Row | None],
-    is_rival: Callable[[Row, Row], bool] = lambda reference, row: row is not reference,
+    rows: Sequence[SummaryRow],
+    reference: Callable[[Sequence[SummaryRow]], SummaryRow | None],
+    is_rival: Callable[[SummaryRow, SummaryRow], bool] = lambda reference, row: row is not reference,
 ) -> list[Paired]:
     """In each environment, the row `reference` picks against its rivals, at best α, on the same seeds."""
     pairs = []
@@ -239,12 +237,12 @@ def paired_with(
     return [pair for pair in pairs if pair is not None]
 
 
-def best_row(rows: Sequence[Row]) -> Row | None:
+def best_row(rows: Sequence[SummaryRow]) -> SummaryRow | None:
     """The row with the lowest mean final regret."""
     return min(rows, key=lambda row: row.regret.mean, default=None)
 
 
-def pair_up(table: pa.Table, reference: Row | None, row: Row | None) -> Paired | None:
+def pair_up(table: pa.Table, reference: SummaryRow | None, row: SummaryRow | None) -> Paired | None:
     """Compare two methods on the seeds that both have; None if one is missing or there are no such seeds."""
     if reference is None or row is None:
         return None
@@ -252,7 +250,7 @@ def pair_up(table: pa.Table, reference: Row | None, row: Row | None) -> Paired |
     return compare_paired(own, other, reference=reference, row=row) if len(own) else None
 
 
-def compare_paired(own: Vector, other: Vector, *, reference: Row, row: Row) -> Paired:
+def compare_paired(own: Vector, other: Vector, *, reference: SummaryRow, row: SummaryRow) -> Paired:
     """Compare values of the same runs under two methods."""
     difference = summarize(own - other)
     wins, losses = int(np.sum(own < other)), int(np.sum(own > other))

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from shoal.core.policies.registry import policy_class
 from shoal.lab.experiments.report import PAIRED_COLUMNS, Column, line, table_of
-from shoal.lab.experiments.summaries import Paired, Row, pair_up, unique
+from shoal.lab.experiments.summaries import Paired, SummaryRow, pair_up, unique
 from shoal.lab.paper.comparison import is_ours, reference_row
 from shoal.reporting.sections import Section, Text
 from shoal.reporting.words import EMPTY
@@ -33,16 +33,16 @@ class Contest:
     """One scenario: a policy of ours at its fixed α, and those of its rivals that were run."""
 
     title: str
-    ours: Row
-    best: Row | None
+    ours: SummaryRow
+    best: SummaryRow | None
     """Ours at its best α."""
-    bass: Row | None
-    independent: Row | None
-    oracle: Row | None
+    bass: SummaryRow | None
+    independent: SummaryRow | None
+    oracle: SummaryRow | None
     pairs: Sequence[Paired]
     """Ours minus BASS, Ind and Oracle, in that order, as far as they were run."""
 
-    def against(self, row: Row | None) -> Paired | None:
+    def against(self, row: SummaryRow | None) -> Paired | None:
         """The paired comparison with another method."""
         return next((pair for pair in self.pairs if row is not None and pair.method == row.method), None)
 
@@ -52,7 +52,7 @@ class Contest:
         return None if self.oracle is None else self.ours.regret.mean / self.oracle.regret.mean
 
 
-def contests(table: pa.Table, rows: Sequence[Row]) -> list[Contest]:
+def contests(table: pa.Table, rows: Sequence[SummaryRow]) -> list[Contest]:
     """The scenarios in which each policy of ours was run, in the order of `rows`."""
     found = []
     own_policies = unique(row.policy for row in rows if is_ours(row))
@@ -77,7 +77,7 @@ def contests(table: pa.Table, rows: Sequence[Row]) -> list[Contest]:
     return found
 
 
-def name(row: Row) -> str:
+def name(row: SummaryRow) -> str:
     """The name of a policy of ours."""
     return policy_class(row.policy).__name__
 
@@ -115,11 +115,11 @@ def _tally(name: str, judged: Sequence[tuple[Contest, Paired | None]]) -> str:
     return f"{text} and loses to it in {len(lost)}" + (f": {'; '.join(lost)}." if lost else ".")
 
 
-def _first(rows: Sequence[Row], policy: str) -> Row | None:
+def _first(rows: Sequence[SummaryRow], policy: str) -> SummaryRow | None:
     return next((row for row in rows if row.policy == policy), None)
 
 
-def _mean(row: Row | None) -> str:
+def _mean(row: SummaryRow | None) -> str:
     if row is None:
         return EMPTY
     s = row.regret

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from shoal.core.policies.registry import policy_class
 from shoal.lab.experiments.report import Column
-from shoal.lab.experiments.summaries import Names, Paired, Row, Summary, main_rows, paired_with
+from shoal.lab.experiments.summaries import Names, Paired, Summary, SummaryRow, main_rows, paired_with
 from shoal.lab.paper import published
 from shoal.lab.paper.published import Published
 from shoal.reporting.sections import Mark
@@ -36,17 +36,17 @@ class Comparison:
     agrees: bool
 
 
-def is_ours(row: Row) -> bool:
+def is_ours(row: SummaryRow) -> bool:
     """Whether the method is a policy of ours: shown next to the paper's methods, never counted among them."""
     return _in_paper(row) is False
 
 
-def is_in_paper(row: Row) -> bool:
+def is_in_paper(row: SummaryRow) -> bool:
     """Whether the paper runs the method's policy."""
     return _in_paper(row) is True
 
 
-def _in_paper(row: Row) -> bool | None:
+def _in_paper(row: SummaryRow) -> bool | None:
     """Whether a policy of this package is in the paper; None of any other, such as a yardstick."""
     try:
         return bool(getattr(policy_class(row.policy), "in_paper", False))
@@ -54,18 +54,18 @@ def _in_paper(row: Row) -> bool | None:
         return None
 
 
-def mark(row: Row) -> Mark:
+def mark(row: SummaryRow) -> Mark:
     """How a method's line is highlighted in the tables."""
     return "reference" if row.policy == "bass" else "" if is_in_paper(row) else "apart"
 
 
-def reference_row(rows: Sequence[Row]) -> Row | None:
+def reference_row(rows: Sequence[SummaryRow]) -> SummaryRow | None:
     """The BASS that the others are compared with: δ = 0.1 where it was run, else the first."""
     variants = [row for row in rows if row.policy == "bass"]
     return next((row for row in variants if row.method == REFERENCE), variants[0] if variants else None)
 
 
-def paired_comparisons(table: pa.Table, rows: Sequence[Row]) -> list[Paired]:
+def paired_comparisons(table: pa.Table, rows: Sequence[SummaryRow]) -> list[Paired]:
     """BASS (see `reference_row`) against the paper's others, each at its best α, on the same seeds."""
     return paired_with(
         table,
@@ -75,7 +75,7 @@ def paired_comparisons(table: pa.Table, rows: Sequence[Row]) -> list[Paired]:
     )
 
 
-def as_published(table: pa.Table, names: Names) -> dict[tuple[str, str], Row]:
+def as_published(table: pa.Table, names: Names) -> dict[tuple[str, str], SummaryRow]:
     """The rows of the tables at the best of the values in `published.ALPHAS`, by environment and method.
 
     Only methods that were run at all of these values, and ours at their fixed α.
@@ -102,20 +102,20 @@ def has_published_sizes(table: pa.Table, environment: str) -> bool:
     )
 
 
-def compare_regret(row: Row) -> Comparison | None:
+def compare_regret(row: SummaryRow) -> Comparison | None:
     """Final regret beside the printed one, or None if there is none."""
     printed = _printed(published.FINAL_REGRET, row)
     return None if printed is None else _compare(row.regret, printed, AGREES_SHARE * printed.mean, 0.0)
 
 
-def compare_f1(row: Row) -> Comparison | None:
+def compare_f1(row: SummaryRow) -> Comparison | None:
     """F1 score beside the printed one, which has one digit, or None if there is none."""
     printed = _printed(published.F1, row)
     half_digit = published.F1_DIGIT / 2.0
     return None if printed is None or row.f1 is None else _compare(row.f1, printed, half_digit, half_digit)
 
 
-def _printed(figures: Mapping[str, Mapping[str, Published]], row: Row) -> Published | None:
+def _printed(figures: Mapping[str, Mapping[str, Published]], row: SummaryRow) -> Published | None:
     method = published.VARIANTS.get(row.method, row.method)
     return figures.get(row.environment, {}).get(method)
 
@@ -132,10 +132,10 @@ def _compare(ours: Summary, printed: Published, least: float, rounding: float) -
 
 # Columns
 
-Compare = Callable[[Row], Comparison | None]
+Compare = Callable[[SummaryRow], Comparison | None]
 
 
-def at(row: Row, form: str, summary: Summary | None) -> str:
+def at(row: SummaryRow, form: str, summary: Summary | None) -> str:
     """A mean with its standard deviation and the α that gave it."""
     if summary is None:
         return EMPTY
@@ -146,7 +146,7 @@ def at(row: Row, form: str, summary: Summary | None) -> str:
 def printed_column(compare: Compare, form: str, header: str = "published") -> Column:
     """The printed means and standard deviations."""
 
-    def text(row: Row) -> str:
+    def text(row: SummaryRow) -> str:
         found = compare(row)
         return EMPTY if found is None else plus_minus(form, *found.printed)
 
@@ -156,7 +156,7 @@ def printed_column(compare: Compare, form: str, header: str = "published") -> Co
 def difference_columns(compare: Compare, signed: str) -> tuple[Column, ...]:
     """How far ours are from the printed means, and whether they agree."""
 
-    def difference(row: Row) -> str:
+    def difference(row: SummaryRow) -> str:
         found = compare(row)
         if found is None:
             return EMPTY
@@ -166,7 +166,7 @@ def difference_columns(compare: Compare, signed: str) -> tuple[Column, ...]:
             return text
         return f"{text} ({number('{:+.1f}', found.errors)})"
 
-    def agrees(row: Row) -> str:
+    def agrees(row: SummaryRow) -> str:
         found = compare(row)
         return EMPTY if found is None else "yes" if found.agrees else "no"
 
@@ -190,7 +190,7 @@ REASONS: dict[str, str] = {
 """What may make a method's final regret differ from the printed one, by policy."""
 
 
-def regret_remark(row: Row, found: Comparison | None) -> str | None:
+def regret_remark(row: SummaryRow, found: Comparison | None) -> str | None:
     """A sentence on a final regret that does not agree with the printed one, else None."""
     if found is None or found.agrees:
         return None
@@ -201,7 +201,7 @@ def regret_remark(row: Row, found: Comparison | None) -> str | None:
     )
 
 
-def f1_remark(row: Row, found: Comparison | None) -> str | None:
+def f1_remark(row: SummaryRow, found: Comparison | None) -> str | None:
     """A sentence on an F1 score that does not agree with the printed one, else None."""
     if found is None or found.agrees or row.f1 is None:
         return None
@@ -211,7 +211,7 @@ def f1_remark(row: Row, found: Comparison | None) -> str | None:
     )
 
 
-def _reason(row: Row) -> str:
+def _reason(row: SummaryRow) -> str:
     return REASONS.get(row.policy, "The reason is not known.")
 
 

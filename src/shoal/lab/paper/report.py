@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from shoal.lab.experiments import report as harness
 from shoal.lab.experiments.report import (
@@ -17,7 +16,7 @@ from shoal.lab.experiments.report import (
     table_of,
 )
 from shoal.lab.experiments.spec import cells
-from shoal.lab.experiments.summaries import Paired, Row, best_row, pair_up
+from shoal.lab.experiments.summaries import Paired, SummaryRow, best_row, pair_up
 from shoal.lab.paper import beyond, published
 from shoal.lab.paper.beyond import Contest, beyond_section, contests
 from shoal.lab.paper.comparison import (
@@ -43,7 +42,6 @@ from shoal.lab.paper.measuring import load_measured
 from shoal.lab.paper.presets import load_preset
 from shoal.lab.paper.real_data import real_data_section
 from shoal.lab.paper.theory_page import theory_document
-from shoal.reporting import render
 from shoal.reporting.sections import Bullets, Document, Heading, Part, Section, Text
 from shoal.reporting.words import EMPTY, interval, number
 
@@ -96,7 +94,7 @@ class Reproduction:
     """What the harness found, and how it compares with the paper."""
 
     found: Findings
-    as_published: Mapping[tuple[str, str], Row]
+    as_published: Mapping[tuple[str, str], SummaryRow]
     """Rows at the best of the published values of α, by environment and method."""
     pairs: list[Paired]
     """BASS against each method of the paper."""
@@ -105,7 +103,7 @@ class Reproduction:
     sizes: frozenset[str]
     """Environments with printed figures whose sizes are the paper's."""
 
-    def reading(self, row: Row) -> Row | None:
+    def reading(self, row: SummaryRow) -> SummaryRow | None:
         """The row as published, if it was run at those values of α."""
         return self.as_published.get((row.environment, row.method))
 
@@ -121,12 +119,12 @@ class Reproduction:
         """The name of the data that printed figures of an environment are for; empty if there are none."""
         return published.SETTINGS[environment].data if self._has_printed(environment) else ""
 
-    def regret(self, row: Row) -> Comparison | None:
+    def regret(self, row: SummaryRow) -> Comparison | None:
         """The final regret of a row, as published, beside the printed one."""
         own = self.reading(row)
         return None if own is None else compare_regret(own)
 
-    def f1(self, row: Row) -> Comparison | None:
+    def f1(self, row: SummaryRow) -> Comparison | None:
         """The F1 score of a row, as published, beside the printed one."""
         own = self.reading(row)
         return None if own is None else compare_f1(own)
@@ -144,12 +142,6 @@ def reproduction(found: Findings) -> Reproduction:
         contests=contests(found.table, found.rows),
         sizes=frozenset(key for key in found.environments if has_published_sizes(found.table, key)),
     )
-
-
-def write_report(out: Path, drawing: render.Drawing = lambda done, total, title: None) -> Path:
-    """Like `shoal.lab.experiments.report.write_report`, for results of the paper's presets."""
-    found = harness.gather(Path(out))
-    return render.write(document(reproduction(found)), found.directory / "report", drawing)
 
 
 def document(own: Reproduction) -> Document:
@@ -203,7 +195,7 @@ def _regret_section(own: Reproduction) -> Section:
             printed = ()
         return *first, *printed, *best
 
-    def read(row: Row) -> str:
+    def read(row: SummaryRow) -> str:
         reading = own.reading(row)
         return EMPTY if reading is None else at(reading, "{:,.0f}", reading.regret)
 
@@ -239,7 +231,7 @@ def _f1_section(own: Reproduction) -> Section:
         best = Column("at its best", lambda row: at(row, "{:.2f}", row.f1))
         return *first, *printed, best, F1_COLUMNS[2]
 
-    def read(row: Row) -> str:
+    def read(row: SummaryRow) -> str:
         reading = own.reading(row)
         return EMPTY if reading is None else at(reading, "{:.2f}", reading.f1)
 
@@ -251,7 +243,7 @@ def _f1_section(own: Reproduction) -> Section:
     return _with_remarks(section, "Scores that do not agree with the published ones", said)
 
 
-def _judged(own: Reproduction) -> list[Row]:
+def _judged(own: Reproduction) -> list[SummaryRow]:
     """The rows as published whose printed figures are for the same setting."""
     return [row for row in own.as_published.values() if own.comparable(row.environment)]
 
@@ -445,5 +437,5 @@ def notices(own: Reproduction) -> list[str]:
     return [*said, *harness.notices(found)]
 
 
-def _best_other(rows: Sequence[Row]) -> Row | None:
+def _best_other(rows: Sequence[SummaryRow]) -> SummaryRow | None:
     return best_row([row for row in rows if row.policy not in ("bass", "oracle") and is_in_paper(row)])

@@ -26,9 +26,19 @@ def reproduce(spec: ExperimentSpec, out: Path, **how: Any) -> Completion:
 
 
 def write_report(out: Path, drawing: render.Drawing = lambda done, total, title: None) -> Path:
-    """Write the report on the results in `out`: the paper's report for its presets, else the harness's.
+    """Write the report on the results in `out` into `out/report`, for the paper's presets with its sections.
 
-    `drawing` is told how many figures are drawn, how many there are, and the title of the next.
+    Parameters
+    ----------
+    out : Path
+        A directory that an experiment was run into.
+    drawing : callable
+        Told how many figures are drawn, how many there are, and the title of the next.
+
+    Returns
+    -------
+    Path
+        `out/report/index.html`. Beside it are `tables.md`, and `figures/*.png` and `*.pdf`.
 
     Raises
     ------

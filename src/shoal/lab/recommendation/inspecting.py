@@ -22,7 +22,7 @@ FAR = 8.0
 
 
 @dataclass(frozen=True)
-class Log:
+class RewardLog:
     """A log as it was read, row by row."""
 
     path: Path
@@ -57,7 +57,7 @@ class Log:
         return len(np.unique(cells)) / (self.n_agents * self.n_arms)
 
 
-def read(path: PathLike, features: PathLike | Any, *, agent: str, arm: str, reward: str) -> Log:
+def read(path: PathLike, features: PathLike | Any, *, agent: str, arm: str, reward: str) -> RewardLog:
     """Read a log and its features, or raise an error that names file and line."""
     path = existing(path)
     known = read_features(existing(features) if isinstance(features, str | os.PathLike) else features, arm)
@@ -66,7 +66,7 @@ def read(path: PathLike, features: PathLike | Any, *, agent: str, arm: str, rewa
     if missing := next((name for name in events.arm_ids if name not in places), None):
         raise ValueError(f"{known.source}: no row for arm {missing!r}, which is in {path}")
     used = [places[name] for name in events.arm_ids]
-    return Log(
+    return RewardLog(
         path,
         np.array(events.agents, dtype=np.int64),
         np.array(events.arms, dtype=np.int64),
@@ -75,12 +75,12 @@ def read(path: PathLike, features: PathLike | Any, *, agent: str, arm: str, rewa
     )
 
 
-def oddities(log: Log) -> list[str]:
+def oddities(log: RewardLog) -> list[str]:
     """What is odd about a log, in sentences; nothing if it looks as it should."""
     return [*_of_rewards(log), *_of_agents(log), *_of_features(log)]
 
 
-def _of_rewards(log: Log) -> list[str]:
+def _of_rewards(log: RewardLog) -> list[str]:
     said = []
     spread = float(log.rewards.std())
     if spread == 0.0:
@@ -103,7 +103,7 @@ def _of_rewards(log: Log) -> list[str]:
     return said
 
 
-def _of_agents(log: Log) -> list[str]:
+def _of_agents(log: RewardLog) -> list[str]:
     said = []
     rows, dim = np.bincount(log.agents), log.features.shape[1]
     if log.n_agents == 1:
@@ -127,7 +127,7 @@ def _of_agents(log: Log) -> list[str]:
     return said
 
 
-def _of_features(log: Log) -> list[str]:
+def _of_features(log: RewardLog) -> list[str]:
     said = []
     values = log.features
     norms, spreads = np.linalg.norm(values, axis=1), values.std(axis=0)

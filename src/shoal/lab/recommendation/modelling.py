@@ -16,7 +16,7 @@ import numpy as np
 
 from shoal.core.types import Matrix, Tensor, Vector
 from shoal.lab.environments.base import Environment
-from shoal.lab.recommendation.inspecting import Log
+from shoal.lab.recommendation.inspecting import RewardLog
 
 STEPS = 60
 """Steps of expectation-maximisation at most."""
@@ -30,7 +30,7 @@ TURNS = 4
 class Tastes:
     """What a log tells of the tastes of its agents."""
 
-    log: Log
+    log: RewardLog
     mean: Vector
     """(d,) of all agents."""
     covariance: Matrix
@@ -73,7 +73,7 @@ class Tastes:
         )
 
 
-def fit(log: Log) -> Tastes:
+def fit(log: RewardLog) -> Tastes:
     """Fit tastes, and what arms have beyond their features, in turns."""
     variance, dim = float(log.rewards.var()), log.features.shape[1]
     squares = _squares(log)
@@ -116,7 +116,7 @@ def _maximise(
     return mean, covariance, noise
 
 
-def _squares(log: Log) -> Tensor:
+def _squares(log: RewardLog) -> Tensor:
     """Σ x xᵀ of each agent's rows, (N, d, d)."""
     order = np.argsort(log.agents, kind="stable")
     ends = np.cumsum(np.bincount(log.agents, minlength=log.n_agents))
@@ -124,7 +124,7 @@ def _squares(log: Log) -> Tensor:
     return np.array([x.T @ x for x in own])
 
 
-def _products(log: Log, rewards: Vector) -> Matrix:
+def _products(log: RewardLog, rewards: Vector) -> Matrix:
     """Σ y x of each agent's rows, (N, d)."""
     columns = (rewards * x for x in log.features[log.arms].T)
     return np.array([np.bincount(log.agents, column, minlength=log.n_agents) for column in columns]).T
@@ -143,7 +143,7 @@ def _posterior(
     return means, covariances
 
 
-def _effects(log: Log, left: Vector, noise: float) -> Vector:
+def _effects(log: RewardLog, left: Vector, noise: float) -> Vector:
     """What arms have beyond their features, shrunk by how much of it may be chance."""
     counts = np.bincount(log.arms, minlength=log.n_arms)
     effects = np.bincount(log.arms, left, minlength=log.n_arms) / counts

@@ -122,9 +122,9 @@ class Recommendation:
 
     def report(self, directory: str | os.PathLike[str]) -> Path:
         """Write a page, `index.html`, with table, curves and limits into a directory; its path."""
-        from shoal.lab.recommendation.report import write_report
+        from shoal.lab.recommendation.report import write_recommendation
 
-        return write_report(self, Path(directory))
+        return write_recommendation(self, Path(directory))
 
     def __str__(self) -> str:
         lines = [f"Take {self.call()}.", self.reason, ""]

@@ -6,7 +6,7 @@ from pathlib import Path
 from shoal.lab.plots import method_styles
 from shoal.lab.recommendation.playing import ALONE, CHOSEN_ON, Played, Recommendation
 from shoal.reporting import charts, render
-from shoal.reporting.charts import Axis, Line
+from shoal.reporting.charts import Axis, ChartLine
 from shoal.reporting.sections import Bullets, Document, Mark, Picture, Section, Table, Text
 from shoal.reporting.words import EMPTY, number, plus_minus
 
@@ -16,7 +16,7 @@ AXIS = Axis(
 )  # fmt: skip
 
 
-def write_report(found: Recommendation, directory: Path) -> Path:
+def write_recommendation(found: Recommendation, directory: Path) -> Path:
     """Write the page into a directory; its path."""
     return render.write(document(found), directory)
 
@@ -110,7 +110,7 @@ def _live(found: Recommendation) -> str:
 
 def _picture(found: Recommendation) -> Picture:
     styles = method_styles((one.label, one.method.policy) for one in found.played)
-    lines = [Line(one.label, styles[one.label], one.curve) for one in found.played]
+    lines = [ChartLine(one.label, styles[one.label], one.curve) for one in found.played]
     title = "Regret over rounds"
     return Picture(
         title,

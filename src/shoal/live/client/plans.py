@@ -9,7 +9,6 @@ import hashlib
 import inspect
 import math
 import re
-import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,6 +31,7 @@ from shoal.live.protocol.answers import (
     WhatIf,
 )
 from shoal.live.protocol.errors import ConflictError, NotOwnerError, UnavailableError, UnknownError
+from shoal.live.protocol.ids import new_id
 from shoal.live.protocol.problems import error_of
 
 P = ParamSpec("P")
@@ -425,11 +425,6 @@ def retire(to: Remote, arm: str) -> Plan[None]:
 def path_of(*parts: str) -> str:
     """A path of names, percent-encoded; a full stop too, since `..` would lead elsewhere."""
     return "/v1/populations/" + "/".join(quote(part, safe="").replace(".", "%2E") for part in parts)
-
-
-def new_id() -> str:
-    """A decision's id: 28 hexadecimal digits that begin with the time, so that they sort by it."""
-    return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(8)}"
 
 
 def ready_to_send(request: m.NewDecision) -> m.NewDecision:

@@ -13,7 +13,7 @@ from shoal.live.protocol.answers import Uplift
 from shoal.reporting.curves import half_width
 
 if TYPE_CHECKING:
-    from shoal.live.population.population import Population
+    from shoal.live.population.owner import Owner
 
 FEWEST = 10
 """Agents on either side, below which there is no interval."""
@@ -25,16 +25,15 @@ def in_holdout(settings: Settings, agent: int) -> bool:
     return int.from_bytes(draw) < settings.holdout * 2.0**64
 
 
-def uplift(population: "Population", since: float | None = None) -> Uplift:
+def uplift(owner: "Owner", since: float | None = None) -> Uplift:
     """See `Population.uplift`."""
-    fold, _, found = outcomes(population, since)
+    fold, _, found = outcomes(owner, since)
     some = [one for one in found if one.reward is not None and not one.cancelled]
     if fold.settings.apprentice:
         return _of_apprentice([one for one in some if one.decided.mode == "apprentice"])
     if fold.settings.holdout <= 0.0:
         raise ValueError(
-            f"population {population.name!r} compares with nothing: make it with a holdout, or as an "
-            "apprentice"
+            f"population {owner.name!r} compares with nothing: make it with a holdout, or as an apprentice"
         )
     return _of_holdout(some)
 

@@ -17,32 +17,31 @@ from shoal.core.policy.base import Policy
 from shoal.core.types import Vector
 from shoal.live.evaluation import estimators
 from shoal.live.evaluation.estimators import ENOUGH, ESTIMATORS, Log, mean_of, why_not
-from shoal.live.evaluation.logs import Events, is_evaluable, outcomes
+from shoal.live.evaluation.logs import LoggedDecisions, is_evaluable, outcomes
 from shoal.live.evaluation.rehearsal import other_settings, rehearse
 from shoal.live.journal.records import Decided
 from shoal.live.protocol.answers import Calibration, Estimate, Evaluation, Replayed
 
 if TYPE_CHECKING:
-    from shoal.live.population.population import Population
+    from shoal.live.population.owner import Owner
 
 Z99 = 2.5758293035489004
 
 
 def evaluate_population(
-    population: "Population", policy: str | None, parameters: dict[str, Any], since: float | None = None
+    owner: "Owner", policy: str | None, parameters: dict[str, Any], since: float | None = None
 ) -> Evaluation:
     """See `Population.evaluate`."""
-    fold, exporter, found = outcomes(population, since)
+    fold, exporter, found = outcomes(owner, since)
     some = [one for one in found if is_evaluable(one)]
     settings = other_settings(fold.settings, policy, parameters)
-    with population._lock:
-        population._ticket.wait()
-        upto = fold.seq
-    _, opinions = rehearse(population, settings, exporter, upto, chooses=True)
+    with owner.settled() as present:
+        upto = present.seq
+    _, opinions = rehearse(owner, settings, exporter, upto, chooses=True)
     some = [one for one in some if one.decided.id in opinions]
     thoughts = [opinions[one.decided.id] for one in some]
-    events = Events(
-        f"population {population.name!r}",
+    events = LoggedDecisions(
+        f"population {owner.name!r}",
         np.array([one.agent for one in some], dtype=np.int64),
         len(fold.called),
         np.array([one.reward for one in some], dtype=np.float64),
@@ -73,12 +72,12 @@ def _chance(arm: int, decided: Decided, explore: float, n_arms: int) -> float:
     return explore / n_arms + (1.0 - explore) * (arm == usual)
 
 
-def evaluate_log(events: Events, policy: str | None, parameters: dict[str, Any]) -> Evaluation:
+def evaluate_log(events: LoggedDecisions, policy: str | None, parameters: dict[str, Any]) -> Evaluation:
     """Evaluate a policy, or the one in the log's column `target`, from a log of elsewhere.
 
     Parameters
     ----------
-    events : Events
+    events : LoggedDecisions
     policy : str, optional
         Name of a policy; it needs the arms' features.
     parameters : dict
@@ -110,7 +109,7 @@ def _fresh(policy: str, n_agents: int, dim: int, parameters: dict[str, Any]) -> 
     return made
 
 
-def _step_by_step(events: Events, policy: Policy) -> Log:
+def _step_by_step(events: LoggedDecisions, policy: Policy) -> Log:
     """Ask a policy at each decision, and let it learn from each."""
     assert events.offers is not None
     assert events.shown is not None
@@ -125,7 +124,7 @@ def _step_by_step(events: Events, policy: Policy) -> Log:
     return Log(events.rewards, events.probabilities, target, predicted, expected)
 
 
-def _replayed(events: Events, policy: Policy, seed: int = 0) -> Replayed:
+def _replayed(events: LoggedDecisions, policy: Policy) -> Replayed:
     """Let a policy learn from the decisions that it would have made, thinned to its own frequencies.
 
     A decision with which it agrees is kept with a probability inverse to the one it was logged with, so that
@@ -133,7 +132,7 @@ def _replayed(events: Events, policy: Policy, seed: int = 0) -> Replayed:
     """
     assert events.offers is not None
     assert events.shown is not None
-    least, rng = float(events.probabilities.min(initial=1.0)), np.random.default_rng(seed)
+    least, rng = float(events.probabilities.min(initial=1.0)), np.random.default_rng(0)
     kept = events.probabilities * rng.random(len(events)) < least
     rewards = []
     for t in np.flatnonzero(kept).tolist():
@@ -152,7 +151,7 @@ def _replayed(events: Events, policy: Policy, seed: int = 0) -> Replayed:
 
 
 def _judged(
-    events: Events, log: Log, policy: str, parameters: dict[str, Any], replayed: Replayed | None
+    events: LoggedDecisions, log: Log, policy: str, parameters: dict[str, Any], replayed: Replayed | None
 ) -> Evaluation:
     has_model = bool(log.expected.any() or log.predicted.any())
     sentence = why_not(log)

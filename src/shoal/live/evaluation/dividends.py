@@ -14,32 +14,30 @@ from shoal.live.journal.tally import dividend as dividend_of
 from shoal.live.protocol.answers import Dividend
 
 if TYPE_CHECKING:
-    from shoal.live.population.population import Population
+    from shoal.live.population.owner import Owner
 
 METHODS = ("asymptotic", "bernstein")
 
 
-def dividend(
-    population: "Population", agent: str | None, since: datetime | float | None, method: str
-) -> Dividend:
+def dividend(owner: "Owner", agent: str | None, since: datetime | float | None, method: str) -> Dividend:
     """See `Population.dividend`."""
     validation.one_of("method", method, METHODS)
     if since is not None:
-        return _in_window(population, agent, moment(since), method)
+        return _in_window(owner, agent, moment(since), method)
 
     def question(fold: Fold) -> Dividend:
         if agent is None:
             return summed(fold.tally.all(), fold.settings, method)
-        index = population._commands.agent(fold, agent)
+        index = owner.commands.agent(fold, agent)
         return summed(fold.tally.of(index), fold.settings, method, fold.tally.guarded[index])
 
-    return population._read(question)
+    return owner.read(question)
 
 
-def _in_window(population: "Population", agent: str | None, since: float, method: str) -> Dividend:
+def _in_window(owner: "Owner", agent: str | None, since: float, method: str) -> Dividend:
     """The dividend of decisions made from a time on, from the journal."""
-    index = None if agent is None else population._read(lambda fold: population._commands.agent(fold, agent))
-    fold, _, found = outcomes(population, since)
+    index = None if agent is None else owner.read(lambda fold: owner.commands.agent(fold, agent))
+    fold, _, found = outcomes(owner, since)
     values = [paid(one, fold.settings) for one in found if index is None or one.agent == index]
     terms = [value for value in values if value is not None]
     sums = Sums(len(terms), math.fsum(terms), math.fsum(value * value for value in terms))
@@ -74,7 +72,7 @@ def _in_words(sums: Sums, low: float, high: float) -> str:
     return f"{sums.mean:.3g} {interval} over {sums.n:,} rewards: sharing {effect}"
 
 
-def by_agent(population: "Population") -> dict[str, Dividend]:
+def by_agent(owner: "Owner") -> dict[str, Dividend]:
     """The dividend of each agent that has had rewards."""
 
     def question(fold: Fold) -> dict[str, Dividend]:
@@ -84,7 +82,7 @@ def by_agent(population: "Population") -> dict[str, Dividend]:
             if name is not None and fold.tally.counts[agent]
         }
 
-    return population._read(question)
+    return owner.read(question)
 
 
 def moment(since: datetime | float) -> float:

@@ -24,11 +24,11 @@ from shoal.live.population.importing import SHOWN, features_in, names_of, read_r
 from shoal.live.protocol.errors import UnknownError
 
 if TYPE_CHECKING:
-    from shoal.live.population.population import Population
+    from shoal.live.population.owner import Owner
 
 
 @dataclass(frozen=True, eq=False)
-class Events:
+class LoggedDecisions:
     """Decisions that were logged with their probabilities, in order; n of them."""
 
     source: str
@@ -71,7 +71,7 @@ def read_log(
     target: str | None = None,
     time: str | None = None,
     id: str | None = None,
-) -> Events:
+) -> LoggedDecisions:
     """Read a log of decisions that were made elsewhere.
 
     Parameters
@@ -206,10 +206,10 @@ class _Reader:
             self._subsets[names] = self._catalogue.subset(names)
         return self._subsets[names]
 
-    def events(self, source: str) -> Events:
+    def events(self, source: str) -> LoggedDecisions:
         """All rows."""
         agents, rewards, probabilities, target, positions = zip(*self._rows, strict=True)
-        return Events(
+        return LoggedDecisions(
             source,
             np.array(agents, dtype=np.int64),
             max(len(self._names), 1),
@@ -288,23 +288,21 @@ class Outcome(msgspec.Struct):
     is_default: bool = False
 
 
-def outcomes(population: "Population", since: float | None = None) -> tuple[Fold, Exporter, list[Outcome]]:
+def outcomes(owner: "Owner", since: float | None = None) -> tuple[Fold, Exporter, list[Outcome]]:
     """The decisions in a journal, archived ones included, with what came of the first arm of each.
 
     Parameters
     ----------
-    population : Population
+    owner : Owner
     since : float, optional
         Seconds since 1970; only decisions made from then on.
     """
-    population.settle()
-    fold = population._read(lambda fold: fold)
-    with population._lock:
-        population._ticket.wait()
+    owner.wait_until_rebuilt()
+    with owner.settled() as fold:
         seq = fold.seq
-    exporter = Exporter(population, fold, seq, True)
+    exporter = Exporter(owner, fold, seq, True)
     found: dict[str, Outcome] = {}
-    for row in archives.journal(population._store, population._number, seq):
+    for row in archives.journal(owner.store, owner.number, seq):
         record = decode(row.body)
         if isinstance(record, Decided):
             if since is None or row.at >= since * 1e6:

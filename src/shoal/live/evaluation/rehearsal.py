@@ -26,11 +26,10 @@ from shoal.live.protocol.answers import Switch, WhatIf
 from shoal.live.protocol.errors import ConflictError
 
 if TYPE_CHECKING:
-    from shoal.live.population.population import Population
+    from shoal.live.population.commands import Turn
+    from shoal.live.population.owner import Owner
 
 NEVER = 2**62
-PATIENCE = 10.0
-"""Seconds to wait for a place in the queue."""
 
 
 class Opinion(NamedTuple):
@@ -66,12 +65,12 @@ def other_settings(
     )
 
 
-def refold(population: "Population", settings: Settings, upto: int, watch: Any = None) -> Fold:
+def refold(owner: "Owner", settings: Settings, upto: int, watch: Any = None) -> Fold:
     """The state that other settings would have made of the journal; archives must be there."""
     fold = Fold(Plan(settings, NEVER))
 
     def rows() -> Iterator[Row]:
-        for row in archives.journal(population._store, population._number, upto):
+        for row in archives.journal(owner.store, owner.number, upto):
             if watch is not None:
                 watch(fold, row)
             yield row
@@ -81,7 +80,7 @@ def refold(population: "Population", settings: Settings, upto: int, watch: Any =
 
 
 def rehearse(
-    population: "Population", settings: Settings, exporter: Exporter, upto: int, *, chooses: bool
+    owner: "Owner", settings: Settings, exporter: Exporter, upto: int, *, chooses: bool
 ) -> tuple[Fold, dict[str, Opinion]]:
     """The state under other settings, and what they would have made of each decision when it came."""
     opinions: dict[str, Opinion] = {}
@@ -96,17 +95,16 @@ def rehearse(
             choice = fold.policy.choose(record.agent, exporter.offer(record.arms).features)
             opinions[record.id] = Opinion(own, pooled, int(choice.arm), float(choice.pooled))
 
-    return refold(population, settings, upto, watch), opinions
+    return refold(owner, settings, upto, watch), opinions
 
 
-def what_if(population: "Population", policy: str | None, parameters: dict[str, Any]) -> WhatIf:
+def what_if(owner: "Owner", policy: str | None, parameters: dict[str, Any]) -> WhatIf:
     """See `Population.what_if`."""
-    present, exporter, found = outcomes(population)
-    settings = other_settings(present.settings, policy, parameters)
-    with population._lock:
-        population._ticket.wait()
+    fold, exporter, found = outcomes(owner)
+    settings = other_settings(fold.settings, policy, parameters)
+    with owner.settled() as present:
         graph, called, upto = present.policy.graph, list(present.called), present.seq
-    fold, opinions = rehearse(population, settings, exporter, upto, chooses=False)
+    fold, opinions = rehearse(owner, settings, exporter, upto, chooses=False)
     then, other, better = [], [], []
     for one in found:
         recorded, opinion = paid(one, settings), opinions.get(one.decided.id)
@@ -136,69 +134,67 @@ def _pairs(edges: Any, called: list[str | None]) -> list[tuple[str, str]]:
     return [(called[i] or "", called[j] or "") for i, j in np.argwhere(np.triu(edges)).tolist()]
 
 
-def switches(population: "Population") -> list[Switch]:
+def switches(owner: "Owner") -> list[Switch]:
     """See `Population.switches`."""
-    store, number = population._store, population._number
+    store, number = owner.store, owner.number
     found = []
-    for seq, one in population._read(lambda fold: list(fold.history)):
+    for seq, one in owner.read(lambda fold: list(fold.history)):
         rows = list(store.read(number, seq - 1, seq))
         found.append(Switch(seq, one.policy, one.parameters, one.by, rows[0].at / 1e6 if rows else None))
     return found
 
 
-def switch(population: "Population", policy: str | None, parameters: dict[str, Any], by: str) -> int:
+def switch(owner: "Owner", policy: str | None, parameters: dict[str, Any], by: str) -> int:
     """See `Population.switch`."""
-    present = population._read(lambda fold: fold.settings)
-    return _take_over(population, other_settings(present, policy, parameters, by))
+    present = owner.read(lambda fold: fold.settings)
+    return _take_over(owner, other_settings(present, policy, parameters, by))
 
 
-def switch_back(population: "Population", by: str) -> int:
+def switch_back(owner: "Owner", by: str) -> int:
     """See `Population.switch_back`."""
-    history = population._read(lambda fold: list(fold.history))
+    history = owner.read(lambda fold: list(fold.history))
     if len(history) < 2:
-        raise ConflictError(f"population {population.name!r} has never been switched", None)
+        raise ConflictError(f"population {owner.name!r} has never been switched", None)
     present, past = history[-1][1], history[-2][1]
     settings = msgspec.structs.replace(
         present, policy=past.policy, parameters=past.parameters, stamp=current_stamp(), by=checked_by(by)
     )
-    return _take_over(population, settings)
+    return _take_over(owner, settings)
 
 
-def _take_over(population: "Population", settings: Settings) -> int:
+def _take_over(owner: "Owner", settings: Settings) -> int:
     """Let other settings be in force; the record that says so."""
-    committer = population._writer()
-    store, number = population._store, population._number
+    owner.writer()  # an error if it is open for reading only
     while True:
-        population.settle()
-        with population._retaining:
-            with population._lock:
-                state = population._state()
-                population._ticket.wait()
-                seq, forgotten_at = state.seq, state.forgotten_at
-                present = state.settings
-                if (present.policy, present.parameters) == (settings.policy, settings.parameters):
-                    return state.history[-1][0]  # they are in force, perhaps since this was asked before
-            fold = refold(population, settings, seq)  # the long part, while others go on
-            base = base_of(store, number)
-            at_base = refold(population, settings, base.seq) if base.seq else None
-            committer.reserve(1, PATIENCE)  # before the lock: those who have all places may wait for it
-            unused = 1
-            try:
-                with population._lock:
-                    state = population._state()
-                    population._ticket.wait()
-                    if state.forgotten_at != forgotten_at or population.is_rebuilding:
-                        continue  # somebody was forgotten meanwhile
-                    if not snapshots.catch_up(fold, store, number, state.seq):
-                        continue
-                    if at_base is not None:
-                        store.set_base(population.lease, pack_base(base), snapshots.pack(at_base))
-                    fold.plan = Plan(settings, fold.seq + 1)
-                    population._fold, unused = fold, 0
-                    sequence, ticket = population._perform(
-                        committer, 1, lambda turn: turn.write(settings, decision=SWITCHES)
-                    )
-            finally:
-                committer.give_back(unused)
-        ticket.wait()
-        return sequence
+        owner.wait_until_rebuilt()
+        with owner.retaining:
+            sequence = _try_to_take_over(owner, settings)
+        if sequence is not None:
+            return sequence
+
+
+def _try_to_take_over(owner: "Owner", settings: Settings) -> int | None:
+    """The same; None if somebody was forgotten meanwhile."""
+    store, number = owner.store, owner.number
+    with owner.settled() as state:
+        seq, forgotten_at, present = state.seq, state.forgotten_at, state.settings
+        if (present.policy, present.parameters) == (settings.policy, settings.parameters):
+            return state.history[-1][0]  # they are in force, perhaps since this was asked before
+    fold = refold(owner, settings, seq)  # the long part, while others go on
+    base = base_of(store, number)
+    at_base = refold(owner, settings, base.seq) if base.seq else None
+
+    def command(turn: "Turn") -> int | None:
+        with owner.settled() as state:
+            if state.forgotten_at != forgotten_at or owner.is_rebuilding:
+                return None
+            if not snapshots.catch_up(fold, store, number, state.seq):
+                return None
+            if at_base is not None:
+                store.set_base(owner.lease, pack_base(base), snapshots.pack(at_base))
+            fold.plan = Plan(settings, fold.seq + 1)
+            owner.replace(fold)
+            turn.fold = fold
+            return turn.write(settings, decision=SWITCHES)
+
+    return owner.perform(1, command)

@@ -18,7 +18,7 @@ from shoal.live.evaluation.logs import Outcome, outcomes
 from shoal.live.evaluation.sequences import running
 from shoal.live.protocol.answers import Dividend, Evaluation
 from shoal.reporting import render
-from shoal.reporting.charts import BLUE, GREY, ORANGE, Axis, Line, blank, chart_data, line_figure
+from shoal.reporting.charts import BLUE, GREY, ORANGE, Axis, ChartLine, blank, chart_data, line_figure
 from shoal.reporting.curves import Curve
 from shoal.reporting.sections import (
     Bullets,
@@ -44,7 +44,7 @@ WINDOWS = 20
 """Parts of the history of which means are shown."""
 
 
-def write_report(
+def write_evaluation(
     population: "Population",
     directory: Path,
     evaluations: Sequence[Evaluation] = (),
@@ -59,7 +59,7 @@ def document(
 ) -> Document:
     """The page, before it is written."""
     start = None if since is None else moment(since)
-    fold, _, found = outcomes(population, start)
+    fold, _, found = outcomes(population.owner, start)
     dividend, settings = population.dividend(since=start), fold.settings
     remarks = []
     compares = settings.apprentice or settings.holdout > 0.0
@@ -132,8 +132,8 @@ def _dividend(found: list[Outcome], population: "Population", dividend: Dividend
     if len(terms) < 2:
         return [Text("There are no rewards yet.")]
     lines = [
-        Line("so far", Style(BLUE, "", (), 2.0), _thinned(running(terms))),
-        Line("in each part", Style(ORANGE, "o", (), 1.2), _in_parts(terms)),
+        ChartLine("so far", Style(BLUE, "", (), 2.0), _thinned(running(terms))),
+        ChartLine("in each part", Style(ORANGE, "o", (), 1.2), _in_parts(terms)),
     ]
     shown = np.concatenate([lines[1].curve.mean, *(_late(lines[0].curve)), [0.0]])
     low, high = float(np.nanmin(shown)), float(np.nanmax(shown))
@@ -155,7 +155,7 @@ def _dividend(found: list[Outcome], population: "Population", dividend: Dividend
     picture = Picture(
         title, caption, "dividend", lambda: line_figure(lines, title, axis), chart_data(lines, title, axis)
     )
-    guarded = sum(one.guarded for one in by_agent(population).values())
+    guarded = sum(one.guarded for one in by_agent(population.owner).values())
     said: list[Part] = [Text(f"{dividend}.", lead="In all"), picture]
     if settings.harm_guard:
         is_ = "agent is" if guarded == 1 else "agents are"
@@ -279,7 +279,7 @@ def _draw_delays(late: Vector) -> Figure:
 
 
 def _agents(population: "Population") -> list[Part]:
-    known = {name: one for name, one in by_agent(population).items() if math.isfinite(one.low)}
+    known = {name: one for name, one in by_agent(population.owner).items() if math.isfinite(one.low)}
     if not known:
         return [Text("No agent has had enough rewards yet.")]
     helped = sum(one.low > 0.0 for one in known.values())

@@ -41,7 +41,7 @@ def asymptotic(sums: Sums, level: float = LEVEL) -> tuple[float, float]:
     return sums.mean - half, sums.mean + half
 
 
-def empirical_bernstein(sums: Sums, low: float, high: float, level: float = LEVEL) -> tuple[float, float]:
+def empirical_bernstein(sums: Sums, low: float, high: float) -> tuple[float, float]:
     """The interval for terms between `low` ≤ 0 and `high` ≥ 0.
 
     The variance is counted about 0, a prediction of each term that depends on nothing.
@@ -54,12 +54,12 @@ def empirical_bernstein(sums: Sums, low: float, high: float, level: float = LEVE
     k1 = (STEP**0.25 + STEP**-0.25) / math.sqrt(2.0)
     k2 = (math.sqrt(STEP) + 1.0) / 2.0
     epochs = math.log(v / start, STEP) + 1.0
-    cost = POWER * math.log(epochs) + math.log(ZETA * 2.0 / (1.0 - level))  # one half for either side
+    cost = POWER * math.log(epochs) + math.log(ZETA * 2.0 / (1.0 - LEVEL))  # one half for either side
     half = (math.sqrt(k1**2 * v * cost + (k2 * scale * cost) ** 2) + k2 * scale * cost) / n
     return max(sums.mean - half, low), min(sums.mean + half, high)
 
 
-def running(terms: Vector, level: float = LEVEL) -> Curve:
+def running(terms: Vector) -> Curve:
     """The mean of the first 1, …, n terms, shape (n,), with its asymptotic confidence sequence.
 
     Below `BURN_IN` terms, bounds are nan.
@@ -67,7 +67,7 @@ def running(terms: Vector, level: float = LEVEL) -> Curve:
     counts = np.arange(1, len(terms) + 1)
     sums, squares = np.cumsum(terms), np.cumsum(terms * terms)
     bounds = [
-        asymptotic(Sums(int(n), float(total), float(square)), level)
+        asymptotic(Sums(int(n), float(total), float(square)))
         for n, total, square in zip(counts, sums, squares, strict=True)
     ]
     low, high = np.array(bounds).reshape(-1, 2).T

@@ -55,7 +55,7 @@ class Base(msgspec.Struct, frozen=True, array_like=True):
     """The journal's, from its first record: what has another key belongs to another journal."""
 
 
-class Kept(NamedTuple):
+class ArchivedArms(NamedTuple):
     """A set of arms in an archive."""
 
     digest: bytes
@@ -170,7 +170,7 @@ def check(archive: Archive) -> None:
         raise JournalError(f"the archive {archive.path} cannot be read: {error.strerror}") from error
 
 
-def read(archive: Archive) -> Iterator[Row | Kept]:
+def read(archive: Archive) -> Iterator[Row | ArchivedArms]:
     """What an archive holds, rows in order; those of people who have been forgotten as tombstones."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -184,7 +184,7 @@ def read(archive: Archive) -> Iterator[Row | Kept]:
                     *(column.to_pylist() for column in batch.columns), strict=True
                 ):
                     if seq is None:
-                        yield Kept(digest, body)
+                        yield ArchivedArms(digest, body)
                         continue
                     row = Row(seq, at, agent, decision, body)
                     yield tombstone(row) if agent in wiped else row
@@ -201,7 +201,7 @@ def tombstone(row: Row) -> Row:
 
 def rewrite(archive: Archive, path: Path) -> Archive:
     """Write an archive again at `path`, without the people who have been forgotten."""
-    kept = {one.digest: one.body for one in read(archive) if isinstance(one, Kept)}
+    kept = {one.digest: one.body for one in read(archive) if isinstance(one, ArchivedArms)}
 
     def arms_of(digests: set[bytes]) -> list[tuple[bytes, bytes]]:
         return with_wholes(digests, kept.get)
@@ -242,4 +242,6 @@ def journal(store: Store, population: int, upto: int | None = None) -> Iterator[
 
 def arms_in(archives: tuple[Archive, ...]) -> dict[bytes, bytes]:
     """All sets of arms in some archives."""
-    return {one.digest: one.body for archive in archives for one in read(archive) if isinstance(one, Kept)}
+    return {
+        one.digest: one.body for archive in archives for one in read(archive) if isinstance(one, ArchivedArms)
+    }

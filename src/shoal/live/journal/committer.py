@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from shoal.live.journal.records import Row
 from shoal.live.journal.stores.base import Batch, Lease, Store
@@ -24,7 +24,7 @@ TRIES = 3
 """Times that a commit is tried."""
 
 
-class Owner(Protocol):
+class Leaseholder(Protocol):
     """What the committer knows of a population."""
 
     lease: Lease
@@ -88,14 +88,12 @@ class Ticket:
         return not self._lock.locked()
 
 
-class _Item:
-    __slots__ = ("arms", "life", "owner", "rows", "ticket")
-
-    def __init__(
-        self, owner: Owner, life: object, rows: Sequence[Row], arms: Sequence[tuple[bytes, bytes]]
-    ) -> None:
-        self.owner, self.life, self.rows, self.arms = owner, life, rows, arms
-        self.ticket = Ticket()
+class _Item(NamedTuple):
+    owner: Leaseholder
+    life: object
+    rows: Sequence[Row]
+    arms: Sequence[tuple[bytes, bytes]]
+    ticket: Ticket
 
 
 class Committer:
@@ -117,6 +115,7 @@ class Committer:
         self._mutex = threading.Lock()
         # Two, so that those who wait for places and the thread that waits for rows do not wake each other.
         self._work, self._room = threading.Condition(self._mutex), threading.Condition(self._mutex)
+        self._awaiting_room: list[Callable[[], None]] = []
         self._in_flight = 0
         self._closing = False
         self._dead: dict[object, ControllerError] = {}
@@ -132,27 +131,54 @@ class Committer:
         if self.store.is_immediate:
             return
         with self._mutex:
-            if not self._room.wait_for(lambda: self._in_flight + n <= CAPACITY or self._closing, timeout):
-                raise UnavailableError(f"{self._in_flight:,} rows wait to be committed to {self.store.url}")
-            if self._closing:
-                raise UnavailableError(f"{self.store.url} is being closed")
-            self._in_flight += n
+            if not self._room.wait_for(lambda: self._fits(n), timeout):
+                raise self.full()
+
+    def try_reserve(self, n: int) -> bool:
+        """Take places for `n` rows, if as many are free."""
+        if self.store.is_immediate:
+            return True
+        with self._mutex:
+            return self._fits(n)
+
+    def _fits(self, n: int) -> bool:
+        if self._closing:
+            raise UnavailableError(f"{self.store.url} is being closed")
+        if self._in_flight + n > CAPACITY:
+            return False
+        self._in_flight += n
+        return True
+
+    def when_room(self, callback: Callable[[], None]) -> None:
+        """Have a function called, once and soon, when places have become free, or none will any more."""
+        with self._mutex:
+            self._awaiting_room.append(callback)
+
+    def full(self) -> UnavailableError:
+        """What a caller is told who has waited for places long enough."""
+        return UnavailableError(f"{self._in_flight:,} rows wait to be committed to {self.store.url}")
+
+    def _tell_of_room(self) -> None:
+        self._room.notify_all()
+        callbacks, self._awaiting_room = self._awaiting_room, []
+        for callback in callbacks:
+            callback()
 
     def give_back(self, n: int) -> None:
         """Return places that were not needed."""
         if n and not self.store.is_immediate:
             with self._mutex:
                 self._in_flight -= n
-                self._room.notify_all()
+                self._tell_of_room()
 
     def submit(
-        self, owner: Owner, life: object, rows: Sequence[Row], arms: Sequence[tuple[bytes, bytes]]
+        self, owner: Leaseholder, life: object, rows: Sequence[Row], arms: Sequence[tuple[bytes, bytes]]
     ) -> Ticket:
         """Append rows for which places were taken, in the order of these calls.
 
         `life` identifies the state in memory that the rows belong to.
         """
-        item = _Item(owner, life, rows, arms)
+        item = _Item(owner, life, rows, arms, Ticket())
         if self.store.is_immediate:
             self._commit([item])
             return item.ticket
@@ -171,7 +197,7 @@ class Committer:
         with self._mutex:
             self._closing = True
             self._work.notify()
-            self._room.notify_all()
+            self._tell_of_room()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -191,7 +217,7 @@ class Committer:
                 self.seconds += time.perf_counter() - start
                 with self._mutex:
                     self._in_flight -= sum(len(item.rows) for item in items)
-                    self._room.notify_all()
+                    self._tell_of_room()
             if time.monotonic() >= next_beat:
                 self._beat()
                 next_beat = time.monotonic() + self.lease / 3

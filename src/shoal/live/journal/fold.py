@@ -293,7 +293,7 @@ class Fold:
             case Merged():
                 self._merge(record)
             case Forgotten():
-                self._forget(record)
+                self.forget(record)
             case Tombstone():
                 if record.agent >= 0:  # its index stays taken
                     self._add_agent(None, "both")
@@ -353,7 +353,8 @@ class Fold:
             if standing.decided.agent == other:
                 standing.decided = msgspec.structs.replace(standing.decided, agent=agent)
 
-    def _forget(self, record: Forgotten) -> None:
+    def forget(self, record: Forgotten) -> None:
+        """Withdraw all samples of some agents, their names and their pending decisions."""
         for agent in record.agents:
             self.called[agent] = None
             self.tally.forget(agent)

@@ -1,11 +1,13 @@
 """Forgetting people: which rows are theirs, and what is kept of them, hashes that tell that they are gone."""
 
+import contextlib
 import hashlib
 
 from shoal.live.journal.archives import base_of, tombstone
 from shoal.live.journal.fold import Fold
 from shoal.live.journal.records import Catalogue, Decided, Joined, Row, decode
 from shoal.live.journal.stores.base import Store
+from shoal.live.protocol.errors import UnavailableError
 
 
 def keyed_hash(fold: Fold, kind: str, text: str) -> bytes:
@@ -57,3 +59,13 @@ def names_with(store: Store, number: int, fold: Fold, hashes: set[bytes]) -> lis
             agents.append(record.agent)
     names = [fold.called[merged_into(fold, agent)] for agent in agents]
     return list(dict.fromkeys(name for name in names if name is not None))
+
+
+def finish_forgetting(store: Store, number: int, fold: Fold) -> None:
+    """Do what a crash may have kept an owner from doing after it had committed that somebody is forgotten."""
+    stale = [one for one in store.snapshots(number) if one[1] < fold.forgotten_at]
+    for epoch, seq in stale:
+        store.delete_snapshot(number, epoch, seq)
+    if stale or 0 < fold.forgotten_at == fold.seq:
+        with contextlib.suppress(UnavailableError):  # a reader keeps the write-ahead file
+            store.scrub()

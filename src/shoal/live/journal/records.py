@@ -42,13 +42,13 @@ class Settings(Record, frozen=True, array_like=True, gc=False, tag=0):
     key: bytes
     """Keys the hashes from which exploration is drawn."""
     stamp: str
-    harm_guard: bool = False
+    harm_guard: bool
     """Whether agents to whom sharing does harm stop borrowing."""
-    holdout: float = 0.0
+    holdout: float
     """Share of agents for whom the product's own rule decides."""
-    apprentice: bool = False
+    apprentice: bool
     """Whether that rule decides for all, and the policy only learns."""
-    by: str = ""
+    by: str
     """Who made them so, if that was told: a key of the service, or a person."""
 
 
@@ -79,8 +79,8 @@ class Decided(Record, frozen=True, array_like=True, gc=False, tag=2):
     """Reward that the policy predicts for it."""
     x: bytes
     """Features of the chosen arms."""
-    mode: Mode = ""
-    baseline: int = -1
+    mode: Mode
+    baseline: int
     """Position of the arm that the product's own rule prefers; −1 if it was not told."""
 
 
@@ -121,9 +121,9 @@ class Corrected(Record, frozen=True, array_like=True, gc=False, tag=5):
     agent: int
     x: bytes
     round: int
-    own: float | None = None
+    own: float | None
     """What the decision had predicted of its first arm, if the reward is that one's."""
-    pooled: float | None = None
+    pooled: float | None
 
 
 class Cancelled(Record, frozen=True, array_like=True, gc=False, tag=6):
@@ -139,7 +139,7 @@ class Observed(Record, frozen=True, array_like=True, gc=False, tag=7):
     x: bytes
     reward: float
     round: int
-    id: str | None = None
+    id: str | None
     cuts: tuple[int, ...] = ()
 
 
@@ -173,14 +173,14 @@ class Forgotten(Record, frozen=True, array_like=True, gc=False, tag=11):
 class Tombstone(Record, frozen=True, array_like=True, gc=False, tag=12):
     """Where a forgotten agent's record was. `agent` is its index if it was the one that joined, or −1."""
 
-    agent: int = -1
+    agent: int
 
 
 class Catalogue(Record, frozen=True, array_like=True, gc=False, tag=13):
     """Another version of the catalogue of arms, by its digest."""
 
     arms: bytes
-    by: str = ""
+    by: str
     """Who changed it, if that was told."""
 
 

@@ -23,7 +23,8 @@ from shoal.live.journal.stores.base import Store
 from shoal.live.journal.tally import Tally
 from shoal.live.protocol.errors import JournalError
 
-FORMAT = 2
+FORMAT = 1
+"""Version of the snapshots that are written. Later ones add fields at the end, with a default."""
 MAGIC = b"shoal snapshot\n"
 CHECKSUM = 32
 KEPT = 2
@@ -60,9 +61,8 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
     forgotten_at: int
     cut_log: bytes
     policy: bytes
-    tally: Tally | None = None
-    """None in format 1, in which a base may still be: what sharing paid was not counted yet."""
-    history: list[tuple[int, Settings]] = []
+    tally: Tally
+    history: list[tuple[int, Settings]]
 
 
 class SnapshotError(ValueError):
@@ -99,7 +99,7 @@ def pack(fold: Fold) -> bytes:
     return MAGIC + hashlib.blake2b(content, digest_size=CHECKSUM).digest() + content
 
 
-def unpack(data: bytes, source: str, oldest: int = FORMAT) -> Fold:
+def unpack(data: bytes, source: str) -> Fold:
     """The fold in the bytes of a snapshot; `SnapshotError` if they are not one."""
     start = len(MAGIC) + CHECKSUM
     content = memoryview(data)[start:]
@@ -111,8 +111,8 @@ def unpack(data: bytes, source: str, oldest: int = FORMAT) -> Fold:
     try:
         first, *_ = msgspec.msgpack.decode(content, type=list[msgspec.Raw])
         version = msgspec.msgpack.decode(first)
-        if not oldest <= version <= FORMAT:
-            raise SnapshotError(f"{source} has format {version}; this version reads {FORMAT}")
+        if not 1 <= version <= FORMAT:
+            raise SnapshotError(f"{source} has format {version}; this version of shoal reads up to {FORMAT}")
         kept = msgspec.msgpack.decode(content, type=_Content)
         fold = Fold()
         fold.policy = policy_from_bytes(kept.policy, source)
@@ -123,12 +123,7 @@ def unpack(data: bytes, source: str, oldest: int = FORMAT) -> Fold:
     fold.names, fold.called, fold.sharing, fold.taught = kept.names, kept.called, kept.sharing, kept.taught
     fold.catalogue, fold.forgotten_at, fold.merged = kept.catalogue, kept.forgotten_at, kept.merged
     fold.cut_log.frombytes(kept.cut_log)
-    fold.history = kept.history or [(1, kept.settings)]
-    if kept.tally is not None:
-        fold.tally = kept.tally
-    else:
-        for _ in kept.called:
-            fold.tally.join()
+    fold.history, fold.tally = kept.history, kept.tally
     for one in kept.pending:
         standing = Standing(one.seq, one.at, one.decided)
         standing.rewards, standing.learned, standing.missed = one.rewards, one.learned, set(one.missed)
@@ -236,7 +231,7 @@ def from_base(
         plan = None
     source = f"the base of population {population} in {store.url}"
     try:
-        fold = unpack(store.base_state(population) or b"", source, oldest=1)
+        fold = unpack(store.base_state(population) or b"", source)
         if (fold.settings.key, fold.seq) != (base.key, base.seq):
             raise SnapshotError(f"{source} belongs to another journal")
         fold.plan = plan
@@ -311,7 +306,7 @@ def _is_break(row: Row) -> bool:
     return isinstance(decode(row.body), Forgotten | Settings)
 
 
-def prune(store: Store, population: int, keep: int = KEPT) -> None:
+def prune(store: Store, population: int) -> None:
     """Delete all but the latest snapshots."""
-    for epoch, seq in store.snapshots(population)[keep:]:
+    for epoch, seq in store.snapshots(population)[KEPT:]:
         store.delete_snapshot(population, epoch, seq)

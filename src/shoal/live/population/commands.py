@@ -6,13 +6,10 @@ first part that is complete; the store is asked only for what is no longer in me
 
 import contextlib
 import hashlib
-import os
-import secrets
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -24,17 +21,21 @@ from shoal.core.types import Vector
 from shoal.live.evaluation.baseline import in_holdout
 from shoal.live.evaluation.guard import judge, without_borrowing
 from shoal.live.journal.archives import Base
-from shoal.live.journal.arms import ArmSet, checked_name
+from shoal.live.journal.arms import ArmSet, checked_by, checked_name
 from shoal.live.journal.fold import Fold, Standing, standing_of
 from shoal.live.journal.forgetting import keyed_hash, merged_into
 from shoal.live.journal.records import (
     AnyRecord,
     Cancelled,
+    Catalogue,
     Corrected,
     Decided,
     Joined,
+    Merged,
+    Missed,
     Mode,
     Observed,
+    Renamed,
     Rewarded,
     Row,
     Settings,
@@ -45,12 +46,18 @@ from shoal.live.journal.records import (
 from shoal.live.journal.stores.base import Store
 from shoal.live.population.offers import Offers
 from shoal.live.protocol.answers import Decision, Score
-from shoal.live.protocol.errors import ConflictError, GoneError, UnknownError
+from shoal.live.protocol.errors import ConflictError, ControllerError, GoneError, UnknownError
+from shoal.live.protocol.ids import new_id
 
+Result = TypeVar("Result")
 SHARING = ("both", "borrow", "none")
 KEPT = 20_000
 """Decisions remembered after their rewards have come: more than rows are ever in flight."""
 LONGEST_ID = 128
+MOST_AT_ONCE = 1_000
+"""Requests that are taken together."""
+MISSES_AT_ONCE = 256
+"""Missing rewards that are written down together."""
 MICRO = 1_000_000
 
 
@@ -88,6 +95,9 @@ class Commands:
         What is known of the part of the journal that was archived.
     """
 
+    DECIDES, REWARDS, OBSERVES = 3, 1, 2
+    """Rows that one of these commands appends, at most."""
+
     def __init__(self, name: str, store: Store, number: int, archived: Callable[[], Base]) -> None:
         self._name, self._store, self._number, self._archived = name, store, number, archived
         self.closed: OrderedDict[str, Standing] = OrderedDict()
@@ -115,7 +125,7 @@ class Commands:
         """The index of an agent that is there."""
         index = fold.names.get(checked_name("agent", name))
         if index is None:
-            if self._store.has_gone(self._number, [keyed_hash(fold, "agent", name)]):
+            if self._has_gone(fold, "agent", name):
                 raise GoneError(f"agent {name!r} of population {self._name!r} has been forgotten")
             raise UnknownError(f"population {self._name!r} has no agent {name!r}")
         return index
@@ -130,29 +140,71 @@ class Commands:
             turn.write(Shares(index, sharing), agent=index)
         return index
 
+    def _has_gone(self, fold: Fold, kind: str, text: str) -> bool:
+        """Whether a name or an id has been forgotten; the store is asked only if anything has been."""
+        return fold.forgotten_at > 0 and self._store.has_gone(self._number, [keyed_hash(fold, kind, text)])
+
+    def rename(self, turn: Turn, agent: str, name: str) -> None:
+        index = self.agent(turn.fold, agent)
+        if turn.fold.called[index] == name:
+            return
+        if turn.fold.names.get(name, index) != index:  # one of its own may become its first
+            raise ConflictError(f"population {self._name!r} has an agent {name!r} already; merge them?", name)
+        turn.write(Renamed(index, name), agent=index)
+
+    def merge(self, turn: Turn, agent: str, other: str) -> None:
+        first, second = self.agent(turn.fold, agent), self.agent(turn.fold, other)
+        if first != second:
+            turn.write(Merged(first, second), agent=first)
+            self.closed.clear()  # decisions of `other` are `agent`'s now
+
+    # The catalogue
+
+    def set_arms(self, turn: Turn, given: ArmSet, by: str) -> None:
+        present = self.offers.catalogue(turn.fold)
+        features = {} if present is None else dict(zip(present.names or (), present.features, strict=True))
+        features.update(zip(given.names or (), given.features, strict=True))
+        self._set_catalogue(turn, ArmSet(np.array(list(features.values())), list(features)), by)
+
+    def retire(self, turn: Turn, names: Sequence[str], by: str) -> None:
+        present = self.offers.catalogue(turn.fold)
+        known = () if present is None or present.names is None else present.names
+        for name in names:
+            if name not in known:
+                raise UnknownError(f"population {self._name!r} has no arm {name!r} in its catalogue")
+        stay = [name for name in known if name not in names]
+        if not stay:
+            raise ValueError("a catalogue must keep at least one arm")
+        assert present is not None
+        rows = [present.position(name) for name in stay]
+        self._set_catalogue(turn, ArmSet(np.ascontiguousarray(present.features[rows]), stay), by)
+
+    def _set_catalogue(self, turn: Turn, arms: ArmSet, by: str) -> None:
+        checked_by(by)
+        turn.fold.policy.check_scale("arms", arms.features)
+        turn.arms += self.offers.news(turn.fold, arms)
+        turn.write(Catalogue(arms.digest, by))
+
     # Decisions
 
     def decide(
         self,
         turn: Turn,
         agent: str,
-        arms: Any,
-        decision: str | None,
-        top: int,
-        scores: bool,
-        sharing: Sharing | None,
-        baseline: str | int | None,
+        arms: Any = None,
+        id: str | None = None,
+        top: int = 1,
+        scores: bool = False,
+        sharing: Sharing | None = None,
+        baseline: str | int | None = None,
     ) -> Decision:
         fold = turn.fold
         checked_name("agent", agent)
         top = validation.positive_int("top", top)
-        if decision is not None:
-            _check_id(decision)
+        decision = new_id() if id is None else _check_id(id)
         if sharing is not None:
             validation.one_of("sharing", sharing, SHARING)
-        if decision is None:
-            decision = new_id()
-        elif (known := self.find(fold, decision)) is not None:
+        if id is not None and (known := self.find(fold, id)) is not None:
             return self._decided_before(fold, known, agent, arms, top, scores, sharing, baseline)
         offer = self.offers.requested(fold, arms)
         if top > len(offer):
@@ -267,7 +319,7 @@ class Commands:
             standing.decided = msgspec.structs.replace(standing.decided, agent=owner)
             self.close(standing)
             return standing
-        if self._store.has_gone(self._number, [keyed_hash(fold, "decision", decision)]):
+        if self._has_gone(fold, "decision", decision):
             raise GoneError(f"decision {decision!r} was made for an agent that has been forgotten")
         return None
 
@@ -304,52 +356,52 @@ class Commands:
     # Rewards
 
     def reward(
-        self, turn: Turn, decision: str, reward: float, replaces: float | None, arm: str | int | None
-    ) -> None:
+        self,
+        turn: Turn,
+        id: str,
+        reward: float,
+        replaces: float | None = None,
+        arm: str | int | None = None,
+    ) -> float | None:
+        """The seconds since the decision; None if a reward was known already."""
         fold = turn.fold
         reward = self._check_reward(fold, reward)
         if replaces is not None:
             replaces = validation.number("replaces", replaces)
-        standing = self.known(fold, decision)
+        standing = self.known(fold, id)
         decided = standing.decided
         place = self._place(fold, decided, arm)
         if standing.cancelled:
-            raise ConflictError(
-                f"decision {decision!r} was cancelled; a reward cannot come for it", "cancelled"
-            )
+            raise ConflictError(f"decision {id!r} was cancelled; a reward cannot come for it", "cancelled")
         recorded = standing.rewards.get(place)
         if recorded is None:
             if replaces is not None:
-                raise ConflictError(
-                    f"decision {decision!r} has no reward yet that {replaces!r} could be", None
-                )
+                raise ConflictError(f"decision {id!r} has no reward yet that {replaces!r} could be", None)
             late = decided.id not in fold.pending
             late = late or place in standing.missed
-            record = Rewarded(decision, place, reward, fold.policy.rounds)
+            record = Rewarded(id, place, reward, fold.policy.rounds)
             if late:  # it was given up waiting for
                 x, rounds = standing.x(place), fold.policy.rounds + 1
                 predicted = (decided.own, decided.pooled) if place == 0 else (None, None)
-                record = Rewarded(decision, place, reward, rounds, (), decided.agent, x, *predicted)
-            turn.write(record, decided.agent, decision)
+                record = Rewarded(id, place, reward, rounds, (), decided.agent, x, *predicted)
+            turn.write(record, decided.agent, id)
             if late and decided.id not in fold.pending:
                 standing.note(record)
             elif not standing.is_pending:
                 self.close(standing)
-            return
+            return (turn.rows[-1].at - standing.at) / MICRO
         if reward == recorded:
-            return
+            return None
         if place not in standing.missed and replaces is None:
             raise ConflictError(
-                f"decision {decision!r} has the reward {recorded!r}; to correct it to {reward!r}, say "
+                f"decision {id!r} has the reward {recorded!r}; to correct it to {reward!r}, say "
                 f"replaces={recorded!r}",
                 recorded,
             )
         if replaces is not None and replaces != recorded:
-            raise ConflictError(
-                f"decision {decision!r} has the reward {recorded!r}, not {replaces!r}", recorded
-            )
+            raise ConflictError(f"decision {id!r} has the reward {recorded!r}, not {replaces!r}", recorded)
         correction = Corrected(
-            decision,
+            id,
             place,
             recorded,
             reward,
@@ -358,8 +410,33 @@ class Commands:
             standing.learned[place],
             *((decided.own, decided.pooled) if place == 0 else (None, None)),
         )
-        turn.write(correction, decided.agent, decision)
+        turn.write(correction, decided.agent, id)
         standing.note(correction)
+        return None if replaces is not None else (turn.rows[-1].at - standing.at) / MICRO
+
+    # Rewards that do not come
+
+    def late(self, fold: Fold, now: int) -> list[tuple[Standing, int]]:
+        """Decisions, and places in them, whose rewards are late: the oldest, a bounded number of them."""
+        if (window := fold.settings.reward_window) is None:
+            return []
+        due = max(fold.at, now) - int(window * MICRO)
+        found: list[tuple[Standing, int]] = []
+        for standing in fold.pending.values():
+            if standing.at > due or len(found) >= MISSES_AT_ONCE:
+                break
+            found += [(standing, place) for place in range(len(standing.decided.shown))]
+        return [(standing, place) for standing, place in found if standing.is_open(place)]
+
+    def miss(self, turn: Turn, late: Sequence[tuple[Standing, int]]) -> int:
+        """Write down that rewards did not come; how many."""
+        for standing, place in late:
+            decided = standing.decided
+            record = Missed(decided.id, place, turn.fold.settings.default_reward, turn.fold.policy.rounds)
+            turn.write(record, decided.agent, decided.id)
+            if not standing.is_pending:
+                self.close(standing)
+        return len(late)
 
     def _place(self, fold: Fold, decided: Decided, arm: str | int | None) -> int:
         """Which place of a ranking a reward is for."""
@@ -383,18 +460,18 @@ class Commands:
 
     # Observations
 
-    def observe(self, turn: Turn, agent: str, x: ArrayLike, reward: float, key: str | None) -> bool:
+    def observe(self, turn: Turn, agent: str, x: ArrayLike, reward: float, id: str | None = None) -> bool:
         """Whether it is new."""
         fold = turn.fold
         checked_name("agent", agent)
-        features, reward = self.check_sample(fold, x, reward, key)
-        if key is not None and self._observed_before(fold, key, agent, features.tobytes(), reward):
+        features, reward = self.check_sample(fold, x, reward, id)
+        if id is not None and self._observed_before(fold, id, agent, features.tobytes(), reward):
             return False
         index = self.joining(turn, agent)
-        record = Observed(index, features.tobytes(), reward, fold.policy.rounds + 1, key)
-        turn.write(record, index, key)
-        if key is not None:
-            self._observations[key] = record
+        record = Observed(index, features.tobytes(), reward, fold.policy.rounds + 1, id)
+        turn.write(record, index, id)
+        if id is not None:
+            self._observations[id] = record
             if len(self._observations) > KEPT:
                 self._observations.popitem(last=False)
         return True
@@ -411,7 +488,7 @@ class Commands:
         record: AnyRecord | None = self._observations.get(key)
         if record is None and (rows := self._store.find(self._number, key)):
             record = decode(rows[0].body)
-        if record is None and self._store.has_gone(self._number, [keyed_hash(fold, "decision", key)]):
+        if record is None and self._has_gone(fold, "decision", key):
             raise GoneError(f"observation {key!r} was made of an agent that has been forgotten")
         if record is None and key not in fold.pending and key not in self.closed:
             return False
@@ -426,24 +503,34 @@ class Commands:
     def decide_one(self, turn: Turn, request: Mapping[str, Any]) -> Decision:
         known = {"agent", "arms", "id", "top", "scores", "sharing", "baseline"}
         _check_keys(request, known, {"agent"})
-        return self.decide(
-            turn,
-            request["agent"],
-            request.get("arms"),
-            request.get("id"),
-            request.get("top", 1),
-            bool(request.get("scores")),
-            request.get("sharing"),
-            request.get("baseline"),
-        )
+        return self.decide(turn, **request)
 
-    def reward_one(self, turn: Turn, request: Mapping[str, Any]) -> None:
+    def reward_one(self, turn: Turn, request: Mapping[str, Any]) -> float | None:
         _check_keys(request, {"id", "reward", "replaces", "arm"}, {"id", "reward"})
-        self.reward(turn, request["id"], request["reward"], request.get("replaces"), request.get("arm"))
+        return self.reward(turn, **request)
 
-    def observe_one(self, turn: Turn, request: Mapping[str, Any]) -> None:
+    def observe_one(self, turn: Turn, request: Mapping[str, Any]) -> bool:
         _check_keys(request, {"agent", "x", "reward", "id"}, {"agent", "x", "reward"})
-        self.observe(turn, request["agent"], request["x"], request["reward"], request.get("id"))
+        return self.observe(turn, **request)
+
+
+def each(
+    items: Sequence[Any], one: Callable[[Turn, Any], Result]
+) -> Callable[[Turn], list[Result | Exception]]:
+    """A command that takes several requests; the result of each, or its error."""
+    if len(items) > MOST_AT_ONCE:
+        raise ValueError(f"requests must be at most {MOST_AT_ONCE:,} at once, got {len(items):,}")
+
+    def command(turn: Turn) -> list[Result | Exception]:
+        results: list[Result | Exception] = []
+        for item in items:
+            try:
+                results.append(one(turn, item))
+            except (ValueError, ControllerError) as error:
+                results.append(error)
+        return results
+
+    return command
 
 
 def _as_guarded(fold: Fold, agent: int) -> contextlib.AbstractContextManager[None]:
@@ -459,21 +546,6 @@ def explored(decision: str, settings: Settings, n_arms: int, greedy: int) -> tup
     if int.from_bytes(draw[:8]) < explore * 2.0**64:
         position = int.from_bytes(draw[8:]) % n_arms
     return position, explore / n_arms + (1.0 - explore) * (position == greedy)
-
-
-def new_id() -> str:
-    """A new decision's id: 28 hexadecimal digits that begin with the time, so that they sort by it."""
-    if not _random_bits:  # the system is asked for many at once: one call takes longer than a decision may
-        _random_bits.extend(memoryview(os.urandom(8 * 512)).cast("Q").tolist())
-    try:
-        bits = _random_bits.pop()
-    except IndexError:  # other threads took them all
-        bits = secrets.randbits(64)
-    return f"{time.time_ns() // 1_000_000:012x}{bits:016x}"
-
-
-_random_bits: list[int] = []
-os.register_at_fork(after_in_child=_random_bits.clear)  # or both would give out the same ids
 
 
 def _check_id(id: Any) -> str:

@@ -13,20 +13,31 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
+
 from shoal.core import validation
 from shoal.core.policies.registry import find_policy
 from shoal.core.policy.base import Policy
 from shoal.live.journal.arms import checked_by, checked_name
 from shoal.live.journal.committer import Committer, uptime
 from shoal.live.journal.fold import current_stamp
-from shoal.live.journal.records import Settings
+from shoal.live.journal.records import Opened, Settings
 from shoal.live.journal.stores import open_store
 from shoal.live.journal.stores.base import LEASE, Lease, Store
 from shoal.live.journal.stores.memory import MemoryStore
 from shoal.live.journal.stores.sqlite import SQLiteStore
+from shoal.live.population.forgetting import forget_again, rebuild_soon
+from shoal.live.population.owner import Owner
 from shoal.live.population.population import Population
+from shoal.live.population.retention import needs_cleaning
 from shoal.live.population.snapshotter import EVERY, Process
-from shoal.live.protocol.errors import ControllerError, JournalError, NotOwnerError, UnknownError
+from shoal.live.protocol.errors import (
+    ConflictError,
+    ControllerError,
+    JournalError,
+    NotOwnerError,
+    UnknownError,
+)
 
 
 def open(
@@ -197,8 +208,8 @@ class Controller:
             )
             given |= parameters  # of which None may be one to estimate
             known = self._populations.get(name)
-            if known is not None and not isinstance(known._lost, NotOwnerError):
-                known._begin(None, given)
+            if known is not None and not known.owner.is_lost:
+                _begin(known.owner, None, given)
                 return known
             is_new = name not in self.store.populations()
             if is_new and (policy is None or dim is None):
@@ -209,23 +220,23 @@ class Controller:
             if self.committer is None:
                 if is_new:
                     raise UnknownError(f"{self.store.url} has no population {name!r}")
-                population = Population(self, name, self.store.populations()[name], lease=None)
+                owner = Owner(self.store, None, name, Lease(self.store.populations()[name], 0, 0, ""))
             else:
                 number = self.store.create(name)
                 lease, sure_until = self._take(number)
-                population = Population(self, name, number, lease=lease)
-                population.sure_until = sure_until
+                owner = Owner(self.store, self.committer, name, lease, sure_until)
                 if self._snapshot_every:
-                    population.snapshotter = Process(self._url, self._snapshot_every)
+                    owner.snapshotter = Process(self._url, self._snapshot_every)
+            population = Population(self, owner)
             self._populations[name] = population  # its lease is kept from here on, however long loading takes
             try:
-                population._begin(settings, given)
-                self._forget_again(population)
+                _begin(owner, settings, given)
+                self._forget_again(owner)
             except BaseException:
                 del self._populations[name]
                 if self.committer is not None:
                     with contextlib.suppress(ControllerError):
-                        self.store.release(population.lease)
+                        self.store.release(owner.lease)
                 raise
             return population
 
@@ -237,7 +248,7 @@ class Controller:
         """Let go of a population that somebody else has taken over."""
         with self._lock:
             population = self._populations.get(name)
-            if population is None or not isinstance(population._lost, NotOwnerError):
+            if population is None or not population.owner.is_lost:
                 return
             del self._populations[name]
         population.close()
@@ -256,8 +267,8 @@ class Controller:
 
     def _beat(self) -> None:
         """Now and then: keep leases, and note which rewards are missing."""
-        populations = list(self._populations.values())  # no lock: its holder may be waiting for a commit
-        own = {one.lease.population: one for one in populations if not isinstance(one._lost, NotOwnerError)}
+        owners = [one.owner for one in list(self._populations.values())]  # no lock: its holder may be waiting
+        own = {one.number: one for one in owners if not one.is_lost}
         sure_until = uptime() + self._lease
         try:
             lost = self.store.renew([one.lease for one in own.values()], self._lease)
@@ -291,16 +302,16 @@ class Controller:
         whole = re.findall(rb"^(\d+) ([0-9a-f]{32})$", self._forgotten.read_bytes(), re.MULTILINE)
         return {bytes.fromhex(one.decode()) for number, one in whole if int(number) == population}
 
-    def _forget_again(self, population: Population) -> None:
+    def _forget_again(self, owner: Owner) -> None:
         """Forget whoever a restored backup brought back."""
         if self._forgotten is None or self.committer is None:
             return
-        number = population.lease.population
+        number = owner.number
         remembered, known = self._remembered(number), set(self.store.gone(number))
         if missing := sorted(known - remembered):  # a crash came between the store and the file
             self.remember_forgotten(number, missing)
         if remembered - known:
-            population.forget_again(remembered)
+            forget_again(owner, remembered, self.remember_forgotten)
 
     def verify(self, *names: str) -> dict[str, list[str]]:
         """Check journal and state of all populations, or some; what is wrong with each, usually nothing."""
@@ -312,7 +323,7 @@ class Controller:
             if name in numbers and not self.store.last_seq(numbers[name]):
                 continue  # a crash came while it was made
             try:
-                problems[name] = verify(self.population(name))
+                problems[name] = verify(self.population(name).owner)
             except JournalError as error:
                 problems[name] = [str(error)]
         return problems
@@ -327,6 +338,33 @@ class Controller:
                 last_first.callback(self.committer.close)
             for one in populations:
                 last_first.callback(one.close)
+
+
+def _begin(owner: Owner, settings: Settings | None, given: Mapping[str, Any]) -> None:
+    """Load a population that is opened, or make it."""
+    if not owner.is_loaded and owner.store.last_seq(owner.number) == 0:
+        if settings is None:
+            raise UnknownError(f"{owner.store.url} has no population {owner.name!r}")
+        owner.perform(1, lambda turn: turn.write(settings))
+        return
+    recorded, stamp = owner.read(lambda fold: (fold.settings, fold.stamp))
+    for key, value in given.items():
+        known = getattr(recorded, key) if key in _OWN_SETTINGS else recorded.parameters.get(key)
+        if known != value:
+            raise ConflictError(
+                f"population {owner.name!r} has {key} = {known!r}, not {value!r}; settings are "
+                "fixed when a population is made, and only `switch` changes policy and parameters",
+                known,
+            )
+    if owner.reads_only:
+        return
+    if stamp != current_stamp():
+        owner.perform(1, lambda turn: turn.write(Opened(current_stamp())))
+    if needs_cleaning(owner.base):
+        rebuild_soon(owner)
+
+
+_OWN_SETTINGS = {field.name for field in msgspec.structs.fields(Settings)}
 
 
 def make_settings(given: Mapping[str, Any], by: str = "") -> Settings:

@@ -28,7 +28,7 @@ from shoal.live.journal.records import (
 from shoal.live.protocol.errors import JournalError
 
 if TYPE_CHECKING:
-    from shoal.live.population.population import Population
+    from shoal.live.population.owner import Owner
 
 AT_ONCE = 10_000
 """Rows in one row group of a file."""
@@ -75,25 +75,23 @@ class Line(msgspec.Struct, frozen=True):
     """The arm that the product's own rule preferred, if it was told."""
 
 
-def export(population: "Population", path: str | os.PathLike[str], archived: bool) -> int:
+def export(owner: "Owner", path: str | os.PathLike[str], archived: bool) -> int:
     """See `Population.export`."""
     path = Path(path)
     writers = {".parquet": _write_parquet, ".jsonl": _write_json_lines}
     if path.suffix not in writers:
         raise ValueError(f"path must end in .parquet or .jsonl, got {str(path)!r}")
-    population.settle()
-    fold = population._read(lambda fold: fold)
-    with population._lock:
-        population._ticket.wait()
+    owner.wait_until_rebuilt()
+    with owner.settled() as fold:
         seq = fold.seq
-    return writers[path.suffix](path, Exporter(population, fold, seq, archived).lines())
+    return writers[path.suffix](path, Exporter(owner, fold, seq, archived).lines())
 
 
 class Exporter:
     """Reads a journal, archived parts too, and finds what its rows refer to."""
 
-    def __init__(self, population: "Population", fold: Fold, seq: int, archived: bool) -> None:
-        self._store, self._number, self._name = population._store, population._number, population.name
+    def __init__(self, owner: "Owner", fold: Fold, seq: int, archived: bool) -> None:
+        self._store, self._number, self._name = owner.store, owner.number, owner.name
         self._fold, self._seq, self._archived = fold, seq, archived
         self._outcomes: dict[tuple[str, int], tuple[str, float | None, int]] = {}
         self._sets: dict[bytes, ArmSet] = {}

@@ -22,6 +22,7 @@ from shoal.live.journal.fold import Fold
 from shoal.live.protocol.errors import ControllerError, GoneError
 
 if TYPE_CHECKING:
+    from shoal.live.population.commands import Turn
     from shoal.live.population.population import Population
 
 AT_ONCE = 1_000
@@ -146,7 +147,7 @@ def _check(population: "Population", log: _Log) -> tuple[int, set[int], list[Bad
     rows = log.samples()
     while batch := list(islice(rows, AT_ONCE)):
         total += len(batch)
-        for row in population._read(lambda fold, batch=batch: _wrong(fold, batch, population)):  # type: ignore[misc]
+        for row in population.owner.read(lambda fold, batch=batch: _wrong(fold, batch, population)):  # type: ignore[misc]
             bad.add(row.line)
             if len(first) < KEPT_BAD:
                 first.append(row)
@@ -160,7 +161,7 @@ def _wrong(fold: Fold, batch: list[_Sample | BadRow], population: "Population") 
             found.append(row)
             continue
         try:
-            population._commands.check_sample(fold, row.x, row.reward, row.key)
+            population.owner.commands.check_sample(fold, row.x, row.reward, row.key)
         except ValueError as error:
             found.append(BadRow(row.line, str(error)))
     return found
@@ -177,13 +178,13 @@ def _learn(
 ) -> Imported:
     n_good = total - len(bad)
     added = known = gone = done = 0
-    archived = population._base.imports.get(log.digest, 0)  # up to this line, its rows were archived
+    archived = population.owner.base.imports.get(log.digest, 0)  # up to this line, its rows were archived
     good = (row for row in log.samples() if isinstance(row, _Sample) and row.line not in bad)
     while batch := list(islice(good, AT_ONCE)):
         done += len(batch)
         new = [row for row in batch if row.line > archived]
         known += len(batch) - len(new)
-        for row, result in zip(new, population._observe_all(new), strict=True):
+        for row, result in zip(new, _observed(population, new), strict=True):
             if isinstance(result, GoneError):
                 gone += 1
             elif isinstance(result, Exception) and not skip_bad:
@@ -201,6 +202,16 @@ def _learn(
         if progress is not None:
             progress(done, n_good)
     return Imported(total, added, known, gone, len(bad), tuple(first[:KEPT_BAD]))
+
+
+def _observed(population: "Population", samples: list[_Sample]) -> list[Any]:
+    """Learn samples that have been checked; of each its error, or whether it is new."""
+    commands = population.owner.commands
+
+    def one(turn: "Turn", sample: _Sample) -> bool:
+        return commands.observe(turn, sample.agent, sample.x, sample.reward, sample.key)
+
+    return population.owner.perform_each(commands.OBSERVES, samples, one)
 
 
 def _sentence(log: _Log, first: list[BadRow], count: int, total: int) -> str:

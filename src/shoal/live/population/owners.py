@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from shoal.live.journal.stores.base import Standing, shown_url
+from shoal.live.journal.stores.base import PopulationOwner, shown_url
 from shoal.live.journal.stores.postgres import CHANNEL, PostgresStore, make_tables
 from shoal.live.protocol.errors import UnavailableError, UnknownError
 
@@ -29,7 +29,7 @@ class View(NamedTuple):
     """Version of the tables."""
     servers: list[str]
     """Names of the servers that are alive, this one included."""
-    standings: dict[str, Standing]
+    standings: dict[str, PopulationOwner]
 
 
 class Directory:
@@ -67,7 +67,7 @@ class Directory:
 
     def wake(self) -> None:
         """End `wait`, from another thread."""
-        with contextlib.suppress(UnavailableError), self._store._on("write") as db:
+        with contextlib.suppress(UnavailableError), self._store.writing() as db:
             db.execute(f"NOTIFY {CHANNEL}")
 
     def leave(self) -> None:
@@ -81,7 +81,7 @@ class Directory:
         """The connection, made again after it broke."""
         try:
             if self._connection is None:
-                self._connection = self._store._connect()
+                self._connection = self._store.connect()
                 make_tables(self._connection, TABLE)
                 self._connection.execute("DELETE FROM shoal_server WHERE until < now() - interval '1 day'")
                 self._connection.execute(f"LISTEN {CHANNEL}")
@@ -111,7 +111,7 @@ def move(store: PostgresStore, population: str, url: str) -> str:
     server takes it.
     """
     target = server_url(url)
-    with store._on("write") as db:
+    with store.writing() as db:
         alive = servers(db)
         found = next((name for name in alive if url_of(name) == target), None)
         if found is None:

@@ -19,7 +19,7 @@ from shoal.live.journal.forgetting import hash_of_joining
 from shoal.live.journal.records import Catalogue, Decided, Forgotten, Joined, Observed, Row, decode
 
 if TYPE_CHECKING:
-    from shoal.live.population.population import Population
+    from shoal.live.population.owner import Owner
 
 IMPORTED = re.compile(r"([0-9a-f]{24})-([0-9]{9,})")
 """The id that `import_log` gives to a row."""
@@ -36,19 +36,17 @@ class Archived(msgspec.Struct, frozen=True):
     """The time of its last row."""
 
 
-def archive(
-    population: "Population", directory: str | os.PathLike[str], before: datetime | float
-) -> Archived | None:
+def archive(owner: "Owner", directory: str | os.PathLike[str], before: datetime | float) -> Archived | None:
     """See `Population.archive`."""
     limit = _microseconds(before)
     place = Path(directory)
     if not place.is_dir():
         raise NotADirectoryError(20, "directory must exist", str(place))
-    population._writer()
+    owner.writer()  # an error if it is open for reading only
     while True:
-        population.settle()
-        with population._retaining:
-            made = _try_to_archive(population, place, limit)
+        owner.wait_until_rebuilt()
+        with owner.retaining:
+            made = _try_to_archive(owner, place, limit)
         if made is not _AGAIN:
             return made
 
@@ -57,11 +55,9 @@ _AGAIN: Any = object()
 """Somebody was forgotten meanwhile."""
 
 
-def _try_to_archive(population: "Population", directory: Path, limit: int) -> Archived | None:
-    store, number = population._store, population._number
-    with population._lock:
-        present = population._state()
-        population._ticket.wait()
+def _try_to_archive(owner: "Owner", directory: Path, limit: int) -> Archived | None:
+    store, number = owner.store, owner.number
+    with owner.settled() as present:
         forgotten_at, base = present.forgotten_at, base_of(store, number)
         seq = present.seq
     last = at = 0
@@ -71,9 +67,9 @@ def _try_to_archive(population: "Population", directory: Path, limit: int) -> Ar
         last, at = row.seq, row.at
     if not last:
         return None
-    path = archives.new_path(directory, population.name, number, base.seq + 1, last)
+    path = archives.new_path(directory, owner.name, number, base.seq + 1, last)
     # Noted before it is written: if that is interrupted, whoever opens the population next deletes it.
-    _amend(population, litter=(*base.litter, str(path)))
+    _amend(owner, litter=(*base.litter, str(path)))
     plan = snapshots.plan_of(store, number)
     if plan is not None and plan.until > last:  # the base is to be of use to the policy in force now
         fold = snapshots.from_base(store, number, base, plan)
@@ -94,11 +90,10 @@ def _try_to_archive(population: "Population", directory: Path, limit: int) -> Ar
         imports=seen.imports,
         archives=(*base.archives, Archive(base.seq + 1, last, str(path), checksum)),
     )
-    with population._lock:
-        if population._state().forgotten_at != forgotten_at:
+    with owner.settled() as present:
+        if present.forgotten_at != forgotten_at:
             _delete([path])
             return _AGAIN  # type: ignore[no-any-return]
-        population._ticket.wait()
         later = [(row.decision, decode(row.body)) for row in store.read(number, last)]
         # What is still awaited has to be found, and so has what rows that stay are about.
         keep = sorted({*fold.pending, *(decision for decision, _ in later if decision is not None)})
@@ -108,10 +103,10 @@ def _try_to_archive(population: "Population", directory: Path, limit: int) -> Ar
             decided = decode(store.find(number, decision)[0].body)
             if isinstance(decided, Decided):
                 needed.add(decided.arms)
-        unneeded = _unneeded_arms(population, fold, seen.arms, needed)
-        store.drop(population.lease, last, pack_base(new), snapshots.pack(fold), keep, unneeded)
-        population._base = new
-        population._commands.clear()
+        unneeded = _unneeded_arms(owner, fold, seen.arms, needed)
+        store.drop(owner.lease, last, pack_base(new), snapshots.pack(fold), keep, unneeded)
+        owner.base = new
+        owner.commands.clear()
     for epoch, seq in store.snapshots(number):
         if seq < last:
             store.delete_snapshot(number, epoch, seq)
@@ -140,15 +135,13 @@ class _Seen:
             yield row
 
 
-def _unneeded_arms(
-    population: "Population", fold: Fold, archived: set[bytes], needed: set[bytes]
-) -> list[bytes]:
+def _unneeded_arms(owner: "Owner", fold: Fold, archived: set[bytes], needed: set[bytes]) -> list[bytes]:
     """Sets of arms that only archived rows refer to."""
     if fold.catalogue is not None:
         needed.add(fold.catalogue)
 
     def find(digest: bytes) -> bytes | None:
-        return population._store.arms(population._number, digest)
+        return owner.store.arms(owner.number, digest)
 
     stay = {digest for digest, _ in archives.with_wholes(needed, find)}
     return sorted({digest for digest, _ in archives.with_wholes(archived, find)} - stay)
@@ -165,19 +158,19 @@ def _microseconds(before: datetime | float) -> int:
 # Forgetting
 
 
-def base_without(population: "Population", agents: set[int]) -> tuple[bytes, bytes] | None:
+def base_without(owner: "Owner", agents: set[int]) -> tuple[bytes, bytes] | None:
     """The base, its samples of some agents withdrawn, to be stored at once; None without a base.
 
     Their rows in the archives are marked, for `clean`.
     """
-    store, number = population._store, population._number
+    store, number = owner.store, owner.number
     base = base_of(store, number)
     if not base.seq:
         return None
     fold = snapshots.from_base(store, number, base)
     there = tuple(sorted(agent for agent in agents if agent < len(fold.called)))
     if there:
-        fold._forget(Forgotten(there))
+        fold.forget(Forgotten(there))
     marked = tuple(
         msgspec.structs.replace(one, wipe=tuple(sorted({*one.wipe, *there}))) for one in base.archives
     )
@@ -194,47 +187,47 @@ def needs_cleaning(base: Base) -> bool:
     return bool(base.litter) or any(one.wipe and archives.is_there(one) for one in base.archives)
 
 
-def clean(population: "Population") -> None:
+def clean(owner: "Owner") -> None:
     """Write archives again without the people who were forgotten, and make the base from them.
 
     Archives that cannot be reached now stay marked, and the base stays the one that their samples were
     withdrawn from.
     """
-    store, number = population._store, population._number
-    with population._retaining:
-        with population._lock:
+    store, number = owner.store, owner.number
+    with owner.retaining:
+        with owner.alone():
             base = base_of(store, number)
             if not needs_cleaning(base):
                 return
             targets = {
-                one: archives.new_path(Path(one.path).parent, population.name, number, one.first, one.last)
+                one: archives.new_path(Path(one.path).parent, owner.name, number, one.first, one.last)
                 for one in base.archives
                 if one.wipe and archives.is_there(one)
             }
             _delete(base.litter)
-            started = _amend(population, litter=tuple(map(str, targets.values())))
+            started = _amend(owner, litter=tuple(map(str, targets.values())))
         done = tuple(archives.rewrite(one, targets[one]) if one in targets else one for one in base.archives)
         state = None
         if targets and all(archives.is_there(one) and not one.wipe for one in done):
             plan = snapshots.plan_of(store, number)
             state = snapshots.pack(snapshots.from_archives(done, base.seq, plan))
         old = tuple(one.path for one in targets)
-        with population._lock:
+        with owner.alone():
             if base_of(store, number) != started:
                 return  # somebody else was forgotten meanwhile: it will be done again
-            _amend(population, state, archives=done, litter=old)
+            _amend(owner, state, archives=done, litter=old)
         _delete(old)
-        with population._lock:
+        with owner.alone():
             left = tuple(one for one in base_of(store, number).litter if one not in old)
-            _amend(population, litter=left)
+            _amend(owner, litter=left)
 
 
-def _amend(population: "Population", state: bytes | None = None, **changes: Any) -> Base:
+def _amend(owner: "Owner", state: bytes | None = None, **changes: Any) -> Base:
     """Change the base, and its state if it is given."""
-    with population._lock:
-        base = msgspec.structs.replace(base_of(population._store, population._number), **changes)
-        population._store.set_base(population.lease, pack_base(base), state)
-        population._base = base
+    with owner.alone():
+        base = msgspec.structs.replace(base_of(owner.store, owner.number), **changes)
+        owner.store.set_base(owner.lease, pack_base(base), state)
+        owner.base = base
         return base
 
 

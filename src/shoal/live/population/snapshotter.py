@@ -26,7 +26,7 @@ from shoal.live.journal.stores.base import Snapshot, Store
 from shoal.live.protocol.errors import ControllerError, UnknownError
 
 if TYPE_CHECKING:
-    from shoal.live.population.population import Population
+    from shoal.live.population.owner import Owner
 
 EVERY = 50_000
 """Rows after which the next snapshot is written, unless told otherwise."""
@@ -149,21 +149,21 @@ class Process:
         self._last = -1
         """Sequence number at which the last one was started."""
 
-    def tend(self, population: "Population") -> None:
+    def tend(self, owner: "Owner") -> None:
         """Start one if it is due, and warn if the last one failed. Never raises."""
         try:
             with self._lock:
                 if self._running is not None and self._running.poll() is not None:
-                    self._finish(population.name)
-                if self._running is None and not self._closed and self._rows(population) >= self._every:
-                    self._start(population)
+                    self._finish(owner.name)
+                if self._running is None and not self._closed and self._rows(owner) >= self._every:
+                    self._start(owner)
         except Exception as error:
-            log.warning("population %r: no snapshot could be started: %s", population.name, error)
-            self._last = population.lease.last_seq
+            log.warning("population %r: no snapshot could be started: %s", owner.name, error)
+            self._last = owner.lease.last_seq
 
-    def due_at_close(self, population: "Population") -> bool:
+    def due_at_close(self, owner: "Owner") -> bool:
         """Whether enough rows have come for a snapshot when the population is closed."""
-        return self._rows(population) >= max(1, self._every // AT_CLOSE)
+        return self._rows(owner) >= max(1, self._every // AT_CLOSE)
 
     def stop(self) -> None:
         """Kill it, if it runs."""
@@ -185,21 +185,21 @@ class Process:
             self._errors.close()
             self._errors = None
 
-    def _rows(self, population: "Population") -> int:
+    def _rows(self, owner: "Owner") -> int:
         """Rows that have come since the last snapshot."""
         if self._last < 0:
-            found = population._store.snapshots(population.lease.population)
-            self._last = found[0][1] if found else population._base.seq
-        return population.lease.last_seq - max(self._last, population._snapshot_seq)
+            found = owner.store.snapshots(owner.number)
+            self._last = found[0][1] if found else owner.base.seq
+        return owner.lease.last_seq - max(self._last, owner.snapshot_seq)
 
-    def _start(self, population: "Population") -> None:
-        if population.is_rebuilding:
+    def _start(self, owner: "Owner") -> None:
+        if owner.is_rebuilding:
             return
-        self._last = population.lease.last_seq
+        self._last = owner.lease.last_seq
         said = f"{self._url}\n".encode()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._running = subprocess.Popen(
-            [sys.executable, "-m", __name__, "-", population.name],
+            [sys.executable, "-m", __name__, "-", owner.name],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,

@@ -7,29 +7,23 @@ from shoal.live.journal.archives import base_of
 from shoal.live.journal.fold import Fold
 
 if TYPE_CHECKING:
-    from shoal.live.population.population import Population
+    from shoal.live.population.owner import Owner
+
+FURTHER = ("reward_window", "default_reward", "lend_after", "harm_guard", "holdout", "apprentice")
 
 
-def summary(population: "Population") -> dict[str, Any]:
+def summary(owner: "Owner") -> dict[str, Any]:
     """Settings and sizes of a population, as plain values."""
-    base = base_of(population._store, population._number)
+    base = base_of(owner.store, owner.number)
 
     def question(fold: Fold) -> dict[str, Any]:
         settings = fold.settings
         low, high = settings.reward_low, settings.reward_high
         return {
-            "name": population.name,
-            "policy": settings.policy,
-            "dim": settings.dim,
-            "parameters": settings.parameters,
-            "explore": settings.explore,
+            "name": owner.name,
+            **{key: getattr(settings, key) for key in ("policy", "dim", "parameters", "explore")},
             "reward_range": None if low is None else f"{low:g} to {high:g}",
-            "reward_window": settings.reward_window,
-            "default_reward": settings.default_reward,
-            "lend_after": settings.lend_after,
-            "harm_guard": settings.harm_guard,
-            "holdout": settings.holdout,
-            "apprentice": settings.apprentice,
+            **{key: getattr(settings, key) for key in FURTHER},
             "switches": len(fold.history) - 1,
             "agents": sum(name is not None for name in fold.called),
             "pending": len(fold.pending),
@@ -41,7 +35,7 @@ def summary(population: "Population") -> dict[str, Any]:
             "written_by": fold.stamp,
         }
 
-    return population._read(question)
+    return owner.read(question)
 
 
 def _time(at: int) -> str | None:

@@ -12,24 +12,24 @@ from shoal.live.journal.records import Cancelled, Decided, Missed, Rewarded, dec
 from shoal.live.protocol.errors import JournalError
 
 if TYPE_CHECKING:
-    from shoal.live.population.population import Population
+    from shoal.live.population.owner import Owner
 
 
-def verify(population: "Population") -> list[str]:
+def verify(owner: "Owner") -> list[str]:
     """What is wrong with a population, as sentences; nothing if all is well.
 
     Reads the whole journal. Sequence numbers must be gapless, every decision settled at most once, and the
     state in memory the one that the journal gives when it is applied again from the start. Where a part has
     been archived, the base is the start; if all archives are there, it must be what they give.
     """
-    population.settle()
-    content, seq = population.packed()
-    base = base_of(population._store, population._number)
-    problems = _problems_of_journal(population, base.seq, seq)
-    fold, found = _fold_again(population, base)
+    owner.wait_until_rebuilt()
+    content, seq = owner.packed()
+    base = base_of(owner.store, owner.number)
+    problems = _problems_of_journal(owner, base.seq, seq)
+    fold, found = _fold_again(owner, base)
     problems += found
     try:
-        snapshots.catch_up(fold, population._store, population._number, seq, is_base=True)
+        snapshots.catch_up(fold, owner.store, owner.number, seq, is_base=True)
     except (JournalError, ValueError) as error:
         return [*problems, f"the journal cannot be applied: {error}"]
     problems += fold.differences
@@ -38,9 +38,9 @@ def verify(population: "Population") -> list[str]:
     return problems
 
 
-def _fold_again(population: "Population", base: Base) -> tuple[Fold, list[str]]:
+def _fold_again(owner: "Owner", base: Base) -> tuple[Fold, list[str]]:
     """The state up to the base, and what is wrong with archives that are there."""
-    store, number = population._store, population._number
+    store, number = owner.store, owner.number
     problems = []
     for archive in base.archives:
         if is_there(archive):
@@ -58,12 +58,12 @@ def _fold_again(population: "Population", base: Base) -> tuple[Fold, list[str]]:
     return fold, problems
 
 
-def _problems_of_journal(population: "Population", after: int, last: int) -> list[str]:
+def _problems_of_journal(owner: "Owner", after: int, last: int) -> list[str]:
     problems: list[str] = []
     expected = after + 1
     counted: Counter[tuple[str, int]] = Counter()
     decided: set[str] = set()
-    for row in population._store.read(population._number, after, last):
+    for row in owner.store.read(owner.number, after, last):
         if row.seq != expected:
             problems.append(f"record {expected} is missing")
         expected = row.seq + 1

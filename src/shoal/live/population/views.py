@@ -11,8 +11,7 @@ import numpy as np
 
 from shoal.core.types import Booleans, Integers
 from shoal.live.journal.fold import Fold
-from shoal.live.journal.stores.base import Store
-from shoal.live.population.population import Population
+from shoal.live.population.owner import Owner
 
 AT_ONCE = 64
 """Agents whose neighbours are looked up before others get their turn."""
@@ -47,22 +46,17 @@ class Lent(NamedTuple):
     samples: float
 
 
-def journal_of(population: Population) -> tuple[Store, int]:
-    """Where the population's records are: the store, and its number in it."""
-    return population._store, population._number
-
-
-def sizes(population: Population) -> Sizes:
+def sizes(owner: Owner) -> Sizes:
     """How much there is of everything."""
 
     def question(fold: Fold) -> Sizes:
         there = len(fold.called) - fold.called.count(None)
         return Sizes(fold.seq, fold.at / 1e6, there, len(fold.pending), fold.count_cuts())
 
-    return population._read(question)
+    return owner.read(question)
 
 
-def members(population: Population) -> Members:
+def members(owner: Owner) -> Members:
     """Who is there."""
 
     def question(fold: Fold) -> Members:
@@ -72,15 +66,15 @@ def members(population: Population) -> Members:
             indices, [name for name in fold.called if name is not None], fold.policy.pulls[indices]
         )
 
-    return population._read(question)
+    return owner.read(question)
 
 
-def edges(population: Population, indices: Integers) -> Booleans:
+def edges(owner: Owner, indices: Integers) -> Booleans:
     """Who belongs with whom among some agents, shape (n, n); the policy's whole graph is made for it."""
-    return population._read(lambda fold: fold.policy.graph[np.ix_(indices, indices)])
+    return owner.read(lambda fold: fold.policy.graph[np.ix_(indices, indices)])
 
 
-def uses(population: Population, indices: Integers, among: Integers) -> Booleans:
+def uses(owner: Owner, indices: Integers, among: Integers) -> Booleans:
     """Whose samples each of some agents uses, its own included, shape (len(indices), len(among))."""
     found = np.zeros((len(indices), len(among)), dtype=np.bool_)
     for start in range(0, len(indices), AT_ONCE):
@@ -90,7 +84,7 @@ def uses(population: Population, indices: Integers, among: Integers) -> Booleans
             # whoever was forgotten since has no neighbours to ask for
             return [fold.policy.neighbors(one) if fold.called[one] is not None else None for one in some]
 
-        for row, used in enumerate(population._read(question), start):
+        for row, used in enumerate(owner.read(question), start):
             if used is not None:
                 mark = np.zeros(max(int(among[-1]), int(used[-1])) + 1, dtype=np.bool_)
                 mark[used] = True
@@ -98,7 +92,7 @@ def uses(population: Population, indices: Integers, among: Integers) -> Booleans
     return found
 
 
-def lent(population: Population, indices: list[int]) -> list[Lent]:
+def lent(owner: Owner, indices: list[int]) -> list[Lent]:
     """How many others' samples each of some agents uses, and how many samples that makes."""
 
     def question(fold: Fold) -> list[Lent]:
@@ -108,4 +102,4 @@ def lent(population: Population, indices: list[int]) -> list[Lent]:
             found.append(Lent(int(np.count_nonzero(samples)), float(samples.sum())))
         return found
 
-    return population._read(question)
+    return owner.read(question)

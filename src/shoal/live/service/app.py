@@ -34,6 +34,7 @@ from starlette.routing import BaseRoute
 from shoal.core.policies.registry import policy_names
 from shoal.live.journal.fold import Fold
 from shoal.live.population.asynchronous import AsyncPopulation
+from shoal.live.population.commands import Turn
 from shoal.live.population.controller import Controller
 from shoal.live.population.explaining import Graph
 from shoal.live.protocol import messages as m
@@ -46,7 +47,7 @@ from shoal.live.protocol.answers import (
     Uplift,
     WhatIf,
 )
-from shoal.live.protocol.errors import ControllerError, NotOwnerError
+from shoal.live.protocol.errors import ControllerError
 from shoal.live.protocol.problems import RefusedError, kind_of
 from shoal.live.service.core import SIGNED_IN, Call, Endpoint, Result, Service, json_response, unauthenticated
 from shoal.live.service.journal import events_of
@@ -174,7 +175,7 @@ async def ready(call: Call) -> Response:
     if service.ownership is not None and service.ownership.trouble:
         said = f"takes over no population: the store {service.ownership.trouble}"
         return json_response(m.Health("ready", f"{len(service.populations)} populations; {said}"))
-    lost = sum(isinstance(one.population._lost, NotOwnerError) for one in service.populations.values())
+    lost = sum(one.owner.is_lost for one in service.populations.values())
     if lost and service.ownership is None:
         raise RefusedError(
             "not-owner", f"{lost} populations are owned by another process", {"retry-after": "1"}
@@ -238,13 +239,12 @@ def _is_secure(call: Call) -> bool:
 
 
 def tagged(handler: Callable[[Call], Awaitable[Response]]) -> Callable[[Call], Awaitable[Response]]:
-    """Of an answer that depends on the population's journal alone: not sent to whoever has it already."""
+    """304 if the client already has this version; for answers that depend on the journal alone."""
 
     @functools.wraps(handler)
     async def answer(call: Call) -> Response:
-        tag = _etag(
-            await call.population()
-        )  # before the state is read: what is newer than its tag does no harm
+        # Before the state is read: what is newer than its tag does no harm.
+        tag = _etag(await call.population())
         seen = call.request.scope["state"]["headers"].get(b"if-none-match")
         if tag and seen is not None and tag["etag"].encode() in (one.strip() for one in seen.split(b",")):
             return Response(status_code=304, headers=tag)
@@ -256,18 +256,8 @@ def tagged(handler: Callable[[Call], Awaitable[Response]]) -> Callable[[Call], A
 
 
 def _etag(population: AsyncPopulation) -> dict[str, str]:
-    """None while records are on their way, which may be lost, while the state changes without one, and while
-    the population may be another server's, which reading it will tell."""
-    inner = population.population
-    fold = inner._fold
-    if fold is None or inner.is_rebuilding or fold.seq != inner.lease.last_seq or not inner.is_sure:
-        return {}
-    return {"etag": f'"{fold.seq}-{fold.at}"', "cache-control": "private, no-cache"}
-
-
-def _sequence(population: AsyncPopulation) -> int:
-    fold = population.population._fold
-    return 0 if fold is None else fold.seq
+    version = population.owner.version
+    return {} if version is None else {"etag": f'"{version}"', "cache-control": "private, no-cache"}
 
 
 # Populations
@@ -366,10 +356,8 @@ async def decide(call: Call) -> Response:
     body = call.body
     _check_arms([body])
     population = await call.population()
-    made = await population.decide(
-        body.agent, body.arms, id=body.id, top=body.top, scores=body.scores, sharing=body.sharing,
-        baseline=body.baseline,
-    )  # fmt: skip
+    request, commands = _mapping(body), population.commands
+    made = await population.perform(commands.DECIDES, lambda turn: commands.decide(turn, **request))
     call.service.metrics.count(call.service.metrics.decisions, population.population.name)
     where = f"{call.request.scope['path']}/{quote(made.id, safe='')}"
     return json_response(made, 201, {"location": where})
@@ -381,7 +369,9 @@ async def decide_many(call: Call) -> Response:
     call.service.charge(call.key, len(requests))
     _check_arms(requests)
     population = await call.population()
-    results = await population.decide_many([_mapping(one) for one in requests]) if requests else []
+    results = await population.perform_each(
+        population.commands.DECIDES, list(map(_mapping, requests)), population.commands.decide_one
+    )
     made = sum(isinstance(one, Decision) for one in results)
     call.service.metrics.count(call.service.metrics.decisions, population.population.name, made)
     return json_response(
@@ -400,25 +390,26 @@ async def decide_many(call: Call) -> Response:
 async def get_decision(call: Call) -> Response:
     """What is recorded of a decision."""
     population = await call.population()
-    inner, id = population.population, call.names["id"]
+    commands, id = population.commands, call.names["id"]
 
     def question(fold: Fold) -> m.DecisionStanding:
-        standing = inner._commands.known(fold, id)
-        offer = inner._commands.offers.offered(fold, standing.decided.arms)
+        standing = commands.known(fold, id)
+        offer = commands.offers.offered(fold, standing.decided.arms)
         return m.DecisionStanding(
-            inner._commands.decision(fold, standing.decided, standing.seq, offer),
+            commands.decision(fold, standing.decided, standing.seq, offer),
             standing.at / 1e6,
             [standing.rewards.get(place) for place in range(len(standing.decided.shown))],
             bool(standing.missed),
             standing.cancelled,
         )
 
-    return json_response(await population.call(inner._read, question))
+    return json_response(await population.call(population.owner.read, question))
 
 
 async def cancel(call: Call) -> Response:
     """Take back a decision that was never shown."""
-    await (await call.population()).cancel(call.names["id"])
+    population = await call.population()
+    await population.perform(1, lambda turn: population.commands.cancel(turn, call.names["id"]))
     return Response(status_code=204)
 
 
@@ -439,9 +430,12 @@ async def put_reward(call: Call) -> Response:
     """Report the reward of a decision, once or again; with `replaces`, correct it."""
     body = call.body
     population = await call.population()
-    name = population.population.name
+    name, commands = population.population.name, population.commands
     try:
-        delay = await population.reward(call.names["id"], body.reward, replaces=body.replaces, arm=body.arm)
+        delay = await population.perform(
+            commands.REWARDS,
+            lambda turn: commands.reward(turn, call.names["id"], body.reward, body.replaces, body.arm),
+        )
     except (ValueError, ControllerError) as error:
         _count_refused(call, name, error)
         raise
@@ -455,7 +449,9 @@ async def reward_many(call: Call) -> Response:
     call.service.charge(call.key, len(rewards))
     population = await call.population()
     name = population.population.name
-    results = await population.reward_many([_mapping(one) for one in rewards]) if rewards else []
+    results = await population.perform_each(
+        population.commands.REWARDS, list(map(_mapping, rewards)), population.commands.reward_one
+    )
     answers = []
     for one in results:
         if isinstance(one, Exception):
@@ -473,8 +469,16 @@ async def observe(call: Call) -> Response:
     if (body.x is None) == (body.arm is None):
         raise ValueError("an observation must have either x or arm")
     population = await call.population()
-    is_new = await population.observe(body.agent, body.x, body.reward, id=body.id, arm=body.arm)
-    return json_response(m.Learned(is_new))
+    commands = population.commands
+
+    def command(turn: Turn) -> bool:
+        x = body.x
+        if body.arm is not None:
+            catalogue = commands.offers.requested(turn.fold, None)
+            x = catalogue.features[catalogue.position(body.arm)]
+        return commands.observe(turn, body.agent, x, body.reward, body.id)
+
+    return json_response(m.Learned(await population.perform(commands.OBSERVES, command)))
 
 
 def _count_reward(call: Call, population: str, delay: float | None) -> None:
@@ -499,7 +503,7 @@ def _count_refused(call: Call, population: str, error: BaseException) -> None:
 async def get_catalogue(call: Call) -> Response:
     """The arms that the population keeps."""
     population = await call.population()
-    inner, sequence = population.population, _sequence(population)
+    inner, sequence = population.population, population.owner.sequence
     arms = await population.call(lambda: inner.catalogue)
     return json_response(m.CatalogueContent(arms, sequence))
 
@@ -525,10 +529,10 @@ async def retire_arm(call: Call) -> Response:
 async def get_agent(call: Call) -> Response:
     """How an agent shares, and how many rewards it has had."""
     population = await call.population()
-    inner, name = population.population, call.names["agent"]
+    commands, name = population.commands, call.names["agent"]
 
     def question(fold: Fold) -> m.Agent:
-        index = inner._commands.agent(fold, name)
+        index = commands.agent(fold, name)
         return m.Agent(fold.called[index] or name, fold.sharing[index], fold.taught[index], fold.seq)
 
     return json_response(await population.read(question))
@@ -567,7 +571,7 @@ async def graph(call: Call) -> Response:
         raise RefusedError(
             "too-large", f"graphs of up to {MOST_IN_GRAPH:,} agents are sent, this has {n_agents:,}"
         )
-    sequence = _sequence(population) if at is None else at
+    sequence = population.owner.sequence if at is None else at
     found_graph: Graph = await call.service.run(inner.graph, at)
     later = np.triu(found_graph.edges, 1)
     edges = [np.flatnonzero(row).tolist() for row in later]
@@ -580,7 +584,7 @@ async def events(call: Call) -> Response:
     """Records of the journal after one, in order, up to a thousand."""
     population = await call.population()
     after, limit = call.number("after", 0), call.number("limit", 100, high=MOST_EVENTS)
-    return json_response(await call.service.run(events_of, population.population, after, limit))
+    return json_response(await call.service.run(events_of, population.owner, after, limit))
 
 
 # Whether it pays

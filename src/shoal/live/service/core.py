@@ -351,7 +351,7 @@ class Service:
     async def population(self, name: str) -> AsyncPopulation:
         """A population that exists."""
         known = self.populations.get(name)
-        if known is not None and not isinstance(known.population._lost, NotOwnerError):
+        if known is not None and not known.owner.is_lost:
             return known
         until, error = self._elsewhere.get(name, (0.0, None))
         if error is not None and time.monotonic() < until:  # whoever owns it is not asked at each request
@@ -431,7 +431,7 @@ class Service:
         if self.ownership is None:
             return True
         known = self.populations.get(population)
-        return known is not None and not isinstance(known.population._lost, NotOwnerError)
+        return known is not None and not known.owner.is_lost
 
     # Who is calling
 
@@ -530,7 +530,7 @@ def _route(one: Endpoint) -> Route:
         query = _query(scope["query_string"], one.query) if scope["query_string"] else {}
         body = None
         if decoder is not None:
-            body = decoder.decode(await read_body(request, largest))
+            body = _decoded(decoder, await read_body(request, largest))
         response = await one.handler(Call(service, request, key, body, query))
         await response(scope, receive, send)
 
@@ -579,6 +579,13 @@ def _query(text: bytes, known: tuple[str, ...]) -> dict[str, str]:
             may = f"it may have {', '.join(known)}" if known else "none is expected"
             raise RefusedError("invalid", f"the query has {name[:40]!r}; {may}")
     return dict(found)
+
+
+def _decoded(decoder: "msgspec.json.Decoder[Any]", body: bytes) -> Any:
+    try:
+        return decoder.decode(body)
+    except RecursionError:
+        raise RefusedError("malformed", "the body is nested too deeply") from None
 
 
 async def read_body(request: Request, largest: int = LARGEST_BODY) -> bytes:

@@ -54,7 +54,7 @@ class Elsewhere:
         self.waiting.clear()
 
 
-class Reply(NamedTuple):
+class ForwardedReply(NamedTuple):
     """A server's answer."""
 
     status: int
@@ -70,7 +70,7 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._reply: asyncio.Future[Reply] | None = None
+        self._reply: asyncio.Future[ForwardedReply] | None = None
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
         self._stream: asyncio.Queue[bytes] | None = None
@@ -79,7 +79,7 @@ class Connection(asyncio.Protocol):
         self.used = 0.0
         """When it was last used."""
 
-    async def ask(self, request: bytes) -> Reply:
+    async def ask(self, request: bytes) -> ForwardedReply:
         """Send a request; the answer, or OSError."""
         if self._transport is None or not self.is_usable:
             raise ConnectionResetError("the connection was closed")
@@ -148,7 +148,9 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, body: bytes) -> None:
         if self._reply is not None and not self._reply.done():
-            self._reply.set_result(Reply(self._parser.get_status_code(), self._headers, body, self._stream))
+            self._reply.set_result(
+                ForwardedReply(self._parser.get_status_code(), self._headers, body, self._stream)
+            )
 
 
 class Forwarder:
@@ -195,7 +197,7 @@ class Forwarder:
         self._keep(there.url, connection)
         return Response(reply.body, reply.status, headers)
 
-    async def _ask(self, url: str, message: bytes) -> tuple[Connection, Reply]:
+    async def _ask(self, url: str, message: bytes) -> tuple[Connection, ForwardedReply]:
         connection = await self._connection(url)
         try:
             return connection, await connection.ask(message)

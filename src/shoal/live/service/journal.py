@@ -3,15 +3,15 @@
 from typing import Any
 
 from shoal.live.journal.records import SWITCHES, Decided, Merged, decode
-from shoal.live.population.population import Population
+from shoal.live.population.owner import Owner
 from shoal.live.protocol.messages import Event, Events
 
 
-def events_of(population: Population, after: int, limit: int) -> Events:
+def events_of(owner: Owner, after: int, limit: int) -> Events:
     """Up to `limit` committed records that come after one."""
-    store, number = population._store, population._number
+    store, number = owner.store, owner.number
     last = min(store.last_seq(number), after + limit)
-    called, dim = population._read(lambda fold: (list(fold.called), fold.settings.dim))
+    called, dim = owner.read(lambda fold: (list(fold.called), fold.settings.dim))
     offers: dict[bytes, Any] = {}
 
     def name(agent: int | None) -> str | None:
@@ -22,7 +22,7 @@ def events_of(population: Population, after: int, limit: int) -> Events:
         shown = None
         if isinstance(record, Decided):
             if record.arms not in offers:
-                offers[record.arms] = population._commands.offers.offered_in(dim, record.arms)
+                offers[record.arms] = owner.commands.offers.offered_in(dim, record.arms)
             shown = [offers[record.arms].name(position) for position in record.shown]
         cuts = getattr(record, "cuts", ())
         return Event(

@@ -28,23 +28,23 @@ class JSONFormatter(logging.Formatter):
         return _encode(fields).decode()
 
 
-def set_up(level: int = logging.INFO) -> None:
+def set_up() -> None:
     """Log to stderr, everything as JSON; warnings too."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JSONFormatter())
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.captureWarnings(True)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = name != "uvicorn.access"
 
 
-def request_log(descriptor: int = 2) -> Callable[[dict[str, Any]], None]:
+def request_log() -> Callable[[dict[str, Any]], None]:
     """A function that writes the line of a request; the `logging` module takes ten times as long."""
 
     def write(fields: dict[str, Any]) -> None:
         line = _encode({"at": _time(time.time()), "level": "info", "logger": "shoal.requests", **fields})
-        os.write(descriptor, line + b"\n")
+        os.write(2, line + b"\n")
 
     return write
 
@@ -58,14 +58,16 @@ def log_failure(log: logging.Logger, error: BaseException, request: str, route: 
     log.error("a request failed", extra={"fields": fields})
 
 
+SELDOM = 10.0
+"""Seconds before the same warning is logged again."""
 _last = ("", -math.inf)
 
 
-def log_seldom(log: logging.Logger, text: str, seconds: float = 10.0) -> None:
+def log_seldom(log: logging.Logger, text: str) -> None:
     """Log a warning, unless it is the one that was logged last, not long ago."""
     global _last
     now = time.monotonic()
-    if text != _last[0] or now > _last[1] + seconds:
+    if text != _last[0] or now > _last[1] + SELDOM:
         _last = (text, now)
         log.warning("%s", text)
 

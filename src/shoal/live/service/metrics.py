@@ -12,7 +12,6 @@ from shoal.core.policy.cuts import CuttingPolicy
 from shoal.live.evaluation.dividends import summed
 from shoal.live.journal.fold import Fold
 from shoal.live.population.explaining import graph_of
-from shoal.live.protocol.errors import NotOwnerError
 
 if TYPE_CHECKING:
     from shoal.live.service.core import Service
@@ -93,7 +92,7 @@ class _Sizes(Collector):
             yield CounterMetricFamily("shoal_commits", "Commits", committer.commits)
             yield CounterMetricFamily("shoal_commit_seconds", "Time spent committing", committer.seconds)
         populations = list(self._service.populations.items())
-        owned = sum(not isinstance(one.population._lost, NotOwnerError) for _, one in populations)
+        owned = sum(not one.owner.is_lost for _, one in populations)
         yield GaugeMetricFamily("shoal_owned_populations", "Populations that this server owns", owned)
         yield GaugeMetricFamily(
             "shoal_damaged_populations", "Populations that cannot be opened", len(self._service.unopened())
@@ -113,10 +112,8 @@ class _Sizes(Collector):
             "cuts": GaugeMetricFamily("shoal_cuts", "Pairs that stopped sharing", labels=["population"]),
         }
         for name, one in populations:
-            with one.population._lock:  # what is in memory, whether or not the store can be reached
-                fold = one.population._fold
-                found = {} if fold is None or one.population._lost is not None else _sizes(fold)
-            for key, value in found.items():
+            found = one.owner.peek(_sizes)  # what is in memory, whether or not the store can be reached
+            for key, value in (found or {}).items():
                 sizes[key].add_metric([name], value)
         yield from sizes.values()
 

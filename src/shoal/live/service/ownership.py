@@ -20,8 +20,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from shoal.live.journal.records import Settings, decode
-from shoal.live.journal.stores.base import SCHEMA, Standing, Store
-from shoal.live.journal.stores.postgres import PostgresStore, other_schema
+from shoal.live.journal.stores.base import SCHEMA, PopulationOwner, Store, other_schema
+from shoal.live.journal.stores.postgres import PostgresStore
 from shoal.live.population.owners import Directory, View, new_name, preferred, url_of
 from shoal.live.protocol.errors import ControllerError, JournalError, NotOwnerError, UnavailableError
 from shoal.live.service.core import RETRY
@@ -138,8 +138,8 @@ class Ownership:
         self.trouble = trouble
         for name, one in self._service.populations.items():
             standing = view.standings.get(name)
-            if standing is not None and standing.epoch > one.population.lease.epoch:  # the next beat is later
-                one.population.lose(NotOwnerError(f"population {name!r} was taken from this server"))
+            if standing is not None and standing.epoch > one.owner.lease.epoch:  # the next beat is later
+                one.owner.lose(NotOwnerError(f"population {name!r} was taken from this server"))
         self._drop_lost()
         for name, known in list(self._elsewhere.items()):
             standing = view.standings.get(name)
@@ -159,7 +159,7 @@ class Ownership:
                 self._open_soon(name)
         self._looked.set()
 
-    def _note(self, name: str, standing: Standing) -> Elsewhere | None:
+    def _note(self, name: str, standing: PopulationOwner) -> Elsewhere | None:
         """Where a population is, if another server owns it."""
         if name in self._elsewhere:
             return self._elsewhere[name]
@@ -169,7 +169,7 @@ class Ownership:
         self._elsewhere[name] = found = Elsewhere(standing.owner, url, standing.epoch)
         return found
 
-    def _is_ours_to_take(self, name: str, standing: Standing, now: float) -> bool:
+    def _is_ours_to_take(self, name: str, standing: PopulationOwner, now: float) -> bool:
         if standing.owner or self.trouble or self._closing.is_set():
             return False
         at, error = self._failed.get(name, (0.0, None))
@@ -190,8 +190,8 @@ class Ownership:
         """Forget the state of populations that others have taken over."""
         service = self._service
         for name, known in list(service.populations.items()):
-            if isinstance(known.population._lost, NotOwnerError):
-                log.warning("%s; requests for it are passed on", known.population._lost)
+            if known.owner.is_lost:
+                log.warning("%s; requests for it are passed on", known.owner.why_lost)
                 del service.populations[name]
                 service.metrics.lost.inc()
                 self._background(self._run(service.controller.drop, name))
@@ -299,7 +299,7 @@ class Ownership:
         self._failed[name] = (time.monotonic(), error)
         raise type(error)(*error.args)
 
-    def _is_promised(self, name: str, standing: Standing) -> bool:
+    def _is_promised(self, name: str, standing: PopulationOwner) -> bool:
         """Whether a population was moved to another server, which has had little time to take it."""
         if standing.promised in ("", self.name) or standing.promised not in self._servers:
             return False

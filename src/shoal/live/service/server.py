@@ -28,7 +28,8 @@ from shoal.live.service.sessions import Sessions
 
 log = logging.getLogger("shoal.live.service")
 LARGEST_HEAD = 65_536
-"""Bytes that may come before a request is complete, apart from its body."""
+"""Bytes that may come of a request before its body, or after it."""
+MOST_HEADERS = 100
 PATIENCE = 20.0
 """Seconds within which a request must have arrived."""
 RESERVED = 200
@@ -39,6 +40,11 @@ MOST_DESCRIPTORS = 65_536
 REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 )
+_TOO_LARGE = f"The head of a request may have {LARGEST_HEAD:,} bytes and {MOST_HEADERS} headers."
+HEAD_REFUSAL = (
+    "HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
+    f"content-length: {len(_TOO_LARGE)}\r\nconnection: close\r\n\r\n{_TOO_LARGE}"
+).encode()
 
 
 def raise_descriptors() -> None:
@@ -231,7 +237,7 @@ class Server(uvicorn.Server):
 
 
 class Protocol(HttpToolsProtocol):
-    """Uvicorn's, which also ends connections whose requests are never complete, or have endless heads.
+    """Uvicorn's, which also ends connections whose requests are never complete, or have too large a head.
 
     It refuses those that are too many. Uvicorn's own limit would refuse the requests of all, and count idle
     connections until there are no descriptors.
@@ -240,8 +246,8 @@ class Protocol(HttpToolsProtocol):
     _warned = -math.inf
     """When too many connections were last logged, of the whole process."""
 
-    _head_size = 0
-    _is_in_head = True
+    _outside_body = 0
+    """Bytes of a request that is not complete, since the last of its body."""
     _is_complete = False
     _timer: asyncio.TimerHandle | None = None
 
@@ -265,13 +271,12 @@ class Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._is_complete = False
-        if self._is_in_head:
-            self._head_size += len(data)
+        self._outside_body += len(data)
         super().data_received(data)
         if self._is_complete:
             self._stop_timer()
-        elif self._is_in_head and self._head_size > LARGEST_HEAD and not self.transport.is_closing():
-            self.send_400_response("The request's head is too large.")
+        elif self._outside_body > LARGEST_HEAD:  # a header that does not end, or trailers
+            self._refuse_head()
         elif self._timer is None:  # most requests come in one piece, and need none
             self._timer = self.loop.call_later(PATIENCE, self._give_up)
 
@@ -281,12 +286,28 @@ class Protocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        self._is_in_head = False
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > LARGEST_HEAD or len(self.headers) > MOST_HEADERS:
+            self._refuse_head()
+            raise ValueError("the request's head is too large")  # which stops the parser
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._outside_body = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._is_in_head, self._head_size, self._is_complete = True, 0, True
+        self._outside_body, self._is_complete = 0, True
+
+    def send_400_response(self, msg: str) -> None:
+        if not self.transport.is_closing():  # or the request has been refused already
+            super().send_400_response(msg)
+
+    def _refuse_head(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(HEAD_REFUSAL)
+            self.transport.close()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -20,10 +20,10 @@ from shoal.live.service.dashboard import data, following
 from shoal.live.service.dashboard.following import Follower
 
 
-def pictured(population: Population) -> data.Picture:
+def pictured(population: Population) -> data.SharingPicture:
     follower = Follower(population)
     follower.catch_up()
-    return data.Picture(follower)
+    return data.SharingPicture(follower)
 
 
 def unpacked(drawing: data.Drawing) -> Booleans:
@@ -83,7 +83,7 @@ def test_a_heat_map_whose_agents_were_all_asked_is_exact() -> None:
         assert isinstance(heat, data.HeatMap)
         assert heat.asked == heat.n_agents == 600
         assert len(heat.labels) <= data.BINS <= 512
-        edges = population._read(graph_of).edges
+        edges = population.owner.read(graph_of).edges
         labels = pictured_labels(population)
         _, starts, group, group_labels = data.grouped(labels)
         assert [*starts.tolist(), 600] == heat.bounds

@@ -72,14 +72,14 @@ def test_delays_by_class() -> None:
         shop = controller.population("shop", policy="bass", dim=2, seed=1)
         made = [shop.decide("a", ARMS) for _ in range(3)]
         shop.reward(made[0].id, 1.0)
-        shop._clock_ahead += 30_000_000
+        shop.owner._clock_ahead += 30_000_000
         shop.reward(made[1].id, 1.0)
-        shop._clock_ahead += 7200_000_000
+        shop.owner._clock_ahead += 7200_000_000
         shop.reward(made[2].id, 1.0)
         follower = Follower(shop)
         follower.catch_up()
         with follower.lock:
-            _, sums = follower.rings[900].last(shop._now() / 1e6)
+            _, sums = follower.rings[900].last(shop.owner.now() / 1e6)
         found = dict(zip((*DELAYS, np.inf), sums[:, len(COLUMNS) :].sum(axis=0).tolist(), strict=True))
         assert {bound for bound, count in found.items() if count} == {0.1, 60.0, 21600.0}
 
@@ -144,7 +144,7 @@ def test_the_graph_of_any_moment_is_that_of_the_journal(late: bool) -> None:
         population.forget("shop 3")
         population.settle()
         follower.catch_up()
-        picture = data.Picture(follower)
+        picture = data.SharingPicture(follower)
         assert len(follower.cut_seqs) > 20
         for at in np.linspace(1, population.sequence, 12).astype(int).tolist():
             drawn, graph = picture.draw(at), population.graph(at)
@@ -158,14 +158,14 @@ def test_who_was_forgotten_is_in_nothing() -> None:
         population = few(controller, seconds=40.0)
         follower = Follower(population)
         follower.catch_up()
-        index = population._read(lambda fold: fold.names["shop 3"])
+        index = population.owner.read(lambda fold: fold.names["shop 3"])
         assert index in follower.cut_pairs
         population.decide("shop 3")
         population.forget("shop 3")
         follower.catch_up()
         assert index not in follower.cut_pairs
         assert all(one.agent != index for one in follower._awaited.values())
-        picture = data.Picture(follower)
+        picture = data.SharingPicture(follower)
         drawn = picture.draw()
         assert isinstance(drawn, data.Drawing)
         assert "shop 3" not in drawn.agents
@@ -179,5 +179,8 @@ def test_samples_that_were_observed_are_followed_too() -> None:
         found = totals(follower)
         assert found["observed"] == 60 * 12
         assert (
-            found["cuts"] == len(follower.cut_seqs) == population._read(lambda fold: fold.count_cuts()) > 500
+            found["cuts"]
+            == len(follower.cut_seqs)
+            == population.owner.read(lambda fold: fold.count_cuts())
+            > 500
         )

@@ -156,7 +156,7 @@ def test_tables_hold_what_pictures_show(running: InProcess, opened: Any) -> None
     arms = page.rows("Arms: share of choices and mean reward")
     assert sum(whole(row[2]) for row in arms) == 900
     delays = page.rows("Rewards by their delay")
-    assert sum(whole(row[2]) for row in delays) == 900 - len(population._read(lambda fold: fold.pending))
+    assert sum(whole(row[2]) for row in delays) == 900 - len(population.owner.read(lambda fold: fold.pending))
 
 
 def agent_in(page: Page, colour: tuple[int, int, int]) -> tuple[float, float]:

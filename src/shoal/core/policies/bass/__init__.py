@@ -1,5 +1,5 @@
 """BASS: what users call (`policy`), what both engines share (`common`), and the two engines."""
 
-from shoal.core.policies.bass.policy import BASS, Explanation
+from shoal.core.policies.bass.policy import BASS, CutExplanation
 
-__all__ = ["BASS", "Explanation"]
+__all__ = ["BASS", "CutExplanation"]

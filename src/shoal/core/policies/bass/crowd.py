@@ -139,7 +139,7 @@ class Sixteen(NamedTuple):
     out: Annotated[Matrix, scratch(5, WIDTH)]
 
 
-class Choice(NamedTuple):
+class ChoiceScratch(NamedTuple):
     """Work space for the choice of shared points."""
 
     offsets: Annotated[Matrix, scratch(DIM, WORD)]
@@ -166,7 +166,7 @@ class CrowdScratch(NamedTuple):
     agents: Annotated[Integers, scratch(2, AGENTS + WIDTH)]  # whom to test, and whom to test further
     ratios: Annotated[Matrix, scratch(2, AGENTS + WIDTH)]  # at which ratio
     sixteen: Sixteen
-    choice: Choice
+    choice: ChoiceScratch
     test: Scratch
 
 
@@ -635,7 +635,7 @@ def mark_agent(
     ridge: float,
     points: Tensor,
     masks: Integers,
-    work: Choice,
+    work: ChoiceScratch,
     agent: int,
 ) -> None:
     """Find out which shared points an agent contains, with a margin for rounding."""
@@ -667,7 +667,7 @@ def mark_points(
     ridge: float,
     kinds: Kinds,
     shared: Shared,
-    work: Choice,
+    work: ChoiceScratch,
     first: int,
     stop: int,
 ) -> None:
@@ -712,7 +712,7 @@ def refresh_points(
     kinds: Kinds,
     sets: Sets,
     shared: Shared,
-    work: Choice,
+    work: ChoiceScratch,
 ) -> None:
     """Choose the shared points anew: those, old or found lately, that prove most pairs of some agents."""
     n, d = local.b.shape

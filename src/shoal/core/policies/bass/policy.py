@@ -62,7 +62,7 @@ class BASSParameters(Parameters, frozen=True, kw_only=True):
     ] = 1.0
 
 
-class Explanation(NamedTuple):
+class CutExplanation(NamedTuple):
     """Why two agents share, or stopped."""
 
     statistic: float
@@ -214,7 +214,7 @@ class BASS(CuttingPolicy):
         measure_pairs(self._pin(self.state), agent, others, statistics)
         return np.asarray(statistics / self.state.threshold)
 
-    def _explain_pair(self, agent: int, other: int) -> Explanation:
+    def _explain_pair(self, agent: int, other: int) -> CutExplanation:
         i, j, state, local = agent, other, self._pinned_state(), self.state.local
         statistic, s, _ = search(
             local.theta_hat[i], local.A[i], local.tail[i], state.radius[i],
@@ -225,7 +225,7 @@ class BASS(CuttingPolicy):
         beta = np.sqrt(state.radius) if state.squared else state.radius
         gap = float(np.linalg.norm(local.theta_hat[i] - local.theta_hat[j]))
         noise = self._noise_of(np.array([i, j]))
-        return Explanation(
+        return CutExplanation(
             statistic=statistic,
             threshold=state.threshold,
             s=s,

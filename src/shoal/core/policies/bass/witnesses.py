@@ -16,7 +16,7 @@ from shoal.core.kernels.separation import (
     SAFETY,
     TOGETHER,
     UNDECIDED,
-    Batch,
+    ProbeBatch,
     Scratch,
     Z,
     add_rounding,
@@ -64,7 +64,7 @@ class WitnessScratch(NamedTuple):
     chosen: Annotated[Integers, scratch(PAIRS + WORD)]  # indices of agents
     members: Annotated[Integers, scratch(AGENTS + 1)]  # of a pool
     test: Scratch
-    batch: Batch
+    batch: ProbeBatch
 
 
 class WitnessState(NamedTuple):

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import shoal
 from shoal.live.journal.records import Row
 
 SCHEMA = 1
@@ -48,7 +49,7 @@ class Snapshot(NamedTuple):
     content: bytes
 
 
-class Standing(NamedTuple):
+class PopulationOwner(NamedTuple):
     """Who owns a population."""
 
     number: int
@@ -89,7 +90,7 @@ class Store(ABC):
     def release(self, lease: Lease) -> None:
         """No longer own a population, so that another process need not wait."""
 
-    def standings(self, name: str | None = None) -> dict[str, Standing]:
+    def standings(self, name: str | None = None) -> dict[str, PopulationOwner]:
         """Who owns the populations, or one; nothing from a store that one process has to itself.
 
         Without those whose first record is missing: they are being made, or a crash kept them from being.
@@ -206,6 +207,11 @@ class Store(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release everything."""
+
+
+def other_schema(version: int) -> str:
+    """Says that the tables have another version than ours."""
+    return f"has schema {version}, and this is shoal {shoal.__version__}, which reads schema {SCHEMA}"
 
 
 def shown_url(url: str) -> str:

@@ -8,11 +8,20 @@ hour finds, when it wakes, that it can append nothing.
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from shoal.live.journal.records import Row
-from shoal.live.journal.stores.base import LEASE, SCHEMA, Batch, Lease, Snapshot, Standing, shown_url
+from shoal.live.journal.stores.base import (
+    LEASE,
+    SCHEMA,
+    Batch,
+    Lease,
+    PopulationOwner,
+    Snapshot,
+    other_schema,
+    shown_url,
+)
 from shoal.live.journal.stores.sql import COLUMNS, SQLStore
 from shoal.live.protocol.errors import JournalError, NotOwnerError, UnavailableError, UnknownError
 
@@ -130,10 +139,11 @@ class PostgresStore(SQLStore):
 
     # Connections, made again when they break
 
-    def _connect(self) -> Any:
+    def connect(self, plans: str = "DEFAULT") -> Any:
+        """A connection of the caller's own."""
         try:
             connection = connect(self._conninfo, self._lease, connect_timeout=10, application_name="shoal")
-            connection.execute(f"SET synchronous_commit = {self._synchronous}")
+            connection.execute(f"SET synchronous_commit = {self._synchronous}; SET plan_cache_mode = {plans}")
         except psycopg.Error as error:
             raise UnavailableError(f"{self.url} cannot be reached: {_line(error)}") from error
         if self.read_only:
@@ -146,13 +156,19 @@ class PostgresStore(SQLStore):
         with self._writing if which == "write" else self._reading:
             connection = self._connections.get(which)
             if connection is None or connection.closed:
-                connection = self._connections[which] = self._connect()
+                # A plan kept from when the journal was small would scan it when it has grown.
+                plans = "force_custom_plan" if which == "read" else "DEFAULT"
+                connection = self._connections[which] = self.connect(plans)
             try:
                 yield connection
             except psycopg.Error as error:
                 if connection.closed or isinstance(error, psycopg.OperationalError):
                     connection.close()
                 raise UnavailableError(f"{self.url} failed: {_line(error)}") from error
+
+    def writing(self) -> AbstractContextManager[Any]:
+        """The connection that writes, for one use: there are tables beside the journal's."""
+        return self._on("write")
 
     def _query(self, sql: str, *values: Any) -> list[Any]:
         for attempt in range(2):  # a connection that broke while it was idle is found out by using it
@@ -221,7 +237,7 @@ class PostgresStore(SQLStore):
             f"population {name!r} in {self.url} is owned by {who}, whose lease has {max(rest, 0):.1f} s to go"
         )
 
-    def standings(self, name: str | None = None) -> dict[str, Standing]:
+    def standings(self, name: str | None = None) -> dict[str, PopulationOwner]:
         rows = self._query(
             "SELECT name, id, epoch, CASE WHEN lease_until > now() THEN owner ELSE '' END, "
             "CASE WHEN lease_until = '-infinity' THEN owner ELSE '' END "
@@ -229,7 +245,7 @@ class PostgresStore(SQLStore):
             name,
             name,
         )
-        return {found: Standing(*rest) for found, *rest in rows}
+        return {found: PopulationOwner(*rest) for found, *rest in rows}
 
     def renew(self, leases: Iterable[Lease], lease: float) -> dict[int, str]:
         lost = {}
@@ -279,7 +295,7 @@ class PostgresStore(SQLStore):
         last = self.last_seq(population) if upto is None else upto
         if after >= last:
             return
-        connection = self._connect()
+        connection = self.connect()
         try:
             with connection.transaction():
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -447,13 +463,6 @@ def make_tables(db: Any, sql: str) -> None:
     """Make tables beside those of the store, if they are not there."""
     with _making_tables(db):
         db.execute(sql)
-
-
-def other_schema(version: int) -> str:
-    """Says that the tables have another version than ours."""
-    from shoal import __version__
-
-    return f"has schema {version}, and this is shoal {__version__}, which reads schema {SCHEMA}"
 
 
 def _line(error: Exception) -> str:

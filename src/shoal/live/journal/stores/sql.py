@@ -16,6 +16,8 @@ class SQLStore(Store):
 
     prefix: ClassVar[str]
     mark: ClassVar[str]
+    by_decision: ClassVar[str] = "journal"
+    """The journal as it stands in a query that looks a decision up."""
 
     @abstractmethod
     def _query(self, sql: str, *values: Any) -> list[Any]:
@@ -47,7 +49,7 @@ class SQLStore(Store):
 
     def find(self, population: int, decision: str) -> list[Row]:
         where = "population", population, "decision", decision
-        return list(map(Row._make, self._select(COLUMNS, "journal", *where, order="ORDER BY seq")))
+        return list(map(Row._make, self._select(COLUMNS, self.by_decision, *where, order="ORDER BY seq")))
 
     def arms(self, population: int, digest: bytes) -> bytes | None:
         return self._content("body", "arms", "population", population, "digest", digest)

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from shoal.core.atomic import write_whole
 from shoal.live.journal.records import Row
-from shoal.live.journal.stores.base import SCHEMA, Batch, Lease, Snapshot
+from shoal.live.journal.stores.base import SCHEMA, Batch, Lease, Snapshot, other_schema
 from shoal.live.journal.stores.sql import COLUMNS, SQLStore
 from shoal.live.protocol.errors import JournalError, NotOwnerError, UnavailableError, UnknownError
 
@@ -78,6 +78,8 @@ class SQLiteStore(SQLStore):
     """
 
     prefix, mark = "", "?"
+    # Without the hint, SQLite reads the population from its first record on: the primary key is in order.
+    by_decision = "journal INDEXED BY journal_decision"
 
     def __init__(self, path: str | os.PathLike[str], *, sync: str = "full", read_only: bool = False) -> None:
         self.path = Path(path)
@@ -134,7 +136,7 @@ class SQLiteStore(SQLStore):
         if application != APPLICATION:
             raise JournalError(f"{self.path} is not a database of shoal")
         if version != SCHEMA:
-            raise JournalError(f"{self.path} has schema {version}; this version of shoal reads {SCHEMA}")
+            raise JournalError(f"{self.path} {other_schema(version)}")
 
     def _lock(self) -> None:
         """Be the one process that writes; the lock is released when a process ends, however it ends."""

@@ -19,7 +19,14 @@ from shoal.live.population.views import Members, Sizes, edges, lent, members, si
 from shoal.live.protocol.answers import Explanation, Lender, Stopped, Switch
 from shoal.live.protocol.errors import UnknownError
 from shoal.live.service.dashboard.blocks import ALONE, find_blocks, keep_names, spread
-from shoal.live.service.dashboard.following import COLUMNS, DELAYS, RINGS, Event, Follower, shown_settings
+from shoal.live.service.dashboard.following import (
+    COLUMNS,
+    DELAYS,
+    RINGS,
+    Follower,
+    TimelineEvent,
+    shown_settings,
+)
 
 MOST_DRAWN = 500
 """Agents up to which the graph itself is sent."""
@@ -68,7 +75,7 @@ def overview(follower: Follower, step: int = 60, count: int | None = None) -> Ov
         starts, sums = follower.rings[step].last(now, count)
         since = follower.first
     return Overview(
-        sizes(follower.population),
+        sizes(follower.population.owner),
         step,
         starts.tolist(),
         {name: rounded(sums[:, place]) for place, name in enumerate(COLUMNS)},
@@ -148,7 +155,7 @@ class Described(msgspec.Struct, frozen=True):
     """Of the settings, the latest first."""
     n_changes: int
     """How many there are in all, the first settings included."""
-    events: list[Event]
+    events: list[TimelineEvent]
     """Of the catalogue and new versions of shoal, the latest first."""
     since: int
     """Events up to this record are not listed."""
@@ -237,7 +244,7 @@ class Relation(msgspec.Struct, frozen=True, array_like=True):
     parted: bool
 
 
-class Agent(msgspec.Struct, frozen=True):
+class AgentDetails(msgspec.Struct, frozen=True):
     """An agent, why it shares with whom it does, and who they are."""
 
     name: str
@@ -312,7 +319,7 @@ class HeatMap(msgspec.Struct, frozen=True, tag="heat", tag_field="kind"):
     blocks: list[Block]
 
 
-class Picture:
+class SharingPicture:
     """Who shares with whom, remembered until it has changed; one for each population."""
 
     def __init__(self, follower: Follower) -> None:
@@ -333,23 +340,23 @@ class Picture:
 
     def _refresh(self) -> None:
         """Look again, if there is something new and the last look was not too dear for it."""
-        now = sizes(self.population)
+        now = sizes(self.population.owner)
         key = (now.agents, now.cuts if self.has_cuts else now.sequence)
         if key == self._made or time.monotonic() < self._not_before:
             return
         began = time.monotonic()
-        there = members(self.population)
+        there = members(self.population.owner)
         n = len(there.names)
         if n <= MOST_DRAWN:
             sample = np.arange(n)
-            rows = edges(self.population, there.indices)
+            rows = edges(self.population.owner, there.indices)
             found = find_blocks(rows, there.samples)
         else:
             size = min(n, SAMPLE)
             # one of each few that joined after one another: groups of the heat map are alike in that
             bounds = np.linspace(0, n, size + 1).astype(np.int64)
             sample = np.random.default_rng(0).integers(bounds[:-1], bounds[1:])
-            rows = uses(self.population, there.indices[sample], there.indices)
+            rows = uses(self.population.owner, there.indices[sample], there.indices)
             inner = rows[:, sample]
             found = spread(find_blocks(inner | inner.T, there.samples[sample]), rows)
         before = np.full(int(there.indices.max(initial=-1)) + 1, ALONE, dtype=np.int64)
@@ -393,7 +400,7 @@ class Picture:
             return msgspec.structs.replace(self._drawn, sequence=last, first=first, last=last)
 
     def _time_of(self, seq: int) -> float | None:
-        row = next(iter(self.follower._store.read(self.follower._number, seq - 1, seq)), None)
+        row = next(iter(self.population.owner.store.read(self.population.owner.number, seq - 1, seq)), None)
         return None if row is None else row.at / 1e6
 
     def _earlier(self, at: int) -> tuple[Integers, Booleans]:
@@ -518,14 +525,14 @@ class Picture:
             wanted = search.casefold()
             places = [place for place, name in enumerate(names) if wanted in name.casefold()]
         shown = places[start : start + MOST_LISTED]
-        borrowed = lent(self.population, there.indices[list(shown)].tolist())
+        borrowed = lent(self.population.owner, there.indices[list(shown)].tolist())
         lines = [
             AgentLine(names[place], int(labels[place]), int(there.samples[place]), one.samples, one.others)
             for place, one in zip(shown, borrowed, strict=True)
         ]
         return AgentPage(lines, len(places), start)
 
-    def agent(self, name: str) -> Agent:
+    def agent(self, name: str) -> AgentDetails:
         """An agent with its explanation and neighbourhood."""
         with self._lock:
             self._refresh()
@@ -542,7 +549,7 @@ class Picture:
             Relation(one.agent, block.get(one.agent, ALONE), 0.0, True)
             for one in found.stopped[: MOST_AROUND - len(around)]
         ]
-        return Agent(
+        return AgentDetails(
             found.agent,
             block.get(found.agent, ALONE),
             found.sharing,
@@ -557,7 +564,7 @@ class Picture:
         )
 
 
-class Summary(msgspec.Struct, frozen=True):
+class PopulationSummary(msgspec.Struct, frozen=True):
     """A population on the first page: its last hour, minute by minute."""
 
     name: str
@@ -574,13 +581,13 @@ class Summary(msgspec.Struct, frozen=True):
     blocks: list[Block]
 
 
-def summary(picture: "Picture") -> Summary:
+def summary(picture: "SharingPicture") -> PopulationSummary:
     """The last hour of a population."""
     follower = picture.follower
     found = overview(follower, 60, 60)
     total = {name: sum(values) for name, values in found.sums.items()}
     n = total["matched"]
-    return Summary(
+    return PopulationSummary(
         follower.population.name,
         follower.population.settings.policy,
         found.sizes,

@@ -33,7 +33,6 @@ from shoal.live.journal.records import (
 )
 from shoal.live.journal.stores.base import Store
 from shoal.live.population.population import Population
-from shoal.live.population.views import journal_of
 
 RECENT = 50_000
 """Records before the end at which a follower starts, and from which it starts again if it falls behind."""
@@ -114,7 +113,7 @@ class _Awaited(NamedTuple):
     arms: tuple[str, ...]
 
 
-class Event(msgspec.Struct, frozen=True):
+class TimelineEvent(msgspec.Struct, frozen=True):
     """A change of what a population is, other than of its settings."""
 
     sequence: int
@@ -139,7 +138,7 @@ class Follower:
     def __init__(self, population: Population) -> None:
         self.population = population
         self.lock = threading.Lock()
-        self._store, self._number = journal_of(population)
+        self._store, self._number = population.owner.store, population.owner.number
         self._begin(max(0, self._store.last_seq(self._number) - RECENT))
 
     def _begin(self, after: int) -> None:
@@ -149,7 +148,7 @@ class Follower:
         self.rings = {step: Ring(step, length) for step, length in RINGS.items()}
         self.arms: dict[str, Counts] = {}
         self.other_arms = Counts()
-        self.events: list[Event] = []
+        self.events: list[TimelineEvent] = []
         self.changed = after
         """The last record that changed settings or made an event; what was passed over may have."""
         self.joins = array("q")
@@ -223,9 +222,9 @@ class Follower:
                 self._explore = record.explore
                 self.changed = row.seq
             case Catalogue():
-                self._note(Event(row.seq, row.at / 1e6, "catalogue of arms changed", record.by))
+                self._note(TimelineEvent(row.seq, row.at / 1e6, "catalogue of arms changed", record.by))
             case Opened():
-                self._note(Event(row.seq, row.at / 1e6, f"opened by {record.stamp}"))
+                self._note(TimelineEvent(row.seq, row.at / 1e6, f"opened by {record.stamp}"))
         if cuts and row.agent is not None:
             sums[CUT] += len(cuts)
             self._cut(row.seq, row.agent, cuts)
@@ -289,7 +288,7 @@ class Follower:
                 self._offers.popitem(last=False)
         return self._offers[digest]
 
-    def _note(self, event: Event) -> None:
+    def _note(self, event: TimelineEvent) -> None:
         self.changed = event.sequence
         self.events.append(event)
         del self.events[:-EVENTS]

@@ -18,7 +18,7 @@ MEANINGS = {
 """What a status means; if it has several kinds of problems, the first of them."""
 
 
-class Refused(msgspec.Struct, frozen=True):
+class RefusedRequests(msgspec.Struct, frozen=True):
     """Requests that were answered with one status."""
 
     status: int
@@ -40,7 +40,7 @@ def refused_rewards(metrics: Metrics, name: str, population: str) -> int:
     return int(sum(found))
 
 
-def refusals(metrics: Metrics) -> list[Refused]:
+def refusals(metrics: Metrics) -> list[RefusedRequests]:
     """Answers of 400 and above since the service started, by status.
 
     They are the whole server's: neither the counter nor most of what is refused knows of a population.
@@ -51,7 +51,7 @@ def refusals(metrics: Metrics) -> list[Refused]:
             request = f"{one.labels['method']} {_short(one.labels['route'])}"
             found.setdefault(status, Counter())[request] += int(one.value)
     return [
-        Refused(status, MEANINGS.get(status, ""), counts.total(), counts.most_common(MOST_REQUESTS))
+        RefusedRequests(status, MEANINGS.get(status, ""), counts.total(), counts.most_common(MOST_REQUESTS))
         for status, counts in sorted(found.items())
     ]
 

@@ -9,11 +9,11 @@ import msgspec
 
 from shoal.live.population.population import Population
 from shoal.live.population.views import Sizes
-from shoal.live.protocol.errors import ControllerError, NotOwnerError
+from shoal.live.protocol.errors import ControllerError
 from shoal.live.protocol.messages import encoder
 from shoal.live.protocol.problems import BusyError
 from shoal.live.service.core import Service
-from shoal.live.service.dashboard.data import Overview, Picture, overview
+from shoal.live.service.dashboard.data import Overview, SharingPicture, overview
 from shoal.live.service.dashboard.following import RINGS, Follower
 from shoal.live.service.dashboard.refusals import refused_rewards
 
@@ -48,7 +48,7 @@ class Watched:
 
     def __init__(self, population: Population) -> None:
         self.follower = Follower(population)
-        self.picture = Picture(self.follower)
+        self.picture = SharingPicture(self.follower)
         self.listeners = 0
         self.message = b""
         self.number = 0
@@ -60,7 +60,7 @@ class Watched:
     @property
     def is_lost(self) -> bool:
         """Whether another server owns the population by now; pages then ask again, and are passed on."""
-        return isinstance(self.follower.population._lost, NotOwnerError)
+        return self.follower.population.owner.is_lost
 
     def look(self, service: Service) -> bytes:
         """Read on in the journal; the message about it, for pages."""
