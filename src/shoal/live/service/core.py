@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes, urlsplit
 
 import msgspec
+from msgspec import UNSET
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -34,11 +35,19 @@ from shoal.live.protocol.errors import (
     NotOwnerError,
     UnknownError,
 )
-from shoal.live.protocol.messages import encoder
-from shoal.live.protocol.problems import MEDIA_TYPE, BusyError, RefusedError, headers_of, kind_of, problem_of
+from shoal.live.protocol.messages import Problem, encoder
+from shoal.live.protocol.problems import (
+    AWAY,
+    MEDIA_TYPE,
+    BusyError,
+    RefusedError,
+    headers_of,
+    kind_of,
+    problem_of,
+)
 from shoal.live.service.keys import ANYBODY, Key, Keys
 from shoal.live.service.limits import Limits, whole_seconds
-from shoal.live.service.logs import log_failure
+from shoal.live.service.logs import log_failure, log_seldom
 from shoal.live.service.metrics import Metrics
 from shoal.live.service.sessions import Sessions
 
@@ -249,9 +258,17 @@ class Service:
         if kind_of(error) == "internal":
             log_failure(log, error, state["request_id"], state["route"])
         if not answer.status:
-            problem = problem_of(error, state["request_id"], by_id=state["by_id"], hidden=self.store)
+            problem = self.problem_of(error, state["request_id"], by_id=state["by_id"])
             response = Response(encoder.encode(problem), problem.status, headers_of(error), MEDIA_TYPE)
             await response(scope, receive, answer)
+
+    def problem_of(self, error: Exception, request: str | Any = UNSET, *, by_id: bool = False) -> Problem:
+        """An error as a document for clients; what a store says of its failure goes to the log instead."""
+        problem, said = problem_of(error, request, by_id=by_id, hidden=self.store), str(error)
+        # not the repr of an unexpected error, which may hold a name
+        if problem.detail == AWAY and ("the store" in said or (self.store and self.store in said)):
+            log_seldom(log, said)
+        return problem
 
     def _check_host(self, path: str, headers: Mapping[bytes, bytes]) -> None:
         """Refuse to be called by a name that is not ours, as a page that is after our answers would do."""
