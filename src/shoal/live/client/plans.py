@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from shoal.live.client.buffer import AT_ONCE, Buffer, Fallback, Refused
+from shoal.live.client.buffer import AT_ONCE, Buffer, Fallback
 from shoal.live.client.exchange import Plan, Work, exchange
 from shoal.live.protocol import messages as m
 from shoal.live.protocol.answers import (
@@ -60,10 +60,6 @@ class Caller:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.url}>"
-
-    def refused(self) -> list[Refused]:
-        """Rewards in the buffer that the service refused for good."""
-        return [] if self.buffer is None else self.buffer.refused()
 
     def remember(self, id: str, fallback: Fallback) -> None:
         """Keep what is known of a decision that the service did not make."""
