@@ -16,6 +16,7 @@ import numpy as np
 
 import shoal
 from shoal.core.policies.registry import find_policy
+from shoal.lab.benchmark import typical
 from shoal.reporting.curves import half_width
 
 ROOT = Path(__file__).parents[1]
@@ -60,7 +61,7 @@ def main() -> None:
                 if "last_jump" in parameters:
                     parameters["last_jump"] = options.rounds
                 world = shoal.make_environment(spec["kind"], **parameters, seed=seed)
-                own = find_policy(policy).typical(world)  # type: ignore[attr-defined]
+                own = typical(find_policy(policy), world)
                 made = shoal.make_policy(policy, world.n_agents, world.dim, alpha=0.3, seed=seed, **own)
                 played = {
                     "horizon": options.rounds,

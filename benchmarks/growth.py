@@ -15,15 +15,12 @@ from typing import Any
 import numpy as np
 
 import shoal
+from shoal.core.policies.registry import BUILT_IN, policy_class
 
 STRETCH = 200
 """Newcomers in a row that the least mean is taken over."""
 OWN: dict[str, dict[str, Any]] = {
     "bass": {"delta": 0.1},
-    "club": {"gamma": 0.3},
-    "sclub": {"gamma": 0.3},
-    "cmlb": {"gamma": 0.3},
-    "dynucb": {"n_clusters": 3},
 }
 
 
@@ -65,8 +62,9 @@ def cross(dim: int) -> str:
 
 
 def main() -> None:
+    live = [name for name in BUILT_IN if issubclass(policy_class(name), shoal.LivePolicy)]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("policies", nargs="*", default=list(shoal.policy_names()))
+    parser.add_argument("policies", nargs="*", default=live)
     for option, default in (("agents", 5_000), ("dim", 16), ("newcomers", 3_000)):
         parser.add_argument(f"--{option}", type=int, default=default)
     given = parser.parse_args()

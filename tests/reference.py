@@ -385,12 +385,9 @@ class LabelledTwin(Twin):
         self.labels = [int(label) for label in labels]
 
     def join(self, n: int) -> None:
+        """Newcomers start in the first cluster."""
         super().join(n)
-        self.labels += self.labels_of_newcomers(n)
-
-    def labels_of_newcomers(self, n: int) -> list[int]:
-        """Clusters that newcomers start in: here the first."""
-        return [0] * n
+        self.labels += [0] * n
 
     def members(self, label: int) -> list[int]:
         """Agents of a cluster, sorted; who does not lend follows it, and is not a member."""
@@ -991,13 +988,7 @@ class CLUB(EdgeTwin):
         self.gamma = gamma
 
     def pool(self, agent: int) -> list[int]:
-        lends = np.array(self.lends)
-        components = connected_components(self.edges & lends & lends[:, None])
-        reached = agent
-        if not lends[agent]:  # it follows its lowest neighbour who lends
-            reached = next(iter(np.flatnonzero(self.edges[agent] & lends).tolist()), agent)
-        found = next(component for component in components if reached in component)
-        return sorted({agent, *found})
+        return next(component for component in connected_components(self.edges) if agent in component)
 
     def differ(self, agent: int, other: int) -> bool:
         width = F(self.pulls([agent])) + F(self.pulls([other]))
@@ -1024,39 +1015,12 @@ class SCLUB(LabelledTwin):
                 self.remember(cluster)
         super().observe(agent, x, reward, t)
 
-    def join(self, n: int) -> None:
-        super().join(n)
-        self.checked += [False] * n
-
-    def leave(self, agent: int, *, withdraw: bool) -> None:
-        super().leave(agent, withdraw=withdraw)
-        if withdraw and self.labels[agent] in self.remembered:
-            self.remember(self.labels[agent])
-
     def remember(self, cluster: int) -> None:
         """Keep the estimate and pulls a cluster has now."""
         members = self.members(cluster)
         self.remembered[cluster] = (self.theta_hat(members), self.pulls(members))
 
-    def follow(self, agent: int) -> None:
-        """Let an agent who does not lend leave the cluster that it follows, or, if alone, follow one."""
-        home, own = self.labels[agent], self.theta_hat([agent])
-        if self.members(home):
-            theta_then, pulls_then = self.remembered[home]
-            if distance(own, theta_then) > self.gamma * (F(self.pulls([agent])) + F(pulls_then)):
-                self.labels[agent] = min(set(range(self.n_agents)) - set(self.labels))
-            return
-        for cluster in sorted(set(self.labels)):
-            members = self.members(cluster)
-            width = F(self.pulls([agent])) + F(self.pulls(members))
-            if members and distance(own, self.theta_hat(members)) < self.gamma / 2 * width:
-                self.labels[agent] = cluster
-                return
-
     def revise(self, agent: int, t: int) -> None:
-        if not self.lends[agent]:
-            self.follow(agent)
-            return
         touched = {self.labels[agent]}
         if self.splits(agent):
             self.labels[agent] = min(set(range(self.n_agents)) - set(self.labels))
@@ -1074,7 +1038,7 @@ class SCLUB(LabelledTwin):
     def splits(self, agent: int) -> bool:
         """Whether an agent is too far from what its cluster remembers."""
         cluster = self.labels[agent]
-        if [member for member in self.members(cluster) if self.active[member]] == [agent]:
+        if self.members(cluster) == [agent]:
             return False
         theta_then, pulls_then = self.remembered[cluster]
         width = F(self.pulls([agent])) + F(pulls_then)
@@ -1084,8 +1048,7 @@ class SCLUB(LabelledTwin):
         """First pair of fully checked clusters, one of them touched, that are close enough."""
         clusters = []
         for cluster in sorted(set(self.labels)):
-            there = [member for member in self.members(cluster) if self.active[member]]
-            if there and all(self.checked[member] for member in there):
+            if all(self.checked[member] for member in self.members(cluster)):
                 clusters.append(cluster)
         for first in clusters:
             for second in clusters:
@@ -1129,30 +1092,16 @@ class CMLB(LabelledTwin):
         close = np.zeros((self.n_agents, self.n_agents), dtype=np.bool_)
         for i in range(self.n_agents):
             for j in range(self.n_agents):
-                both = self.counts(i) and self.counts(j) and i != j
-                close[i, j] = both and distance(estimates[i], estimates[j]) < self.gamma
+                close[i, j] = i != j and distance(estimates[i], estimates[j]) < self.gamma
         if not close.any():
             return
-        components = [c for c in connected_components(close) if self.counts(c[0])]
-        least = self.min_cluster_fraction * sum(map(self.counts, range(self.n_agents)))
+        components = connected_components(close)
+        least = self.min_cluster_fraction * self.n_agents
         clusters = [component for component in components if len(component) >= least]
         clusters.append([agent for component in components if len(component) < least for agent in component])
         for members in clusters:
             for agent in members:
                 self.labels[agent] = members[0]
-        for agent in range(self.n_agents):
-            if self.active[agent] and not self.lends[agent]:
-                lenders = [other for other in range(self.n_agents) if self.counts(other)]
-                away = [distance(estimates[agent], estimates[other]) for other in lenders]
-                if away and min(away) < self.gamma:
-                    self.labels[agent] = self.labels[lenders[away.index(min(away))]]
-
-    def counts(self, agent: int) -> bool:
-        """Whether an agent is clustered: it is there, and lends."""
-        return self.active[agent] and self.lends[agent]
-
-    def labels_of_newcomers(self, n: int) -> list[int]:
-        return list(range(self.n_agents - n, self.n_agents))
 
 
 class DynUCB(LabelledTwin):

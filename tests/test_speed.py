@@ -13,10 +13,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from tests import reference
-from tests.core.contracts.test_policies import OWN, every_policy
+from tests.core.contracts.test_policies import OWN, every_live_policy
 
 import shoal
 from shoal.core.jit.compiled import config
+from shoal.core.policies.mixture.state import TO_TEND
 from shoal.core.types import Vector
 from shoal.lab import benchmark
 
@@ -91,7 +92,7 @@ def test_no_update_of_the_mixture_takes_much_longer_than_others(n_agents: int) -
         for t, agent in enumerate(rng.integers(n_agents, size=rounds).tolist()):
             if t == 200:
                 pool.model.position[0] += 1
-                upkeep[1] = pool.members.labels.size
+                upkeep[TO_TEND] = pool.members.labels.size
             elif t == 400:
                 pool.clusters.changes[largest] = 10**9
             elif t == 600:
@@ -108,7 +109,7 @@ def test_no_update_of_the_mixture_takes_much_longer_than_others(n_agents: int) -
     assert times.max() < 20 * np.median(times)
 
 
-@every_policy
+@every_live_policy
 def test_a_newcomer_among_thousands_costs_far_less_than_copying_the_state(name: str) -> None:
     labels = {"labels": np.arange(5000) % 3} if name == "oracle" else {}
     policy = shoal.make_policy(name, 5000, 16, **{"alpha": 0.3, "seed": 0, **OWN.get(name, {}), **labels})

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from shoal.core.policies.registry import load_policy, make_policy, policy_names, register_policy
     from shoal.core.policy.base import Policy
     from shoal.core.policy.files import PolicyFileError
+    from shoal.core.policy.living import LivePolicy
     from shoal.lab.environments.base import Environment
     from shoal.lab.environments.letor import LearningToRank
     from shoal.lab.environments.logged import LoggedRatings
@@ -73,6 +74,7 @@ __all__ = [
     "Independent",
     "JumpingAgents",
     "LearningToRank",
+    "LivePolicy",
     "LoggedRatings",
     "MovieLens",
     "NotOwnerError",
@@ -137,6 +139,7 @@ _HOMES = {
         "UnitClusters",
     ),
     "shoal.core.policy.base": ("Policy",),
+    "shoal.core.policy.living": ("LivePolicy",),
     "shoal.core.policies.bass": ("BASS",),
     "shoal.lab.rivals.club": ("CLUB",),
     "shoal.lab.rivals.cmlb": ("CMLB",),

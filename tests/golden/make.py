@@ -12,6 +12,7 @@ import numpy as np
 
 import shoal
 from shoal.core.policies.registry import BUILT_IN, policy_class
+from shoal.lab.benchmark import typical
 
 PATH = Path(__file__).with_name("traces.json")
 OWN: dict[str, dict[str, Any]] = {
@@ -33,7 +34,7 @@ def golden(name: str) -> dict[str, Any]:
     """A digest of the choices and cuts of one policy, with the figures a reader can compare."""
     environment = shoal.SyntheticClusters(20, 6, 3, 1.3, seed=11)
     kind, chosen = VARIANTS.get(name, (name, OWN.get(name, {})))
-    own = CLASSES[kind].typical(environment) | chosen
+    own = typical(CLASSES[kind], environment) | chosen
     policy = shoal.make_policy(kind, 20, 6, alpha=0.4, epsilon=0.02, seed=11, **own)
     trace = shoal.simulate(policy, environment, horizon=4000, seed=11, points=20)
     decisions = [trace.agents, trace.choices, trace.edges, trace.communication]

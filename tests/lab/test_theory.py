@@ -5,8 +5,12 @@ docs/theory.md; the simulations use NumPy alone.
 """
 
 import doctest
+import importlib
 import itertools
 import math
+import pkgutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from typing import Any
@@ -33,7 +37,23 @@ def normal_cdf(z: float) -> float:
 
 
 def test_docstring_examples() -> None:
-    assert doctest.testmod(theory).failed == 0
+    for file in pkgutil.iter_modules(theory.__path__, f"{theory.__name__}."):
+        assert doctest.testmod(importlib.import_module(file.name)).failed == 0
+
+
+def test_every_theorem_is_importable_from_the_package() -> None:
+    """Whatever a file of the package defines in public, but for checks of arguments, is in `shoal.theory`."""
+    for file in pkgutil.iter_modules(theory.__path__, f"{theory.__name__}."):
+        for name, found in vars(importlib.import_module(file.name)).items():
+            is_public = callable(found) and not name.startswith("_")
+            if is_public and found.__module__ == file.name != "shoal.lab.theory.checks":
+                assert getattr(theory, name) is found
+
+
+def test_import_needs_no_scipy() -> None:
+    """`shoal.beta` imports the package, and SciPy takes longer to load than all the rest."""
+    code = "import sys, shoal; shoal.beta; sys.exit('scipy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 # --- values by hand -------------------------------------------------------------------------------------

@@ -43,10 +43,11 @@ def build(name: str) -> Any:
     kind, own = name.partition("-")[0], {"alpha": 0.5, "seed": 0, "epsilon": 0.1} | OWN[name]
     policy = shoal.make_policy(kind, N, D, **own)
     go_on(policy, 120, seed=1)
-    if hasattr(policy, "set_sharing"):
+    if isinstance(policy, shoal.LivePolicy):
         policy.remove_agent(1)
         policy.remove_agent(2, withdraw=True)
-        policy.add_agents(2, **({"labels": [0, 1]} if name == "oracle" else {}))
+        more: dict[str, Any] = {"labels": [0, 1]} if name == "oracle" else {}
+        policy.add_agents(2, **more)
         policy.set_sharing(3, "borrow")
         policy.set_sharing(10, "none")
     go_on(policy, 60, seed=2)

@@ -64,7 +64,7 @@ def evaluate(
     """Say what sharing pays, what the policy earns more than before, and what another would have earned."""
     parameters = dict(assignment("--parameter", text) for text in parameter or [])
     if Path(source).suffix in (".csv", ".parquet"):
-        from shoal.core.jit.compiled import say_nothing_of_compiling
+        from shoal.core.jit.narration import say_nothing_of_compiling
         from shoal.live.evaluation.candidates import evaluate_log
         from shoal.live.evaluation.logs import read_log
 

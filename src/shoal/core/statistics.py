@@ -126,6 +126,22 @@ def packed_problem(lent: Matrix, stats: Statistics, ridge: float, lends: Boolean
     return "lent is not what local holds" if (np.abs(lent - wanted) > 1e-9 * size[:, None]).any() else ""
 
 
+def pool_problem(pool: Statistics, local: Statistics, labels: Integers, ridge: float) -> str:
+    """What is wrong with pooled rows, as a phrase: each is the sum over its members, −1 being no label."""
+    if not len(labels) or not len(pool.b):
+        return ""
+    counted, d = labels >= 0, local.b.shape[1]
+    for name, start in (("A", ridge * np.eye(d)), ("b", 0.0), ("pulls", 0)):
+        ours, theirs = getattr(local, name)[counted], getattr(pool, name)
+        summed, size = np.zeros(theirs.shape), np.zeros(len(theirs))
+        np.add.at(summed, labels[counted], ours - start)
+        np.add.at(size, labels[counted], np.abs(ours).reshape(len(ours), -1).max(axis=1, initial=0.0))
+        gap = np.abs(theirs - start - summed).reshape(len(theirs), -1).max(axis=1)
+        if (gap > 1e-9 * (size + ridge)).any():
+            return f"pool.{name} is not the sum over the members of each cluster"
+    return ""
+
+
 @compiled
 def add_sample(stats: Statistics, row: int, x: Vector, reward: float) -> float:
     """Let one row take in one observation; return `1 + xᵀ A⁻¹ x`, with A as it was before."""

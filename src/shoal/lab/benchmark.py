@@ -64,9 +64,15 @@ def measure(
     return costs
 
 
+def typical(policy: Any, world: Environment) -> dict[str, Any]:
+    """Parameters, beside alpha and seed, to try a policy class with in an environment: published ones."""
+    found: dict[str, Any] = getattr(policy, "typical", lambda world: {})(world)
+    return found
+
+
 def build(name: str, world: Environment, **more: Any) -> Any:
     """A fresh policy for `world`, with the published parameters where the world tells what they need."""
-    own: dict[str, Any] = getattr(find_policy(name), "typical", lambda world: {})(world)
+    own = typical(find_policy(name), world)
     return make_policy(name, world.n_agents, world.dim, **{"alpha": 0.3, "seed": 0} | own | more)
 
 

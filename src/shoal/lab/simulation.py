@@ -14,6 +14,8 @@ from shoal.core import validation
 from shoal.core.jit.compiled import compiled
 from shoal.core.kernels.graphs import count_edges, pairs_within, separation_times
 from shoal.core.policy.base import Policy
+from shoal.core.policy.calls import check_scale
+from shoal.core.policy.living import LivePolicy
 from shoal.core.policy.steps import choose, expect, observe, revise
 from shoal.core.registry import load
 from shoal.core.types import Integers, Matrix, Tensor, Vector
@@ -182,7 +184,7 @@ def simulate(
         first_event, last_event = int(offsets[start]), int(offsets[stop])
         arms = environment.arms_in(start + 1, stop)
         if isinstance(policy, Policy):
-            policy.check_scale("an arm", arms)
+            check_scale(policy, "an arm", arms)
         rounds = np.repeat(np.arange(start, stop) + 1, np.diff(offsets[start : stop + 1]))
         pulling_now = agents[first_event:last_event]
         means = environment.rewards_in(arms, rounds, pulling_now, first=start + 1)
@@ -332,14 +334,15 @@ def release(late: Late, event: int) -> None:
 def _runs_compiled(policy: Any) -> bool:
     """Whether a policy is a `Policy` that does not override `select` or `update`."""
     kind = type(policy)
-    return isinstance(policy, Policy) and kind.select is Policy.select and kind.update is Policy.update
+    ours = (Policy.update, LivePolicy.update)
+    return isinstance(policy, Policy) and kind.select is Policy.select and kind.update in ours
 
 
 def _play_compiled(policy: Any, *block: Any) -> None:
     offsets, late = block[0], block[6]
     with policy.lock:
         policy.reserve(max(int(offsets[-1] - offsets[0]), int(late.offsets[-1] - late.offsets[0])))
-        play(policy._pinned_state(), *block)
+        play(policy.pinned_state(), *block)
 
 
 def _play_plain(
@@ -508,7 +511,7 @@ def _check_fit(policy: Any, environment: Environment) -> None:
         has, needs = getattr(policy, name, None), getattr(environment, name)
         if has is not None and has != needs:
             raise ValueError(f"policy has {name} = {has}, the environment {needs}")
-    if isinstance(policy, Policy) and not policy.state.common.active.all():
+    if isinstance(policy, LivePolicy) and not policy.state.common.active.all():
         raise ValueError("policy must not have removed agents: an environment draws from all agents")
 
 

@@ -97,7 +97,7 @@ def test_fortran_order_and_other_byte_order_load_like_ours(name: str, tmp_path: 
     ("name", "field", "value", "message"),
     [
         ("club", "apart", -1, "apart parts an agent from itself"),
-        ("sclub", "labels", 2**40, "holds 1099511627776, which is not less than 11"),
+        ("sclub", "labels", 2**40, "holds 1099511627776, which is not less than 9"),
         ("sclub", "next_stage", 4, "stages start in rounds 1, 3, 7, 15"),
         ("sclub", "next_stage", -1, "holds -1, which is less than 1"),
         ("cmlb", "labels", 3, "pool.A is not the sum over the members"),

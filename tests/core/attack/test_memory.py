@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.core.contracts.test_policies import OWN, every_policy, make, play, snapshot
+from tests.core.contracts.test_policies import OWN, every_live_policy, every_policy, make, play, snapshot
 
 import shoal
 from shoal.core import fields
-from shoal.core.policy import base
+from shoal.core.policy import memory
 
 
 @every_policy
@@ -19,13 +19,13 @@ def test_the_check_counts_what_the_state_takes(
 ) -> None:
     own: dict[str, Any] = {"labels": np.arange(n_agents) % 40} if name == "oracle" else {}
     checked: list[float] = []
-    refuse = base.Policy._refuse
+    refuse = memory.refuse
 
-    def note(self: Any, needed: float, *more: Any) -> None:
+    def note(owner: str, needed: float, *more: Any) -> None:
         checked.append(needed)
-        refuse(self, needed, *more)
+        refuse(owner, needed, *more)
 
-    monkeypatch.setattr(base.Policy, "_refuse", note)
+    monkeypatch.setattr(memory, "refuse", note)
     policy = shoal.make_policy(name, n_agents, dim, **{"alpha": 0.5, **OWN.get(name, {}), **own})
     sizes = policy._sizes(n_agents)
     arrays = [leaf.used(policy.state, sizes) for leaf in fields.leaves(type(policy.state))]
@@ -43,14 +43,14 @@ def test_labels_far_apart_take_no_more_than_labels_close_by() -> None:
     assert far.graph.sum() == 2
 
 
-@every_policy
+@every_live_policy
 def test_a_refusal_for_want_of_memory_changes_nothing(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     policy = make(name)
     play(policy, 50)
     before, labels = snapshot(policy), {"labels": [0, 1, 77]} if name == "oracle" else {}
-    monkeypatch.setattr(base, "_physical_memory", lambda: 1.05 * policy.nbytes)
+    monkeypatch.setattr(memory, "physical_memory", lambda: 1.05 * policy.nbytes)
     with pytest.raises(MemoryError, match=rf"{type(policy).__name__} with n_agents=12, dim=3 needs at least"):
         policy.add_agents(3, **labels)
     monkeypatch.undo()

@@ -33,7 +33,7 @@ def test_saving_changes_nothing(name: str, tmp_path: Path) -> None:
     assert snapshot(policy) == before
 
 
-@pytest.mark.parametrize("name", ["bass", "club", "oracle"])
+@pytest.mark.parametrize("name", ["bass", "cluster_mixture", "oracle"])
 def test_eleven_threads_update_grow_save_and_load_one_file(name: str, tmp_path: Path) -> None:
     policy, path, errors = make(name), tmp_path / "p", list[BaseException]()
     play(policy, 30)

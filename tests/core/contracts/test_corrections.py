@@ -2,23 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 from tests import reference
-from tests.core.contracts.test_policies import D, N, every_policy, make, play, refit, snapshot
+from tests.core.contracts.test_policies import D, N, every_live_policy, make, play, refit, snapshot
 
 import shoal
-from shoal.core.fields import AGENTS, CLUSTERS, rows, scratch
-from shoal.core.policies import registry
 from shoal.core.policies.bass import policy as bass
-from shoal.core.policies.warming import TRIAL, exercise
-from shoal.core.policy.base import Policy
-from shoal.core.policy.steps import Common, step
-from shoal.core.statistics import Statistics, add_sample, best_arm_of_row, pool_rows, start_rows
-from shoal.core.styles import LineStyle
-from shoal.core.types import Booleans
 
 
 def check(policy: Any, log: list[Any], ridge: float) -> None:
@@ -33,7 +25,7 @@ def check(policy: Any, log: list[Any], ridge: float) -> None:
         np.testing.assert_allclose(policy.estimate(agent), refit(policy, agent, log, ridge), atol=1e-9)
 
 
-@every_policy
+@every_live_policy
 @pytest.mark.parametrize("reconsider", [False, True])
 def test_corrections_are_exact(name: str, reconsider: bool, tmp_path: Path) -> None:
     policy, log, rng = make(name, ridge=0.5), list[Any](), np.random.default_rng(7)
@@ -57,7 +49,7 @@ def test_corrections_are_exact(name: str, reconsider: bool, tmp_path: Path) -> N
     assert play(shoal.load_policy(tmp_path / "p"), 40) == play(policy, 40)
 
 
-@every_policy
+@every_live_policy
 def test_a_wrong_sample_that_is_taken_back_leaves_no_trace_in_the_sums(name: str) -> None:
     policy, log = make(name), list[Any]()
     play(policy, 60, log=log)
@@ -71,7 +63,7 @@ def test_a_wrong_sample_that_is_taken_back_leaves_no_trace_in_the_sums(name: str
     np.testing.assert_allclose(local.theta_hat[3], naive.theta_hat, atol=1e-5)
 
 
-@every_policy
+@every_live_policy
 def test_taking_back_every_sample_leaves_an_agent_that_has_seen_nothing(name: str) -> None:
     policy, log = make(name), list[Any]()
     play(policy, 60, log=log)
@@ -86,7 +78,7 @@ def test_taking_back_every_sample_leaves_an_agent_that_has_seen_nothing(name: st
     play(policy, 60)
 
 
-@every_policy
+@every_live_policy
 def test_corrections_that_make_no_sense_change_nothing(name: str) -> None:
     policy, log = make(name), list[Any]()
     play(policy, 60, log=log)
@@ -164,129 +156,3 @@ def test_whoever_moves_next_tests_the_pair_with_an_agent_that_was_corrected(
         found = policy.explain(mover, 4)
         assert found.statistic > found.threshold
         assert found.separated
-
-
-def test_club_reconsiders_the_agent_s_pairs() -> None:
-    policy, log, rng = make("club", gamma=0.3), list[Any](), np.random.default_rng(1)
-    play(policy, 150, log=log)
-    for place in rng.permutation(len(log))[:30].tolist():
-        agent, x, old = log[place]
-        policy.correct(agent, x, old, old + 5.0, reconsider=True)
-        log[place] = agent, x, old + 5.0
-        theta, widths = policy.state.local.theta_hat, policy.state.widths
-        gaps = np.linalg.norm(theta - theta[agent], axis=1)
-        together = gaps <= 0.3 * (widths + widths[agent])
-        together[agent] = False
-        assert np.array_equal(policy.graph[agent], together)
-        assert np.array_equal(policy.separation_time[agent] >= 0, ~together & (np.arange(N) != agent))
-    check(policy, log, 1.0)
-
-
-class PooledState(NamedTuple):
-    common: Common
-    local: Annotated[Statistics, rows(AGENTS)]
-    everyone: Annotated[Statistics, rows(CLUSTERS)]
-    members: Annotated[Booleans, scratch(AGENTS)]
-
-
-class Pooled(Policy):
-    """Everybody's samples in one pool, by a user who did not think of corrections."""
-
-    name, label, line_style = "pooled", "Pooled", LineStyle("#17827f", "v")
-    State = PooledState
-
-    def _sizes(self, n_agents: int) -> dict[str, int]:
-        return {**super()._sizes(n_agents), "clusters": 1}
-
-    def _join(self, state: Any, first: int) -> None:
-        if first == 0:
-            start_rows(state.everyone, 0, state.common.ridge)
-
-    def _edges(self) -> Any:
-        return np.ones((self.n_agents, self.n_agents), dtype=bool)
-
-    def _pool(self, agent: int) -> Any:
-        return np.ones(self.n_agents, dtype=bool)
-
-    def _pooled_estimate(self, agent: int) -> Any:
-        return self.state.everyone.theta_hat[0]
-
-    def _withdraw(self, agent: int) -> None:
-        self.state.members[:] = True
-        pool_rows(self.state.local, self.state.members, self.state.common.ridge, self.state.everyone, 0)
-
-
-@step("select", PooledState)
-def select(state: Any, agent: int, arms: Any, t: int) -> Any:
-    return best_arm_of_row(state.everyone, 0, arms, state.common.alpha, state.common.scored)
-
-
-@step("observe", PooledState)
-def observe(state: Any, agent: int, x: Any, reward: float, t: int) -> None:
-    add_sample(state.local, agent, x, reward)
-    add_sample(state.everyone, 0, x, reward)
-
-
-@step("revise", PooledState)
-def revise(state: Any, agent: int, t: int) -> None:
-    pass
-
-
-class Corrected(Pooled):
-    """The same, by one who did."""
-
-    name = "corrected"
-
-    def _amended(self, agent: int, x: Any, old: float, change: float, removes: bool) -> None:
-        self._withdraw(agent)
-
-
-class Alone(shoal.Independent):
-    """Keeps its agents' own statistics and no more, so that there is nothing to say."""
-
-    name = "alone"
-
-
-REFUSAL = r"Pooled cannot {} samples: it keeps state\.everyone beside .* must define _amended"
-
-
-def test_a_policy_that_keeps_pools_and_does_not_say_how_they_are_corrected() -> None:
-    policy = Pooled(2, 1)
-    policy.update(0, [1.0], 5.0)
-    before = snapshot(policy)
-    with pytest.raises(ValueError, match=REFUSAL.format("correct")):
-        policy.correct(0, [1.0], 5.0, 0.0)
-    with pytest.raises(ValueError, match=REFUSAL.format("retract")):
-        policy.retract(0, [1.0], 5.0)
-    assert snapshot(policy) == before
-    assert policy.estimate(1) == 2.5
-
-
-@pytest.mark.parametrize(("kind", "used"), [(Corrected, 0), (Corrected, 1), (Alone, 0)])
-def test_a_policy_that_says_how_or_has_no_pools_is_corrected(kind: Any, used: int) -> None:
-    policy = kind(2, 1)
-    policy.update(0, [1.0], 5.0)
-    policy.correct(0, [1.0], 5.0, 3.0)
-    assert policy.estimate(used) == pytest.approx(1.5)
-    policy.retract(0, [1.0], 3.0)
-    assert policy.estimate(used) == pytest.approx(0.0)
-
-
-def test_what_a_policy_refuses_does_not_end_its_compiling() -> None:
-    policy = Pooled(TRIAL, 2)
-    assert sum(1 for _ in exercise(policy, 2)) > 20
-    assert len(policy.agents) == TRIAL - 3  # merged and removed, which comes after what it refuses
-
-
-def test_a_population_refuses_a_correction_that_its_policy_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry._registered, "pooled", Pooled)
-    with shoal.open(":memory:") as controller:
-        population = controller.population("shop", dim=1, policy="pooled")
-        made = population.decide("ada", {"tea": [1.0]})
-        population.reward(made.id, 5.0)
-        before, estimate = population.sequence, population.explain("ada")
-        for _ in range(2):
-            with pytest.raises(ValueError, match=REFUSAL.format("correct")):
-                population.reward(made.id, 0.0, replaces=5.0)
-        assert (population.sequence, population.explain("ada")) == (before, estimate)
-        population.reward(made.id, 5.0)  # what is recorded is still the reward

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.core.contracts.test_policies import D, N, every_policy, grow, make, play, snapshot
+from tests.core.contracts.test_policies import D, N, every_live_policy, grow, make, play, snapshot
 
 import shoal
 from shoal.core import fields
@@ -26,7 +26,7 @@ def grown(name: str, n_agents: int, *, pieces: list[int], **changed: Any) -> Any
     return policy
 
 
-@every_policy
+@every_live_policy
 @pytest.mark.parametrize("pieces", [[1] * 9, [4, 5], [9], [8, 1]])
 def test_grown_from_nothing_is_like_large_at_once(name: str, pieces: list[int]) -> None:
     small, large = grown(name, 9, pieces=pieces), make(name, 9)
@@ -35,7 +35,7 @@ def test_grown_from_nothing_is_like_large_at_once(name: str, pieces: list[int]) 
     assert snapshot(small) == snapshot(large)
 
 
-@every_policy
+@every_live_policy
 def test_many_one_by_one_are_like_large_at_once(name: str) -> None:
     small, large = grown(name, 150, pieces=[1] * 150), make(name, 150)
     assert snapshot(small) == snapshot(large)
@@ -45,7 +45,7 @@ def test_many_one_by_one_are_like_large_at_once(name: str) -> None:
     assert snapshot(small) == snapshot(large)
 
 
-@every_policy
+@every_live_policy
 def test_growth_in_play_is_the_same_with_and_without_room(name: str, tmp_path: Path) -> None:
     policy = make(name)
     for n in range(8):
@@ -68,7 +68,7 @@ def play_on(policy: Any, rounds: int, seed: int) -> Any:
     return other
 
 
-@every_policy
+@every_live_policy
 def test_an_empty_policy_refuses_what_needs_an_agent(name: str, tmp_path: Path) -> None:
     policy = make(name, 0)
     assert policy.n_agents == 0
@@ -109,7 +109,7 @@ def test_bass_crosses_to_its_second_engine_while_it_runs(monkeypatch: pytest.Mon
     assert crossing.communication_cost == alike.communication_cost
 
 
-@every_policy
+@every_live_policy
 def test_newcomers_among_hundreds_copy_at_most_one_array_a_call(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,15 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 from tests import reference
-from tests.core.contracts.test_policies import CLASSES, D, N, make, play, refit, snapshot, world
+from tests.core.contracts.test_policies import LIVE, D, N, make, play, refit, snapshot, world
 
 import shoal
-from shoal.core.policy.base import Policy
 
 SHY = 3
 """The agent who does not lend."""
-kinds = pytest.mark.parametrize("kind", [*CLASSES, "crowd", "noise", "noise in a crowd", "drift"])
-"""Every policy, BASS for a crowd, BASS that estimates the noise, and a mixture that learns all it can."""
+kinds = pytest.mark.parametrize("kind", [*LIVE, "crowd", "noise", "noise in a crowd", "drift"])
+"""Live policies, BASS for a crowd, BASS that estimates the noise, and a mixture that learns all it can."""
 
 
 def build(kind: str, **more: Any) -> Any:
@@ -162,7 +161,7 @@ def test_a_change_of_mind_is_exact(kind: str, tmp_path: Path) -> None:
             assert policy.sharing(who) == mode
         if n % 30 == 0:
             policy.save(tmp_path / "p")
-            again = shoal.load_policy(tmp_path / "p")  # which checks every sum against the agents' own
+            again: Any = shoal.load_policy(tmp_path / "p")  # which checks every sum against the agents' own
             assert [again.sharing(each) for each in range(N)] == [policy.sharing(each) for each in range(N)]
             for key in ("labels", "sizes", "waiting", "degree"):
                 if hasattr(policy.state, key):  # counts that are computed anew when a file is read
@@ -231,25 +230,12 @@ def test_wrong_modes_are_named(kind: str) -> None:
     assert snapshot(policy) == before
 
 
-def test_a_policy_that_knows_no_modes() -> None:
-    class Ignorant(shoal.Independent):
-        name = "ignorant"
-        _lending_changed = Policy._lending_changed
+def test_a_live_policy_must_say_what_becomes_of_samples_that_are_taken_back() -> None:
+    class Forgetful(shoal.LivePolicy):
+        name = "forgetful"
+        _edges = shoal.Independent._edges
+        _pool = shoal.Independent._pool
+        _pooled_estimate = shoal.Independent._pooled_estimate
 
-    policy = Ignorant(2, D, alpha=0.5)
-    policy.set_sharing(0, "both")
-    for sharing in ("borrow", "none"):
-        with pytest.raises(TypeError, match="Ignorant knows only agents that lend and borrow, got sharing="):
-            policy.set_sharing(0, sharing)
-    assert policy.sharing(0) == "both"
-
-
-@pytest.mark.parametrize(("mode", "labels"), [("both", [0, 0, 0, 0]), ("borrow", [0, 2, 2, 2])])
-def test_cmlb_joins_nobody_by_an_agent_who_does_not_lend(mode: Any, labels: list[int]) -> None:
-    policy = shoal.CMLB(4, 1, alpha=0.5, gamma=1.5, exploration_rounds=40, min_cluster_fraction=0.0)
-    policy.set_sharing(1, mode)  # the one between agent 0 and the two others
-    for t in range(40):
-        policy.update(t % 4, [1.0], [0.0, 1.2, 2.2, 2.3][t % 4])
-    assert policy.labels.tolist() == labels
-    assert list(policy.neighbors(2)) == ([0, 1, 2, 3] if mode == "both" else [2, 3])
-    assert list(policy.neighbors(1)) == ([0, 1, 2, 3] if mode == "both" else [1, 2, 3])
+    with pytest.raises(TypeError, match=r"_amended.*_end_edges.*_lending_changed.*_withdraw"):
+        Forgetful(2, D)  # type: ignore[abstract]

@@ -9,6 +9,7 @@ from tests import reference
 
 import shoal
 from shoal.core.policies.registry import BUILT_IN, policy_class
+from shoal.lab.benchmark import typical
 from shoal.lab.environments.base import Environment
 
 ASYNCHRONOUS, SYNCHRONOUS, SCHEDULE = "asynchronous", "synchronous", "schedule"
@@ -90,6 +91,7 @@ def same_posteriors(policy: Any, twin: Any) -> None:
 
 CLASSES: dict[str, Any] = {name: policy_class(name) for name in BUILT_IN}
 NAMES = list(CLASSES)
+LIVE = [name for name, kind in CLASSES.items() if issubclass(kind, shoal.LivePolicy)]
 
 
 def own_parameters(name: str, environment: Environment, gamma: float) -> dict[str, Any]:
@@ -100,7 +102,7 @@ def own_parameters(name: str, environment: Environment, gamma: float) -> dict[st
         "dynucb": {"n_clusters": 3},
         "cluster_mixture": {"concentration": 1.5, "redraws": 2},
     }
-    return {**CLASSES[name].typical(environment), **own.get(name, {})}
+    return {**typical(CLASSES[name], environment), **own.get(name, {})}
 
 
 @pytest.mark.parametrize("pulling", [ASYNCHRONOUS, SYNCHRONOUS, SCHEDULE])
@@ -172,14 +174,13 @@ def test_bass_at_the_paper_s_dimension(angle: float, radius: str) -> None:
     assert (policy.separation_time > 0).any()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", LIVE)
 @pytest.mark.parametrize("seed", range(3))
 def test_agents_that_come_and_go(name: str, seed: int) -> None:
     """Online rounds with arrivals, departures and withdrawals: choices, edges, pools and cost agree."""
     rng = np.random.default_rng(seed)
     environment = shoal.SyntheticClusters(9, 3, 3, 1.2, seed=seed)
-    gamma = {"club": 0.6, "sclub": 0.9, "cmlb": 0.9}.get(name, 1.0)
-    policy, twin = both(name, environment, 0.4, seed, **own_parameters(name, environment, gamma))
+    policy, twin = both(name, environment, 0.4, seed, **own_parameters(name, environment, 1.0))
     theta_star = {agent: environment.theta_star[agent] for agent in range(9)}  # type: ignore[index]
     for t in range(1, 361):
         agent = int(rng.choice(policy.agents))
@@ -192,7 +193,7 @@ def test_agents_that_come_and_go(name: str, seed: int) -> None:
         policy.update(agent, x, reward)
         twin.observe(agent, x, reward, t)
         twin.revise(agent, t)
-        if t in (25, 50, 150, 300):  # before and after CMLB's clustering at 60
+        if t in (25, 50, 150, 300):
             leaver, withdraw = int(rng.choice(policy.agents)), t in (50, 300)
             policy.remove_agent(leaver, withdraw=withdraw)
             twin.leave(leaver, withdraw=withdraw)
@@ -201,21 +202,14 @@ def test_agents_that_come_and_go(name: str, seed: int) -> None:
             twin.join(2)
             for newcomer in new.tolist():
                 theta_star[newcomer] = theta_star[newcomer % 9]
-                if name == "dynucb":
-                    twin.labels[newcomer] = int(policy.labels[newcomer])
         if name == "cluster_mixture":
             there = np.bincount(policy.labels[policy.agents][policy.labels[policy.agents] >= 0], minlength=1)
             assert np.array_equal(policy.state.pool.clusters.sizes[: len(there), 0], there)
         elif hasattr(policy.state, "sizes"):
             count = {label: 0 for label in range(len(policy.state.sizes))}
-            waiting = dict(count)
             for i in policy.agents[policy.labels[policy.agents] >= 0]:
                 count[policy.labels[i]] += 1
-                if name == "sclub" and not policy.state.checked[i]:
-                    waiting[policy.labels[i]] += 1
             assert policy.state.sizes.tolist() == list(count.values())
-            if name == "sclub":
-                assert policy.state.waiting.tolist() == list(waiting.values())
         if t % 20 == 0:
             there = policy.agents
             assert np.array_equal(policy.graph[np.ix_(there, there)], twin.graph()[np.ix_(there, there)])
@@ -229,25 +223,14 @@ def test_agents_that_come_and_go(name: str, seed: int) -> None:
         assert np.array_equal(policy.separation_time, twin.separation_time)
 
 
-def test_cmlb_counts_only_agents_that_are_there() -> None:
-    """Of ten agents five leave: a pair is then 40% of the rest, and large enough to stay a cluster."""
-    policy = shoal.CMLB(10, 1, alpha=0.1, gamma=0.5, exploration_rounds=50, min_cluster_fraction=0.4)
-    for leaver in range(5, 10):
-        policy.remove_agent(leaver)
-    for t in range(50):
-        agent = t % 5
-        policy.update(agent, np.array([1.0]), 1.0 if agent < 2 else -1.0)
-    assert list(policy.neighbors(0)) == [0, 1]
-    assert list(policy.neighbors(4)) == [2, 3, 4]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_late_rewards(name: str) -> None:
     """Rewards up to 40 rounds late: the same choices, and the same pulls are waited for."""
     environment = shoal.SyntheticClusters(8, 3, 2, 1.2, seed=2)
     policy, twin = both(name, environment, 0.5, 1, **own_parameters(name, environment, 0.6))
     play_both(policy, twin, environment, ASYNCHRONOUS, 350, seed=3, delay=("uniform", 0, 40))
-    assert not policy.pending.any()  # what was still due at the end never comes
+    if name in LIVE:
+        assert not policy.pending.any()  # what was still due at the end never comes
 
 
 @pytest.mark.parametrize("delay", [0, ("uniform", 0, 30)])
@@ -284,7 +267,7 @@ def test_a_mixture_whose_clusters_move() -> None:
     assert max(twin.alarms.values(), default=0) > 0 or max(twin.forgot) > 0
 
 
-@pytest.mark.parametrize("name", [*NAMES, "drift"])
+@pytest.mark.parametrize("name", [*LIVE, "drift"])
 def test_same_run_with_agents_who_do_not_lend(name: str) -> None:
     """Choices, estimates and pools of everyone, with some who only borrow and one who does neither."""
     own: dict[str, Any] = {"scatter": 0.0, "drift": False, "ridge_bonus": 0.0}
@@ -292,14 +275,11 @@ def test_same_run_with_agents_who_do_not_lend(name: str) -> None:
         own = {}
     name = name.replace("drift", "cluster_mixture")
     environment = shoal.SyntheticClusters(10, 3, 3, 1.3, seed=4)
-    gamma = {"club": 0.45, "sclub": 0.7, "cmlb": 0.9}.get(name, 1.0)
-    own = own_parameters(name, environment, gamma) | own
+    own = own_parameters(name, environment, 1.0) | own
     policy, twin = both(name, environment, 0.4, 0, **own)
     for agent, mode in ((0, "borrow"), (4, "borrow"), (7, "none")):
         policy.set_sharing(agent, mode)
         twin.lends[agent], twin.borrows[agent] = False, mode == "borrow"
-    if name == "sclub":
-        twin.remembered = {0: (np.zeros(3), 0)}
     rng = np.random.default_rng(1)
     for t in range(1, 301):
         agent, arms = int(rng.integers(10)), environment.arms

@@ -11,7 +11,7 @@ from shoal.core.policy.cuts import CuttingPolicy
 from shoal.core.policy.steps import BEGIN, CANCEL, FINISH, PULL
 
 N, D = 40, 3
-POLICIES: dict[str, Any] = {"bass": shoal.BASS, "crowd": shoal.BASS, "club": shoal.CLUB}
+POLICIES: dict[str, Any] = {"bass": shoal.BASS, "crowd": shoal.BASS}
 POLICIES |= {"noise": shoal.BASS, "noise in a crowd": shoal.BASS}  # that is estimated
 
 
@@ -22,7 +22,7 @@ def fresh(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> An
         monkeypatch.setattr(bass.policy, "WITNESS_BYTES", 0)
 
     def make() -> CuttingPolicy:
-        own: dict[str, Any] = {"gamma": 0.3} if request.param == "club" else {"gamma": 1.0}
+        own: dict[str, Any] = {"gamma": 1.0}
         own |= {"noise_scale": None} if request.param.startswith("noise") else {}
         policy: CuttingPolicy = POLICIES[request.param](N, D, seed=1, **own)
         policy.remove_agent(3, withdraw=True)

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
 import shoal
-from shoal.core.policies.mixture.clusters import RESUM_AFTER, move, weigh
+from shoal.core.policies.mixture.clusters import RESUM_AFTER, move
+from shoal.core.policies.mixture.evidence import weigh
 from shoal.core.policies.mixture.kernels import factor_packed, largest
+from shoal.core.policies.mixture.state import SEEN, TO_TEND
 from shoal.core.policy.steps import observe, revise
 from shoal.core.types import Matrix, Vector
 
@@ -92,9 +94,9 @@ def test_sums_are_those_of_the_members(
         movers = there[: rng.integers(1, len(there) + 1)].tolist()
         for agent in movers:
             x = rng.choice(outliers) * rng.standard_normal(d)
-            observe(policy._pinned_state(), agent, x, float(rng.choice(outliers) * rng.standard_normal()), t)
+            observe(policy.pinned_state(), agent, x, float(rng.choice(outliers) * rng.standard_normal()), t)
         for agent in movers:
-            revise(policy._pinned_state(), agent, t)
+            revise(policy.pinned_state(), agent, t)
         if t % 7 == 0:
             policy.add_agents(1)
         if t % 5 == 0 and len(policy.agents) > 1:
@@ -188,7 +190,7 @@ def together(n: int = 4) -> shoal.ClusterMixture:
 def test_an_outlier_leaves_nothing_behind(scale: float) -> None:
     policy = together()
     clean = policy.state.pool.clusters.sums[0].copy(), policy.posterior(4)[0], policy.estimate(1)
-    observe(policy._pinned_state(), 4, np.array([scale, -0.3 * scale]), scale, 21)
+    observe(policy.pinned_state(), 4, np.array([scale, -0.3 * scale]), scale, 21)
     put(policy, 4, 0)
     assert policy.state.pool.clusters.sums[0].max() >= scale
     put(policy, 4, -1)
@@ -206,12 +208,12 @@ def test_an_outlier_s_choice_does_not_see_rounding(is_member: bool) -> None:
     """What is left of its cluster without it is summed, not subtracted, before anyone decides to move it."""
     policy = together()
     if is_member:
-        observe(policy._pinned_state(), 4, np.array([1.0, 0.0]), 1.0, 21)
+        observe(policy.pinned_state(), 4, np.array([1.0, 0.0]), 1.0, 21)
         put(policy, 4, 0)
-    observe(policy._pinned_state(), 4, np.array([1e30, 0.0]), 1.0, 22)
+    observe(policy.pinned_state(), 4, np.array([1e30, 0.0]), 1.0, 22)
     if not is_member:
         put(policy, 4, 0)
-    weigh(policy._pinned_state().pool, 4, 1)
+    weigh(policy.pinned_state().pool, 4, 1)
     fresh = policy.state.pool.members.lent[:4, 0].sum(axis=0)
     np.testing.assert_allclose(policy.state.pool.scratch.rest, fresh, rtol=1e-12)
 
@@ -343,7 +345,7 @@ def test_saves_and_goes_on_while_everything_is_under_way(tmp_path: Path) -> None
     shoal.simulate(policy, environment, horizon=900, seed=1, delay=("uniform", 0, 20))
     assert (policy.state.pool.members.labels[:, 1] >= 0).any()
     policy.begin(3, environment.arms[0])
-    policy.state.upkeep[1] = 20
+    policy.state.upkeep[TO_TEND] = 20
     policy.save(tmp_path / "p")
     loaded = shoal.ClusterMixture.load(tmp_path / "p")
     loaded.update(3, environment.arms[0], 1.0, begun=True)
@@ -409,18 +411,18 @@ def test_no_update_waits_for_all_agents(n_agents: int) -> None:
     environment = shoal.SyntheticClusters(n_agents, 3, 3, 1.3, seed=0)
     shoal.simulate(policy, environment, horizon=4 * n_agents, seed=0)
     state.pool.model.position[0] += 1  # as if the scatter had just been changed
-    state.upkeep[1] = state.pool.members.labels.size
+    state.upkeep[TO_TEND] = state.pool.members.labels.size
     for _ in range(5):
-        lent, left = state.pool.members.lent_at.copy(), int(state.upkeep[1])
+        lent, left = state.pool.members.lent_at.copy(), int(state.upkeep[TO_TEND])
         agent = int(rng.integers(n_agents))
         policy.update(agent, environment.arms[0], 0.3)
         assert (state.pool.members.lent_at != lent).sum() <= 8 + 2  # 8 in turn, who pulled, who was redrawn
-        assert left - int(state.upkeep[1]) == 8
+        assert left - int(state.upkeep[TO_TEND]) == 8
     check(policy)
     cluster = int(policy.labels[0])
     state.pool.clusters.changes[cluster] = 10**6  # summed anew, but not at once if there are many
     policy.update(0, environment.arms[0], 0.3)
-    seen = int(state.pool.clusters.resummed[1])
+    seen = int(state.pool.clusters.resummed[SEEN])
     assert seen <= 2 * 256
     for _ in range(3 * n_agents // 256 + 3):
         policy.update(int(rng.integers(n_agents)), environment.arms[1], 0.3)

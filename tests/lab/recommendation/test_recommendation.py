@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 
 import shoal
 from shoal.cli.app import app
-from shoal.lab.recommendation import inspecting, logs, modelling, playing
+from shoal.lab.recommendation import inspecting, logs, modelling, playing, report
 from shoal.lab.recommendation.logs import recommend_for_log
 from shoal.reporting.curves import Curve
+from shoal.reporting.sections import Text
 
 RNG = np.random.default_rng(0)
 
@@ -195,6 +196,22 @@ def test_a_difference_that_chance_explains_is_no_reason_to_share() -> None:
     choice, reason = playing.choose([alone, better, one])
     assert choice is better
     assert "as one agent does better still" in reason
+
+
+def test_what_is_taken_in_the_laboratory_is_not_always_for_live_use() -> None:
+    tried = [played(label, [n, n + 1.0]) for n, label in enumerate(("DynUCB", "BASS", "Independent"))]
+    tried.append(played("everyone as one", [3.0, 4.0], taken=False))
+    world = shoal.GaussianClusters(6, 3, 2, seed=0)
+    found = playing.Recommendation("dynucb", {"alpha": 0.5}, "", tuple(tried), world, 10, 2, 1.0)
+    said = "For live use: BASS, Independent; for comparison only: DynUCB."
+    assert str(found).endswith(said)
+    sections = report.document(found).sections
+    texts = [part.text for section in sections for part in section.parts if isinstance(part, Text)]
+    assert any(text.endswith(said) for text in texts)
+    assert any(
+        "populations do not take DynUCB; BASS was the best of those they take" in text for text in texts
+    )
+    assert texts[-1].endswith('policy="bass", dim=3, alpha=1.0)')
 
 
 def test_intervals_allow_for_how_many_are_compared() -> None:

@@ -41,10 +41,39 @@ def busy(one: Population, n: int = 20) -> list[Decision]:
 # Settings
 
 
+class Bare:
+    """Two methods: enough for a simulation."""
+
+    def __init__(self, n_agents: int, dim: int) -> None: ...
+
+    def select(self, agent: int, arms: Any) -> int:
+        return 0
+
+    def update(self, agent: int, x: Any, reward: float) -> None: ...
+
+
+@pytest.mark.parametrize(("policy", "called"), [("club", "CLUB"), (f"{__name__}:Bare", "Bare")])
+def test_a_policy_that_cannot_forget_is_refused(policy: str, called: str) -> None:
+    controller = Place("memory", None).open()
+    message = (
+        rf"policy must be one for live use \(independent, oracle, bass, cluster_mixture, .*got '{policy}': "
+        f"{called} cannot forget a person, nor take a correction"
+    )
+    with pytest.raises(ValueError, match=message):
+        controller.population("shop", policy=policy, dim=2)
+    assert controller.populations() == []
+    shop = controller.population("shop", policy="bass", dim=2, explore=0.5, seed=1)
+    shop.observe("ada", [1.0, 0.0], 1.0)
+    for ask in (shop.switch, shop.what_if, shop.evaluate):
+        with pytest.raises(ValueError, match=message):
+            ask(policy)
+    assert len(shop.switches) == 1
+
+
 @pytest.mark.parametrize(
     "other",
     [
-        {"policy": "club"},
+        {"policy": "independent"},
         {"dim": 3},
         {"explore": 0.5},
         {"reward_range": (0.0, 1.0)},

@@ -16,11 +16,10 @@ NAMES = ("ada", "ben", "cleo", "dan")
 THETA = np.array([[2.0, 0.0, 0.0], [-2.0, 0.0, 0.0], [2.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
 
 
-def played(policy: str) -> Controller:
+def played() -> Controller:
     """Four agents, of whom two are alike."""
     controller, rng = open_controller(":memory:"), np.random.default_rng(0)
-    own: dict[str, Any] = {"gamma": 0.6} if policy == "club" else {}
-    shop = controller.population("shop", policy=policy, dim=3, seed=1, **own)
+    shop = controller.population("shop", policy="bass", dim=3, seed=1)
     for n in range(240):
         arms = rng.standard_normal((4, 3))
         decision = shop.decide(NAMES[n % 4], arms)
@@ -40,11 +39,8 @@ def tampered(store: MemoryStore) -> tuple[str, str]:
     raise AssertionError("nobody was separated")
 
 
-@pytest.mark.parametrize("policy", ["bass", "club"])
-def test_recorded_cuts_are_applied_and_differences_reported(
-    policy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    controller = played(policy)
+def test_recorded_cuts_are_applied_and_differences_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = played()
     before = controller.population("shop").graph()
     store: Any = controller.store
     one, two = tampered(store)
@@ -65,9 +61,8 @@ def test_recorded_cuts_are_applied_and_differences_reported(
     shop.reward(decision.id, 1.0)
 
 
-@pytest.mark.parametrize("policy", ["bass", "club"])
-def test_the_same_stamp_is_followed_and_verified_on_request(policy: str) -> None:
-    controller = played(policy)
+def test_the_same_stamp_is_followed_and_verified_on_request() -> None:
+    controller = played()
     store: Any = controller.store
     one, two = tampered(store)
     again = Controller(store)
@@ -81,7 +76,7 @@ def test_the_same_stamp_is_followed_and_verified_on_request(policy: str) -> None
 
 
 def test_another_stamp_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    controller = played("bass")
+    controller = played()
     for module in ("population.owner", "population.controller", "population.verification"):
         monkeypatch.setattr(f"shoal.live.{module}.current_stamp", lambda: "another machine")
     with warnings.catch_warnings():

@@ -23,6 +23,14 @@ def pairs_within(labels: Integers) -> int:
     return int(sizes @ (sizes - 1)) // 2
 
 
+def count_joined(clusters: Integers, labels: Integers | None) -> tuple[int, int]:
+    """Number of pairs of agents in one cluster, and of those with the same label; both are 0, 1, …"""
+    if labels is None:
+        return pairs_within(clusters), 0
+    _, refined = np.unique(clusters * (np.max(labels, initial=0) + 1) + labels, return_inverse=True)
+    return pairs_within(clusters), pairs_within(refined)
+
+
 def count_edges(graph: Booleans, labels: Integers | None) -> tuple[int, int]:
     """Number of edges i < j, and of those whose ends have the same label (0 without labels)."""
     ends = within = 0  # each edge is counted from both ends
@@ -60,19 +68,12 @@ def confidence_width(pulls: int) -> float:
 
 
 @allocating
-def component_labels(apart: Integers, joins: Booleans, labels: Integers) -> None:
-    """Give every node the lowest node of its component; `apart` are the sets of nodes not joined to each.
-
-    Nodes that `joins` says False of are left out: each is a component of its own.
-    """
+def component_labels(apart: Integers, labels: Integers) -> None:
+    """Give every node the lowest node of its component; `apart` are the sets of nodes not joined to each."""
     n = labels.shape[0]
     labels[:] = -1
     stack = np.empty(n, dtype=np.int64)
     seen = np.zeros((n + WORD - 1) // WORD, dtype=np.int64)  # a set, too: most nodes find nobody new
-    for node in range(n):
-        if not joins[node]:
-            labels[node] = node
-            set_bit(seen, node)
     for start in range(n):
         if labels[start] < 0:
             labels[start] = start

@@ -8,8 +8,8 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from shoal.core.fields import AGENTS, rows
-from shoal.core.policy.base import Policy
-from shoal.core.policy.steps import Common, select_alone, step
+from shoal.core.policy.living import LivePolicy
+from shoal.core.policy.steps import LiveCommon, select_alone, step
 from shoal.core.statistics import Statistics, add_sample
 from shoal.core.styles import LineStyle
 from shoal.core.types import Booleans, Integers, Matrix, Vector
@@ -18,11 +18,11 @@ from shoal.core.types import Booleans, Integers, Matrix, Vector
 class IndependentState(NamedTuple):
     """State of Independent."""
 
-    common: Common
+    common: LiveCommon
     local: Annotated[Statistics, rows(AGENTS)]
 
 
-class Independent(Policy):
+class Independent(LivePolicy):
     """One LinUCB per agent, nothing shared.
 
     Chooses `argmax_k θ̂_i·x_k + α √(x_kᵀ A_i⁻¹ x_k ln(t+1))`.
@@ -53,11 +53,22 @@ class Independent(Policy):
     def _pool(self, agent: int) -> Booleans:
         return np.asarray(np.arange(self.n_agents) == agent)
 
-    def _lending_changed(self, agent: int) -> None:
-        """Nobody has ever used its samples."""
-
     def _pooled_estimate(self, agent: int) -> Vector:
         return np.asarray(self.state.local.theta_hat[agent])
+
+    # Nobody but the agent itself has ever used its samples.
+
+    def _end_edges(self, agent: int) -> None:
+        pass
+
+    def _withdraw(self, agent: int) -> None:
+        pass
+
+    def _lending_changed(self, agent: int) -> None:
+        pass
+
+    def _amended(self, agent: int, x: Vector, old: float, change: float, removes: bool) -> None:
+        pass
 
 
 @step("select", IndependentState)

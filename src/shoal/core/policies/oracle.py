@@ -3,6 +3,7 @@
 The labels are given, each cluster pools the samples of all its agents from the first round on.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -12,19 +13,35 @@ from msgspec.structs import replace
 
 from shoal.core import validation
 from shoal.core.fields import AGENTS, CLUSTERS, derived, rows, scratch
-from shoal.core.policy.base import Sharing
-from shoal.core.policy.clustered import ClusteredPolicy, observe_in_cluster, select_from_cluster
+from shoal.core.jit.compiled import compiled, inlined
+from shoal.core.kernels.graphs import count_joined
+from shoal.core.kernels.linalg import solve_cholesky
+from shoal.core.kernels.twofold import add_scaled, add_to_diagonal, cholesky_twofold
+from shoal.core.kernels.ucb import best_arm_of_width
+from shoal.core.policy.living import LivePolicy, Sharing
 from shoal.core.policy.parameters import Parameters
-from shoal.core.policy.steps import Common, step
-from shoal.core.statistics import Statistics, start_rows
+from shoal.core.policy.steps import LiveCommon, step
+from shoal.core.statistics import (
+    Statistics,
+    add_sample,
+    best_arm_of_row,
+    pool_problem,
+    pool_rows,
+    problem,
+    start_rows,
+)
 from shoal.core.styles import LineStyle
 from shoal.core.types import Booleans, Integers, Matrix, Vector
 
 
 class OracleState(NamedTuple):
-    """State of Oracle. Clusters are numbered in the order in which their labels first appear."""
+    """State of Oracle. Clusters are numbered in the order in which their labels first appear.
 
-    common: Common
+    An agent that does not lend uses its cluster's samples, and is not a member. One that was withdrawn has
+    the label −1 − agent.
+    """
+
+    common: LiveCommon
     local: Annotated[Statistics, rows(AGENTS)]
     pool: Annotated[Statistics, rows(CLUSTERS)]
     labels: Annotated[Integers, derived(AGENTS)]
@@ -38,7 +55,7 @@ class OracleParameters(Parameters, frozen=True, kw_only=True):
     labels: Annotated[Any, Meta(description="The true cluster of each agent, integers of at least 0.")]
 
 
-class Oracle(ClusteredPolicy):
+class Oracle(LivePolicy):
     """LinUCB with the samples of all agents of the same label pooled.
 
     Examples
@@ -121,11 +138,52 @@ class Oracle(ClusteredPolicy):
         if len(self._parameters.labels) != len(state.labels):
             return f"there are {len(self._parameters.labels)} labels for {len(state.labels)} agents"
         self._derive(state)
-        return super()._problem(state)
+        if trouble := super()._problem(state) or problem(state.pool, state.common.ridge):
+            return trouble
+        lent = np.where(state.common.lends, state.labels, -1)
+        return pool_problem(state.pool, state.local, lent, state.common.ridge)
 
     def _derive(self, state: OracleState) -> None:
         state.labels[:] = self._number(self._parameters.labels)
-        super()._derive(state)
+        gone = np.flatnonzero(state.common.withdrawn)
+        state.labels[gone] = -1 - gone
+        members = state.labels[state.common.active & state.common.lends & (state.labels >= 0)]
+        state.sizes[:] = np.bincount(members, minlength=len(state.sizes))
+
+    def count_edges(self, labels: Integers | None = None) -> tuple[int, int]:
+        """Number of edges, and of those that join agents with the same label (0, 1, …)."""
+        there = self.state.common.active
+        return count_joined(self.state.labels[there], None if labels is None else labels[there])
+
+    def _edges(self) -> Booleans:
+        return np.asarray(np.equal.outer(self.state.labels, self.state.labels))
+
+    def _pool(self, agent: int) -> Booleans:
+        return np.asarray(self.state.labels == self.state.labels[agent])
+
+    def _pooled_estimate(self, agent: int) -> Vector:
+        state, cluster = self.pinned_state(), self.state.labels[agent]
+        if not state.common.lends[agent]:
+            factor_with_own(state.local, agent, state.pool, cluster, state.common.ridge)
+            return np.asarray(state.local.scratch[self.dim])
+        return np.asarray(state.pool.theta_hat[cluster])
+
+    def _end_edges(self, agent: int) -> None:
+        self.state.sizes[self.state.labels[agent]] -= self.state.common.lends[agent]
+
+    def _lending_changed(self, agent: int) -> None:
+        state, cluster = self.pinned_state(), self.state.labels[agent]
+        state.sizes[cluster] += 1 if state.common.lends[agent] else -1
+        pool_cluster(state, cluster)
+
+    def _withdraw(self, agent: int) -> None:
+        cluster = self.state.labels[agent]
+        self.state.labels[agent] = -1 - agent
+        pool_cluster(self.pinned_state(), cluster)
+
+    def _amended(self, agent: int, x: Vector, old: float, change: float, removes: bool) -> None:
+        if self.state.labels[agent] >= 0:
+            pool_cluster(self.pinned_state(), self.state.labels[agent])
 
 
 def _check_labels(labels: Any, n_agents: int) -> Integers:
@@ -137,14 +195,60 @@ def _check_labels(labels: Any, n_agents: int) -> Integers:
 
 @step("select", OracleState)
 def select(state: OracleState, agent: int, arms: Matrix, t: int) -> int:
-    return select_from_cluster(state, agent, arms, t)
+    """LinUCB on the statistics of the agent's cluster, and on its own samples if these are not in them."""
+    width = state.common.alpha * math.sqrt(math.log(t + 1.0))
+    cluster, scored, d = state.labels[agent], state.common.scored, arms.shape[1]
+    if state.common.lends[agent]:
+        choice = best_arm_of_row(state.pool, cluster, arms, width, scored)
+    else:
+        local, work = state.local, state.local.scratch
+        factor_with_own(local, agent, state.pool, cluster, state.common.ridge)
+        choice = best_arm_of_width(work[d], work[:d], arms, width, work[3 * d], scored)
+    return choice
 
 
 @step("observe", OracleState)
 def observe(state: OracleState, agent: int, x: Vector, reward: float, t: int) -> None:
-    observe_in_cluster(state, agent, x, reward)
+    """Add a sample to the agent and, if it lends, to its cluster, shared with the other active members."""
+    common, cluster = state.common, state.labels[agent]
+    add_sample(state.local, agent, x, reward)
+    if common.lends[agent]:
+        add_sample(state.pool, cluster, x, reward)
+        if common.reserved[0] == 0:
+            common.cost[0] += state.sizes[cluster] - 1
+        else:
+            for j in range(state.labels.shape[0]):
+                is_used = state.labels[j] == cluster and common.active[j] and common.borrows[j]
+                common.cost[0] += is_used and j != agent
 
 
 @step("revise", OracleState)
 def revise(state: OracleState, agent: int, t: int) -> None:
     pass
+
+
+@inlined
+def pool_cluster(state: OracleState, cluster: int) -> None:
+    """Sum a cluster's statistics anew from what its members lend."""
+    for j in range(state.labels.shape[0]):
+        state.members[j] = state.labels[j] == cluster and state.common.lends[j]
+    pool_rows(state.local, state.members, state.common.ridge, state.pool, cluster)
+
+
+@compiled
+def factor_with_own(local: Statistics, agent: int, pool: Statistics, cluster: int, ridge: float) -> None:
+    """Pool a cluster with an agent who does not lend: leave factor and estimate in `local.scratch`.
+
+    They are its first d rows and the one after; sums and factor are computed with twice the digits.
+    """
+    d = local.b.shape[1]
+    L, theta, tail = local.scratch[:d], local.scratch[d], local.scratch[2 * d : 3 * d]
+    L[:] = 0.0
+    tail[:] = 0.0
+    add_scaled(1.0, pool.A[cluster], pool.tail[cluster], L, tail)
+    add_scaled(1.0, local.A[agent], local.tail[agent], L, tail)
+    add_to_diagonal(-ridge, L, tail)
+    cholesky_twofold(L, tail)
+    for m in range(d):
+        theta[m] = pool.b[cluster, m] + local.b[agent, m]
+    solve_cholesky(L, theta, theta)

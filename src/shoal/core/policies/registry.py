@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.policy import files
-from shoal.core.policy.base import Policy
+from shoal.core.policy.base import Policy, restore
 from shoal.core.policy.files import PolicyFileError
+from shoal.core.policy.living import LivePolicy
 from shoal.core.registry import Registry
 
 GROUP = "shoal.policies"
@@ -74,6 +75,18 @@ def find_policy(reference: str) -> type:
     return found
 
 
+def find_live_policy(reference: str) -> type[LivePolicy]:
+    """`find_policy` for populations and for what is evaluated for them: these take live policies only."""
+    found = find_policy(reference)
+    if issubclass(found, LivePolicy):
+        return found
+    live = [name for name in BUILT_IN if issubclass(policy_class(name), LivePolicy)]
+    raise ValueError(
+        f"policy must be one for live use ({', '.join(live)}, or a shoal.LivePolicy of your own), "
+        f"got {reference!r}: {found.__name__} cannot forget a person, nor take a correction"
+    )
+
+
 def make_policy(name: str, n_agents: int, dim: int, **parameters: Any) -> Any:
     """Build a policy from its name, e.g. `make_policy("bass", 100, 10, alpha=0.3, delta=0.1)`.
 
@@ -116,4 +129,4 @@ def _from_contents(path: str | os.PathLike[str], contents: files.Contents) -> Po
         raise PolicyFileError(f"{path}: {error}") from error
     if not issubclass(kind, Policy):
         raise PolicyFileError(f"{path}: policies of the kind {contents.policy!r} are not saved in files")
-    return kind._from_contents(Path(path), contents)
+    return restore(kind, Path(path), contents)

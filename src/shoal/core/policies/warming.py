@@ -10,6 +10,7 @@ import numpy as np
 from shoal.core.policies.registry import policy_from_bytes
 from shoal.core.policy.base import Policy
 from shoal.core.policy.cuts import CuttingPolicy
+from shoal.core.policy.living import LivePolicy
 from shoal.core.types import Matrix
 
 TRIAL = 8
@@ -27,8 +28,8 @@ def exercise(policy: Any, dim: int) -> Iterator[None]:
     if not isinstance(policy, Policy):
         _play(policy, 0, np.eye(dim))
         return
-    for most in (0, *policy._engine_limits):
-        if policy.n_agents <= most:
+    for most in (0, *getattr(policy, "engine_limits", ())):
+        if policy.n_agents <= most and isinstance(policy, LivePolicy):
             policy.add_agents(most - policy.n_agents + TRIAL)
         for call in _calls(policy):
             with contextlib.suppress(TypeError, ValueError):  # a user's policy may refuse to do some of it
@@ -49,24 +50,29 @@ def _calls(policy: Policy) -> list[Callable[[], Any]]:
         lambda: policy.choose(a, arms),
         lambda: policy.scores(a, arms),
         lambda: policy.predict(a, x),
-        lambda: policy.begin(a, x),
-        lambda: policy.choose(a, arms),  # with a reward due
-        lambda: policy.update(a, x, 1.0, begun=True),
-        lambda: policy.begin(a, x),
-        lambda: policy.cancel(a, x),
+    ]
+    if isinstance(policy, LivePolicy):
+        calls += [
+            lambda: policy.begin(a, x),
+            lambda: policy.choose(a, arms),  # with a reward due
+            lambda: policy.update(a, x, 1.0, begun=True),
+            lambda: policy.begin(a, x),
+            lambda: policy.cancel(a, x),
+            lambda: policy.correct(a, x, 1.0, 0.0, reconsider=True),
+            lambda: policy.retract(a, x, 0.0),
+            lambda: policy.set_sharing(a, "none"),
+            lambda: policy.select(a, arms),
+            lambda: policy.set_sharing(a, "both"),
+            lambda: policy.explain(a, b),
+            lambda: policy.merge(a, b),
+            lambda: policy.remove_agent(c, withdraw=True),
+            lambda: policy.remove_agent(d),
+            lambda: policy.replay(*pulls),
+        ]
+    calls += [
         lambda: policy.neighbors(a),
         lambda: policy.estimate(a),
-        lambda: policy.explain(a, b),
         lambda: policy.explain(a),
-        lambda: policy.correct(a, x, 1.0, 0.0, reconsider=True),
-        lambda: policy.retract(a, x, 0.0),
-        lambda: policy.set_sharing(a, "none"),
-        lambda: policy.select(a, arms),
-        lambda: policy.set_sharing(a, "both"),
-        lambda: policy.merge(a, b),
-        lambda: policy.remove_agent(c, withdraw=True),
-        lambda: policy.remove_agent(d),
-        lambda: policy.replay(*pulls),
         lambda: policy_from_bytes(bytes(policy.to_bytes()), "a trial"),
     ]
     if isinstance(policy, CuttingPolicy):

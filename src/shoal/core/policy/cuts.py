@@ -1,4 +1,7 @@
-"""What policies that cut edges for good share, BASS and CLUB: who is apart from whom, and a log of it."""
+"""What policies that cut edges for good share, BASS and CLUB: who is apart from whom, and a log of it.
+
+A live policy that cuts derives from `CuttingPolicy`; CLUB uses the functions below it.
+"""
 
 import math
 from abc import abstractmethod
@@ -11,9 +14,11 @@ from shoal.core.fields import AGENTS, COUNT, kept, log
 from shoal.core.jit.compiled import inlined
 from shoal.core.kernels.bits import WORD, add_everywhere, are_mutual, as_set, count_absent
 from shoal.core.kernels.graphs import pairs_of, pairs_within, separation_times
-from shoal.core.policy.base import Policy
+from shoal.core.policy import memory
+from shoal.core.policy.calls import checked_agent
 from shoal.core.policy.explanations import Stop
-from shoal.core.policy.steps import follow_checked
+from shoal.core.policy.live_steps import follow_checked
+from shoal.core.policy.living import LivePolicy, as_pulls
 from shoal.core.types import AnyArray, Booleans, Integers, Vector
 
 CUT_BYTES = 16
@@ -30,31 +35,20 @@ class Cuts(NamedTuple):
     used: Annotated[Integers, kept(1, **COUNT)]
 
 
-class CuttingPolicy(Policy):
-    """Base of policies whose state has `cuts`."""
+class CuttingPolicy(LivePolicy):
+    """Base of live policies whose state has `cuts`."""
 
     def reserve(self, pulls: int) -> None:
-        used, n = int(self.state.cuts.used[0]), self.n_agents
-        if used + pulls * (n - 1) > len(self.state.cuts.rounds) < pairs_of(n):
-            self._resize_cuts(min(max(2 * (used + pulls * (n - 1)), ROOM), pairs_of(n)))
-
-    def _resize_cuts(self, room: int) -> None:
-        self._refuse(CUT_BYTES * room, f"room for {room:,} cuts")
-        pairs, rounds, (used,) = self.state.cuts
-        more = Cuts(np.zeros((room, 2), np.int32), np.zeros(room, np.int64), self.state.cuts.used)
-        more.pairs[:used], more.rounds[:used] = pairs[:used], rounds[:used]
-        self._room.replace({"cuts.pairs": more.pairs, "cuts.rounds": more.rounds})
-        self.state = self.state._replace(cuts=more)
-        self._pinned_state()  # lets go of the old arrays
+        if more := enlarged(type(self).__name__, self.state.cuts, pulls, self.n_agents, self.dim):
+            self._room.replace({"cuts.pairs": more.pairs, "cuts.rounds": more.rounds})
+            self.state = self.state._replace(cuts=more)
+            self.pinned_state()  # lets go of the old arrays
 
     @property
     def cuts(self) -> Integers:
         """The separations in order, shape (n, 3): the two agents, and the round."""
         with self.lock:
-            pairs, rounds, (count,) = self.state.cuts
-            cuts = np.empty((count, 3), dtype=np.int64)
-            cuts[:, :2], cuts[:, 2] = pairs[:count], rounds[:count]
-            return cuts
+            return as_rows(self.state.cuts)
 
     @abstractmethod
     def _part_from(self, agent: int, separated: Booleans) -> None:
@@ -68,7 +62,8 @@ class CuttingPolicy(Policy):
         """
         agent = self._check_agent(agent)
         separated = np.zeros(self.n_agents, dtype=np.bool_)
-        separated[[self._check_id(other) for other in np.asarray(others, dtype=np.int64).tolist()]] = True
+        named = [checked_agent(other, self.n_agents) for other in np.asarray(others, dtype=np.int64).tolist()]
+        separated[named] = True
         separated[agent] = False
         with self._change("part_from"):
             self.reserve(1)
@@ -91,7 +86,7 @@ class CuttingPolicy(Policy):
         ValueError
             At the first pull that is refused, or separates whom it cannot; those before it have been played.
         """
-        steps, who, x, values = self._pulls(kinds, agents, xs, rewards)
+        steps, who, x, values = as_pulls(kinds, agents, xs, rewards, self.dim)
         known = np.ascontiguousarray(cuts, dtype=np.int64).reshape(-1, 2)
         position, other = known.T
         if len(known) and (
@@ -101,12 +96,13 @@ class CuttingPolicy(Policy):
         ):
             raise ValueError("cuts must name pulls with a reward, in order, and agents other than theirs")
         with self._change("follow"):
-            self._check_agents(who)
+            for agent in np.unique(who).tolist():
+                self._check_agent(agent)
             for agent in np.unique(other).tolist():
-                self._check_id(agent)
+                checked_agent(agent, self.n_agents)
             self.reserve(len(steps))
             self._forget_tests()
-            first = int(follow_checked(self._pinned_state(), steps, who, x, values, known))
+            first = int(follow_checked(self.pinned_state(), steps, who, x, values, known))
         if first >= 0:
             raise ValueError(f"pull {first} of agent {who[first]} was refused: {x[first]}, {values[first]}")
 
@@ -150,13 +146,8 @@ class CuttingPolicy(Policy):
     def count_edges(self, labels: Integers | None = None) -> tuple[int, int]:
         """Number of edges, and of those that join agents with the same label (0, 1, …)."""
         if not self.state.common.active.all():
-            return Policy.count_edges(self, labels)
-        used = int(self.state.cuts.used[0])
-        edges = pairs_of(self.n_agents) - used
-        if labels is None:
-            return edges, 0
-        ends = labels[self.state.cuts.pairs[:used]]
-        return edges, pairs_within(labels) - int(np.count_nonzero(ends[:, 0] == ends[:, 1]))
+            return super().count_edges(labels)
+        return count_uncut(self.state.cuts, self.n_agents, labels)
 
     def _forget_cuts_of(self, agent: int, others: Booleans) -> None:
         """Take the cuts between an agent and some others out of the log."""
@@ -173,11 +164,46 @@ class CuttingPolicy(Policy):
         used[0] = len(stay)
 
     def _problem(self, state: Any) -> str:
-        n, pairs = len(state.common.active), state.cuts.pairs
-        first, second = pairs.T.astype(np.int64)
-        if (first >= second).any() or (np.diff(np.sort(first * n + second)) == 0).any():
-            return "cuts.pairs are not pairs, the lower id first, each there once"
-        return super()._problem(state)
+        return problem_of_cuts(state.cuts, len(state.common.active)) or super()._problem(state)
+
+
+# The log
+
+
+def enlarged(owner: str, cuts: Cuts, pulls: int, n_agents: int, dim: int) -> Cuts | None:
+    """A log with room for what `pulls` more observations may cut; None if there is room already."""
+    used, least = int(cuts.used[0]), int(cuts.used[0]) + pulls * (n_agents - 1)
+    if not least > len(cuts.rounds) < pairs_of(n_agents):
+        return None
+    room = min(max(2 * least, ROOM), pairs_of(n_agents))
+    memory.refuse(owner, CUT_BYTES * room, f"room for {room:,} cuts", n_agents, dim)
+    more = Cuts(np.zeros((room, 2), np.int32), np.zeros(room, np.int64), cuts.used)
+    more.pairs[:used], more.rounds[:used] = cuts.pairs[:used], cuts.rounds[:used]
+    return more
+
+
+def as_rows(cuts: Cuts) -> Integers:
+    """The separations in order, shape (n, 3): the two agents, and the round."""
+    used = int(cuts.used[0])
+    return np.column_stack([cuts.pairs[:used].astype(np.int64), cuts.rounds[:used]])
+
+
+def count_uncut(cuts: Cuts, n_agents: int, labels: Integers | None) -> tuple[int, int]:
+    """Number of pairs that are not cut, and of those that join agents with the same label (0, 1, …)."""
+    used = int(cuts.used[0])
+    edges = pairs_of(n_agents) - used
+    if labels is None:
+        return edges, 0
+    ends = labels[cuts.pairs[:used]]
+    return edges, pairs_within(labels) - int(np.count_nonzero(ends[:, 0] == ends[:, 1]))
+
+
+def problem_of_cuts(cuts: Cuts, n_agents: int) -> str:
+    """What is wrong with a log that was loaded, as a phrase."""
+    first, second = cuts.pairs.T.astype(np.int64)
+    if (first >= second).any() or (np.diff(np.sort(first * n_agents + second)) == 0).any():
+        return "cuts.pairs are not pairs, the lower id first, each there once"
+    return ""
 
 
 @inlined

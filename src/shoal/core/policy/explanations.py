@@ -4,6 +4,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
+from shoal.core.types import Integers, Vector
+
 Name = Callable[[int], str]
 """What to call an agent."""
 When = Callable[[int], str]
@@ -49,7 +53,7 @@ class AgentExplanation(NamedTuple):
 
     agent: int
     sharing: str
-    """"both", "borrow" or "none": see `Policy.set_sharing`."""
+    """"both", "borrow" or "none": see `LivePolicy.set_sharing`."""
     samples: int
     """Its own."""
     lenders: tuple[Lender, ...]
@@ -112,6 +116,21 @@ class PairExplanation(NamedTuple):
 
     def __str__(self) -> str:
         return self.text()
+
+
+def agent_explanation(
+    agent: int,
+    pulls: Integers,
+    lent: Vector,
+    apart: int,
+    *,
+    sharing: str = "both",
+    stopped: Sequence[Stop] = (),
+) -> AgentExplanation:
+    """What `lent`, shape (N,), says of an agent: the samples that it uses of each."""
+    others = [who for who in np.argsort(-lent, kind="stable").tolist() if who != agent and lent[who] > 0.0]
+    lenders = tuple(Lender(who, float(lent[who])) for who in others)
+    return AgentExplanation(agent, sharing, int(pulls[agent]), lenders, tuple(stopped), apart)
 
 
 class _Pair(Protocol):

@@ -3,7 +3,7 @@
 A policy file registers its own compiled `select`, `observe` and `revise` for its state class, and `expect`
 where it has use for pulls whose rewards are still due; a call picks by the class of the state, at compile
 time inside compiled code. The simulation loop therefore has a stable signature and its compiled form is
-found again on disk by the next process.
+found again on disk by the next process. What only live policies do in a round is in `live_steps`.
 """
 
 import math
@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
-from numba.extending import overload
 
 from shoal.core.fields import AGENTS, COUNT, TRIANGLE, kept, leaves, scratch, setting
-from shoal.core.jit.compiled import OPTIONS, compiled, inlined
+from shoal.core.jit.compiled import compiled, inlined
 from shoal.core.jit.pinned import unpin
+from shoal.core.jit.reach import generic
 from shoal.core.kernels.linalg import add_square, add_triangle, cholesky, dot
 from shoal.core.kernels.random import integer_below, uniform
 from shoal.core.kernels.ucb import best_arm_of_width
@@ -31,7 +31,7 @@ SCORED = 128
 """Arms whose scores a choice leaves behind; those of more are computed so many at a time."""
 BAD_ARMS, SILENT = -1, -2
 """Answers in place of an arm: an entry is not a number of fair size; `select` leaves no scores."""
-_STEPS: dict[tuple[str, type], Callable[..., Any]] = {}
+STEPS: dict[tuple[str, type], Callable[..., Any]] = {}
 
 
 class Pending(NamedTuple):
@@ -51,13 +51,30 @@ class Common(NamedTuple):
     rng: Annotated[AnyArray, kept(1, low=1, dtype=np.uint64)]  # 0 would draw nothing but zeros
     clock: Annotated[Integers, kept(1, **COUNT)]  # rounds completed
     cost: Annotated[Integers, kept(1, **COUNT)]  # communication cost so far
+    scored: Annotated[Matrix, scratch(2, SCORED)]  # mean and bonus of the arms that `select` last compared
+
+
+class LiveCommon(NamedTuple):
+    """What the state of a live policy holds instead: also who is there, who shares how, and what is due."""
+
+    alpha: Annotated[float, setting()]
+    epsilon: Annotated[float, setting()]
+    ridge: Annotated[float, setting()]
+    rng: Annotated[AnyArray, kept(1, low=1, dtype=np.uint64)]
+    clock: Annotated[Integers, kept(1, **COUNT)]
+    cost: Annotated[Integers, kept(1, **COUNT)]
     active: Annotated[Booleans, kept(AGENTS, fill=True)]  # False once an agent was removed
     withdrawn: Annotated[Booleans, kept(AGENTS)]  # True once its samples were taken back
     lends: Annotated[Booleans, kept(AGENTS, fill=True)]  # whether others may use its samples
     borrows: Annotated[Booleans, kept(AGENTS, fill=True)]  # whether it uses those of others
     reserved: Annotated[Integers, kept(1, **COUNT)]  # agents that do not do both
     pending: Pending
-    scored: Annotated[Matrix, scratch(2, SCORED)]  # mean and bonus of the arms that `select` last compared
+    scored: Annotated[Matrix, scratch(2, SCORED)]
+
+
+def is_live(state_class: Any) -> bool:
+    """Whether states of a class are those of a live policy."""
+    return state_class.__annotations__.get("common") is LiveCommon
 
 
 def step(name: str, state_class: type) -> Callable[[Function], Function]:
@@ -67,7 +84,7 @@ def step(name: str, state_class: type) -> Callable[[Function], Function]:
     must be unique. Every field of the class is declared (see `shoal.core.fields`).
     """
     leaves(state_class)
-    for _, known in _STEPS:
+    for _, known in STEPS:
         if known is not state_class and known.__name__ == state_class.__name__:
             raise ValueError(
                 f"state_class must have a name of its own, got a second {state_class.__name__!r}"
@@ -75,7 +92,7 @@ def step(name: str, state_class: type) -> Callable[[Function], Function]:
 
     def register(function: Function) -> Function:
         implementation = compiled(function)
-        _STEPS[name, state_class] = implementation
+        STEPS[name, state_class] = implementation
         return implementation
 
     return register
@@ -87,37 +104,33 @@ def select(state: Any, agent: int, arms: Matrix, t: int) -> int:
     Changes nothing but scratch: what is learned never depends on how often somebody chose. It takes the first
     arm with the largest sum of mean and bonus, and leaves both in `common.scored`, for the arms that fit.
     """
-    return int(_STEPS["select", type(unpin(state))](state, agent, arms, t))
+    return int(STEPS["select", type(unpin(state))](state, agent, arms, t))
 
 
 def observe(state: Any, agent: int, x: Vector, reward: float, t: int) -> None:
     """Let `agent` and the pools it belongs to take in one observation."""
-    _STEPS["observe", type(unpin(state))](state, agent, x, reward, t)
+    STEPS["observe", type(unpin(state))](state, agent, x, reward, t)
 
 
 def revise(state: Any, agent: int, t: int) -> None:
     """Reconsider whom `agent` shares with, after all observations of round `t`."""
-    _STEPS["revise", type(unpin(state))](state, agent, t)
-
-
-def learn(state: Any, agent: int, x: Vector, reward: float, t: int) -> None:
-    """`observe` where `part` follows instead of `revise`; what only tests need may be left out of date.
-
-    A policy that cuts edges registers it if `observe` prepares tests; it lets go of the preparations before.
-    """
-    registered = _STEPS.get(("learn", type(unpin(state)))) or _STEPS["observe", type(unpin(state))]
-    registered(state, agent, x, reward, t)
-
-
-def part(state: Any, agent: int, other: int, t: int) -> bool:
-    """Separate two agents in round `t`; False, and nothing is changed, if they are separated already."""
-    return bool(_STEPS["part", type(unpin(state))](state, agent, other, t))
+    STEPS["revise", type(unpin(state))](state, agent, t)
 
 
 def expect(state: Any, agent: int, x: Vector, sign: int) -> None:
     """Let a reward be due for a pull of `x` (`sign` 1), or no longer (−1): it came, or never will."""
-    registered: Any = _STEPS.get(("expect", type(unpin(state))), expect_alone)
-    registered(state, agent, x, sign)
+    _expecting(type(unpin(state)))(state, agent, x, sign)
+
+
+def _expecting(state_class: type) -> Any:
+    """What `expect` is for a class of states."""
+    default = expect_alone if is_live(state_class) else expect_nothing
+    return STEPS.get(("expect", state_class), default)
+
+
+@compiled
+def expect_nothing(state: Any, agent: int, x: Vector, sign: int) -> None:
+    """`expect` for policies that are not live: a late reward is news to them."""
 
 
 @compiled
@@ -132,41 +145,55 @@ def expect_alone(state: Any, agent: int, x: Vector, sign: int) -> None:
 
 
 # What compiled code calls is the registered function itself: one that calls it would be one more function of
-# a whole state to compile. Not strict: the names of its parameters are its own.
-@overload(select, strict=False, jit_options=OPTIONS)
-def _overload_select(state: Any, agent: Any, arms: Any, t: Any) -> Any:
-    return _plain_step("select", state)
+# a whole state to compile.
+for _step in (select, observe, revise):
+    generic(_step, lambda kind, name=_step.__name__: STEPS.get((name, kind)))  # type: ignore[misc]
+generic(expect, _expecting)
 
 
-@overload(observe, strict=False, jit_options=OPTIONS)
-def _overload_observe(state: Any, agent: Any, x: Any, reward: Any, t: Any) -> Any:
-    return _plain_step("observe", state)
+# Agents that do not borrow choose by their own samples; only live policies have them.
 
 
-@overload(revise, strict=False, jit_options=OPTIONS)
-def _overload_revise(state: Any, agent: Any, t: Any) -> Any:
-    return _plain_step("revise", state)
+def borrows(state: Any, agent: int) -> bool:
+    """Whether an agent uses the samples of others."""
+    return bool(_borrowing(type(unpin(state)))(state, agent))
 
 
-@overload(learn, strict=False, jit_options=OPTIONS)
-def _overload_learn(state: Any, agent: Any, x: Any, reward: Any, t: Any) -> Any:
-    return _plain_step("learn", state, _STEPS["observe", state.instance_class])
+def _borrowing(state_class: type) -> Any:
+    return borrows_as_set if is_live(state_class) else borrows_always
 
 
-@overload(part, strict=False, jit_options=OPTIONS)
-def _overload_part(state: Any, agent: Any, other: Any, t: Any) -> Any:
-    return _plain_step("part", state)
+@compiled
+def borrows_as_set(state: Any, agent: int) -> bool:
+    """`borrows` for live policies."""
+    return bool(state.common.borrows[agent])
 
 
-@overload(expect, strict=False, jit_options=OPTIONS)
-def _overload_expect(state: Any, agent: Any, x: Any, sign: Any) -> Any:
-    return _plain_step("expect", state, expect_alone)
+@compiled
+def borrows_always(state: Any, agent: int) -> bool:
+    """`borrows` for policies that know no other agents."""
+    return True
 
 
-def _plain_step(name: str, state: Any, default: Any = None) -> Any:
-    """The function that was registered, not yet compiled, for a type of state."""
-    implementation: Any = _STEPS.get((name, state.instance_class), default)
-    return implementation.py_func
+def select_as_set(state: Any, agent: int, arms: Matrix, t: int) -> int:
+    """`select`, or `select_alone` for an agent that does not borrow."""
+    return int(_selecting(type(unpin(state)))(state, agent, arms, t))
+
+
+def _selecting(state_class: type) -> Any:
+    return select_if_set if is_live(state_class) else STEPS.get(("select", state_class))
+
+
+@compiled
+def select_if_set(state: Any, agent: int, arms: Matrix, t: int) -> int:
+    """`select_as_set` for live policies."""
+    if not state.common.borrows[agent]:
+        return select_alone(state.common, state.local, agent, arms, t)
+    return select(state, agent, arms, t)
+
+
+generic(borrows, _borrowing)
+generic(select_as_set, _selecting)
 
 
 @inlined
@@ -177,16 +204,8 @@ def choose(state: Any, agent: int, arms: Matrix, t: int) -> int:
     return select_as_set(state, agent, arms, t)
 
 
-@inlined
-def select_as_set(state: Any, agent: int, arms: Matrix, t: int) -> int:
-    """`select`, or `select_alone` for an agent that does not borrow."""
-    if not state.common.borrows[agent]:
-        return select_alone(state.common, state.local, agent, arms, t)
-    return select(state, agent, arms, t)
-
-
 @compiled
-def select_alone(common: Common, local: Statistics, agent: int, arms: Matrix, t: int) -> int:
+def select_alone(common: LiveCommon, local: Statistics, agent: int, arms: Matrix, t: int) -> int:
     """LinUCB on the agent's own samples; what it waits for narrows the width."""
     width = common.alpha * math.sqrt(math.log(t + 1.0))
     if common.pending.counts[agent] == 0:
@@ -231,7 +250,7 @@ def predict_checked(state: Any, agent: int, arms: Matrix) -> tuple[int, float, f
     scored[0] = math.nan
     choice = select_as_set(state, agent, arms, t)
     place = choice
-    if place >= scored.shape[1] or not state.common.borrows[agent]:
+    if place >= scored.shape[1] or not borrows(state, agent):
         scored[0] = math.nan
         select(state, agent, arms[choice : choice + 1], t)
         place = 0
@@ -258,104 +277,25 @@ def score_checked(state: Any, agent: int, arms: Matrix, out: Matrix) -> int:
     return 0
 
 
-@compiled
-def begin_checked(state: Any, agent: int, x: Vector) -> int:
-    """Play a round in which `agent` pulls `x`, its reward still due; refuse numbers of unfair size."""
+@inlined
+def judge(state: Any, x: Vector, reward: float) -> int:
+    """Whether a sample is fair; one that is longer than it should be beside the ridge is BADLY_SCALED."""
     for m in range(x.shape[0]):
         if not abs(x[m]) <= LARGEST:
             return REFUSED
     size = dot(x, x)
-    if size > LARGEST_SCALE * state.common.ridge:
+    if not abs(reward) <= LARGEST or size > LARGEST_SCALE * state.common.ridge:
         return REFUSED
-    state.common.clock[0] += 1
-    expect(state, agent, x, 1)
     return BADLY_SCALED if size > BAD_SCALE * state.common.ridge else ACCEPTED
 
 
 @compiled
-def cancel_checked(state: Any, agent: int, x: Vector) -> int:
-    """Expect no reward any more for a pull that has begun; refuse, changing nothing, one that has not."""
-    for m in range(x.shape[0]):
-        if not abs(x[m]) <= LARGEST:
-            return REFUSED
-    if state.common.pending.counts[agent] == 0:
-        return NOT_BEGUN
-    expect(state, agent, x, -1)
-    return ACCEPTED
-
-
-@inlined
-def admit(state: Any, agent: int, x: Vector, reward: float, begun: bool) -> tuple[int, int]:
-    """Whether a sample is fair, and its round; the reward of a pull that has begun is no longer due then.
-
-    A sample that is longer than it should be beside the ridge is accepted as BADLY_SCALED.
-    """
-    for m in range(x.shape[0]):
-        if not abs(x[m]) <= LARGEST:
-            return REFUSED, 0
-    size = dot(x, x)
-    if not abs(reward) <= LARGEST or size > LARGEST_SCALE * state.common.ridge:
-        return REFUSED, 0
-    t = state.common.clock[0]
-    if begun:  # its round was counted when it began
-        if state.common.pending.counts[agent] == 0:
-            return NOT_BEGUN, 0
-        expect(state, agent, x, -1)
-    else:
-        t += 1
-    return BADLY_SCALED if size > BAD_SCALE * state.common.ridge else ACCEPTED, t
-
-
-@compiled
-def update_checked(state: Any, agent: int, x: Vector, reward: float, begun: bool) -> int:
-    """Finish a round in which only `agent` pulled, or a pull that has begun; refuse, changing nothing."""
-    answer, t = admit(state, agent, x, reward, begun)
-    if answer not in (REFUSED, NOT_BEGUN):
+def update_checked(state: Any, agent: int, x: Vector, reward: float) -> int:
+    """Play a round in which only `agent` pulled; refuse, changing nothing, numbers of unfair size."""
+    answer = judge(state, x, reward)
+    if answer != REFUSED:
+        t = state.common.clock[0] + 1
         observe(state, agent, x, reward, t)
         revise(state, agent, t)
         state.common.clock[0] = t
     return answer
-
-
-@compiled
-def replay_checked(state: Any, kinds: Integers, agents: Integers, xs: Matrix, rewards: Vector) -> int:
-    """Play many pulls; the position of the first that was refused, before which all were played, or −1."""
-    for i in range(kinds.shape[0]):
-        if kinds[i] == BEGIN:
-            answer = begin_checked(state, agents[i], xs[i])
-        elif kinds[i] == CANCEL:
-            answer = cancel_checked(state, agents[i], xs[i])
-        else:
-            answer = update_checked(state, agents[i], xs[i], rewards[i], kinds[i] == FINISH)
-        if answer in (REFUSED, NOT_BEGUN):
-            return i
-    return -1
-
-
-@compiled
-def follow_checked(
-    state: Any, kinds: Integers, agents: Integers, xs: Matrix, rewards: Vector, cuts: Integers
-) -> int:
-    """`replay_checked` without tests: of each row of `cuts` the pull with this position separates two agents.
-
-    Withdrawn agents have no cuts: those with them are passed over.
-    """
-    n = 0
-    for i in range(kinds.shape[0]):
-        if kinds[i] == BEGIN:
-            answer = begin_checked(state, agents[i], xs[i])
-        elif kinds[i] == CANCEL:
-            answer = cancel_checked(state, agents[i], xs[i])
-        else:
-            answer, t = admit(state, agents[i], xs[i], rewards[i], kinds[i] == FINISH)
-            if answer not in (REFUSED, NOT_BEGUN):
-                learn(state, agents[i], xs[i], rewards[i], t)
-                state.common.clock[0] = t
-                while n < cuts.shape[0] and cuts[n, 0] == i:
-                    gone = state.common.withdrawn[cuts[n, 1]]
-                    if not gone and not part(state, agents[i], cuts[n, 1], t):
-                        return i
-                    n += 1
-        if answer in (REFUSED, NOT_BEGUN):
-            return i
-    return -1

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shoal.core import validation
-from shoal.core.policies.registry import make_policy
+from shoal.core.policies.registry import find_policy, make_policy
+from shoal.core.policy.living import LivePolicy
 from shoal.core.types import Vector
 from shoal.lab.environments.base import Environment
 from shoal.lab.simulation import Trace, simulate
@@ -42,6 +43,11 @@ class Method(NamedTuple):
     grid: Sequence[dict[str, Any]]
     can_be_taken: bool = True
     """Whether it may be recommended, or is only there for comparison."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a population takes it."""
+        return self.can_be_taken and issubclass(find_policy(self.policy), LivePolicy)
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,12 @@ class Recommendation:
         given = "".join(f", {name}={value!r}" for name, value in self.parameters.items())
         return f'shoal.make_policy("{self.policy}", n_agents, dim{given})'
 
+    def live_use(self) -> str:
+        """Which of those that were played populations take, in a sentence."""
+        live = [one.label for one in self.played if one.method.is_live]
+        rest = [one.label for one in self.played if one.method.can_be_taken and not one.method.is_live]
+        return f"For live use: {', '.join(live)}; for comparison only: {', '.join(rest)}."
+
     def report(self, directory: str | os.PathLike[str]) -> Path:
         """Write a page, `index.html`, with table, curves and limits into a directory; its path."""
         from shoal.lab.recommendation.report import write_recommendation
@@ -134,6 +146,7 @@ class Recommendation:
             lines.append(f"{one.label:18}{one.mean:12,.0f} ± {one.margin():<9,.0f}{late}")
         said = f"Mean of {self.runs} runs of {self.horizon:,} rounds with 95% intervals; "
         lines.append(said + "last quarter: 0% is an arm drawn at random, 100% the best arm.")
+        lines.append(self.live_use())
         return "\n".join([*lines, *self.notes])
 
 

@@ -97,14 +97,19 @@ def _how(found: Recommendation) -> str:
             " Last quarter: where the rewards of the last quarter of the rounds lie between those of an arm "
             f"drawn at random (0%, {found.rate:.3g} below the best in a round) and of the best arm (100%)."
         )
-    return text
+    return f"{text} {found.live_use()}"
 
 
 def _live(found: Recommendation) -> str:
-    given = "".join(f", {name}={value!r}" for name, value in found.parameters.items())
+    taken = next(one for one in found.played if one.method.policy == found.policy)
+    said, policy, parameters = "With named agents and late rewards", found.policy, found.parameters
+    if not taken.method.is_live:
+        best = next(one for one in found.played if one.method.is_live)
+        said += f" (populations do not take {taken.label}; {best.label} was the best of those they take)"
+        policy, parameters = best.method.policy, best.parameters
+    given = "".join(f", {name}={value!r}" for name, value in parameters.items())
     return (
-        f'With named agents and late rewards: shoal.open("shop.db").population("shop", '
-        f'policy="{found.policy}", dim={found.world.dim}{given})'
+        f'{said}: shoal.open("shop.db").population("shop", policy="{policy}", dim={found.world.dim}{given})'
     )
 
 

@@ -4,7 +4,7 @@ For the first rounds every agent learns alone. Then agents whose estimates are c
 that are too small are thrown together, and from then on each cluster learns as one.
 """
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from msgspec import Meta
@@ -12,13 +12,13 @@ from msgspec import Meta
 from shoal.core.fields import AGENTS, derived, kept, rows, scratch, setting
 from shoal.core.jit.compiled import allocating, inlined
 from shoal.core.kernels.graphs import distance
-from shoal.core.policy.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from_cluster
 from shoal.core.policy.parameters import Parameters
 from shoal.core.policy.steps import Common, step
 from shoal.core.statistics import Statistics
 from shoal.core.styles import LineStyle
 from shoal.core.types import Booleans, Integers, Matrix, Vector
 from shoal.core.validation import LARGEST
+from shoal.lab.rivals.clustered import ClusteredRival, observe_in_cluster, pool_cluster, select_from_cluster
 
 
 class CMLBState(NamedTuple):
@@ -31,8 +31,8 @@ class CMLBState(NamedTuple):
     formed: Annotated[Booleans, kept(1)]  # whether the clusters have been formed
     local: Annotated[Statistics, rows(AGENTS)]
     pool: Annotated[Statistics, rows(AGENTS)]
-    labels: Annotated[Integers, kept(AGENTS, low=0, below=AGENTS, own=True)]
-    sizes: Annotated[Integers, derived(AGENTS)]  # active members
+    labels: Annotated[Integers, kept(AGENTS, low=0, below=AGENTS)]
+    sizes: Annotated[Integers, derived(AGENTS)]  # members
     members: Annotated[Booleans, scratch(AGENTS)]
 
 
@@ -51,7 +51,7 @@ class CMLBParameters(Parameters, frozen=True, kw_only=True):
     ] = 0.1
 
 
-class CMLB(ClusteredPolicy):
+class CMLB(ClusteredRival):
     """Independent learning for `exploration_rounds` rounds, then one clustering by `‖θ̂_i − θ̂_j‖ < γ`.
 
     Examples
@@ -75,31 +75,9 @@ class CMLB(ClusteredPolicy):
     Parameters = CMLBParameters
     State = CMLBState
 
-    @classmethod
-    def typical(cls, world: Any) -> dict[str, Any]:
-        return {"gamma": getattr(world, "gap", 1.0) / 4}
-
-    def _reconsider(self, agent: int) -> None:
-        """Join the cluster of the nearest agent, if that is closer than γ; else be alone."""
-        state, old = self.state, int(self.state.labels[agent])
-        others = state.common.active & state.common.lends & (np.arange(self.n_agents) != agent)
-        if not (state.formed[0] and state.common.active[agent] and others.any()):
-            return
-        theta = state.local.theta_hat
-        away = np.where(others, [distance(theta[agent], estimate) for estimate in theta], np.inf)
-        nearest = int(np.argmin(away))
-        if away[nearest] < state.gamma:
-            state.labels[agent] = state.labels[nearest]
-        elif (state.labels == old).sum() > 1:  # a cluster's id is free if no agent bears it
-            state.labels[agent] = np.setdiff1d(np.arange(self.n_agents), state.labels)[0]
-        self._derive(state)
-        for cluster in {old, int(state.labels[agent])}:
-            pool_cluster(self._pinned_state(), cluster)
-
     def _join(self, state: CMLBState, first: int) -> None:
+        state.labels[:] = np.arange(len(state.labels))
         super()._join(state, first)
-        state.labels[first:] = np.arange(first, len(state.labels))
-        state.sizes[first:] = 1
 
 
 @step("select", CMLBState)
@@ -123,7 +101,6 @@ def revise(state: CMLBState, agent: int, t: int) -> None:
 def form_clusters(state: CMLBState) -> None:
     """The one clustering: components of the closeness graph, the small ones merged."""
     n, theta = state.labels.shape[0], state.local.theta_hat
-    active = state.common.active & state.common.lends  # those who do not lend follow, at the end
     labels = np.full(n, -1, dtype=np.int64)
     stack = np.empty(n, dtype=np.int64)
     any_close = False
@@ -136,8 +113,7 @@ def form_clusters(state: CMLBState) -> None:
                 depth -= 1
                 node = stack[depth]
                 for other in range(start + 1, n):
-                    can_join = labels[other] < 0 and active[node] and active[other]
-                    if can_join and distance(theta[node], theta[other]) < state.gamma:
+                    if labels[other] < 0 and distance(theta[node], theta[other]) < state.gamma:
                         labels[other] = start
                         stack[depth] = other
                         depth += 1
@@ -147,39 +123,23 @@ def form_clusters(state: CMLBState) -> None:
     for i in range(n):
         state.labels[i] = labels[i]
     _count(state)
-    smallest = state.min_cluster_fraction * np.sum(active)
+    smallest = state.min_cluster_fraction * n
     home = -1  # where the members of small components go: the lowest of them
     for i in range(n):
-        state.members[i] = active[i] and state.sizes[state.labels[i]] < smallest
+        state.members[i] = state.sizes[state.labels[i]] < smallest
         if state.members[i] and home < 0:
             home = i
     for i in range(n):
         if state.members[i]:
             state.labels[i] = home
     _count(state)
-    for i in range(n):
-        if state.common.active[i] and not state.common.lends[i]:
-            follow_nearest(state, i)
     for c in range(n):  # those without members too: they hold what an agent who is elsewhere now had learned
         pool_cluster(state, c)
 
 
 @inlined
-def follow_nearest(state: CMLBState, agent: int) -> None:
-    """Let an agent who does not lend follow the cluster of the nearest one who does, if closer than γ."""
-    theta, nearest = state.local.theta_hat, state.gamma
-    for j in range(theta.shape[0]):
-        if state.common.active[j] and state.common.lends[j]:
-            away = distance(theta[agent], theta[j])
-            if away < nearest:
-                nearest = away
-                state.labels[agent] = state.labels[j]
-
-
-@inlined
 def _count(state: CMLBState) -> None:
-    """Count the active members of every cluster."""
+    """Count the members of every cluster."""
     state.sizes[:] = 0
     for i in range(state.labels.shape[0]):
-        if state.common.active[i] and state.common.lends[i]:
-            state.sizes[state.labels[i]] += 1
+        state.sizes[state.labels[i]] += 1

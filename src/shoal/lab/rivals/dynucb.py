@@ -11,12 +11,12 @@ from msgspec import Meta
 
 from shoal.core.fields import AGENTS, CLUSTERS, derived, kept, rows, scratch
 from shoal.core.jit.compiled import compiled
-from shoal.core.policy.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from_cluster
 from shoal.core.policy.parameters import Parameters
 from shoal.core.policy.steps import Common, step
-from shoal.core.statistics import Statistics, start_rows
+from shoal.core.statistics import Statistics
 from shoal.core.styles import LineStyle
 from shoal.core.types import Booleans, Integers, Matrix, Vector
+from shoal.lab.rivals.clustered import ClusteredRival, observe_in_cluster, pool_cluster, select_from_cluster
 
 
 class DynUCBState(NamedTuple):
@@ -25,8 +25,8 @@ class DynUCBState(NamedTuple):
     common: Common
     local: Annotated[Statistics, rows(AGENTS)]
     pool: Annotated[Statistics, rows(CLUSTERS)]
-    labels: Annotated[Integers, kept(AGENTS, low=0, below=CLUSTERS, own=True)]
-    sizes: Annotated[Integers, derived(CLUSTERS)]  # active members
+    labels: Annotated[Integers, kept(AGENTS, low=0, below=CLUSTERS)]
+    sizes: Annotated[Integers, derived(CLUSTERS)]  # members
     members: Annotated[Booleans, scratch(AGENTS)]
 
 
@@ -36,7 +36,7 @@ class DynUCBParameters(Parameters, frozen=True, kw_only=True):
     n_clusters: Annotated[int, Meta(ge=1, description="Number of clusters M.")] = 20
 
 
-class DynUCB(ClusteredPolicy):
+class DynUCB(ClusteredRival):
     """Agents move to the nearest of `n_clusters` clusters: `argmin_c ‖θ̂_i − θ̂_c‖`.
 
     Examples
@@ -59,7 +59,6 @@ class DynUCB(ClusteredPolicy):
     in_paper = True
     Parameters = DynUCBParameters
     State = DynUCBState
-    _drawn: Integers = np.zeros(0, dtype=np.int64)
 
     @classmethod
     def typical(cls, world: Any) -> dict[str, Any]:
@@ -69,17 +68,9 @@ class DynUCB(ClusteredPolicy):
         return {**super()._sizes(n_agents), "clusters": self._parameters.n_clusters}
 
     def _join(self, state: DynUCBState, first: int) -> None:
-        if first == 0:
-            start_rows(state.pool, 0, state.common.ridge)
-        state.labels[first:] = self._draws(len(state.labels))[first : len(state.labels)]
-        np.add.at(state.sizes, state.labels[first:], 1)
-
-    def _draws(self, n_agents: int) -> Integers:
-        """The first clusters of so many agents: the same for each, however many there are."""
-        if len(self._drawn) < n_agents:
-            rng, n_clusters = np.random.default_rng(self._parameters.seed), self._parameters.n_clusters
-            self._drawn = rng.integers(n_clusters, size=2 * n_agents)
-        return self._drawn
+        rng = np.random.default_rng(self._parameters.seed)
+        state.labels[:] = rng.integers(self._parameters.n_clusters, size=len(state.labels))
+        super()._join(state, first)
 
 
 @step("select", DynUCBState)
@@ -96,10 +87,8 @@ def observe(state: DynUCBState, agent: int, x: Vector, reward: float, t: int) ->
 def revise(state: DynUCBState, agent: int, t: int) -> None:
     old = state.labels[agent]
     new = nearest(state.local.theta_hat[agent], state.pool.theta_hat)
-    if new == old:
-        return
-    state.labels[agent] = new
-    if state.common.lends[agent]:
+    if new != old:
+        state.labels[agent] = new
         state.sizes[old] -= 1
         state.sizes[new] += 1
         pool_cluster(state, old)

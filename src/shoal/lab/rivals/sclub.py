@@ -5,7 +5,7 @@ start splits off; two clusters all of whose agents were checked in this stage me
 are close.
 """
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from msgspec import Meta
@@ -13,13 +13,13 @@ from msgspec import Meta
 from shoal.core.fields import AGENTS, COUNT, DIM, derived, kept, rows, scratch, setting
 from shoal.core.jit.compiled import compiled, inlined
 from shoal.core.kernels.graphs import confidence_width, distance
-from shoal.core.policy.clustered import ClusteredPolicy, observe_in_cluster, pool_cluster, select_from_cluster
 from shoal.core.policy.parameters import Parameters
 from shoal.core.policy.steps import Common, step
 from shoal.core.statistics import Statistics
 from shoal.core.styles import LineStyle
 from shoal.core.types import Booleans, Integers, Matrix, Vector
 from shoal.core.validation import LARGEST
+from shoal.lab.rivals.clustered import ClusteredRival, observe_in_cluster, pool_cluster, select_from_cluster
 
 
 class SCLUBState(NamedTuple):
@@ -29,11 +29,11 @@ class SCLUBState(NamedTuple):
     gamma: Annotated[float, setting()]
     local: Annotated[Statistics, rows(AGENTS)]
     pool: Annotated[Statistics, rows(AGENTS)]
-    labels: Annotated[Integers, kept(AGENTS, low=0, below=AGENTS, own=True)]
-    sizes: Annotated[Integers, derived(AGENTS)]  # active members
+    labels: Annotated[Integers, kept(AGENTS, low=0, below=AGENTS)]
+    sizes: Annotated[Integers, derived(AGENTS)]  # members
     members: Annotated[Booleans, scratch(AGENTS)]
     checked: Annotated[Booleans, kept(AGENTS)]  # agents served in this stage
-    waiting: Annotated[Integers, derived(AGENTS)]  # active members of each cluster that are not checked
+    waiting: Annotated[Integers, derived(AGENTS)]  # members of each cluster that are not checked
     widths: Annotated[Vector, derived(AGENTS)]  # F of each cluster's pulls
     stage_theta: Annotated[Matrix, kept(AGENTS, DIM)]  # each cluster's estimate at the stage's start
     stage_pulls: Annotated[Integers, kept(AGENTS, **COUNT)]  # and its pulls
@@ -46,7 +46,7 @@ class SCLUBParameters(Parameters, frozen=True, kw_only=True):
     gamma: Annotated[float, Meta(ge=0.0, le=LARGEST, description="Scale of the thresholds.")] = 0.25
 
 
-class SCLUB(ClusteredPolicy):
+class SCLUB(ClusteredRival):
     """Splits i from c when `‖θ̂_i − θ̃_c‖ > γ (F(T_i) + F(T̃_c))`; merges clusters within half that radius.
 
     Examples
@@ -70,47 +70,9 @@ class SCLUB(ClusteredPolicy):
     Parameters = SCLUBParameters
     State = SCLUBState
 
-    @classmethod
-    def typical(cls, world: Any) -> dict[str, Any]:
-        return {"gamma": getattr(world, "gap", 1.0) / 4}
-
-    def _end_edges(self, agent: int) -> None:
-        super()._end_edges(agent)
-        if self.state.common.lends[agent] and not self.state.checked[agent]:
-            self.state.waiting[self.state.labels[agent]] -= 1
-
-    def _withdraw(self, agent: int) -> None:
-        state, cluster = self._pinned_state(), self.state.labels[agent]
-        state.labels[agent] = -1 - agent
-        state.checked[agent] = False
-        renew(state, cluster)
-        for other in range(self.n_agents):  # it may have been in any of them when the stage began
-            remember(state, other)
-
-    def _lending_changed(self, agent: int) -> None:
-        state, cluster = self._pinned_state(), self.state.labels[agent]
-        change = 1 if state.common.lends[agent] else -1
-        state.sizes[cluster] += change
-        state.waiting[cluster] += change * (not state.checked[agent])
-        renew(state, cluster)
-        for other in range(self.n_agents):  # its samples may be in what is remembered of any of them
-            remember(state, other)
-
-    def _amended(self, agent: int, x: Vector, old: float, change: float, removes: bool) -> None:
-        if self.state.labels[agent] >= 0:
-            renew(self._pinned_state(), self.state.labels[agent])
-            remember(self._pinned_state(), self.state.labels[agent])
-
-    def _join(self, state: SCLUBState, first: int) -> None:
-        super()._join(state, first)
-        state.sizes[:1] += len(state.labels) - first
-        state.waiting[:1] += len(state.labels) - first
-        state.widths[first:] = 1.0
-
     def _derive(self, state: SCLUBState) -> None:
         super()._derive(state)
-        waiting = state.labels[self._counted(state) & ~state.checked]
-        state.waiting[:] = np.bincount(waiting, minlength=len(state.waiting))
+        state.waiting[:] = np.bincount(state.labels[~state.checked], minlength=len(state.waiting))
         for cluster, pulls in enumerate(state.pool.pulls.tolist()):
             state.widths[cluster] = confidence_width(pulls)
 
@@ -139,9 +101,6 @@ def observe(state: SCLUBState, agent: int, x: Vector, reward: float, t: int) -> 
 def revise(state: SCLUBState, agent: int, t: int) -> None:
     home = state.labels[agent]
     theta = state.local.theta_hat[agent]
-    if not state.common.lends[agent]:
-        follow(state, agent)
-        return
     allowed = state.gamma * (
         confidence_width(state.local.pulls[agent]) + confidence_width(state.stage_pulls[home])
     )
@@ -152,29 +111,6 @@ def revise(state: SCLUBState, agent: int, t: int) -> None:
     if state.sizes[home] > 1 and distance(theta, state.stage_theta[home]) > allowed:
         now = split(state, agent)
     merge(state, home, now)
-
-
-@inlined
-def follow(state: SCLUBState, agent: int) -> None:
-    """Let an agent who does not lend leave the cluster that it follows, or follow one if it is alone.
-
-    It leaves as a member would, and follows the lowest one that it would merge with if it were a cluster.
-    """
-    home, theta = state.labels[agent], state.local.theta_hat[agent]
-    width = confidence_width(state.local.pulls[agent])
-    if state.pool.pulls[home] > 0 or state.sizes[home] > 0:
-        allowed = state.gamma * (width + confidence_width(state.stage_pulls[home]))
-        if distance(theta, state.stage_theta[home]) > allowed:
-            new = 0
-            while in_use(state, new):
-                new += 1
-            state.labels[agent] = new
-    else:
-        for cluster in range(state.sizes.shape[0]):
-            allowed = 0.5 * state.gamma * (width + state.widths[cluster])
-            if state.sizes[cluster] > 0 and distance(theta, state.pool.theta_hat[cluster]) < allowed:
-                state.labels[agent] = cluster
-                break
 
 
 @inlined
@@ -193,7 +129,7 @@ def split(state: SCLUBState, agent: int) -> int:
     """Move a checked agent to the lowest free cluster and return its id."""
     home = state.labels[agent]
     new = 0
-    while in_use(state, new):
+    while state.sizes[new] > 0:
         new += 1
     state.labels[agent] = new
     state.sizes[home] -= 1
@@ -243,7 +179,7 @@ def next_merge(state: SCLUBState, touched: int, also_touched: int) -> tuple[int,
 
 @inlined
 def is_checked(state: SCLUBState, cluster: int) -> bool:
-    """Whether a cluster has active members, all of them checked in this stage."""
+    """Whether a cluster has members, all of them checked in this stage."""
     return bool(state.sizes[cluster] > 0 and state.waiting[cluster] == 0)
 
 
@@ -267,14 +203,3 @@ def remember(state: SCLUBState, cluster: int) -> None:
     for m in range(state.stage_theta.shape[1]):
         state.stage_theta[cluster, m] = state.pool.theta_hat[cluster, m]
     state.stage_pulls[cluster] = state.pool.pulls[cluster]
-
-
-@inlined
-def in_use(state: SCLUBState, cluster: int) -> bool:
-    """Whether any agent, even one that left or only follows, bears this cluster's label."""
-    if state.sizes[cluster] > 0:
-        return True
-    for j in range(state.labels.shape[0]):
-        if state.labels[j] == cluster and not (state.common.active[j] and state.common.lends[j]):
-            return True
-    return False

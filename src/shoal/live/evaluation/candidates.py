@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from shoal.core.policies.registry import find_policy
+from shoal.core.policies.registry import find_live_policy
 from shoal.core.policy.base import Policy
 from shoal.core.types import Vector
 from shoal.live.evaluation import estimators
@@ -101,10 +101,7 @@ def evaluate_log(events: LoggedDecisions, policy: str | None, parameters: dict[s
 
 
 def _fresh(policy: str, n_agents: int, dim: int, parameters: dict[str, Any]) -> Policy:
-    kind = find_policy(policy)
-    if not issubclass(kind, Policy):
-        raise ValueError(f"policy must be one that tells its predictions, got {policy!r}")
-    made = kind(n_agents, dim, **parameters)
+    made = find_live_policy(policy)(n_agents, dim, **parameters)
     made.warns = False
     return made
 

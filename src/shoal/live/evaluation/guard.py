@@ -9,7 +9,7 @@ agent that was helped as a newcomer can be harmed as a regular. Every verdict is
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from shoal.core.policy.base import Policy
+from shoal.core.policy.living import LivePolicy
 from shoal.live.evaluation.sequences import BURN_IN, asymptotic
 from shoal.live.journal.fold import Fold
 from shoal.live.journal.records import Guarded
@@ -40,7 +40,7 @@ def judge(fold: Fold, agent: int) -> Guarded | None:
 
 
 @contextmanager
-def without_borrowing(policy: Policy, agent: int) -> Iterator[None]:
+def without_borrowing(policy: LivePolicy, agent: int) -> Iterator[None]:
     """Let an agent choose, in this block, as one that borrows nothing; no other state is touched."""
     borrows = policy.state.common.borrows
     with policy.lock:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from shoal.core.policies.registry import find_policy
-from shoal.core.policy.base import Policy
+from shoal.core.policies.registry import find_live_policy
 from shoal.live.evaluation.dividends import paid, summed
 from shoal.live.evaluation.logs import outcomes
 from shoal.live.journal import archives, snapshots
@@ -48,9 +47,7 @@ def other_settings(
     settings: Settings, policy: str | None, parameters: dict[str, Any], by: str = ""
 ) -> Settings:
     """Settings with another policy, or other parameters of the same one; checked."""
-    kind = find_policy(policy or settings.policy)
-    if not issubclass(kind, Policy):
-        raise ValueError(f"policy must be one that can be saved in a file, got {policy!r}")
+    kind = find_live_policy(policy or settings.policy)
     same = policy is None or policy == settings.policy
     known = dict(settings.parameters) if same else {"seed": settings.parameters["seed"]}
     made = dict(kind(0, settings.dim, **{**known, **parameters}).parameters)

@@ -16,11 +16,12 @@ import numba
 import numpy as np
 
 import shoal
-from shoal.core.policies.registry import find_policy
-from shoal.core.policy.base import Policy, Sharing
+from shoal.core.policies.registry import find_live_policy, find_policy
 from shoal.core.policy.cuts import CuttingPolicy
+from shoal.core.policy.living import LivePolicy, Sharing
 from shoal.core.policy.steps import BEGIN, CANCEL, FINISH, PULL
 from shoal.core.types import Integers
+from shoal.live.journal.known import KnownIds
 from shoal.live.journal.records import (
     AnyRecord,
     Cancelled,
@@ -65,7 +66,7 @@ class Plan(NamedTuple):
     settings: Settings
     until: int
 
-    def made(self, policy: Policy) -> bool:
+    def made(self, policy: LivePolicy) -> bool:
         """Whether a policy is the one planned."""
         wanted, found = self.settings.parameters, policy.parameters
         return (
@@ -139,7 +140,7 @@ def standing_of(rows: list[Row]) -> Standing:
 class Fold:
     """A population's state after the records up to `seq`."""
 
-    policy: Policy
+    policy: LivePolicy
     settings: Settings
 
     def __init__(self, plan: Plan | None = None, *, checks: bool = False) -> None:
@@ -164,6 +165,8 @@ class Fold:
         """The settings so far, each with the record from which they were in force."""
         self.pending: dict[str, Standing] = {}
         """Decisions that await rewards, the oldest first."""
+        self.known = KnownIds()
+        """Ids that the journal may hold; one that is not here need not be looked up."""
         self.catalogue: bytes | None = None
         self.forgotten_at = 0
         """Sequence number of the last record that forgot somebody."""
@@ -204,6 +207,7 @@ class Fold:
                 for place in range(len(record.shown)):
                     self._pull(BEGIN, record.agent, standing.x(place))
                 self.pending[record.id] = standing
+                self.known.add(record.id, self.settings.key)
             case Rewarded() if record.agent >= 0:
                 cuts = self._pull(PULL, record.agent, record.x, record.reward, record.cuts)
                 self._count(record.agent)
@@ -215,6 +219,8 @@ class Fold:
             case Observed():
                 cuts = self._pull(PULL, record.agent, record.x, record.reward, record.cuts)
                 self._count(record.agent)
+                if record.id is not None:
+                    self.known.add(record.id, self.settings.key)
             case Cancelled():
                 standing = self._pending(record.id, seq)
                 for place in range(len(standing.decided.shown)):
@@ -308,10 +314,7 @@ class Fold:
     def _set(self, record: Settings) -> None:
         if not self.seq:
             chosen = record if self.plan is None else self.plan.settings
-            kind = find_policy(chosen.policy)
-            if not issubclass(kind, Policy):
-                raise ValueError(f"policy must be one that can be saved in a file, got {chosen.policy!r}")
-            self.policy = kind(0, chosen.dim, **chosen.parameters)
+            self.policy = find_live_policy(chosen.policy)(0, chosen.dim, **chosen.parameters)
             self.policy.warns = False  # the population warns, before anything is changed
         elif (self.plan is None or self.seq + 1 >= self.plan.until) and not Plan(record, 0).made(self.policy):
             raise JournalError(f"record {self.seq + 1} switches to a policy that must see the journal first")

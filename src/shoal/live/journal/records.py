@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from shoal.core.policy.base import Sharing
+from shoal.core.policy.living import Sharing
 from shoal.core.types import Vector
 
 Mode = Literal["", "guarded", "holdout", "apprentice"]

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from shoal.core import validation
-from shoal.core.policy.base import Sharing
+from shoal.core.policy.calls import check_scale
+from shoal.core.policy.living import Sharing
 from shoal.core.types import Vector
 from shoal.live.evaluation.baseline import in_holdout
 from shoal.live.evaluation.guard import judge, without_borrowing
@@ -141,6 +142,10 @@ class Commands:
             turn.write(Shares(index, sharing), agent=index)
         return index
 
+    def _recorded(self, fold: Fold, id: str) -> list[Row]:
+        """The records about an id; the store is not asked about a new one."""
+        return self._store.find(self._number, id) if fold.known.may_hold(id, fold.settings.key) else []
+
     def _has_gone(self, fold: Fold, kind: str, text: str) -> bool:
         """Whether a name or an id has been forgotten; the store is asked only if anything has been."""
         return fold.forgotten_at > 0 and self._store.has_gone(self._number, [keyed_hash(fold, kind, text)])
@@ -182,7 +187,7 @@ class Commands:
 
     def _set_catalogue(self, turn: Turn, arms: ArmSet, by: str) -> None:
         checked_by(by)
-        turn.fold.policy.check_scale("arms", arms.features)
+        check_scale(turn.fold.policy, "arms", arms.features)
         turn.arms += self.offers.news(turn.fold, arms)
         turn.write(Catalogue(arms.digest, by))
 
@@ -209,7 +214,7 @@ class Commands:
                 f"top = {top}"
             )
         if agent not in fold.names or sharing is not None:  # nothing is written for a request that is refused
-            fold.policy.check_scale("arms", offer.features)
+            check_scale(fold.policy, "arms", offer.features)
         index = self.joining(turn, agent, sharing)
         if (evidence := judge(fold, index)) is not None:
             turn.write(evidence, index)
@@ -293,7 +298,7 @@ class Commands:
             return standing
         if (standing := self.closed.get(decision)) is not None:
             return standing
-        if rows := self._store.find(self._number, decision):
+        if rows := self._recorded(fold, decision):
             if isinstance(decode(rows[0].body), Observed):
                 raise ConflictError(f"{decision!r} is the id of an observation, not of a decision", decision)
             standing = standing_of(rows)
@@ -459,13 +464,13 @@ class Commands:
         if key is not None:
             _check_id(key)
         features = validation.vector("x", x, fold.settings.dim)
-        fold.policy.check_scale("x", features)
+        check_scale(fold.policy, "x", features)
         return features, self._check_reward(fold, reward)
 
     def _observed_before(self, fold: Fold, key: str, agent: str, x: bytes, reward: float) -> bool:
         """Whether an observation is recorded already; `ConflictError` if another one is under its id."""
         record: AnyRecord | None = self._observations.get(key)
-        if record is None and (rows := self._store.find(self._number, key)):
+        if record is None and (rows := self._recorded(fold, key)):
             record = decode(rows[0].body)
         if record is None and self._has_gone(fold, "decision", key):
             raise GoneError(f"observation {key!r} was made of an agent that has been forgotten")

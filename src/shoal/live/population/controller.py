@@ -16,8 +16,7 @@ from typing import Any, Self
 import msgspec
 
 from shoal.core import validation
-from shoal.core.policies.registry import find_policy
-from shoal.core.policy.base import Policy
+from shoal.core.policies.registry import find_live_policy
 from shoal.live.journal.arms import checked_by, checked_name
 from shoal.live.journal.committer import Committer, uptime
 from shoal.live.journal.fold import current_stamp
@@ -370,9 +369,7 @@ _OWN_SETTINGS = {field.name for field in msgspec.structs.fields(Settings)}
 def make_settings(given: Mapping[str, Any], by: str = "") -> Settings:
     """Settings from what was given, checked, or an error that names what is wrong."""
     own = dict(given)
-    kind = find_policy(own.pop("policy"))
-    if not issubclass(kind, Policy):
-        raise ValueError(f"policy must be one that can be saved in a file, got {given['policy']!r}")
+    kind = find_live_policy(own.pop("policy"))
     dim = validation.positive_int("dim", own.pop("dim"))
     explore = validation.number("explore", own.pop("explore", 0.02), low=0.0, high=1.0)
     low, high = own.pop("reward_low", None), own.pop("reward_high", None)

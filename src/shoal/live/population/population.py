@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import ArrayLike
 
 from shoal.core import validation
-from shoal.core.policy.base import Sharing
+from shoal.core.policy.living import Sharing
 from shoal.live.evaluation import baseline as baseline_
 from shoal.live.evaluation import candidates, dividends, rehearsal
 from shoal.live.journal import snapshots

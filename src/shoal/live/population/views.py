@@ -98,7 +98,7 @@ def lent(owner: Owner, indices: list[int]) -> list[Lent]:
     def question(fold: Fold) -> list[Lent]:
         found = []
         for index in indices:
-            samples = fold.policy._lent(index)
+            samples = fold.policy.lent(index)
             found.append(Lent(int(np.count_nonzero(samples)), float(samples.sum())))
         return found
 

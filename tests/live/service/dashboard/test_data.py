@@ -160,7 +160,7 @@ def test_groups_hold_one_block_each_and_all_agents() -> None:
 
 def test_going_back_where_no_cuts_are_recorded() -> None:
     with open_controller(":memory:") as controller:
-        population = controller.population("clubs", policy="sclub", dim=2, gamma=1.0, seed=1)
+        population = controller.population("clubs", policy="cluster_mixture", dim=2, seed=1)
         rng = np.random.default_rng(0)
         for k in range(300):
             x = rng.normal(size=2)
@@ -226,7 +226,7 @@ def test_all_changes_of_settings_are_listed_however_old(monkeypatch: pytest.Monk
     with open_controller(":memory:") as controller:
         shop = controller.population("shop", policy="bass", dim=2, noise_scale=None, seed=1)
         shop.switch(by="key of Ada", gamma=3.0, delta=0.05)
-        shop.switch("club", by="key of Bob", alpha=0.1234567)
+        shop.switch("independent", by="key of Bob", alpha=0.1234567)
         for _ in range(20):
             shop.observe("ada", [1.0, 0.0], 0.5)
         found = data.settings(pictured(shop).follower)
@@ -241,17 +241,15 @@ def test_all_changes_of_settings_are_listed_however_old(monkeypatch: pytest.Monk
             "gamma": (bass["gamma"], 3.0),
             "delta": (bass["delta"], 0.05),
         }
-        club = shop.switches[-1].parameters
         told = {one.name: (one.before, one.after) for one in bob.differences}
         assert next(iter(told)) == "policy"  # which comes first
         assert told == {
-            "policy": ("bass", "club"),
+            "policy": ("bass", "independent"),
             "alpha": (bass["alpha"], 0.1234567),
-            "gamma": (3.0, club["gamma"]),
-            "noise_scale": (None, msgspec.UNSET),  # CLUB has none, which is not the same as none given
+            "gamma": (3.0, msgspec.UNSET),
+            "noise_scale": (None, msgspec.UNSET),  # it has none, which is not the same as none given
+            "delta": (0.05, msgspec.UNSET),
             **{name: (bass[name], msgspec.UNSET) for name in ("radius", "param_norm")},
-            **{name: (0.05, msgspec.UNSET) for name in ("delta",) if name not in club},
-            **{name: (msgspec.UNSET, value) for name, value in club.items() if name not in bass},
         }
         monkeypatch.setattr(data, "MOST_LISTED", 2)
         fewer = data.settings(pictured(shop).follower)
@@ -286,8 +284,7 @@ def test_candidates_are_the_policies_that_an_evaluation_takes(monkeypatch: pytes
             made = shop.decide("ada", {"tea": [1.0, 0.0], "coffee": [0.0, 1.0]})
             shop.reward(made.id, 1.0)
         found = data.settings(pictured(shop).follower).candidates
-        assert {"independent", "bass", "club", "mine"} <= set(found)
-        assert set(registry.policy_names()) - set(found) == {"oracle", "bare", "gone"}
+        assert set(found) == {"independent", "bass", "cluster_mixture", "mine"}
         for name in found:
             assert shop.evaluate(name).policy == name
 

@@ -110,7 +110,7 @@ def measure_pairs(state: Any, agent: int, others: Integers, statistics: Vector) 
 
 @compiled
 def log_cut(cuts: Cuts, degree: Integers, active: Booleans, agent: int, other: int, t: int) -> None:
-    """Write a separation into the log, and count one neighbour less for both."""
+    """Write a cut into the log, and count one neighbour less for both."""
     note(cuts, agent, other, t)
     degree[agent] -= active[other]
     degree[other] -= active[agent]

@@ -73,7 +73,7 @@ from shoal.core.policies.bass.common import (
     scaled_radius,
 )
 from shoal.core.policy.cuts import Cuts
-from shoal.core.policy.steps import Common, step
+from shoal.core.policy.steps import LiveCommon, step
 from shoal.core.statistics import REFRESH_EVERY, Statistics, add_sample, is_steep
 from shoal.core.types import AnyArray, Booleans, Integers, Matrix, Tensor, Vector
 
@@ -181,7 +181,7 @@ class Kinds(NamedTuple):
 class CrowdState(NamedTuple):
     """State of BASS in a crowd."""
 
-    common: Common
+    common: LiveCommon
     noise_scale: Annotated[float, setting()]  # nan: estimated for each agent
     quantile: Annotated[float, setting()]  # of the normal distribution, at the level of these estimates
     offset: Annotated[float, setting()]  # √ridge · S, the part of β that does not grow
@@ -316,11 +316,6 @@ def relend(state: CrowdState, handle: Any, agent: int) -> None:
     describe(handle, agent, agent + 1)
     sum_block(state.cards, state.kinds.silent, w, state.blocks[w])
     sum_total(state.blocks, state.total)
-
-
-def separate_pair(state: CrowdState, agent: int, other: int, t: int) -> None:
-    """Remove an edge for good."""
-    separate(state.cuts, state.apart, state.degree, state.common.active, agent, other, t)
 
 
 def rejoin(state: CrowdState, agent: int, joined: Booleans) -> None:
@@ -478,13 +473,11 @@ def is_cut(sets: Sets, agent: int, other: int) -> bool:
 
 
 @compiled
-def separate(
-    cuts: Cuts, sets: Sets, degree: Integers, active: Booleans, agent: int, other: int, t: int
-) -> None:
-    """Remove an edge for good."""
-    log_cut(cuts, degree, active, agent, other, t)
-    note_cut(sets, agent, other)
-    note_cut(sets, other, agent)
+def cut_pair(state: CrowdState, agent: int, other: int, t: int) -> None:
+    """Let two agents share no more, for good."""
+    log_cut(state.cuts, state.degree, state.common.active, agent, other, t)
+    note_cut(state.apart, agent, other)
+    note_cut(state.apart, other, agent)
 
 
 # The choice
@@ -575,10 +568,10 @@ def learn(state: CrowdState, agent: int, x: Vector, reward: float, t: int) -> No
 
 
 @step("part", CrowdState)
-def part(state: CrowdState, agent: int, other: int, t: int) -> bool:
+def cut_if_joined(state: CrowdState, agent: int, other: int, t: int) -> bool:
     if is_cut(state.apart, agent, other):
         return False
-    separate(state.cuts, state.apart, state.degree, state.common.active, agent, other, t)
+    cut_pair(state, agent, other, t)
     return True
 
 
@@ -792,12 +785,12 @@ def revise(state: CrowdState, agent: int, t: int) -> None:
     if is_list:
         clear_cuts(state.apart, agent, work.cut)
     for k in range(fresh_count):
-        separate(state.cuts, state.apart, state.degree, state.common.active, agent, work.agents[1, k], t)
+        cut_pair(state, agent, work.agents[1, k], t)
     left, source = settle_by_sixteen(state, agent, count, t)
     for k in range(left):
         other = work.agents[source, k]
         if are_separated(state, agent, other):
-            separate(state.cuts, state.apart, state.degree, state.common.active, agent, other, t)
+            cut_pair(state, agent, other, t)
         else:
             keep_candidate(shared, work.test.vectors[Z])
 
@@ -893,9 +886,7 @@ def settle_by_sixteen(state: CrowdState, agent: int, count: int, t: int) -> tupl
                     work.ratios[target, still] = ratio
                     still += verdict == UNDECIDED
                     if verdict == APART:
-                        separate(
-                            state.cuts, state.apart, state.degree, state.common.active, agent, other, t
-                        )  # fmt: skip
+                        cut_pair(state, agent, other, t)
             if is_probed and not kept and start + WIDTH > lucky % left:
                 kept = keep_point(state.shared, local.theta_hat, work.agents[source], start, lanes)
         source, left = target, still

@@ -39,7 +39,7 @@ from shoal.core.policies.bass.common import (
 )
 from shoal.core.policy.cuts import Cuts, count_neighbors, isolate, part_newcomers, problem_of_sets
 from shoal.core.policy.cuts import rejoin as join_again
-from shoal.core.policy.steps import Common, step
+from shoal.core.policy.steps import LiveCommon, step
 from shoal.core.statistics import (
     REFRESH_EVERY,
     Statistics,
@@ -70,7 +70,7 @@ class WitnessScratch(NamedTuple):
 class WitnessState(NamedTuple):
     """State of BASS with witnesses."""
 
-    common: Common
+    common: LiveCommon
     noise_scale: Annotated[float, setting()]  # nan: estimated for each agent
     quantile: Annotated[float, setting()]  # of the normal distribution, at the level of these estimates
     offset: Annotated[float, setting()]  # √ridge · S, the part of β that does not grow
@@ -175,11 +175,6 @@ def relend(state: WitnessState, handle: Any, agent: int) -> None:
     state.blocks[block] = state.lent[block * WORD : (block + 1) * WORD].sum(axis=0)
 
 
-def separate_pair(state: WitnessState, agent: int, other: int, t: int) -> None:
-    """Remove an edge for good."""
-    separate(state, agent, other, t)
-
-
 def forget_tests(state: WitnessState, handle: Any) -> None:
     """Let go of all witnesses: `learn` would not notice which of them its agent's ellipsoid leaves."""
     state.witness[...] = state.excess[...] = np.nan
@@ -242,10 +237,10 @@ def take_in(state: WitnessState, agent: int, x: Vector, reward: float) -> float:
 
 
 @step("part", WitnessState)
-def part(state: WitnessState, agent: int, other: int, t: int) -> bool:
+def cut_if_joined(state: WitnessState, agent: int, other: int, t: int) -> bool:
     if has_bit(state.apart[agent], other):
         return False
-    separate(state, agent, other, t)
+    cut_pair(state, agent, other, t)
     return True
 
 
@@ -296,7 +291,7 @@ def settle(state: WitnessState, agent: int, others: Integers, t: int) -> None:
         if verdict == UNDECIDED:
             separated = are_separated(state, agent, other)
         if separated:
-            separate(state, agent, other, t)
+            cut_pair(state, agent, other, t)
         else:
             # The exact test leaves its point in `test.vectors[Z]`; a batch, the offset from θ̂ of each lane.
             if verdict == TOGETHER:
@@ -306,8 +301,8 @@ def settle(state: WitnessState, agent: int, others: Integers, t: int) -> None:
 
 
 @inlined
-def separate(state: WitnessState, agent: int, other: int, t: int) -> None:
-    """Remove an edge for good."""
+def cut_pair(state: WitnessState, agent: int, other: int, t: int) -> None:
+    """Let two agents share no more, for good."""
     log_cut(state.cuts, state.degree, state.common.active, agent, other, t)
     set_bit(state.apart[agent], other)
     set_bit(state.apart[other], agent)

@@ -81,11 +81,7 @@ def soften_packed(
             out[position + column] = -inverse[0, row, column] / scatter
         out[position + row] += 1.0 / scatter
         position += row + 1
-    for row in range(d - 1, -1, -1):  # (I + κS)⁻¹b by back substitution: stable where the inverse is not
-        value = y[row]
-        for m in range(row + 1, d):
-            value -= L[m, row] * out[position + m]
-        out[position + row] = value / L[row, row]
+    back_substitute(L, y, out[position:])  # (I + κS)⁻¹b: stable where the inverse is not
     return form, logdet
 
 

@@ -1,0 +1,62 @@
+"""Members of clusters: agents, and the ghosts of agents.
+
+When an agent has changed (see `drift`), what it was before stays behind as its *ghost*: a member of a cluster
+with the samples of before, which never chooses. Every member has a number: agents come first, then their
+ghosts in the same order. Only this file knows how a number is made.
+"""
+
+from shoal.core.jit.compiled import compiled, inlined, spliced
+from shoal.core.policies.mixture.kernels import factor_packed, soften_packed
+from shoal.core.policies.mixture.state import GHOST, Members, Pool, scatter_of
+from shoal.core.types import Vector
+
+
+@inlined
+def ghost_of(members: Members, agent: int) -> int:
+    """The ghost of an agent, as a member."""
+    return int(members.labels.shape[0] + agent)
+
+
+@inlined
+def is_ghost(members: Members, member: int) -> bool:
+    """Whether a member is a ghost."""
+    return bool(member >= members.labels.shape[0])
+
+
+@inlined
+def place_of(members: Members, member: int) -> tuple[int, int]:
+    """Where a member is in the arrays of `Members`: the row of its agent, the column of its kind."""
+    n = members.labels.shape[0]
+    return member % n, member // n
+
+
+@inlined
+def cluster_of(members: Members, member: int) -> int:
+    """A member's cluster; negative if it is in none."""
+    return int(members.labels[place_of(members, member)])
+
+
+@inlined
+def has_ghost(members: Members, agent: int) -> bool:
+    """Whether an agent has left a ghost behind that is still in a cluster."""
+    return bool(members.labels.shape[1] > GHOST and members.labels[agent, GHOST] >= 0)
+
+
+@spliced
+def raw_of(pool: Pool, member: int) -> Vector:
+    """Packed sums of a member's own samples; a view. Without scatter they are lent as they are."""
+    at = place_of(pool.members, member)
+    found: Vector = pool.members.raw[at] if pool.model.softens else pool.members.lent[at]
+    return found
+
+
+@compiled
+def lend(pool: Pool, member: int) -> None:
+    """Compute what a member lends, and its evidence, from its own samples; clusters are the caller's."""
+    model, members, work = pool.model, pool.members, pool.scratch
+    at = place_of(members, member)
+    lent, L, y = members.lent[at], work.L[0], work.y[0]
+    if model.softens:
+        soften_packed(members.raw[at], 0.0, scatter_of(model), lent, L, y, work.inverse)
+    members.form[at], members.logdet[at] = factor_packed(lent, model.ridge, L, y)
+    members.lent_at[at] = model.position[0]

@@ -1,0 +1,186 @@
+"""What a mixture knows, as declared arrays: the model, members, clusters, what change is recognised by."""
+
+from typing import Annotated, NamedTuple
+
+import numpy as np
+
+from shoal.core.fields import (
+    AGENTS,
+    CLUSTERS,
+    COUNT,
+    DIM,
+    PACKED,
+    TRIANGLE,
+    Size,
+    derived,
+    kept,
+    rows,
+    scratch,
+    setting,
+)
+from shoal.core.jit.compiled import inlined
+from shoal.core.kernels.ucb import LANES
+from shoal.core.policy.steps import LiveCommon
+from shoal.core.statistics import Statistics
+from shoal.core.types import Integers, Matrix, Tensor, Vector
+
+RECENT = 24
+"""Samples of an agent that are kept one by one."""
+
+KINDS = Size("kinds", grows=False)
+"""Kinds of members that there are: agents, and where agents may change, ghosts."""
+GRID = Size("grid", grows=False)
+"""Scatters to choose from; one where it is given."""
+SOFT = Size("soft")
+"""Agents where what they lend may differ from what they have, else 0."""
+CHANGING = Size("changing")
+"""Agents that may change: all, or none."""
+MOVING = Size("moving")
+"""Clusters that may move: all, or none."""
+COMPONENTS = Size("components")
+"""Clusters that may count in a choice: a cluster with a share of LEAST_SHARE each."""
+VOTERS = Size("voters")
+"""Agents where the scatter is learned, else 0."""
+
+# What the entries of short arrays are.
+AGENT, GHOST = range(2)
+"""Kinds of members: columns of the arrays of `Members` and of `Clusters.sizes`."""
+SQUARES, SAMPLES = range(2)
+"""`Model.noise`: a sum of squared errors, and of how many. Their ratio is the noise variance."""
+CLUSTER, SEEN = range(2)
+"""`Clusters.resummed`: the cluster being summed anew, −1 if none, and the members looked at so far."""
+FORM, LOGDET = range(2)
+"""`MixtureScratch.alone`: the two terms of the evidence."""
+NORM, KNOWN = range(2)
+"""`Clusters.scale`: ‖θ̂‖² and d − λ tr A⁻¹, the number of directions that are known."""
+TESTS, CHANGES = range(2)
+"""`Drift.rate`: tests of agents, and changes found; both fade."""
+PULLS, TO_TEND, LAST_TENDED = range(3)
+"""`MixtureState.upkeep`: pulls so far, members still to bring up to date, and the one that was last."""
+
+
+class Model(NamedTuple):
+    """What evidence is measured with."""
+
+    ridge: Annotated[float, setting()]
+    log_concentration: Annotated[float, setting()]
+    softens: Annotated[bool, setting()]  # whether the scatter can be other than 0
+    noise: Annotated[Vector, kept(2, low=0.0)]  # at SQUARES and SAMPLES
+    grid: Annotated[Vector, derived(GRID)]  # scatters to choose from
+    position: Annotated[Integers, kept(1, low=0, below=GRID)]  # the one that holds now
+
+
+class Members(NamedTuple):
+    """A row for each agent, with a column for itself and, where agents may change, one for its ghost."""
+
+    raw: Annotated[Tensor, kept(SOFT, KINDS, PACKED)]  # packed Σ x xᵀ and b, where not lent as they are
+    lent: Annotated[Tensor, kept(AGENTS, KINDS, PACKED)]  # what of them is lent
+    form: Annotated[Matrix, derived(AGENTS, KINDS)]  # bᵀA⁻¹b of that
+    logdet: Annotated[Matrix, derived(AGENTS, KINDS)]  # log det A of that
+    labels: Annotated[Integers, kept(AGENTS, KINDS, low=0, below=CLUSTERS, own=True)]  # −1 − row: in none
+    lent_at: Annotated[Integers, kept(AGENTS, KINDS, low=0, below=GRID)]  # scatter that `lent` is for
+    heeded: Annotated[Integers, kept(AGENTS, KINDS, **COUNT)]  # alarms of its cluster that it has heeded
+
+
+class Clusters(NamedTuple):
+    """One row per cluster; rows in use are listed in `used`. There are as many rows as members."""
+
+    sums: Annotated[Matrix, kept(CLUSTERS, PACKED)]  # packed Σ x xᵀ and b that members lend, removed ones too
+    form: Annotated[Vector, kept(CLUSTERS, low=0.0)]  # bᵀA⁻¹b
+    logdet: Annotated[Vector, kept(CLUSTERS)]  # log det A
+    outdated: Annotated[Integers, kept(CLUSTERS, low=0, below=2)]  # 1 while the two above lack a sample
+    sizes: Annotated[Integers, derived(CLUSTERS, KINDS)]  # members; of the agents, active ones
+    removed: Annotated[Integers, derived(CLUSTERS)]  # agents that were removed, but not withdrawn
+    peak: Annotated[Vector, kept(CLUSTERS, low=0.0)]  # largest entry of the sums since they were last summed
+    changes: Annotated[Integers, kept(CLUSTERS, **COUNT)]  # changes since then
+    scale: Annotated[Matrix, kept(CLUSTERS, 2)]  # size of θ̂, at NORM and KNOWN; computed now and then
+    pending: Annotated[Matrix, kept(CLUSTERS + 1, TRIANGLE)]  # of pending pulls, at 1 + cluster; 0: in none
+    waiting: Annotated[Integers, kept(CLUSTERS + 1, **COUNT)]  # how many
+    recent: Annotated[Matrix, kept(MOVING, PACKED)]  # packed sums of the latest samples, fading
+    cusum: Annotated[Vector, kept(CLUSTERS, low=0.0)]  # evidence that the cluster has moved
+    alarms: Annotated[Integers, kept(CLUSTERS, **COUNT)]  # times that it was found to have
+    used: Annotated[Integers, derived(CLUSTERS)]  # rows in use, in order
+    n_used: Annotated[Integers, derived(1)]  # how many
+    resummed: Annotated[Integers, kept(2, low=-1, below=CLUSTERS + 1)]  # at CLUSTER and SEEN
+    fresh: Annotated[Vector, kept(PACKED)]  # the sum over the members seen
+
+
+class MixtureScratch(NamedTuple):
+    """Work space."""
+
+    total: Annotated[Vector, scratch(PACKED)]  # packed sums
+    rest: Annotated[Vector, scratch(PACKED)]  # packed sums of a member's cluster without it
+    data: Annotated[Vector, scratch(PACKED)]  # packed sums, softened
+    part: Annotated[Vector, scratch(PACKED)]  # packed sums of some of an agent's samples
+    L: Annotated[Tensor, scratch(COMPONENTS, DIM, DIM)]  # factors
+    y: Annotated[Matrix, scratch(COMPONENTS, DIM)]  # L⁻¹ b
+    inverse: Annotated[Tensor, scratch(2, DIM, DIM)]
+    lanes: Annotated[Matrix, scratch(DIM + 7, LANES)]  # for the scores
+    chances: Annotated[Vector, scratch(CLUSTERS + 1)]  # probability of each cluster in use, then of a new one
+    shares: Annotated[Vector, scratch(CLUSTERS + 1)]  # those that count in the choice
+    hidden: Annotated[Vector, scratch(CLUSTERS + 1)]  # their ridge bonuses
+    forms: Annotated[Vector, scratch(CLUSTERS + 1)]  # bᵀA⁻¹b of the cluster with the member
+    logdets: Annotated[Vector, scratch(CLUSTERS + 1)]  # its log det A
+    alone: Annotated[Vector, scratch(2)]  # the same of the cluster without the member, at FORM and LOGDET
+
+
+class Pool(NamedTuple):
+    """Members and their clusters."""
+
+    model: Model
+    members: Members
+    clusters: Clusters
+    scratch: MixtureScratch
+
+
+class Drift(NamedTuple):
+    """What change is recognised by; no rows without `drift`."""
+
+    ring: Annotated[Tensor, kept(CHANGING, RECENT, DIM + 2)]  # the last samples: x, y, how improbable it was
+    newest: Annotated[Integers, kept(CHANGING, low=-1, below=RECENT, fill=-1)]  # position of the latest
+    held: Annotated[Integers, kept(CHANGING, low=0, below=RECENT + 1)]  # how many there are
+    past: Annotated[Matrix, kept(CHANGING, PACKED)]  # packed sums of those before
+    forgot: Annotated[Integers, kept(CHANGING, low=-1, below=2.0**62, fill=-1)]  # round of its last change
+    rate: Annotated[Vector, kept(2, low=0.0)]  # at TESTS and CHANGES
+
+
+class MixtureState(NamedTuple):
+    """State of ClusterMixture."""
+
+    common: LiveCommon
+    spread: Annotated[float, setting()]
+    redraws: Annotated[int, setting()]
+    learns_noise: Annotated[bool, setting()]
+    ridge_bonus: Annotated[float, setting()]
+    local: Annotated[Statistics, rows(AGENTS)]
+    pool: Pool
+    drift: Drift
+    errors: Annotated[Vector, kept(AGENTS, low=0.0)]  # Σ of squared standardised prediction errors
+    residuals: Annotated[Integers, kept(AGENTS, **COUNT)]  # how many
+    votes: Annotated[Matrix, kept(VOTERS, GRID)]  # log evidence of each agent's samples under each scatter
+    tally: Annotated[Vector, kept(GRID)]  # their sums
+    scale: Annotated[Vector, kept(1, low=0.0)]  # size of a parameter's entries, squared, over all clusters
+    upkeep: Annotated[Integers, kept(3, **COUNT)]  # at PULLS, TO_TEND and LAST_TENDED
+
+    @property
+    def labels(self) -> Integers:
+        """(N,) cluster of each agent; −1 − agent while it has none."""
+        return np.asarray(self.pool.members.labels[:, AGENT])
+
+
+@inlined
+def can_change(state: MixtureState) -> bool:
+    """Whether agents and clusters may change."""
+    return bool(state.drift.held.shape[0] > 0)
+
+
+@inlined
+def scatter_of(model: Model) -> float:
+    """κ, the scatter that holds now."""
+    return float(model.grid[model.position[0]])
+
+
+@inlined
+def precision_of(model: Model) -> float:
+    """Half of one over the noise variance."""
+    return float(0.5 * model.noise[SAMPLES] / model.noise[SQUARES])
