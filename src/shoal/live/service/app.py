@@ -1,51 +1,40 @@
-"""The API: a table of routes, and below it a handler for each.
+"""The table of routes, and below it the handlers of the API; `dashboard/handlers.py` has those of the page.
 
-Handlers of the table take a `Call`. What handlers of `service.dashboard.routes` (a list of Starlette
-routes, mounted if it is there) may use of a `Request`:
-
-    request.app.state.service   the `Service` (core.py): `.controller`, `await .population(name)` (an
-                                `AsyncPopulation`), `await .run(function, *args)` in a thread for what may
-                                take long, `.metrics`, and `.stopping`, an `asyncio.Event` to end streams by
-    request.state.key           the `Key` (keys.py) that the request was made with, by header or cookie;
-                                `keys.ANYBODY` on a server of this machine without keys
-    request.state.request_id    the request's id, which is in the log
-    core.name_in(request, "agent")  a name from the path, percent-decoded: paths are matched before that
-
-Routes of the dashboard under `/v1/` and `/dashboard/` need scope `read`, for the population in their path (as
-`{population}`) or for all; others (the page itself, its files) are for anybody. `POST /session` with
-`{"key": …}` signs in: it sets a cookie, HttpOnly and SameSite, which stands for the key; `GET /session` says
-who is signed in, or 401; `DELETE /session` signs out. A handler raises `problems.RefusedError(kind, detail)`,
-or an error of the controller, or ValueError, and the answer is a problem document. A response that sets its
-own Content-Security-Policy or Cache-Control keeps it.
+A row of the table says which scope a route needs: for the population in its path or, without one, for all.
+A handler takes a `Call` (routing.py) and returns a response. What it raises becomes a problem document: a
+`RefusedError`, an error of the controller, or a ValueError. A response that sets its own
+Content-Security-Policy or Cache-Control keeps it.
 """
 
 import functools
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 import numpy as np
+from starlette.middleware import Middleware
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import Router
 
 from shoal.core.policies.registry import policy_names
 from shoal.live.journal.fold import Fold
 from shoal.live.population.asynchronous import AsyncPopulation
 from shoal.live.population.commands import Turn
-from shoal.live.population.controller import Controller
 from shoal.live.population.explaining import Graph
 from shoal.live.protocol import messages as m
 from shoal.live.protocol.answers import Decision, Explanation, PairExplanation
 from shoal.live.protocol.errors import ControllerError
 from shoal.live.protocol.problems import RefusedError, kind_of, problem_of
-from shoal.live.service.core import SIGNED_IN, Call, Endpoint, Result, Service, json_response, unauthenticated
+from shoal.live.service.callers import SIGNED_IN, key_of, unauthenticated
+from shoal.live.service.dashboard import handlers as page
 from shoal.live.service.journal import events_of
-from shoal.live.service.keys import ANYBODY, Key, Keys
+from shoal.live.service.keys import ANYBODY, Key
+from shoal.live.service.middleware import admitted, answered
 from shoal.live.service.openapi import document
+from shoal.live.service.routing import Call, Endpoint, json_response, route
+from shoal.live.service.service import Result, Service
 
 MOST_ARMS = 10_000
 """On offer in one request, over all of a batch."""
@@ -58,9 +47,14 @@ OWN_SETTINGS = ("name", "by", "since", *m.NewPopulation.__struct_fields__)
 """What no parameter of a policy is called."""
 
 
-def make_app(controller: Controller, keys: Keys, **options: Any) -> Service:
-    """The service of a controller; for the options see `Service`."""
-    return Service(controller, keys, endpoints(), dashboard(), **options)
+def make_app(service: Service) -> Router:
+    """The application of a service, for an ASGI server.
+
+    Not a `Starlette`, whose error middleware logs messages of errors, in which names may be.
+    """
+    around = [Middleware(answered, service), Middleware(admitted, service)]
+    routes = [route(one, service) for one in endpoints()]
+    return Router(routes, redirect_slashes=False, lifespan=service.lifespan, middleware=around)
 
 
 def endpoints() -> list[Endpoint]:
@@ -68,7 +62,7 @@ def endpoints() -> list[Endpoint]:
 
     They are tried in order, so those that are called most come first.
     """
-    p = "/v1/populations/{population}"
+    p, d = "/v1/populations/{population}", "/dashboard/{population}"
     either = (Explanation, PairExplanation)
     return [
         Endpoint(
@@ -133,15 +127,18 @@ def endpoints() -> list[Endpoint]:
         Endpoint("POST", f"{p}/evaluation", "read", evaluate, {200: m.Evaluation}, m.Candidate),
         Endpoint("POST", f"{p}/what-if", "read", what_if, {200: m.WhatIf}, m.Candidate),
         Endpoint("GET", f"{p}/events", "read", events, {200: m.Events, 304: None}, None, ("after", "limit")),
+        Endpoint("GET", "/", None, page.page, query=None),
+        Endpoint("GET", "/static/{path:path}", None, page.file, query=None),
+        Endpoint("GET", "/dashboard/refusals", "read", page.refused),
+        Endpoint("GET", f"{d}/summary", "read", page.summary),
+        Endpoint("GET", f"{d}/overview", "read", page.overview, query=("step",)),
+        Endpoint("GET", f"{d}/graph", "read", page.graph, query=("at",)),
+        Endpoint("GET", f"{d}/agents", "read", page.agents, query=("search", "start", "from", "to")),
+        Endpoint("GET", f"{d}/agents/{{agent}}", "read", page.agent),
+        Endpoint("GET", f"{d}/arms", "read", page.arms),
+        Endpoint("GET", f"{d}/settings", "read", page.settings),
+        Endpoint("GET", f"{d}/live", "read", page.live),
     ]
-
-
-def dashboard() -> Sequence[BaseRoute]:
-    """The routes of the page, if it is there."""
-    if find_spec("shoal.live.service.dashboard") is None:
-        return ()
-    found: Sequence[BaseRoute] = import_module("shoal.live.service.dashboard").routes
-    return found
 
 
 # The service itself
@@ -177,16 +174,16 @@ async def ready(call: Call) -> Response:
 
 
 def _may_read_all(call: Call) -> bool:
-    """Whether whoever asks may know the names of populations; anybody may ask whether we are ready."""
+    """Whether the caller may see the names of all populations; asking whether we are ready needs no key."""
     try:
-        return call.service.key_of(call.request).allows("read", None)
+        return key_of(call.service, call.request).allows("read", None)
     except RefusedError:
         return False
 
 
 async def describe(call: Call) -> Response:
     """This document."""
-    return json_response(document(call.service.table))
+    return json_response(document(endpoints()))
 
 
 async def scrape(call: Call) -> Response:

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from shoal.live.protocol.problems import BusyError
-from shoal.live.service.core import read_body
+from shoal.live.service.routing import read_body
 
 HOP = b"x-shoal-hop"
 """Header of a request that another server has passed on."""

@@ -14,7 +14,7 @@ from shoal.live.journal.fold import Fold
 from shoal.live.population.explaining import graph_of
 
 if TYPE_CHECKING:
-    from shoal.live.service.core import Service
+    from shoal.live.service.service import Service
 
 MOST_COUNTED = 1_000
 """Agents whose edges are counted one by one."""

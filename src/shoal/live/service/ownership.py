@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,11 +24,8 @@ from shoal.live.journal.stores.base import SCHEMA, PopulationOwner, Store, other
 from shoal.live.journal.stores.postgres import PostgresStore
 from shoal.live.population.owners import Directory, View, new_name, preferred, url_of
 from shoal.live.protocol.errors import ControllerError, JournalError, NotOwnerError, UnavailableError
-from shoal.live.service.core import RETRY
 from shoal.live.service.forwarding import Elsewhere, Forwarder, is_forwarded
-
-if TYPE_CHECKING:
-    from shoal.live.service.core import Service
+from shoal.live.service.service import RETRY, Service
 
 Result = TypeVar("Result")
 log = logging.getLogger("shoal.live.service")
@@ -49,7 +46,7 @@ class Ownership:
         Seconds after which a silent server's populations may be taken over.
     """
 
-    def __init__(self, service: "Service", url: str, lease: float) -> None:
+    def __init__(self, service: Service, url: str, lease: float) -> None:
         store = service.controller.store
         assert isinstance(store, PostgresStore)
         self.name = new_name(url)
