@@ -45,6 +45,9 @@ MOST_PAIRS = 1_000
 """Pairs of agents that are listed."""
 OWN_SETTINGS = ("name", "by", "since", *m.NewPopulation.__struct_fields__)
 """What no parameter of a policy is called."""
+get, post, put, patch, delete = (
+    functools.partial(Endpoint, method) for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+)
 
 
 def make_app(service: Service) -> Router:
@@ -65,8 +68,7 @@ def endpoints() -> list[Endpoint]:
     p, d = "/v1/populations/{population}", "/dashboard/{population}"
     either = (Explanation, PairExplanation)
     return [
-        Endpoint(
-            "POST",
+        post(
             f"{p}/decisions",
             "decide",
             decide,
@@ -75,69 +77,49 @@ def endpoints() -> list[Endpoint]:
             by_id=True,
             headers=("Location",),
         ),
-        Endpoint("PUT", f"{p}/decisions/{{id}}/reward", "reward", put_reward, {204: None}, m.Reward),
-        Endpoint("GET", "/livez", None, live, {200: m.Health}),
-        Endpoint("GET", "/readyz", None, ready, {200: m.Health}),
-        Endpoint("GET", "/openapi.json", None, describe, {200: dict[str, Any]}),
-        Endpoint("GET", "/metrics", "read", scrape, {200: str}),
-        Endpoint("POST", "/session", None, sign_in, {200: m.Who}, m.Session, headers=("Set-Cookie",)),
-        Endpoint("GET", "/session", SIGNED_IN, who_is_there, {200: m.Who}),
-        Endpoint("DELETE", "/session", None, sign_out, {204: None}, headers=("Set-Cookie",)),
-        Endpoint("GET", "/v1/populations", SIGNED_IN, list_populations, {200: m.Populations}),
-        Endpoint("PUT", p, "admin", put_population, {200: m.Population, 201: m.Population}, m.NewPopulation),
-        Endpoint("GET", p, "read", get_population, {200: m.Population, 304: None}),
-        Endpoint(
-            "POST", f"{p}/decisions:batch", "decide", decide_many, {200: m.DecisionResults}, m.Decisions
-        ),
-        Endpoint("GET", f"{p}/decisions/{{id}}", "read", get_decision, {200: m.DecisionStanding, 304: None}),
-        Endpoint("DELETE", f"{p}/decisions/{{id}}", "decide", cancel, {204: None}),
-        Endpoint("POST", f"{p}/rewards:batch", "reward", reward_many, {200: m.RewardResults}, m.Rewards),
-        Endpoint(
-            "POST", f"{p}/observations", "reward", observe, {200: m.Learned}, m.NewObservation, by_id=True
-        ),
-        Endpoint("GET", f"{p}/catalogue", "read", get_catalogue, {200: m.CatalogueContent, 304: None}),
-        Endpoint("PATCH", f"{p}/catalogue", "admin", add_arms, {204: None}, m.Catalogue),
-        Endpoint("DELETE", f"{p}/catalogue/{{arm}}", "admin", retire_arm, {204: None}),
-        Endpoint("GET", f"{p}/agents/{{agent}}", "read", get_agent, {200: m.Agent, 304: None}),
-        Endpoint("PUT", f"{p}/agents/{{agent}}", "admin", put_agent, {204: None}, m.SharingMode),
-        Endpoint("DELETE", f"{p}/agents/{{agent}}", "admin", forget, {204: None}),
-        Endpoint(
-            "GET",
-            f"{p}/agents/{{agent}}/explanation",
-            "read",
-            explain,
-            {200: either, 304: None},
-            None,
-            ("other",),
-        ),
-        Endpoint("GET", f"{p}/graph", "read", graph, {200: m.GraphContent, 304: None}, None, ("at",)),
-        Endpoint("GET", f"{p}/settings", "read", list_settings, {200: m.Switches, 304: None}),
-        Endpoint("PUT", f"{p}/settings", "admin", switch, {200: m.Switches}, m.Candidate),
-        Endpoint("GET", f"{p}/dividend", "read", dividend, {200: m.Dividend, 304: None}, None, ("agent",)),
-        Endpoint("GET", f"{p}/uplift", "read", uplift, {200: m.Uplift, 304: None}),
-        Endpoint(
-            "GET",
-            f"{p}/evaluation",
-            "read",
-            evaluate_policy,
-            {200: m.Evaluation, 304: None},
-            None,
-            ("policy",),
-        ),
-        Endpoint("POST", f"{p}/evaluation", "read", evaluate, {200: m.Evaluation}, m.Candidate),
-        Endpoint("POST", f"{p}/what-if", "read", what_if, {200: m.WhatIf}, m.Candidate),
-        Endpoint("GET", f"{p}/events", "read", events, {200: m.Events, 304: None}, None, ("after", "limit")),
-        Endpoint("GET", "/", None, page.page, query=None),
-        Endpoint("GET", "/static/{path:path}", None, page.file, query=None),
-        Endpoint("GET", "/dashboard/refusals", "read", page.refused),
-        Endpoint("GET", f"{d}/summary", "read", page.summary),
-        Endpoint("GET", f"{d}/overview", "read", page.overview, query=("step",)),
-        Endpoint("GET", f"{d}/graph", "read", page.graph, query=("at",)),
-        Endpoint("GET", f"{d}/agents", "read", page.agents, query=("search", "start", "from", "to")),
-        Endpoint("GET", f"{d}/agents/{{agent}}", "read", page.agent),
-        Endpoint("GET", f"{d}/arms", "read", page.arms),
-        Endpoint("GET", f"{d}/settings", "read", page.settings),
-        Endpoint("GET", f"{d}/live", "read", page.live),
+        put(f"{p}/decisions/{{id}}/reward", "reward", put_reward, {204: None}, m.Reward),
+        get("/livez", None, live, {200: m.Health}),
+        get("/readyz", None, ready, {200: m.Health}),
+        get("/openapi.json", None, describe, {200: dict[str, Any]}),
+        get("/metrics", "read", scrape, {200: str}),
+        post("/session", None, sign_in, {200: m.Who}, m.Session, headers=("Set-Cookie",)),
+        get("/session", SIGNED_IN, who_is_there, {200: m.Who}),
+        delete("/session", None, sign_out, {204: None}, headers=("Set-Cookie",)),
+        get("/v1/populations", SIGNED_IN, list_populations, {200: m.Populations}),
+        put(p, "admin", put_population, {200: m.Population, 201: m.Population}, m.NewPopulation),
+        get(p, "read", get_population, {200: m.Population, 304: None}),
+        post(f"{p}/decisions:batch", "decide", decide_many, {200: m.DecisionResults}, m.Decisions),
+        get(f"{p}/decisions/{{id}}", "read", get_decision, {200: m.DecisionStanding, 304: None}),
+        delete(f"{p}/decisions/{{id}}", "decide", cancel, {204: None}),
+        post(f"{p}/rewards:batch", "reward", reward_many, {200: m.RewardResults}, m.Rewards),
+        post(f"{p}/observations", "reward", observe, {200: m.Learned}, m.NewObservation, by_id=True),
+        get(f"{p}/catalogue", "read", get_catalogue, {200: m.CatalogueContent, 304: None}),
+        patch(f"{p}/catalogue", "admin", add_arms, {204: None}, m.Catalogue),
+        delete(f"{p}/catalogue/{{arm}}", "admin", retire_arm, {204: None}),
+        get(f"{p}/agents/{{agent}}", "read", get_agent, {200: m.Agent, 304: None}),
+        put(f"{p}/agents/{{agent}}", "admin", put_agent, {204: None}, m.SharingMode),
+        delete(f"{p}/agents/{{agent}}", "admin", forget, {204: None}),
+        get(f"{p}/agents/{{agent}}/explanation", "read", explain, {200: either, 304: None}, query=("other",)),
+        get(f"{p}/graph", "read", graph, {200: m.GraphContent, 304: None}, query=("at",)),
+        get(f"{p}/settings", "read", list_settings, {200: m.Switches, 304: None}),
+        put(f"{p}/settings", "admin", switch, {200: m.Switches}, m.Candidate),
+        get(f"{p}/dividend", "read", dividend, {200: m.Dividend, 304: None}, query=("agent",)),
+        get(f"{p}/uplift", "read", uplift, {200: m.Uplift, 304: None}),
+        get(f"{p}/evaluation", "read", evaluate_policy, {200: m.Evaluation, 304: None}, query=("policy",)),
+        post(f"{p}/evaluation", "read", evaluate, {200: m.Evaluation}, m.Candidate),
+        post(f"{p}/what-if", "read", what_if, {200: m.WhatIf}, m.Candidate),
+        get(f"{p}/events", "read", events, {200: m.Events, 304: None}, query=("after", "limit")),
+        get("/", None, page.page, query=None),
+        get("/static/{path:path}", None, page.file, query=None),
+        get("/dashboard/refusals", "read", page.refused),
+        get(f"{d}/summary", "read", page.summary),
+        get(f"{d}/overview", "read", page.overview, query=("step",)),
+        get(f"{d}/graph", "read", page.graph, query=("at",)),
+        get(f"{d}/agents", "read", page.agents, query=("search", "start", "from", "to")),
+        get(f"{d}/agents/{{agent}}", "read", page.agent),
+        get(f"{d}/arms", "read", page.arms),
+        get(f"{d}/settings", "read", page.settings),
+        get(f"{d}/live", "read", page.live),
     ]
 
 
@@ -195,8 +177,8 @@ async def scrape(call: Call) -> Response:
 async def sign_in(call: Call) -> Response:
     """Sign a browser in with a key, by a cookie."""
     service = call.service
-    if wait := service.limits.take("session", 5.0):  # guessing is hopeless, and should be slow, too
-        raise RefusedError("too-many", "too many tried to sign in", {"retry-after": str(int(wait) + 1)})
+    if wait := service.limits.take("session", 5.0):  # guessing a key should be slow
+        raise RefusedError("too-many", "too many attempts to sign in", {"retry-after": str(int(wait) + 1)})
     key = service.keys.check(call.body.key)
     if key is None:
         raise unauthenticated("the key is not known, has expired or was revoked")
@@ -210,7 +192,7 @@ async def who_is_there(call: Call) -> Response:
 
 
 async def sign_out(call: Call) -> Response:
-    """Take the cookie back."""
+    """Sign out: the cookie is deleted."""
     cookie = call.service.sessions.end(is_secure=_is_secure(call))
     return Response(status_code=204, headers={"set-cookie": cookie})
 
@@ -221,11 +203,11 @@ def _who(key: Key) -> m.Who:
 
 
 def _is_secure(call: Call) -> bool:
-    """Whether the browser's connection is encrypted; no header of the request is believed about that."""
+    """Whether the browser's connection is encrypted; headers are not trusted for that."""
     return call.service.behind_tls or str(call.request.scope["scheme"]) == "https"
 
 
-# ETag: number and time of the last record; a store that is made anew has the same numbers again
+# ETag: number and time of the last record; a new store begins with the same numbers
 
 
 def tagged(handler: Callable[[Call], Awaitable[Response]]) -> Callable[[Call], Awaitable[Response]]:
@@ -233,7 +215,7 @@ def tagged(handler: Callable[[Call], Awaitable[Response]]) -> Callable[[Call], A
 
     @functools.wraps(handler)
     async def answer(call: Call) -> Response:
-        # Before the state is read: what is newer than its tag does no harm.
+        # Before the state is read: an answer may be newer than its tag, never older.
         tag = _etag(await call.population())
         seen = call.request.scope["state"]["headers"].get(b"if-none-match")
         if tag and seen is not None and tag["etag"].encode() in (one.strip() for one in seen.split(b",")):
@@ -254,7 +236,7 @@ def _etag(population: AsyncPopulation) -> dict[str, str]:
 
 
 async def list_populations(call: Call) -> Response:
-    """The populations that the key is for."""
+    """The populations that the key may see."""
     names = await call.service.run(call.service.controller.populations)
     allowed = call.key.populations
     return json_response(m.Populations([name for name in names if allowed is None or name in allowed]))
@@ -300,7 +282,7 @@ async def _described(population: AsyncPopulation) -> m.Population:
 
 @tagged
 async def list_settings(call: Call) -> Response:
-    """Policies and parameters so far, and who made them so."""
+    """Policies and parameters so far, and who set them."""
     population = await call.population()
     return json_response(await call.service.run(_switches, population))
 
@@ -320,7 +302,7 @@ def _switches(population: AsyncPopulation) -> m.Switches:
 
 
 def _check_candidate(body: m.Candidate | m.NewPopulation) -> None:
-    """Refuse what is not a policy's name, since no module is imported because a client says so."""
+    """Refuse what is not a policy's name: clients cannot have modules imported."""
     if body.policy is not None and body.policy not in policy_names():
         raise ValueError(f"policy must be one of {', '.join(policy_names())}, got {body.policy[:40]!r}")
     for key in body.parameters:
@@ -329,7 +311,7 @@ def _check_candidate(body: m.Candidate | m.NewPopulation) -> None:
 
 
 async def _reading_all(call: Call, function: Callable[..., Result], **options: Any) -> Result:
-    """Call what reads the whole journal, with the policy and the parameters in the body."""
+    """Call a function that reads the whole journal, with the policy and the parameters in the body."""
     body = call.body
     _check_candidate(body)
     try:
@@ -354,7 +336,7 @@ async def decide(call: Call) -> Response:
 
 
 async def decide_many(call: Call) -> Response:
-    """Choose for many agents, in one commit; of each request, its decision or its problem."""
+    """Choose for many agents, in one commit; a decision or a problem for each request."""
     requests = call.body.requests
     call.service.charge(call.key, len(requests))
     _check_arms(requests)
@@ -397,7 +379,7 @@ async def get_decision(call: Call) -> Response:
 
 
 async def cancel(call: Call) -> Response:
-    """Take back a decision that was never shown."""
+    """Cancel a decision that was never shown."""
     population = await call.population()
     await population.perform(1, lambda turn: population.commands.cancel(turn, call.names["id"]))
     return Response(status_code=204)
@@ -434,7 +416,7 @@ async def put_reward(call: Call) -> Response:
 
 
 async def reward_many(call: Call) -> Response:
-    """Report many rewards, in one commit; of each, nothing or its problem."""
+    """Report many rewards, in one commit; nothing or a problem for each."""
     rewards = call.body.rewards
     call.service.charge(call.key, len(rewards))
     population = await call.population()
@@ -536,7 +518,7 @@ async def put_agent(call: Call) -> Response:
 
 
 async def forget(call: Call) -> Response:
-    """Forget a person: no number, name or row of theirs stays."""
+    """Forget a person: none of their numbers, names or records stays."""
     population = await call.population()
     await call.service.run(population.population.forget, call.names["agent"])
     return Response(status_code=204)
@@ -582,7 +564,7 @@ async def events(call: Call) -> Response:
 
 @tagged
 async def dividend(call: Call) -> Response:
-    """What sharing pays, of all agents or one."""
+    """What sharing pays, for all agents or one."""
     population = await call.population()
     found = await population.call(population.population.dividend, call.query.get("agent"))
     return json_response(_dividend(found))
