@@ -135,9 +135,8 @@ class Ownership:
         self.trouble = trouble
         for name, one in self._service.populations.items():
             standing = view.standings.get(name)
-            if (
-                standing is not None and standing.epoch > one.owner.lease.epoch
-            ):  # sooner than by the next beat
+            # its own next beat would notice only later
+            if standing is not None and standing.epoch > one.owner.lease.epoch:
                 one.owner.lose(NotOwnerError(f"population {name!r} was taken from this server"))
         self._drop_lost()
         for name, known in list(self._elsewhere.items()):

@@ -130,6 +130,8 @@ def test_data_needs_a_key_that_may_read_the_population(tmp_path: Path) -> None:
         ("/dashboard/shops/agents?from=5&to=2", 200),
         ("/dashboard/shops/agents?search=%00", 200),
         ("/dashboard/sh%ffops/summary", 400),
+        ("/dashboard/shops/graph?when=1", 422),
+        ("/?when=1", 200),
     ],
 )
 def test_odd_requests(open_server: InProcess, path: str, status: int) -> None:
