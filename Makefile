@@ -32,10 +32,11 @@ run: setup  ## Reproduce the quick experiments into results/quick
 serve: setup  ## See three simulated populations live, in the browser (PORT=... picks the port)
 	$(BIN)/shoal demo --port $${PORT:-8000}
 
-test: lint  ## Lint, run all tests, those of kernels and steps again without compilation, and count the lines they reach
+test: lint  ## Lint, run all tests, those of kernels again without compilation and as plain Numba, and count the lines they reach
 	$(BIN)/coverage erase
 	$(COVERED) $(PARALLEL) --ignore tests/test_speed.py
 	NUMBA_DISABLE_JIT=1 $(COVERED) $(PARALLEL) --cov-append tests/core/kernels tests/core/policies/test_against_reference.py::test_same_run
+	SHOAL_UNITS=0 $(COVERED) $(PARALLEL) --cov-append tests/core/kernels
 	$(BIN)/python -m pytest tests/test_speed.py
 	$(BIN)/coverage report --skip-covered
 
@@ -54,6 +55,7 @@ docs: setup  ## Build the site into site/, offline, with warnings as errors; tut
 
 bench: setup  ## Measure speed and memory, and write docs/performance.md and the table of docs/live.md
 	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python benchmarks/cold.py
 	$(BIN)/python benchmarks/controller.py
 	$(BIN)/python benchmarks/service.py
 

@@ -4,13 +4,15 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
+from msgspec.structs import replace
 
 from shoal.cli.policies import assignment
 from shoal.cli.population import AsJson, moment, opened, print_json, print_table
 
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
-    from shoal.live.evaluation.candidates import Evaluation
+    from shoal.live.protocol.answers import Evaluation
 
 app = typer.Typer()
 
@@ -62,7 +64,7 @@ def evaluate(
     """Say what sharing pays, what the policy earns more than before, and what another would have earned."""
     parameters = dict(assignment("--parameter", text) for text in parameter or [])
     if Path(source).suffix in (".csv", ".parquet"):
-        from shoal.core.jit.compiled import say_nothing_of_compiling
+        from shoal.core.jit.narration import say_nothing_of_compiling
         from shoal.live.evaluation.candidates import evaluate_log
         from shoal.live.evaluation.logs import read_log
 
@@ -134,10 +136,10 @@ def _print_evaluation(found: "Evaluation") -> None:
     rows: list[list[Any]] = [_row(found.logged)]
     rows += [_row(one) for one in found.estimates]
     if found.difference is not None:
-        rows.append(_row(found.difference._replace(name="more than logged")))
+        rows.append(_row(replace(found.difference, name="more than logged")))
     if found.replayed is not None and found.replayed.value is not None:
         rows.append(
-            _row(found.replayed.value._replace(name=f"replayed ({found.replayed.accepted:,} decisions)"))
+            _row(replace(found.replayed.value, name=f"replayed ({found.replayed.accepted:,} decisions)"))
         )
     print_table(("reward per decision", "value", "95%", "clipped"), rows)
     if found.sentence:
@@ -155,18 +157,6 @@ def _row(one: Any) -> list[str]:
     return [one.name, f"{one.value:.4g}", interval, f"{one.clipped:.1%}" if one.clipped else ""]
 
 
-def _plain(value: Any) -> Any:
-    """As JSON has it: no nan, no infinity."""
-    import msgspec
-
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {key: _plain(one) for key, one in value._asdict().items()}
-    if isinstance(value, msgspec.Struct):
-        return {key: _plain(one) for key, one in msgspec.structs.asdict(value).items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+def _plain(found: Any) -> Any:
+    """As JSON has it: null instead of NaN and infinity."""
+    return msgspec.json.decode(msgspec.json.encode(found))

@@ -1,6 +1,7 @@
 """Single policies: `shoal simulate`, `bounds`, `bench` and `warm`."""
 
 import math
+import os
 import tomllib
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -105,7 +106,7 @@ def bench(
     """Measure what a round of each policy costs on this machine. docs/performance.md has our figures."""
     from rich.console import Console
 
-    from shoal.core.jit.compiled import say_nothing_of_compiling
+    from shoal.core.jit.narration import say_nothing_of_compiling
     from shoal.lab.benchmark import measure
 
     say_nothing_of_compiling()  # the line below does
@@ -131,16 +132,21 @@ def warm(
     """Compile policies now, for example in a container image, so that the first call need not wait."""
     from rich.console import Console
 
-    from shoal.core.jit.compiled import cache_directory, say_nothing_of_compiling
+    from shoal.core.jit import cache
+    from shoal.core.jit.narration import say_nothing_of_compiling
     from shoal.lab.warm import warm
 
     say_nothing_of_compiling()  # the line below does
     terminal = Console(stderr=True)  # shows nothing where there is no terminal
     with terminal.status("starting") as status:
-        ready = warm(tuple(policy or ()), progress=lambda name: status.update(f"compiling {name}"))
+        ready = warm(
+            tuple(policy or ()),
+            workers=os.cpu_count() or 1,
+            progress=lambda names: status.update(f"compiling {names}"),
+        )
         for name, seconds in ready:
             print(f"{name:<16}{seconds:6.1f} s", flush=True)
-    print(f"kept in {cache_directory()}")
+    print(f"kept in {cache.directory()}")
 
 
 def print_runs(rows: list[dict[str, Any]]) -> None:

@@ -263,8 +263,8 @@ def move(
     from contextlib import closing
 
     from shoal.live.journal.stores.postgres import PostgresStore
-    from shoal.live.population.owners import move as move_to
-    from shoal.live.population.owners import url_of
+    from shoal.live.population.servers import move as move_to
+    from shoal.live.population.servers import url_of
 
     with closing(PostgresStore(store)) as opened_store:
         before = move_to(opened_store, population, to)
@@ -278,7 +278,7 @@ def owned_by(standing: "PopulationOwner | None") -> str | None:
     """Who owns a population, for people: a server's URL, or another process."""
     if standing is None or not standing.owner:
         return None
-    from shoal.live.population.owners import url_of
+    from shoal.live.population.servers import url_of
 
     return url_of(standing.owner) or standing.owner
 
@@ -316,7 +316,7 @@ def opened(store: str, *, read_only: bool = False, create: bool = False) -> Iter
         )
     if not create and "://" not in store and not Path(store).is_file():
         raise FileNotFoundError(2, "No such file", store)  # a mistyped path must not become a new store
-    from shoal.core.jit.compiled import say_nothing_of_compiling
+    from shoal.core.jit.narration import say_nothing_of_compiling
     from shoal.live.population.controller import open as open_controller
 
     say_nothing_of_compiling()

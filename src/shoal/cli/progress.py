@@ -19,7 +19,7 @@ def progress_display() -> Iterator[Any]:
     """A function that shows progress: on a terminal live bars, of all and of each worker; else lines."""
     from rich.console import Console
 
-    from shoal.core.jit.compiled import say_nothing_of_compiling
+    from shoal.core.jit.narration import say_nothing_of_compiling
 
     say_nothing_of_compiling()  # the progress names what is being compiled
     console = Console(stderr=True)
@@ -96,7 +96,7 @@ def runs_display() -> Iterator[Any]:
     """A function that shows how many runs are finished: a bar on a terminal, else a line now and then."""
     from rich.console import Console
 
-    from shoal.core.jit.compiled import say_nothing_of_compiling
+    from shoal.core.jit.narration import say_nothing_of_compiling
 
     say_nothing_of_compiling()
     console = Console(stderr=True)

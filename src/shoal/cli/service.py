@@ -88,7 +88,7 @@ def serve(
             store, ray, servers=servers, port=port, options=options, say=lambda text: print(text, flush=True)
         )
         return
-    from shoal.core.jit.compiled import say_nothing_of_compiling
+    from shoal.core.jit.narration import say_nothing_of_compiling
     from shoal.live.service import logs, server
 
     say_nothing_of_compiling()
@@ -113,7 +113,7 @@ def demo(
     """Serve three simulated populations that live, with the page that shows them, until Ctrl-C."""
     import tempfile
 
-    from shoal.core.jit.compiled import say_nothing_of_compiling
+    from shoal.core.jit.narration import say_nothing_of_compiling
     from shoal.live.service.demo import demo as run_demo
 
     say_nothing_of_compiling()

@@ -342,7 +342,7 @@ def _play_compiled(policy: Any, *block: Any) -> None:
     offsets, late = block[0], block[6]
     with policy.lock:
         policy.reserve(max(int(offsets[-1] - offsets[0]), int(late.offsets[-1] - late.offsets[0])))
-        play(policy._pinned_state(), *block)
+        play(policy.pinned_state(), *block)
 
 
 def _play_plain(

@@ -1,16 +1,23 @@
 """The cache of compiled code: found again by the next process, and safe when several compile at once."""
 
+import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 import shoal
-from shoal.core.jit import compiled
-from shoal.core.jit.compiled import FLOORS
+from shoal.core.jit import cache
+from shoal.core.jit.narration import Narrator, names
+from shoal.lab.experiments.fingerprint import PLAYED
+from shoal.lab.warm import warm
 
 RUN = (
     "import shoal, time\n"
@@ -25,9 +32,12 @@ RUN = (
 )
 
 
+SOURCE = Path(shoal.__file__).parents[1]
+JIT = {key: value for key, value in os.environ.items() if key not in ("NUMBA_DISABLE_JIT", "SHOAL_UNITS")}
+
+
 def run(cache: Path) -> "subprocess.Popen[str]":
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
-    environment.pop("NUMBA_DISABLE_JIT", None)
+    environment = {**JIT, "NUMBA_CACHE_DIR": str(cache)}
     return subprocess.Popen(
         [sys.executable, "-c", RUN],
         env=environment,
@@ -43,13 +53,13 @@ def output(process: "subprocess.Popen[str]") -> list[str]:
     return out.splitlines()
 
 
-def test_compiled_code_lives_only_where_its_cache_looks() -> None:
+def test_compiled_code_lives_only_where_fingerprints_of_results_look() -> None:
     package = Path(shoal.__file__).parent
     for path in package.rglob("*.py"):
-        name = path.relative_to(package).as_posix()
+        name = path.relative_to(package).parts[0]
         if re.search(r"import .*(compiled|step)\b", path.read_text()):
-            assert name.startswith(FLOORS) or "cache_directory" in path.read_text(), path
-    assert all((package / name).exists() for name in FLOORS)
+            assert name in PLAYED, path
+    assert all((package / name).exists() for name in PLAYED)
 
 
 @pytest.mark.slow
@@ -94,50 +104,125 @@ def observe(state, agent, x, reward, t):
 def revise(state, agent, t):
     pass
 """
-PLAY_OTHER = (
+LISTEN = """
+from numba.core import event
+names = []
+
+class Listener(event.Listener):
+    def on_start(self, event):
+        names.append(event.data["dispatcher"].py_func.__qualname__)
+
+    def on_end(self, event):
+        pass
+
+event.register("numba:compile", Listener())
+"""
+"""Collects the names of functions as they are compiled."""
+PLAY_OTHER = LISTEN + (
     "import shoal, other_policy\n"
     "world = shoal.GaussianClusters(4, 2, 2, seed=0)\n"
     "policy = other_policy.Other(4, 2, alpha=0.5)\n"
     "print(set(shoal.simulate(policy, world, horizon=20, seed=0).choices.tolist()))\n"
     "print(policy.select(0, world.arms))\n"
+    "print(sorted(set(names)))\n"
 )
 
 
-@pytest.mark.slow
-def test_another_package_s_policy_leaves_no_trace_and_is_never_stale(tmp_path: Path) -> None:
-    def play(program: str, path: str) -> list[str]:
-        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": path}
-        done = subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
+def play(program: str, cache: Path, *paths: Path, **environment: str) -> list[str]:
+    """The lines that a program prints in a process of its own."""
+    path = os.pathsep.join(map(str, paths or (SOURCE,)))
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**JIT, "NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
+
+@pytest.mark.slow
+@pytest.mark.parametrize("units", ["1", "0"])
+def test_another_package_s_policy_is_kept_and_never_stale(units: str, tmp_path: Path) -> None:
     module = tmp_path / "other_policy.py"
-    module.write_text(OTHER.replace("CHOICE", "1"))
-    assert play(PLAY_OTHER, str(tmp_path)) == ["{1}", "1"]
-    module.write_text(OTHER.replace("CHOICE", "11"))
-    assert play(PLAY_OTHER, str(tmp_path)) == ["{11}", "11"]
-    assert play(RUN, "")[-1].startswith("hits")
+    for choice in ("1", "11"):
+        module.write_text(OTHER.replace("CHOICE", choice))
+        for compiled in (True, False):
+            *played, count = play(PLAY_OTHER, tmp_path / "cache", tmp_path, SOURCE, SHOAL_UNITS=units)
+            assert played == [f"{{{choice}}}", choice]
+            assert (count != "[]") == compiled
+    module.write_text("# a comment moves every line\n" + OTHER.replace("CHOICE", "11"))
+    assert play(PLAY_OTHER, tmp_path / "cache", tmp_path, SOURCE, SHOAL_UNITS=units)[-1] == "[]"
+
+
+EDITED = (
+    LISTEN
+    + """
+import numpy as np, shoal, sys
+for name, own in (("independent", {}), ("oracle", {"labels": [0, 0]})):
+    names.clear()
+    policy = shoal.make_policy(name, 2, 2, alpha=0.5, **own)
+    policy.update(0, np.eye(2)[policy.select(0, np.eye(2))], 1.0)
+    print(*sorted(set(names)))
+"""
+)
+UNRELATED = "\n\n@compiled\ndef unrelated(x: float) -> float:\n    return x  # not used\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("units", ["1", "0"])
+def test_an_edit_recompiles_what_reaches_it_and_nothing_else(units: str, tmp_path: Path) -> None:
+    shutil.copytree(Path(shoal.__file__).parent, tmp_path / "shoal", ignore=shutil.ignore_patterns("*.pyc"))
+
+    def compiled() -> list[set[str]]:
+        lines = play(EDITED, tmp_path / "cache", tmp_path, SHOAL_UNITS=units)
+        return [set(line.split()) for line in lines]
+
+    def edit(file: str, old: str, new: str) -> None:
+        path = tmp_path / "shoal" / file
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
+
+    assert all(compiled())
+    assert compiled() == [set(), set()]
+    edit(
+        "core/kernels/linalg.py", "\n\n@compiled", UNRELATED + "\n\n@compiled"
+    )  # functions that nobody calls
+    assert compiled() == [set(), set()]
+    edit(
+        "core/policies/independent.py",
+        "    add_sample(state",
+        "    state.common.cost[0] += 0\n    add_sample(state",
+    )
+    independent, oracle = compiled()
+    assert {"observe", "update_checked"} <= independent
+    assert not independent & {"add_sample", "select", "choose_checked"}
+    assert not oracle
+    edit("core/validation.py", "LARGEST = 1e30", "LARGEST = 1e29")  # a constant
+    assert [names & {"choose_checked", "observe"} for names in compiled()] == [{"choose_checked"}] * 2
+    edit("core/kernels/ucb.py", "best = -math.inf", "best = -1e308")
+    assert all("choose_checked" in names for names in compiled())
+    assert compiled() == [set(), set()]
 
 
 # What a user sees of it
 
 FIRST = """
 import warnings
-import shoal.core.jit.compiled as compiled
+import shoal.core.jit.cache as cache
+from shoal.core.jit.narration import narrator
 {before}
 import numpy as np, shoal
 policy = shoal.Independent(2, 2, alpha=0.5)
 policy.update(0, np.eye(2)[policy.select(0, np.eye(2))], 1.0)
-print(sum(sum(d.stats.cache_hits.values()) > 0 for d in compiled._narrator.known))
+print(sum(sum(d.stats.cache_hits.values()) > 0 for d in narrator.known))
 """
 
 
 def first_call(cache: Path | str, before: str = "") -> tuple[int, str]:
     """How many functions a first `select` and `update` find in a cache, and what stands on stderr."""
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
-    environment.pop("NUMBA_DISABLE_JIT", None)
+    environment = {**JIT, "NUMBA_CACHE_DIR": str(cache)}
     program = FIRST.format(before=before)
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -162,18 +247,70 @@ def test_a_line_says_that_it_compiles_and_only_then(tmp_path: Path) -> None:
     assert said == ""
     # The same cache, where it can only be read: a container whose image ran `shoal warm`.
     held = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    again, said = first_call(tmp_path, before="compiled._can_write = lambda directory: False")
+    again, said = first_call(tmp_path, before="cache._can_write = lambda directory: False")
     assert (again, said) == (hits, "")
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == held
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_which_policy_how_far_and_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrator, terminal, now = Narrator(), Terminal(), [0.0]
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setitem(names, Terminal, "bass")
+    functions: list[Any] = [Mock(py_func=k) for k in range(6)]
+    narrator.known.update(functions[:5])
+
+    def said() -> str:
+        text = terminal.getvalue()
+        terminal.seek(0)
+        terminal.truncate()
+        return text.rpartition("\r\x1b[K")[2]
+
+    def hear(function: Any) -> Any:
+        reach = SimpleNamespace(functions=list(range(5)))
+        kinds = (SimpleNamespace(instance_class=Terminal),)
+        return SimpleNamespace(data={"dispatcher": function, "args": kinds, "reach": reach})
+
+    narrator.on_start(hear(functions[5]))  # of another package
+    assert said() == ""
+    narrator.on_start(hear(functions[0]))
+    assert said() == "shoal: compiling bass"
+    for count, text in enumerate(["", "", ", about 4 s left"], start=1):
+        narrator.on_start(hear(functions[count]))
+        now[0] += 2.0
+        narrator.on_end(hear(functions[count]))
+        assert said() == f"shoal: compiling bass, {count} of 5 functions{text}"
+    narrator.on_end(hear(functions[0]))
+    assert said() == ""  # and the line is empty
+    narrator.silent = True
+    narrator.on_start(hear(functions[4]))
+    assert terminal.getvalue() == ""
+
+
+def test_warm_in_processes_yields_every_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    done = dict(warm(("independent", "oracle"), workers=2, progress=told.append))
+    assert set(done) == {"independent", "oracle"}
+    assert all(took > 0 for took in done.values())
+    assert told in (["oracle"], ["independent"])
+    with pytest.raises(ValueError, match=r"workers must be .* got 0"):
+        list(warm(("independent",), workers=0))
 
 
 @pytest.mark.slow
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     wanted = tmp_path / "file" / "cache"  # below a file there is no directory, not even for root
-    program = f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}; import shoal.core.statistics"
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(wanted)}
-    environment.pop("NUMBA_DISABLE_JIT", None)
+    program = (
+        f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}\n"
+        "import numpy as np; from shoal.core.kernels.linalg import dot; dot(np.ones(2), np.ones(2))"
+    )
+    environment = {**JIT, "NUMBA_CACHE_DIR": str(wanted)}
     said = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     ).stderr
@@ -197,10 +334,10 @@ def test_cached_code_is_never_taken_from_a_directory_that_others_can_write(
         planted.symlink_to(tmp_path)
     else:
         planted.write_text("")
-    assert compiled._private_directory() != planted
+    assert cache._private_directory() != planted
     if hostile == "open":
         planted.chmod(0o700)
-        assert compiled._private_directory() == planted
+        assert cache._private_directory() == planted
 
 
 LIFE = """
@@ -235,7 +372,7 @@ print(sorted(name for name, count in loaded().items() if count != before.get(nam
 """
 
 
-@pytest.mark.parametrize("policy", ["bass", "cluster_mixture", "independent"])
+@pytest.mark.parametrize("policy", ["bass", "cluster_mixture", "club"])
 def test_after_warm_no_call_has_anything_left_to_compile(policy: str) -> None:
     """In a process of its own, where nothing else has loaded code."""
     done = subprocess.run(

@@ -134,8 +134,8 @@ def test_steps_without_room_for_their_cuts_are_refused() -> None:
         for n in range(400):
             x = np.eye(2)[n % 2]
             for agent, sign in ((0, 1.0), (1, -1.0)):
-                steps.observe(policy._pinned_state(), agent, x, sign * float(x[0]), n)
-                steps.revise(policy._pinned_state(), agent, n)
+                steps.observe(policy.pinned_state(), agent, x, sign * float(x[0]), n)
+                steps.revise(policy.pinned_state(), agent, n)
 
     with pytest.raises(IndexError, match="no room in the log of cuts: call reserve"):
         learn_apart()

@@ -94,9 +94,9 @@ def test_sums_are_those_of_the_members(
         movers = there[: rng.integers(1, len(there) + 1)].tolist()
         for agent in movers:
             x = rng.choice(outliers) * rng.standard_normal(d)
-            observe(policy._pinned_state(), agent, x, float(rng.choice(outliers) * rng.standard_normal()), t)
+            observe(policy.pinned_state(), agent, x, float(rng.choice(outliers) * rng.standard_normal()), t)
         for agent in movers:
-            revise(policy._pinned_state(), agent, t)
+            revise(policy.pinned_state(), agent, t)
         if t % 7 == 0:
             policy.add_agents(1)
         if t % 5 == 0 and len(policy.agents) > 1:
@@ -190,7 +190,7 @@ def together(n: int = 4) -> shoal.ClusterMixture:
 def test_an_outlier_leaves_nothing_behind(scale: float) -> None:
     policy = together()
     clean = policy.state.pool.clusters.sums[0].copy(), policy.posterior(4)[0], policy.estimate(1)
-    observe(policy._pinned_state(), 4, np.array([scale, -0.3 * scale]), scale, 21)
+    observe(policy.pinned_state(), 4, np.array([scale, -0.3 * scale]), scale, 21)
     put(policy, 4, 0)
     assert policy.state.pool.clusters.sums[0].max() >= scale
     put(policy, 4, -1)
@@ -208,12 +208,12 @@ def test_an_outlier_s_choice_does_not_see_rounding(is_member: bool) -> None:
     """What is left of its cluster without it is summed, not subtracted, before anyone decides to move it."""
     policy = together()
     if is_member:
-        observe(policy._pinned_state(), 4, np.array([1.0, 0.0]), 1.0, 21)
+        observe(policy.pinned_state(), 4, np.array([1.0, 0.0]), 1.0, 21)
         put(policy, 4, 0)
-    observe(policy._pinned_state(), 4, np.array([1e30, 0.0]), 1.0, 22)
+    observe(policy.pinned_state(), 4, np.array([1e30, 0.0]), 1.0, 22)
     if not is_member:
         put(policy, 4, 0)
-    weigh(policy._pinned_state().pool, 4, 1)
+    weigh(policy.pinned_state().pool, 4, 1)
     fresh = policy.state.pool.members.lent[:4, 0].sum(axis=0)
     np.testing.assert_allclose(policy.state.pool.scratch.rest, fresh, rtol=1e-12)
 

@@ -148,7 +148,7 @@ def test_corrections_withdrawals_and_merges_are_exact(tmp_path: Path) -> None:
             assert policy.state.squares[agent] == 0.0
         again = policy._engine(policy.n_agents)
         before = policy.state.radius.copy()
-        again.describe(policy._pinned_state(), 0, policy.n_agents)
+        again.describe(policy.pinned_state(), 0, policy.n_agents)
         assert np.array_equal(before, policy.state.radius)  # nothing lags behind
 
     check(policy)

@@ -13,8 +13,9 @@ from tests.live.places import Place, sound
 
 from shoal.live.evaluation.dividends import by_agent
 from shoal.live.evaluation.guard import PERIOD
-from shoal.live.evaluation.sequences import BURN_IN, Sums, asymptotic, empirical_bernstein
+from shoal.live.evaluation.sequences import BURN_IN, asymptotic, empirical_bernstein
 from shoal.live.journal.records import Guarded, decode
+from shoal.live.journal.tally import Sums
 from shoal.live.population.owner import Owner
 from shoal.live.population.population import Population
 

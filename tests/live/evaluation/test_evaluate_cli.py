@@ -125,9 +125,12 @@ def test_a_report_of_nothing() -> None:
 
 
 def test_the_lead_says_which_way_it_goes() -> None:
-    from shoal.live.evaluation.dividends import Dividend
     from shoal.live.evaluation.report import _lead
+    from shoal.live.protocol.answers import Dividend
 
-    assert _lead(Dividend(100, 0.5, 0.2, 0.8)).startswith("Sharing pays: it makes the squared error of")
-    assert "larger by 0.5 (0.2 to 0.8)" in _lead(Dividend(100, -0.5, -0.8, -0.2))
-    assert "cannot be told yet: its dividend is 0.5 (−0.1 to 1.1)" in _lead(Dividend(100, 0.5, -0.1, 1.1))
+    def lead(mean: float, low: float, high: float) -> str:
+        return _lead(Dividend(100, mean, low, high, False, ""))
+
+    assert lead(0.5, 0.2, 0.8).startswith("Sharing pays: it makes the squared error of")
+    assert "larger by 0.5 (0.2 to 0.8)" in lead(-0.5, -0.8, -0.2)
+    assert "cannot be told yet: its dividend is 0.5 (−0.1 to 1.1)" in lead(0.5, -0.1, 1.1)

@@ -12,11 +12,11 @@ from shoal.live.evaluation.sequences import (
     BURN_IN,
     POWER,
     ZETA,
-    Sums,
     asymptotic,
     empirical_bernstein,
     running,
 )
+from shoal.live.journal.tally import Sums
 
 STREAMS, LENGTH = 400, 4000
 

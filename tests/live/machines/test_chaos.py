@@ -31,7 +31,7 @@ import shoal
 from shoal.live.client import exchange
 from shoal.live.journal.records import decode
 from shoal.live.journal.stores.postgres import PostgresStore
-from shoal.live.population.owners import move, url_of
+from shoal.live.population.servers import move, url_of
 
 LEASE = 1.0 if SCALE == 1 else 3.0
 POPULATIONS = ["shop 0", "shop 1", "shop 2"]

@@ -23,7 +23,7 @@ from tests.live.service.running import ARMS, Caller, InProcess, Process, damage,
 import shoal
 from shoal.live.journal.stores.base import SCHEMA, PopulationOwner
 from shoal.live.journal.stores.postgres import PostgresStore
-from shoal.live.population.owners import View, move, new_name, preferred, server_url, url_of
+from shoal.live.population.servers import View, move, new_name, preferred, server_url, url_of
 from shoal.live.protocol.errors import (
     ControllerError,
     JournalError,

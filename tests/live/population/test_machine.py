@@ -190,8 +190,8 @@ class Machine(RuleBasedStateMachine):
 
     def rename(self, name: str, new: str) -> None:
         person = self.people.get(name)
-        is_called = person is not None and self.called[person] == new
-        error: type[Exception] | None = ConflictError if new in self.people and not is_called else None
+        is_free = self.people.get(new, person) is person  # nobody's, or one of its own
+        error: type[Exception] | None = None if is_free else ConflictError
         self.expect(UnknownError if person is None else error, lambda: self.one.rename(name, new))
         if person is not None and error is None:
             del self.people[self.called[person]]

@@ -328,3 +328,45 @@ def test_rewards_of_the_forgotten(one: Population, place: Place) -> None:
     one.decide("ada", ARMS)  # the name may be used again
     assert one.agents == ["ben", "ada"]
     assert sound(one._controller)
+
+
+def test_the_store_is_asked_about_known_ids_only(
+    place: Place, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = shop(place.open(lease=SLOW))
+    asked: list[str] = []
+
+    def watch(one: Population) -> None:
+        find = one.owner.store.find
+        monkeypatch.setattr(
+            one.owner.store,
+            "find",
+            lambda number, id: asked.append(id) or find(number, id),  # type: ignore[func-returns-value]
+        )
+
+    watch(one)
+    for number in range(20):
+        one.decide("ada", ARMS, id=f"d{number}")
+        one.reward(f"d{number}", 0.5)
+        one.observe("ada", [1.0, 0.0], 0.5, id=f"o{number}")
+    for wrong in ("d20", "o20", "nothing"):
+        with pytest.raises(UnknownError, match="has made no decision"):
+            one.reward(wrong, 1.0)
+    assert asked == []
+    one.snapshot()
+    for archives in (False, True):  # what is known survives in a snapshot, and in a base
+        if archives:
+            one.archive(tmp_path, before=one.owner.now() / 1e6 + 1.0)
+        one = reopened(place, one)
+        asked.clear()
+        watch(one)
+        with pytest.raises(UnknownError):
+            one.reward("nothing", 1.0)
+        one.decide("ada", ARMS, id=f"new{archives}")
+        assert asked == []
+        before = one.sequence
+        if not archives:
+            one.reward("d3", 0.5)
+            one.observe("ada", [1.0, 0.0], 0.5, id="o3")
+            assert set(asked) == {"d3", "o3"}
+            assert one.sequence == before

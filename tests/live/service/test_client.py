@@ -5,6 +5,7 @@ import contextlib
 import gzip
 import inspect
 import itertools
+import math
 import random
 import re
 import select
@@ -30,6 +31,7 @@ from shoal.live.client import AsyncRemotePopulation, RemotePopulation
 from shoal.live.client.buffer import Buffer
 from shoal.live.client.exchange import Attempt, Pause, Reply, exchange
 from shoal.live.protocol.answers import Explanation
+from shoal.live.protocol.messages import NewDecision
 
 SETTINGS: dict[str, Any] = {"policy": "bass", "dim": 2, "explore": 0.0, "seed": 1}
 
@@ -195,6 +197,43 @@ def test_both_clients_do_the_same() -> None:
         sync, other = getattr(RemotePopulation, name), getattr(AsyncRemotePopulation, name)
         assert inspect.iscoroutinefunction(other)
         assert inspect.signature(sync) == inspect.signature(other)
+
+
+def test_a_decision_s_arguments_are_written_once() -> None:
+    """A field of the request is an argument of `decide`, in the library and in both clients."""
+    request, own = inspect.signature(NewDecision), inspect.signature(shoal.Population.decide)
+    asked = inspect.signature(RemotePopulation.decide)
+    here = [(one.name, one.kind, one.default) for one in own.parameters.values()][1:]
+    there = [(one.name, one.kind, one.default) for one in asked.parameters.values()][1:]
+    fields = [(one.name, one.kind, one.default) for one in request.parameters.values()]
+    assert here == fields
+    assert there[: len(fields)] == fields
+    assert [name for name, *_ in there[len(fields) :]] == ["fallback", "deadline"]
+    assert asked.return_annotation is shoal.Decision
+    assert "Seconds to wait for the service." in (RemotePopulation.decide.__doc__ or "")
+
+
+def test_results_are_those_of_the_library(running: InProcess, client: shoal.Client) -> None:
+    shop = client.population("same", **{**SETTINGS, "apprentice": True})
+    here = running.app.populations["same"].population
+    assert math.isnan(shop.dividend().mean)
+    assert str(shop.dividend()) == "no rewards yet"
+    for n in range(3):
+        made = shop.decide("ada", ARMS, baseline="tea")
+        shop.reward(made.id, float(n))
+    ours = (here.dividend(), here.evaluate("independent"), here.what_if(), here.uplift(), here.switches)
+    theirs = (
+        shop.dividend(),
+        shop.evaluate("independent"),
+        shop.what_if(),
+        shop.uplift(),
+        shop.switches(),
+    )
+    assert [type(one) for one in theirs] == [type(one) for one in ours]
+    assert msgspec.json.encode(theirs) == msgspec.json.encode(ours)
+    assert [str(one) for one in theirs[:4]] == [str(one) for one in ours[:4]]
+    assert math.isnan(theirs[3].uplift)
+    assert theirs[3].sentence == ours[3].sentence != ""
 
 
 def test_all_it_does(client: shoal.Client) -> None:

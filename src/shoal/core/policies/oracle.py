@@ -162,7 +162,7 @@ class Oracle(LivePolicy):
         return np.asarray(self.state.labels == self.state.labels[agent])
 
     def _pooled_estimate(self, agent: int) -> Vector:
-        state, cluster = self._pinned_state(), self.state.labels[agent]
+        state, cluster = self.pinned_state(), self.state.labels[agent]
         if not state.common.lends[agent]:
             factor_with_own(state.local, agent, state.pool, cluster, state.common.ridge)
             return np.asarray(state.local.scratch[self.dim])
@@ -172,18 +172,18 @@ class Oracle(LivePolicy):
         self.state.sizes[self.state.labels[agent]] -= self.state.common.lends[agent]
 
     def _lending_changed(self, agent: int) -> None:
-        state, cluster = self._pinned_state(), self.state.labels[agent]
+        state, cluster = self.pinned_state(), self.state.labels[agent]
         state.sizes[cluster] += 1 if state.common.lends[agent] else -1
         pool_cluster(state, cluster)
 
     def _withdraw(self, agent: int) -> None:
         cluster = self.state.labels[agent]
         self.state.labels[agent] = -1 - agent
-        pool_cluster(self._pinned_state(), cluster)
+        pool_cluster(self.pinned_state(), cluster)
 
     def _amended(self, agent: int, x: Vector, old: float, change: float, removes: bool) -> None:
         if self.state.labels[agent] >= 0:
-            pool_cluster(self._pinned_state(), self.state.labels[agent])
+            pool_cluster(self.pinned_state(), self.state.labels[agent])
 
 
 def _check_labels(labels: Any, n_agents: int) -> Integers:

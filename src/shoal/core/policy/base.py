@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from shoal.core import fields, validation
+from shoal.core.jit import narration
 from shoal.core.jit.pinned import pin
 from shoal.core.kernels.bits import WORD
 from shoal.core.kernels.graphs import count_edges
@@ -199,7 +200,7 @@ class Policy(ABC):
         with self.lock:
             if self.changing:
                 calls.refuse_while_changing(self.changing)
-            choice = choose_checked(self._pinned_state(), agent, arms)
+            choice = choose_checked(self.pinned_state(), agent, arms)
         if choice < 0:
             calls.refuse_arms(type(self).__name__, choice, arms)
         return int(choice)
@@ -215,7 +216,7 @@ class Policy(ABC):
         with self.lock:
             if self.changing:
                 calls.refuse_while_changing(self.changing)
-            choice, own, pooled = predict_checked(self._pinned_state(), agent, arms)
+            choice, own, pooled = predict_checked(self.pinned_state(), agent, arms)
         if choice < 0:
             calls.refuse_arms(type(self).__name__, choice, arms)
         return Choice(choice, own, pooled)
@@ -230,7 +231,7 @@ class Policy(ABC):
         with self.lock:
             if self.changing:
                 calls.refuse_while_changing(self.changing)
-            answer = score_checked(self._pinned_state(), agent, arms, out)
+            answer = score_checked(self.pinned_state(), agent, arms, out)
         if answer < 0:
             calls.refuse_arms(type(self).__name__, answer, arms)
         return Scores(out[0], out[1], out[0] + out[1])
@@ -245,11 +246,12 @@ class Policy(ABC):
         """Let `agent` learn that arm `x`, shape (d,), gave `reward`. One call is one round."""
         learn(self, update_checked, agent, x, reward)
 
-    def _pinned_state(self, state: Any = None) -> Any:
+    def pinned_state(self, state: Any = None) -> Any:
         """The policy's state, or another one, as compiled functions take it; made anew if it is new."""
         state = self.state if state is None else state
         if self._pinned[0] is not state:
             self._pinned = state, pin(state, self._pinned[1])
+            narration.names[type(state)] = getattr(self, "name", type(self).__name__)
         return self._pinned[1]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -405,7 +407,7 @@ def learn(
         if policy.changing:
             calls.refuse_while_changing(policy.changing)
         policy.reserve(1)
-        answer = step(policy._pinned_state(), agent, x, reward, *more)
+        answer = step(policy.pinned_state(), agent, x, reward, *more)
     if answer == REFUSED:
         validation.number("reward", reward, low=-validation.LARGEST, high=validation.LARGEST)
     calls.check_answer(policy, answer, agent, x)

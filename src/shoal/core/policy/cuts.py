@@ -42,7 +42,7 @@ class CuttingPolicy(LivePolicy):
         if more := enlarged(type(self).__name__, self.state.cuts, pulls, self.n_agents, self.dim):
             self._room.replace({"cuts.pairs": more.pairs, "cuts.rounds": more.rounds})
             self.state = self.state._replace(cuts=more)
-            self._pinned_state()  # lets go of the old arrays
+            self.pinned_state()  # lets go of the old arrays
 
     @property
     def cuts(self) -> Integers:
@@ -102,7 +102,7 @@ class CuttingPolicy(LivePolicy):
                 checked_agent(agent, self.n_agents)
             self.reserve(len(steps))
             self._forget_tests()
-            first = int(follow_checked(self._pinned_state(), steps, who, x, values, known))
+            first = int(follow_checked(self.pinned_state(), steps, who, x, values, known))
         if first >= 0:
             raise ValueError(f"pull {first} of agent {who[first]} was refused: {x[first]}, {values[first]}")
 

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from numba.extending import overload
-
-from shoal.core.jit.compiled import OPTIONS, compiled, inlined
+from shoal.core.jit.compiled import compiled, inlined
 from shoal.core.jit.pinned import unpin
+from shoal.core.jit.reach import generic
 from shoal.core.policy.steps import (
     ACCEPTED,
     BEGIN,
@@ -17,7 +16,6 @@ from shoal.core.policy.steps import (
     expect,
     judge,
     observe,
-    plain_step,
     revise,
 )
 from shoal.core.types import Integers, Matrix, Vector
@@ -38,14 +36,8 @@ def part(state: Any, agent: int, other: int, t: int) -> bool:
     return bool(STEPS["part", type(unpin(state))](state, agent, other, t))
 
 
-@overload(learn, strict=False, jit_options=OPTIONS)
-def _overload_learn(state: Any, agent: Any, x: Any, reward: Any, t: Any) -> Any:
-    return plain_step("learn", state, STEPS["observe", state.instance_class])
-
-
-@overload(part, strict=False, jit_options=OPTIONS)
-def _overload_part(state: Any, agent: Any, other: Any, t: Any) -> Any:
-    return plain_step("part", state)
+generic(learn, lambda kind: STEPS.get(("learn", kind)) or STEPS.get(("observe", kind)))
+generic(part, lambda kind: STEPS.get(("part", kind)))
 
 
 @compiled

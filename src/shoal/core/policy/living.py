@@ -83,7 +83,7 @@ class LivePolicy(Policy):
 
     def _reconsider(self, agent: int) -> None:
         """Decide from the present samples whom `agent` shares with."""
-        revise(self._pinned_state(), agent, self.rounds)
+        revise(self.pinned_state(), agent, self.rounds)
 
     def _end_pending(self, agent: int) -> None:
         """Take the pending pulls of an agent that leaves out of all sums: their rewards cannot come."""
@@ -152,14 +152,14 @@ class LivePolicy(Policy):
         """
         agent, x = self._check_agent(agent), calls.checked_arm(x, self.dim)
         with self.lock:
-            answer = begin_checked(self._pinned_state(), agent, x)
+            answer = begin_checked(self.pinned_state(), agent, x)
         calls.check_answer(self, answer, agent, x)
 
     def cancel(self, agent: int, x: ArrayLike) -> None:
         """Expect no reward any more for a pull of `x` by `agent` that has begun."""
         agent, x = self._check_agent(agent), calls.checked_arm(x, self.dim)
         with self.lock:
-            answer = cancel_checked(self._pinned_state(), agent, x)
+            answer = cancel_checked(self.pinned_state(), agent, x)
         calls.check_answer(self, answer, agent, x)
 
     def replay(self, kinds: ArrayLike, agents: ArrayLike, xs: ArrayLike, rewards: ArrayLike) -> None:
@@ -184,7 +184,7 @@ class LivePolicy(Policy):
             for agent in np.unique(who).tolist():
                 self._check_agent(agent)
             self.reserve(int(np.count_nonzero(steps & 1)))
-            first = int(replay_checked(self._pinned_state(), steps, who, x, values))
+            first = int(replay_checked(self.pinned_state(), steps, who, x, values))
         if first >= 0:
             raise ValueError(f"pull {first} of agent {who[first]} was refused: {x[first]}, {values[first]}")
 
@@ -227,7 +227,7 @@ class LivePolicy(Policy):
     ) -> None:
         agent = calls.checked_agent(agent, self.n_agents)
         with self._change(what):
-            common, local = self.state.common, self._pinned_state().local
+            common, local = self.state.common, self.pinned_state().local
             if common.withdrawn[agent]:
                 raise ValueError(f"the samples of agent {agent} have been withdrawn")
             if lacks(local, agent, common.ridge, x):
@@ -287,7 +287,7 @@ class LivePolicy(Policy):
             except BaseException:  # the arrays of the state are still those of the old room
                 self._room = room
                 raise
-            self._pinned_state(state)  # lets go of the old arrays
+            self.pinned_state(state)  # lets go of the old arrays
             self.state = state
             for newcomer in range(first, first + n if sharing != "both" else first):
                 self._set_sharing(newcomer, sharing)
@@ -332,7 +332,7 @@ class LivePolicy(Policy):
             common, local = self.state.common, self.state.local
             both, sums = np.zeros(self.n_agents, np.bool_), make_statistics(1, self.dim, common.ridge)
             both[[i, j]] = True
-            pool_rows(self._pinned_state().local, both, common.ridge, sums, 0)
+            pool_rows(self.pinned_state().local, both, common.ridge, sums, 0)
             self._move_pending(i, j)
             for leaf in fields.leaves(type(local)):
                 if leaf.field.role is fields.Role.KEPT:
@@ -371,7 +371,7 @@ class LivePolicy(Policy):
             self._end_edges(agent)
         if withdraw:
             common.withdrawn[agent] = True
-            forget_row(self._pinned_state().local, agent, common.ridge)
+            forget_row(self.pinned_state().local, agent, common.ridge)
             self._withdraw(agent)
             common.lends[agent] = common.borrows[agent] = True
             common.reserved[0] = np.count_nonzero(~common.lends)

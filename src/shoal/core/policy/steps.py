@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
-from numba.extending import overload
 
 from shoal.core.fields import AGENTS, COUNT, TRIANGLE, kept, leaves, scratch, setting
-from shoal.core.jit.compiled import OPTIONS, compiled, inlined
+from shoal.core.jit.compiled import compiled, inlined
 from shoal.core.jit.pinned import unpin
+from shoal.core.jit.reach import generic
 from shoal.core.kernels.linalg import add_square, add_triangle, cholesky, dot
 from shoal.core.kernels.random import integer_below, uniform
 from shoal.core.kernels.ucb import best_arm_of_width
@@ -145,31 +145,10 @@ def expect_alone(state: Any, agent: int, x: Vector, sign: int) -> None:
 
 
 # What compiled code calls is the registered function itself: one that calls it would be one more function of
-# a whole state to compile. Not strict: the names of its parameters are its own.
-@overload(select, strict=False, jit_options=OPTIONS)
-def _overload_select(state: Any, agent: Any, arms: Any, t: Any) -> Any:
-    return plain_step("select", state)
-
-
-@overload(observe, strict=False, jit_options=OPTIONS)
-def _overload_observe(state: Any, agent: Any, x: Any, reward: Any, t: Any) -> Any:
-    return plain_step("observe", state)
-
-
-@overload(revise, strict=False, jit_options=OPTIONS)
-def _overload_revise(state: Any, agent: Any, t: Any) -> Any:
-    return plain_step("revise", state)
-
-
-@overload(expect, strict=False, jit_options=OPTIONS)
-def _overload_expect(state: Any, agent: Any, x: Any, sign: Any) -> Any:
-    return _expecting(state.instance_class).py_func
-
-
-def plain_step(name: str, state: Any, default: Any = None) -> Any:
-    """The function that was registered, not yet compiled, for a type of state."""
-    implementation: Any = STEPS.get((name, state.instance_class), default)
-    return implementation.py_func
+# a whole state to compile.
+for _step in (select, observe, revise):
+    generic(_step, lambda kind, name=_step.__name__: STEPS.get((name, kind)))  # type: ignore[misc]
+generic(expect, _expecting)
 
 
 # Agents that do not borrow choose by their own samples; only live policies have them.
@@ -177,28 +156,44 @@ def plain_step(name: str, state: Any, default: Any = None) -> Any:
 
 def borrows(state: Any, agent: int) -> bool:
     """Whether an agent uses the samples of others."""
-    common = unpin(state).common
-    return not isinstance(common, LiveCommon) or bool(common.borrows[agent])
+    return bool(_borrowing(type(unpin(state)))(state, agent))
+
+
+def _borrowing(state_class: type) -> Any:
+    return borrows_as_set if is_live(state_class) else borrows_always
+
+
+@compiled
+def borrows_as_set(state: Any, agent: int) -> bool:
+    """`borrows` for live policies."""
+    return bool(state.common.borrows[agent])
+
+
+@compiled
+def borrows_always(state: Any, agent: int) -> bool:
+    """`borrows` for policies that know no other agents."""
+    return True
 
 
 def select_as_set(state: Any, agent: int, arms: Matrix, t: int) -> int:
     """`select`, or `select_alone` for an agent that does not borrow."""
-    if not borrows(state, agent):
+    return int(_selecting(type(unpin(state)))(state, agent, arms, t))
+
+
+def _selecting(state_class: type) -> Any:
+    return select_if_set if is_live(state_class) else STEPS.get(("select", state_class))
+
+
+@compiled
+def select_if_set(state: Any, agent: int, arms: Matrix, t: int) -> int:
+    """`select_as_set` for live policies."""
+    if not state.common.borrows[agent]:
         return select_alone(state.common, state.local, agent, arms, t)
     return select(state, agent, arms, t)
 
 
-@overload(borrows, strict=False, inline="always", jit_options=OPTIONS)
-def _overload_borrows(state: Any, agent: Any) -> Any:
-    if is_live(state.instance_class):
-        return lambda state, agent: state.common.borrows[agent]
-    return lambda state, agent: True
-
-
-@overload(select_as_set, strict=False, inline="always", jit_options=OPTIONS)
-def _overload_select_as_set(state: Any, agent: Any, arms: Any, t: Any) -> Any:
-    is_plain = not is_live(state.instance_class)
-    return (lambda state, agent, arms, t: select(state, agent, arms, t)) if is_plain else select_as_set
+generic(borrows, _borrowing)
+generic(select_as_set, _selecting)
 
 
 @inlined

@@ -7,11 +7,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from shoal.core.jit.compiled import cache_directory
 from shoal.core.policies.registry import find_policy
 from shoal.core.registry import load
 from shoal.lab.environments import base
 from shoal.lab.environments.registry import find_environment
+
+PLAYED = ("core", "lab/rivals", "lab/simulation.py")
+"""What every run depends on."""
 
 
 def code_fingerprint(kinds: Iterable[str]) -> str:
@@ -20,8 +22,14 @@ def code_fingerprint(kinds: Iterable[str]) -> str:
     A kind whose optional packages are missing is ignored: it cannot be run either.
     """
     parts = {_source_hash(kind) for kind in kinds}
-    # The cache of compiled code is named after a hash of the other sources.
-    return hashlib.sha256(" ".join([cache_directory().name, *sorted(parts)]).encode()).hexdigest()[:16]
+    return hashlib.sha256(" ".join([_played_hash(), *sorted(parts)]).encode()).hexdigest()[:16]
+
+
+@cache
+def _played_hash() -> str:
+    package = Path(__file__).parents[2]
+    sources = [path for name in PLAYED for path in sorted((package / name).rglob("*.py")) or [package / name]]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
 
 
 @cache  # the code as imported, not as edited later

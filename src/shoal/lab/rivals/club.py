@@ -96,7 +96,7 @@ class CLUB(ClusteredRival):
     def reserve(self, pulls: int) -> None:
         if more := enlarged(type(self).__name__, self.state.cuts, pulls, self.n_agents, self.dim):
             self.state = self.state._replace(cuts=more)
-            self._pinned_state()  # lets go of the old arrays
+            self.pinned_state()  # lets go of the old arrays
 
     def count_edges(self, labels: Integers | None = None) -> tuple[int, int]:
         """Number of edges, and of those that join agents with the same label (0, 1, …)."""

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shoal.live.client.plans import AT_ONCE, Fallback
 from shoal.live.protocol.errors import NotOwnerError, UnavailableError, UnknownError
 from shoal.live.protocol.messages import NamedReward
 
@@ -26,10 +25,21 @@ CREATE TABLE IF NOT EXISTS waiting (n INTEGER PRIMARY KEY AUTOINCREMENT, populat
 CREATE TABLE IF NOT EXISTS fallback (id TEXT PRIMARY KEY, at REAL, body BLOB) STRICT;
 CREATE TABLE IF NOT EXISTS refused (n INTEGER PRIMARY KEY, population TEXT, body BLOB, reason TEXT) STRICT;
 """
+AT_ONCE = 500
+"""Rewards that are sent together."""
 REMEMBERED = 90 * 86400.0
 """Seconds for which rewards of decisions that the service did not make may come."""
 PAUSE = 0.5
 """Seconds between attempts to send."""
+
+
+class Fallback(msgspec.Struct, frozen=True):
+    """What is known of a decision that the service did not make: enough to let it learn the reward."""
+
+    population: str
+    agent: str
+    x: list[float] | None
+    arm: str | None
 
 
 class Refused(NamedTuple):

@@ -1,4 +1,4 @@
-"""A request and its repetitions, however it is sent: a plan yields attempts and pauses, and gets replies.
+"""A request and its repetitions, however it is sent: a plan yields steps, and gets replies to attempts.
 
 Every request of the client may be repeated without being counted twice: whatever makes something has an id.
 So whatever may have gone wrong on the way is tried again, after a random pause, until the deadline.
@@ -38,6 +38,12 @@ class Pause(NamedTuple):
     seconds: float
 
 
+class Work(NamedTuple):
+    """A call that may block, such as one that writes to a file; an event loop lets a thread make it."""
+
+    function: Callable[[], Any]
+
+
 class Reply(NamedTuple):
     """What came back."""
 
@@ -48,7 +54,7 @@ class Reply(NamedTuple):
     """Why nothing did, or nothing that can be read."""
 
 
-Plan = Generator[Attempt | Pause, Reply | None, Result]
+Plan = Generator[Attempt | Pause | Work, Reply | None, Result]
 
 
 def exchange(

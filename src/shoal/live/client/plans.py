@@ -1,40 +1,133 @@
-"""What clients ask of the service: each a plan, which either kind of client carries out."""
+"""What can be asked of a population of a service: each call is a plan, which either client carries out.
+
+A plan's arguments and docstring are those of the method that carries it out, in both clients.
+"""
 
 import contextlib
+import functools
 import hashlib
+import inspect
 import math
+import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 from urllib.parse import quote
 
 import msgspec
 
-from shoal.live.client.exchange import Plan, exchange
+from shoal.live.client.buffer import AT_ONCE, Buffer, Fallback, Refused
+from shoal.live.client.exchange import Plan, Work, exchange
 from shoal.live.protocol import messages as m
-from shoal.live.protocol.answers import Decision, Explanation, PairExplanation
-from shoal.live.protocol.errors import ConflictError, UnavailableError, UnknownError
+from shoal.live.protocol.answers import (
+    Decision,
+    Dividend,
+    Evaluation,
+    Explanation,
+    PairExplanation,
+    Switch,
+    Uplift,
+    WhatIf,
+)
+from shoal.live.protocol.errors import ConflictError, NotOwnerError, UnavailableError, UnknownError
 from shoal.live.protocol.ids import new_id
 from shoal.live.protocol.problems import error_of
 
-AT_ONCE = 500
-"""Requests in a batch."""
-Arms = Any
-"""Names with features, rows of features, names from the catalogue, or None for the whole catalogue."""
+P = ParamSpec("P")
+Request = TypeVar("Request")
+Result = TypeVar("Result")
+PATIENCE = 600.0
+"""Seconds that what reads a whole journal may take."""
+REMEMBERED = 100_000
+"""Decisions that fell back on an arm, if there is no buffer to keep them."""
 
 
-class Fallback(msgspec.Struct, frozen=True):
-    """What is known of a decision that the service did not make: enough to let it learn the reward."""
+class Caller:
+    """What both clients have: where to call, and what is known of decisions that the service did not make."""
 
-    population: str
-    agent: str
-    x: list[float] | None
-    arm: str | None
+    def __init__(self, url: str, key: str | None, deadline: float) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"url must begin with http:// or https://, got {url!r}")
+        self.url, self.deadline = url.rstrip("/"), deadline
+        self._headers = {"content-type": "application/json"}
+        if key is not None:
+            if not re.fullmatch(r"[!-~]+", key):  # the message must not show it
+                raise ValueError("key must be as `shoal keys add` showed it, without spaces")
+            self._headers["authorization"] = f"Bearer {key}"
+        self.fallbacks: OrderedDict[str, Fallback] = OrderedDict()
+        self.buffer: Buffer | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.url}>"
+
+    def refused(self) -> list[Refused]:
+        """Rewards in the buffer that the service refused for good."""
+        return [] if self.buffer is None else self.buffer.refused()
+
+    def remember(self, id: str, fallback: Fallback) -> None:
+        """Keep what is known of a decision that the service did not make."""
+        if self.buffer is not None:
+            self.buffer.remember(id, fallback)
+            return
+        self.fallbacks[id] = fallback
+        if len(self.fallbacks) > REMEMBERED:
+            self.fallbacks.popitem(last=False)
+
+    def limit(self, deadline: float | None) -> float:
+        """The seconds that a call may take."""
+        return self.deadline if deadline is None else deadline
 
 
-def path_of(*parts: str) -> str:
-    """A path of names, percent-encoded; a full stop too, since `..` would lead elsewhere."""
-    return "/v1/populations/" + "/".join(quote(part, safe="").replace(".", "%2E") for part in parts)
+class Remote:
+    """A population of a service, by its name."""
+
+    def __init__(self, client: Caller, name: str) -> None:
+        self.client, self.name = client, name
+
+    def __repr__(self) -> str:
+        return f"<population {self.name!r} of {self.client.url}>"
+
+    @property
+    def deadline(self) -> float:
+        """Seconds that a call may take, unless it says otherwise."""
+        return self.client.deadline
+
+    def path(self, *parts: str) -> str:
+        """A path of names below the population's."""
+        return path_of(self.name, *parts)
+
+
+class RemoteDecision(m.NewDecision, frozen=True, kw_only=True):
+    """A decision to ask for, and what to do if there is no answer."""
+
+    fallback: str | int | None = None
+    deadline: float | None = None
+
+
+def takes(
+    kind: Callable[P, Request],
+) -> Callable[[Callable[[Remote, Request], Plan[Result]]], Callable[Concatenate[Remote, P], Plan[Result]]]:
+    """Give a plan the arguments of a request, which are written down there and nowhere else."""
+
+    def decorate(
+        plan: Callable[[Remote, Request], Plan[Result]],
+    ) -> Callable[Concatenate[Remote, P], Plan[Result]]:
+        @functools.wraps(plan)
+        def call(to: Remote, /, *args: P.args, **options: P.kwargs) -> Plan[Result]:
+            return plan(to, kind(*args, **options))
+
+        known, hints = inspect.signature(plan), get_type_hints(kind)
+        first, *_ = known.parameters.values()
+        fields = inspect.signature(kind).parameters.values()
+        arguments = [one.replace(annotation=hints[one.name]) for one in fields]
+        call.__signature__ = known.replace(parameters=[first, *arguments])  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+# Populations
 
 
 def populations(deadline: float) -> Plan[list[str]]:
@@ -42,36 +135,107 @@ def populations(deadline: float) -> Plan[list[str]]:
     return found.populations
 
 
-def make(name: str, settings: m.NewPopulation, deadline: float) -> Plan[m.Population]:
-    return exchange("PUT", path_of(name), m.Population, settings, deadline=deadline)
+def make(name: str, policy: str, dim: int, settings: dict[str, Any], deadline: float) -> Plan[m.Population]:
+    """Make a population; settings that are not its own are its policy's."""
+    own = {key: settings.pop(key) for key in m.NewPopulation.__struct_fields__ if key in settings}
+    body = m.NewPopulation(policy, dim, **own, parameters=settings)
+    return exchange("PUT", path_of(name), m.Population, body, deadline=deadline)
 
 
-def describe(name: str, deadline: float) -> Plan[m.Population]:
-    return exchange("GET", path_of(name), m.Population, deadline=deadline)
+def describe(to: Remote) -> Plan[m.Population]:
+    """Settings and sizes."""
+    return exchange("GET", to.path(), m.Population, deadline=to.deadline)
 
 
-def decide(name: str, request: m.NewDecision, deadline: float) -> Plan[Decision]:
-    return exchange("POST", path_of(name) + "/decisions", Decision, request, deadline=deadline)
+# Decisions
+
+
+@takes(RemoteDecision)
+def decide(to: Remote, request: RemoteDecision) -> Plan[Decision]:
+    """Choose an arm for an agent; see `Population.decide`.
+
+    Parameters
+    ----------
+    fallback : str or int, optional
+        The arm to return if the service does not answer in time. Such a decision has sequence number 0,
+        and the service learns its reward, when you report it, as an observation.
+    deadline : float, optional
+        Seconds to wait for the service.
+    """
+    # Without `fallback` and `deadline`, which the service does not know, and which are not sent if None.
+    body = ready_to_send(msgspec.structs.replace(request, fallback=None, deadline=None))
+    fallback, limit = request.fallback, to.client.limit(request.deadline)
+    known = None if fallback is None else fallback_of(to.name, body, fallback)
+    try:
+        return (yield from exchange("POST", to.path() + "/decisions", Decision, body, deadline=limit))
+    except (UnavailableError, NotOwnerError):
+        if known is None or fallback is None:
+            raise
+    made = fallback_decision(body, fallback)
+    yield Work(functools.partial(to.client.remember, made.id, known))
+    return made
 
 
 def decide_many(
-    name: str, requests: Sequence[m.NewDecision], deadline: float
+    to: Remote, requests: Iterable[Mapping[str, Any]], *, deadline: float | None = None
 ) -> Plan[list[Decision | Exception]]:
+    """`decide` for many requests, each a mapping of its arguments; of each, its decision or its error."""
+    bodies = [ready_to_send(m.request_of(m.NewDecision, one)) for one in requests]
+    limit, path = to.client.limit(deadline), to.path() + "/decisions:batch"
     found: list[Decision | Exception] = []
-    for start in range(0, len(requests), AT_ONCE):
-        body = m.Decisions(list(requests[start : start + AT_ONCE]))
-        path = path_of(name) + "/decisions:batch"
-        for one in (yield from exchange("POST", path, m.DecisionResults, body, deadline=deadline)).results:
+    for start in range(0, len(bodies), AT_ONCE):
+        body = m.Decisions(bodies[start : start + AT_ONCE])
+        for one in (yield from exchange("POST", path, m.DecisionResults, body, deadline=limit)).results:
             found.append(_error(one.problem) if isinstance(one.decision, msgspec.UnsetType) else one.decision)
     return found
 
 
-def reward(name: str, id: str, body: m.Reward, deadline: float) -> Plan[None]:
-    path = path_of(name, "decisions", id) + "/reward"
-    return exchange("PUT", path, type(None), body, deadline=deadline)
+def cancel(to: Remote, id: str) -> Plan[None]:
+    """Take back a decision that was never shown."""
+    return exchange("DELETE", to.path("decisions", id), type(None), deadline=to.deadline)
+
+
+# Rewards and observations
+
+
+def reward(
+    to: Remote,
+    id: str,
+    reward: float,
+    *,
+    replaces: float | None = None,
+    arm: str | int | None = None,
+    deadline: float | None = None,
+) -> Plan[None]:
+    """Report the reward of a decision; see `Population.reward`. With a buffer, it is sent later."""
+    if to.client.buffer is not None:
+        one = checked(m.NamedReward(id, reward, replaces=replaces, arm=arm))
+        yield Work(functools.partial(to.client.buffer.put, to.name, [one]))
+        return
+    limit = to.client.limit(deadline)
+    known = to.client.fallbacks.get(id)
+    if known is not None:
+        yield from observe_fallback(id, known, float(reward), limit)
+    else:
+        body = m.Reward(float(reward), replaces=replaces, arm=arm)
+        yield from exchange("PUT", to.path("decisions", id) + "/reward", type(None), body, deadline=limit)
 
 
 def reward_many(
+    to: Remote, rewards: Iterable[Mapping[str, Any]], *, deadline: float | None = None
+) -> Plan[list[Exception | None]]:
+    """`reward` for many decisions, each a mapping of its arguments; of each, its error or None.
+
+    With a buffer, all of them are put there at once, and none has an error yet.
+    """
+    made = [checked(m.request_of(m.NamedReward, one, "reward")) for one in rewards]
+    if to.client.buffer is not None:
+        yield Work(functools.partial(to.client.buffer.put, to.name, made))
+        return [None] * len(made)
+    return (yield from send_rewards(to.name, made, to.client.fallbacks, to.client.limit(deadline)))
+
+
+def send_rewards(
     name: str, rewards: Sequence[m.NamedReward], known: Mapping[str, Fallback], deadline: float
 ) -> Plan[list[Exception | None]]:
     """Send rewards in batches; of each, in the order given, its error or None.
@@ -103,11 +267,22 @@ def reward_many(
     return [errors[n] for n in range(len(rewards))]
 
 
-def cancel(name: str, id: str, deadline: float) -> Plan[None]:
-    return exchange("DELETE", path_of(name, "decisions", id), type(None), deadline=deadline)
+def observe(
+    to: Remote,
+    agent: str,
+    x: Sequence[float] | None = None,
+    reward: float = 0.0,
+    *,
+    arm: str | None = None,
+    id: str | None = None,
+) -> Plan[bool]:
+    """Let an agent learn from an arm tried elsewhere (features, or a name); whether it was new."""
+    features, id = None if x is None else _floats(x), new_id() if id is None else id
+    body = m.NewObservation(agent, float(reward), features, arm, id)
+    return send_observation(to.name, body, to.deadline)
 
 
-def observe(name: str, body: m.NewObservation, deadline: float) -> Plan[bool]:
+def send_observation(name: str, body: m.NewObservation, deadline: float) -> Plan[bool]:
     found = yield from exchange("POST", path_of(name) + "/observations", m.Learned, body, deadline=deadline)
     return found.new
 
@@ -120,174 +295,163 @@ def observe_fallback(id: str, known: Fallback, reward: float, deadline: float) -
     """
     until = time.monotonic() + deadline
     with contextlib.suppress(UnknownError):
-        yield from cancel(known.population, id, deadline)
+        path = path_of(known.population, "decisions", id)
+        yield from exchange("DELETE", path, type(None), deadline=deadline)
     own = f"fallback-{hashlib.blake2b(id.encode(), digest_size=16).hexdigest()}"
     body = m.NewObservation(known.agent, reward, known.x, known.arm, own)
-    yield from observe(known.population, body, until - time.monotonic())
+    yield from send_observation(known.population, body, until - time.monotonic())
 
 
-def agent(name: str, agent: str, deadline: float) -> Plan[m.Agent]:
-    return exchange("GET", path_of(name, "agents", agent), m.Agent, deadline=deadline)
+# Agents
 
 
-def add(name: str, agent: str, sharing: m.Sharing, deadline: float) -> Plan[None]:
+def agent(to: Remote, agent: str) -> Plan[m.Agent]:
+    """How an agent shares, and how many rewards it has had."""
+    return exchange("GET", to.path("agents", agent), m.Agent, deadline=to.deadline)
+
+
+def add(to: Remote, agent: str, *, sharing: m.Sharing = "both") -> Plan[None]:
+    """Let an agent join before its first decision, or change how it shares."""
     body = {"sharing": sharing}
-    return exchange("PUT", path_of(name, "agents", agent), type(None), body, deadline=deadline)
+    return exchange("PUT", to.path("agents", agent), type(None), body, deadline=to.deadline)
 
 
-def forget(name: str, agent: str, deadline: float) -> Plan[None]:
-    return exchange("DELETE", path_of(name, "agents", agent), type(None), deadline=deadline, done=410)
+def forget(to: Remote, agent: str) -> Plan[None]:
+    """Forget a person; see `Population.forget`."""
+    return exchange("DELETE", to.path("agents", agent), type(None), deadline=to.deadline, done=410)
 
 
-def explain(name: str, agent: str, other: str | None, deadline: float) -> Plan[Explanation | PairExplanation]:
-    path = path_of(name, "agents", agent) + "/explanation"
+def explain(to: Remote, agent: str, other: str | None = None) -> Plan[Explanation | PairExplanation]:
+    """Say whose samples an agent uses and with whom it stopped sharing, or the same of a pair."""
+    path = to.path("agents", agent) + "/explanation"
     if other is not None:
-        return exchange("GET", f"{path}?other={quote(other, safe='')}", PairExplanation, deadline=deadline)
-    return exchange("GET", path, Explanation, deadline=deadline)
+        return exchange("GET", f"{path}?other={quote(other, safe='')}", PairExplanation, deadline=to.deadline)
+    return exchange("GET", path, Explanation, deadline=to.deadline)
 
 
-def graph(name: str, at: int | None, deadline: float) -> Plan[m.GraphContent]:
+def graph(to: Remote, at: int | None = None) -> Plan[m.GraphContent]:
+    """Who shares with whom, now or after the record `at`."""
     query = "" if at is None else f"?at={at}"
-    return exchange("GET", f"{path_of(name)}/graph{query}", m.GraphContent, deadline=deadline)
+    return exchange("GET", f"{to.path()}/graph{query}", m.GraphContent, deadline=to.deadline)
 
 
-def events(name: str, after: int, limit: int, deadline: float) -> Plan[m.Events]:
-    path = f"{path_of(name)}/events?after={after}&limit={limit}"
-    return exchange("GET", path, m.Events, deadline=deadline)
+def events(to: Remote, after: int = 0, limit: int = 100) -> Plan[m.Events]:
+    """Records of the journal after one."""
+    path = f"{to.path()}/events?after={after}&limit={limit}"
+    return exchange("GET", path, m.Events, deadline=to.deadline)
 
 
-# What reads a whole journal: it may take minutes, so an attempt lasts until the deadline
+# Whether it pays. What reads a whole journal may take minutes, so an attempt lasts until the deadline.
 
 
-def switches(name: str, deadline: float) -> Plan[list[m.Switch]]:
-    found = yield from exchange("GET", f"{path_of(name)}/settings", m.Switches, deadline=deadline)
-    return found.settings
+def dividend(to: Remote, agent: str | None = None) -> Plan[Dividend]:
+    """What sharing pays, of all agents or one."""
+    query = "" if agent is None else f"?agent={quote(agent, safe='')}"
+    return exchange("GET", f"{to.path()}/dividend{query}", Dividend, deadline=to.deadline)
 
 
-def switch(name: str, body: m.Candidate, deadline: float) -> Plan[int]:
-    path = f"{path_of(name)}/settings"
+def uplift(to: Remote, *, deadline: float = PATIENCE) -> Plan[Uplift]:
+    """What the policy earns more than the product's own rule, by `holdout` or as an `apprentice`."""
+    return exchange("GET", f"{to.path()}/uplift", Uplift, deadline=deadline, longest=deadline)
+
+
+def evaluate(
+    to: Remote, /, policy: str | None = None, *, deadline: float = PATIENCE, **parameters: Any
+) -> Plan[Evaluation]:
+    """What another policy, or other parameters, would have earned."""
+    body, path = m.Candidate(policy, parameters), f"{to.path()}/evaluation"
+    return exchange("POST", path, Evaluation, body, deadline=deadline, longest=deadline)
+
+
+def what_if(
+    to: Remote, /, policy: str | None = None, *, deadline: float = PATIENCE, **parameters: Any
+) -> Plan[WhatIf]:
+    """Who would share with whom under another policy or other parameters, and what that would pay."""
+    body, path = m.Candidate(policy, parameters), f"{to.path()}/what-if"
+    return exchange("POST", path, WhatIf, body, deadline=deadline, longest=deadline)
+
+
+def switch(
+    to: Remote, /, policy: str | None = None, *, deadline: float = PATIENCE, **parameters: Any
+) -> Plan[int]:
+    """Go on with another policy or other parameters; see `Population.switch`."""
+    body, path = m.Candidate(policy, parameters), f"{to.path()}/settings"
     found = yield from exchange("PUT", path, m.Switches, body, deadline=deadline, longest=deadline)
     return found.settings[-1].sequence
 
 
-def switch_back(name: str, deadline: float) -> Plan[int]:
-    """Say what to switch to, instead of "back": sent twice, that would lead forward again."""
+def switch_back(to: Remote, *, deadline: float = PATIENCE) -> Plan[int]:
+    """Go on with the policy and parameters from before the last switch."""
+    # The request names them instead of saying "back": sent twice, that would lead forward again.
     until = time.monotonic() + deadline
-    known = yield from switches(name, deadline)
+    known = yield from switches(to)
     if len(known) < 2:
-        raise ConflictError(f"population {name!r} has never been switched", None)
-    past = known[-2]
-    return (yield from switch(name, m.Candidate(past.policy, past.parameters), until - time.monotonic()))
+        raise ConflictError(f"population {to.name!r} has never been switched", None)
+    past, left = known[-2], until - time.monotonic()
+    body, path = m.Candidate(past.policy, past.parameters), f"{to.path()}/settings"
+    found = yield from exchange("PUT", path, m.Switches, body, deadline=left, longest=left)
+    return found.settings[-1].sequence
 
 
-def dividend(name: str, agent: str | None, deadline: float) -> Plan[m.Dividend]:
-    query = "" if agent is None else f"?agent={quote(agent, safe='')}"
-    return exchange("GET", f"{path_of(name)}/dividend{query}", m.Dividend, deadline=deadline)
-
-
-def uplift(name: str, deadline: float) -> Plan[m.Uplift]:
-    path = f"{path_of(name)}/uplift"
-    return exchange("GET", path, m.Uplift, deadline=deadline, longest=deadline)
-
-
-def evaluate(name: str, body: m.Candidate, deadline: float) -> Plan[m.Evaluation]:
-    path = f"{path_of(name)}/evaluation"
-    return exchange("POST", path, m.Evaluation, body, deadline=deadline, longest=deadline)
-
-
-def what_if(name: str, body: m.Candidate, deadline: float) -> Plan[m.WhatIf]:
-    path = f"{path_of(name)}/what-if"
-    return exchange("POST", path, m.WhatIf, body, deadline=deadline, longest=deadline)
+def switches(to: Remote) -> Plan[list[Switch]]:
+    """The policies and parameters so far, the first ones included, and who made them so."""
+    found = yield from exchange("GET", f"{to.path()}/settings", m.Switches, deadline=to.deadline)
+    return found.settings
 
 
 # The catalogue
 
 
-def catalogue(name: str, deadline: float) -> Plan[dict[str, list[float]]]:
-    found = yield from exchange("GET", path_of(name) + "/catalogue", m.CatalogueContent, deadline=deadline)
-    return found.arms
+def catalogue(to: Remote) -> Plan[dict[str, list[float]]]:
+    """The arms that the population keeps, with their features."""
+    path = f"{to.path()}/catalogue"
+    return (yield from exchange("GET", path, m.CatalogueContent, deadline=to.deadline)).arms
 
 
-def set_arms(name: str, arms: Mapping[str, Iterable[float]], deadline: float) -> Plan[None]:
-    body = {"arms": {arm: _floats(x) for arm, x in arms.items()}}
-    return exchange("PATCH", path_of(name) + "/catalogue", type(None), body, deadline=deadline)
+def set_arms(to: Remote, arms: Mapping[str, Iterable[float]]) -> Plan[None]:
+    """Add arms to the catalogue, or change their features."""
+    body = {"arms": plain_arms(dict(arms))}
+    return exchange("PATCH", f"{to.path()}/catalogue", type(None), body, deadline=to.deadline)
 
 
-def retire(name: str, arm: str, deadline: float) -> Plan[None]:
-    return exchange("DELETE", path_of(name, "catalogue", arm), type(None), deadline=deadline, done=404)
+def retire(to: Remote, arm: str) -> Plan[None]:
+    """Take an arm out of the catalogue."""
+    return exchange("DELETE", to.path("catalogue", arm), type(None), deadline=to.deadline, done=404)
 
 
 # From what callers give to what is sent
 
 
-def new_decision(
-    agent: str,
-    arms: Arms,
-    id: str | None,
-    top: int,
-    scores: bool,
-    sharing: m.Sharing | None,
-    baseline: str | int | None,
-) -> m.NewDecision:
-    """A request, with an id, so that it can be repeated."""
-    id = new_id() if id is None else id
-    return m.NewDecision(agent, plain_arms(arms), id, top, scores, sharing, baseline)
+def path_of(*parts: str) -> str:
+    """A path of names, percent-encoded; a full stop too, since `..` would lead elsewhere."""
+    return "/v1/populations/" + "/".join(quote(part, safe="").replace(".", "%2E") for part in parts)
 
 
-def new_decision_of(request: Mapping[str, Any]) -> m.NewDecision:
-    """A request from a mapping of the arguments of `decide`."""
-    known = {
-        "agent": None,
-        "arms": None,
-        "id": None,
-        "top": 1,
-        "scores": False,
-        "sharing": None,
-        "baseline": None,
-    }
-    for key in request:
-        if key not in known:
-            raise ValueError(f"a request has no {key!r}; it may have {', '.join(sorted(known))}")
-    if "agent" not in request:
-        raise ValueError("each request must have 'agent'")
-    return new_decision(**{**known, **request})
+def ready_to_send(request: m.NewDecision) -> m.NewDecision:
+    """A request with an id, so that it can be repeated, and with arms that JSON can hold."""
+    id = new_id() if request.id is None else request.id
+    return msgspec.structs.replace(request, id=id, arms=plain_arms(request.arms))
 
 
-def named_reward(
-    id: str, reward: float, replaces: float | None = None, arm: str | int | None = None
-) -> m.NamedReward:
-    """A reward to be sent in a batch; ValueError if the service could not read it."""
-    given = {
-        "id": id,
-        "reward": float(reward),
-        "replaces": None if replaces is None else float(replaces),
-        "arm": arm,
-    }
-    try:
-        return msgspec.convert(given, m.NamedReward)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"a reward that cannot be sent: {error}, got {given}") from None
-
-
-def named_reward_of(reward: Mapping[str, Any]) -> m.NamedReward:
-    """A reward from a mapping of the arguments of `reward`."""
-    known = m.NamedReward.__struct_fields__
-    for key in reward:
-        if key not in known:
-            raise ValueError(f"a reward has no {key!r}; it may have {', '.join(sorted(known))}")
-    for key in ("id", "reward"):
-        if key not in reward:
-            raise ValueError(f"each reward must have {key!r}")
-    return named_reward(**reward)
-
-
-def plain_arms(arms: Arms) -> Any:
+def plain_arms(arms: m.Arms) -> Any:
     """Arms, arrays among them, as lists."""
     if arms is None:
         return None
     if isinstance(arms, Mapping):
         return {name: _floats(x) for name, x in arms.items()}
     return [one if isinstance(one, str) else _floats(one) for one in arms]
+
+
+def checked(reward: m.NamedReward) -> m.NamedReward:
+    """A reward to be sent later; ValueError if the service could not read it."""
+    given = msgspec.structs.asdict(reward)
+    for key in ("reward", "replaces"):
+        if given[key] is not None:
+            given[key] = float(given[key])
+    try:
+        return msgspec.convert(given, m.NamedReward)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"a reward that cannot be sent: {error}, got {given}") from None
 
 
 def fallback_decision(request: m.NewDecision, arm: str | int) -> Decision:

@@ -4,12 +4,12 @@ import hashlib
 import math
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 
 from shoal.live.evaluation.estimators import ENOUGH, mean_of
 from shoal.live.evaluation.logs import Outcome, outcomes
 from shoal.live.journal.records import Settings
+from shoal.live.protocol.answers import Uplift
 from shoal.reporting.curves import half_width
 
 if TYPE_CHECKING:
@@ -23,35 +23,6 @@ def in_holdout(settings: Settings, agent: int) -> bool:
     """Whether the product's own rule decides for an agent: drawn once, from a hash of its number."""
     draw = hashlib.blake2b(b"holdout:%d" % agent, key=settings.key, digest_size=8).digest()
     return int.from_bytes(draw) < settings.holdout * 2.0**64
-
-
-class Uplift(msgspec.Struct, frozen=True):
-    """What the policy earns more, per decision, than the product's own rule."""
-
-    how: str
-    """"holdout" or "apprentice"."""
-    policy: float
-    """Mean reward of the policy's decisions; as an apprentice, of what it would have chosen."""
-    baseline: float
-    """Mean reward of the rule's decisions."""
-    uplift: float
-    """nan, as are its bounds, if there is not enough to tell: see `sentence`."""
-    low: float
-    """Its 95% interval."""
-    high: float
-    n_policy: int
-    """Decisions of the policy (of an apprentice, explored ones that agree with it) and of the rule."""
-    n_baseline: int
-    sentence: str = ""
-
-    def __str__(self) -> str:
-        """In words."""
-        if self.sentence:
-            return self.sentence
-        return (
-            f"{self.uplift:+.4g} [{self.low:+.4g}, {self.high:+.4g}] per decision: {self.policy:.4g} for the "
-            f"policy, {self.baseline:.4g} for the product's rule ({self.how})"
-        )
 
 
 def uplift(owner: "Owner", since: float | None = None) -> Uplift:
@@ -96,7 +67,7 @@ def _of_holdout(some: list[Outcome]) -> Uplift:
     difference = means[0] - means[1]
     half = float(half_width(math.hypot(*errors), min(sizes)))
     bounds = difference - half, difference + half
-    return Uplift("holdout", means[0], means[1], difference, *bounds, counts[0], counts[1])
+    return _found("holdout", means[0], means[1], difference, *bounds, counts[0], counts[1])
 
 
 def _of_apprentice(some: list[Outcome]) -> Uplift:
@@ -119,6 +90,16 @@ def _of_apprentice(some: list[Outcome]) -> Uplift:
         return Uplift("apprentice", math.nan, mean, math.nan, math.nan, math.nan, found, n_rule, sentence)
     # Weights of both are 1 on average, so a constant may be taken from the rewards: it spares noise.
     terms = ((shown == ours).astype(np.float64) - (shown == theirs)) / p * (rewards - rewards.mean())
-    found_uplift = mean_of(terms, "")
+    gain = mean_of(terms, "")
     value = float(np.mean((shown == theirs) / p * (rewards - rewards.mean())) + rewards.mean())
-    return Uplift("apprentice", value + found_uplift.value, value, *found_uplift[1:4], found, n_rule)
+    return _found("apprentice", value + gain.value, value, gain.value, gain.low, gain.high, found, n_rule)
+
+
+def _found(
+    how: str, policy: float, rule: float, gain: float, low: float, high: float, n_policy: int, n_rule: int
+) -> Uplift:
+    text = (
+        f"{gain:+.4g} [{low:+.4g}, {high:+.4g}] per decision: {policy:.4g} for the policy, {rule:.4g} for "
+        f"the product's rule ({how})"
+    )
+    return Uplift(how, policy, rule, gain, low, high, n_policy, n_rule, text)

@@ -16,77 +16,16 @@ from shoal.core.policies.registry import find_live_policy
 from shoal.core.policy.base import Policy
 from shoal.core.types import Vector
 from shoal.live.evaluation import estimators
-from shoal.live.evaluation.estimators import ENOUGH, ESTIMATORS, Estimate, Log, mean_of, why_not
+from shoal.live.evaluation.estimators import ENOUGH, ESTIMATORS, Log, mean_of, why_not
 from shoal.live.evaluation.logs import LoggedDecisions, is_evaluable, outcomes
 from shoal.live.evaluation.rehearsal import other_settings, rehearse
 from shoal.live.journal.records import Decided
+from shoal.live.protocol.answers import Calibration, Estimate, Evaluation, Replayed
 
 if TYPE_CHECKING:
     from shoal.live.population.owner import Owner
 
 Z99 = 2.5758293035489004
-
-
-class Calibration(msgspec.Struct, frozen=True):
-    """Whether arms were drawn with the probabilities that are recorded."""
-
-    mean_weight: float
-    """Mean of 1 / (K p) over decisions among K arms: 1, up to chance, if so and each arm had a chance."""
-    low: float
-    """Its 99% interval."""
-    high: float
-    sentence: str
-    """What that means."""
-
-
-class Replayed(msgspec.Struct, frozen=True):
-    """A policy that learned from those decisions of a log that it would have made itself."""
-
-    accepted: int
-    value: Estimate | None
-    """Mean reward of these; None if they are too few."""
-    sentence: str = ""
-    """Why they are, and the size of a log that would do."""
-
-
-class Evaluation(msgspec.Struct, frozen=True):
-    """A policy, seen from logged decisions."""
-
-    source: str
-    policy: str
-    parameters: dict[str, Any]
-    decisions: int
-    """That have a probability and a reward."""
-    logged: Estimate
-    """Their mean reward."""
-    agreement: float
-    """Share of them in which the policy would have chosen the same arm."""
-    effective_size: float
-    """How many decisions, made by the policy itself, would tell as much."""
-    estimates: list[Estimate]
-    """Of the policy's value; none if the log cannot tell."""
-    difference: Estimate | None
-    """The policy's value minus what was earned."""
-    sentence: str
-    """Why the log cannot tell, and the size of one that could."""
-    calibration: Calibration
-    replayed: Replayed | None = None
-
-    @property
-    def best(self) -> Estimate:
-        """The doubly robust estimate; SNIPS, if there is no model. Only if there are estimates."""
-        by_name = {one.name: one for one in self.estimates}
-        return by_name.get("doubly robust") or by_name["SNIPS"]
-
-    def __str__(self) -> str:
-        """In words."""
-        if self.sentence:
-            return f"{self.policy}: {self.sentence}"
-        best = self.best
-        return (
-            f"{self.policy}: {best.value:.4g} [{best.low:.4g}, {best.high:.4g}] per decision ({best.name}), "
-            f"where {self.logged.value:.4g} was earned"
-        )
 
 
 def evaluate_population(
@@ -200,7 +139,7 @@ def _replayed(events: LoggedDecisions, policy: Policy) -> Replayed:
             rewards.append(float(events.rewards[t]))
     n, accepted = len(events), len(rewards)
     if accepted >= ENOUGH:
-        return Replayed(accepted, mean_of(np.array(rewards), "replayed"))
+        return Replayed(accepted, mean_of(np.array(rewards), "replayed"), "")
     needed = f"about {math.ceil(n * ENOUGH / accepted):,}" if accepted else f"more than {n * ENOUGH:,}"
     sentence = (
         f"Replayed from the start, it could learn from {accepted} of {n:,} decisions: it would take {needed}."
@@ -215,14 +154,13 @@ def _judged(
     sentence = why_not(log)
     wanted = ESTIMATORS if has_model else (estimators.ips, estimators.snips)
     terms = estimators.doubly_robust_terms(log) if has_model else log.weights * log.rewards
-    return Evaluation(
+    nothing = Estimate("as logged", math.nan, math.nan, math.nan, 0.0)
+    found = Evaluation(
         events.source,
         policy,
         parameters,
         len(log),
-        mean_of(log.rewards, "as logged")
-        if len(log)
-        else Estimate("as logged", math.nan, math.nan, math.nan),
+        mean_of(log.rewards, "as logged") if len(log) else nothing,
         float(np.mean(log.target)) if len(log) else math.nan,
         estimators.effective_size(log.weights),
         [] if sentence else [estimate(log) for estimate in wanted],
@@ -230,6 +168,16 @@ def _judged(
         sentence,
         calibration(log.probabilities, events.sizes),
         replayed,
+        f"{policy}: {sentence}",
+    )
+    return found if sentence else msgspec.structs.replace(found, text=_in_words(found))
+
+
+def _in_words(found: Evaluation) -> str:
+    best = found.best
+    return (
+        f"{found.policy}: {best.value:.4g} [{best.low:.4g}, {best.high:.4g}] per decision ({best.name}), "
+        f"where {found.logged.value:.4g} was earned"
     )
 
 

@@ -4,46 +4,19 @@ import math
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from shoal.core import validation
 from shoal.live.evaluation import sequences
 from shoal.live.evaluation.logs import Outcome, outcomes
-from shoal.live.evaluation.sequences import Sums
 from shoal.live.journal.fold import Fold
 from shoal.live.journal.records import Settings
+from shoal.live.journal.tally import Sums
 from shoal.live.journal.tally import dividend as dividend_of
+from shoal.live.protocol.answers import Dividend
 
 if TYPE_CHECKING:
     from shoal.live.population.owner import Owner
 
 METHODS = ("asymptotic", "bernstein")
-
-
-class Dividend(msgspec.Struct, frozen=True):
-    """What sharing pays: squared error of agents' own predictions minus that of the policy's, on average."""
-
-    count: int
-    """Rewards of decisions."""
-    mean: float
-    """nan if there are none."""
-    low: float
-    """A 95% confidence sequence; infinite while there are too few rewards for one."""
-    high: float
-    guarded: bool = False
-    """Whether the agent does not borrow, because it did harm."""
-
-    def __str__(self) -> str:
-        """In words."""
-        if not self.count:
-            return "no rewards yet"
-        interval = (
-            f"[{self.low:.3g}, {self.high:.3g}]" if math.isfinite(self.low) else "too few for an interval"
-        )
-        said = (
-            "helps" if self.low > 0 else "harms" if self.high < 0 else "neither helps nor harms demonstrably"
-        )
-        return f"{self.mean:.3g} {interval} over {self.count:,} rewards: sharing {said}"
 
 
 def dividend(owner: "Owner", agent: str | None, since: datetime | float | None, method: str) -> Dividend:
@@ -88,7 +61,15 @@ def summed(sums: Sums, settings: Settings, method: str = "asymptotic", guarded: 
         bounds = sequences.empirical_bernstein(sums, -most, most)
     else:
         bounds = sequences.asymptotic(sums)
-    return Dividend(sums.n, sums.mean, *bounds, guarded)
+    return Dividend(sums.n, sums.mean, *bounds, guarded, _in_words(sums, *bounds))
+
+
+def _in_words(sums: Sums, low: float, high: float) -> str:
+    if not sums.n:
+        return "no rewards yet"
+    interval = f"[{low:.3g}, {high:.3g}]" if math.isfinite(low) else "too few for an interval"
+    effect = "helps" if low > 0 else "harms" if high < 0 else "neither helps nor harms demonstrably"
+    return f"{sums.mean:.3g} {interval} over {sums.n:,} rewards: sharing {effect}"
 
 
 def by_agent(owner: "Owner") -> dict[str, Dividend]:

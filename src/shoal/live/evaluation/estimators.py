@@ -9,11 +9,11 @@ hold for logs of a policy that was learning meanwhile.
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from shoal.core.types import Vector
+from shoal.live.protocol.answers import Estimate
 
 Z = 1.959963984540054
 """Of a 95% interval."""
@@ -50,18 +50,6 @@ class Log:
         return self.target / self.probabilities
 
 
-class Estimate(NamedTuple):
-    """The value of a target policy: mean reward per decision, with its 95% interval."""
-
-    name: str
-    value: float
-    low: float
-    """nan where there is no interval: the direct method's error is the model's, which nobody knows."""
-    high: float
-    clipped: float = 0.0
-    """Share of decisions whose weight was cut, or for which the model spoke instead."""
-
-
 def mean_of(terms: Vector, name: str, clipped: float = 0.0) -> Estimate:
     """The mean of terms, shape (n,), with its interval."""
     value = float(terms.mean())
@@ -80,10 +68,10 @@ def snips(log: Log) -> Estimate:
     """IPS over the sum of the weights: a little biased, far less noisy; its interval by linearisation."""
     weights = log.weights
     if not weights.any():
-        return Estimate("SNIPS", math.nan, math.nan, math.nan)
+        return Estimate("SNIPS", math.nan, math.nan, math.nan, 0.0)
     value = float(weights @ log.rewards / weights.sum())
     spread = mean_of(weights * (log.rewards - value) / weights.mean(), "")
-    return Estimate("SNIPS", value, value + spread.low, value + spread.high)
+    return Estimate("SNIPS", value, value + spread.low, value + spread.high, 0.0)
 
 
 def direct(log: Log) -> Estimate:

@@ -11,16 +11,17 @@ import msgspec
 import numpy as np
 
 from shoal.core.policies.registry import find_live_policy
-from shoal.live.evaluation.dividends import Dividend, paid, summed
+from shoal.live.evaluation.dividends import paid, summed
 from shoal.live.evaluation.logs import outcomes
-from shoal.live.evaluation.sequences import Sums
 from shoal.live.journal import archives, snapshots
 from shoal.live.journal.archives import base_of, pack_base
 from shoal.live.journal.arms import checked_by
 from shoal.live.journal.fold import Fold, Plan, current_stamp
 from shoal.live.journal.records import SWITCHES, Decided, Row, Settings, decode
+from shoal.live.journal.tally import Sums
 from shoal.live.journal.tally import dividend as dividend_of
 from shoal.live.population.exporting import Exporter
+from shoal.live.protocol.answers import Switch, WhatIf
 from shoal.live.protocol.errors import ConflictError
 
 if TYPE_CHECKING:
@@ -40,31 +41,6 @@ class Opinion(NamedTuple):
     """Position of the arm that it would have preferred."""
     expected: float = 0.0
     """Reward that it predicts of that one."""
-
-
-class WhatIf(msgspec.Struct, frozen=True):
-    """A population as it would be under other settings, beside what it is."""
-
-    policy: str
-    parameters: dict[str, Any]
-    gained: list[tuple[str, str]]
-    """Pairs of agents that would share, and do not."""
-    lost: list[tuple[str, str]]
-    """Pairs that share, and would not."""
-    present: Dividend
-    other: Dividend
-    """The dividend of the same decisions, had predictions been those of the other settings."""
-    improvement: Dividend
-    """Squared error of the recorded predictions minus that of the other ones."""
-
-    def __str__(self) -> str:
-        """In words."""
-        better = self.improvement
-        return (
-            f"{len(self.gained):,} edges gained, {len(self.lost):,} lost; dividend {self.other.mean:.3g} "
-            f"instead of {self.present.mean:.3g}; squared error smaller by {better.mean:.3g} "
-            f"[{better.low:.3g}, {better.high:.3g}] over {better.count:,} rewards"
-        )
 
 
 def other_settings(
@@ -134,12 +110,15 @@ def what_if(owner: "Owner", policy: str | None, parameters: dict[str, Any]) -> W
         then.append(recorded)
         other.append(dividend_of(opinion.own, opinion.pooled, one.reward, settings))
         better.append(dividend_of(one.decided.pooled, opinion.pooled, one.reward, settings))
+    gained, lost = _pairs(fold.policy.graph & ~graph, called), _pairs(graph & ~fold.policy.graph, called)
+    before, after, gain = (summed(_sums(terms), settings) for terms in (then, other, better))
+    text = (
+        f"{len(gained):,} edges gained, {len(lost):,} lost; dividend {after.mean:.3g} instead of "
+        f"{before.mean:.3g}; squared error smaller by {gain.mean:.3g} [{gain.low:.3g}, {gain.high:.3g}] "
+        f"over {gain.count:,} rewards"
+    )
     return WhatIf(
-        settings.policy,
-        settings.parameters,
-        _pairs(fold.policy.graph & ~graph, called),
-        _pairs(graph & ~fold.policy.graph, called),
-        *(summed(_sums(terms), settings) for terms in (then, other, better)),
+        settings.policy, settings.parameters, gained, len(gained), lost, len(lost), before, after, gain, text
     )
 
 
@@ -150,19 +129,6 @@ def _sums(terms: list[float]) -> Sums:
 
 def _pairs(edges: Any, called: list[str | None]) -> list[tuple[str, str]]:
     return [(called[i] or "", called[j] or "") for i, j in np.argwhere(np.triu(edges)).tolist()]
-
-
-class Switch(msgspec.Struct, frozen=True):
-    """Settings that a population has, or had."""
-
-    sequence: int
-    """The record from which they are, or were, in force."""
-    policy: str
-    parameters: dict[str, Any]
-    by: str = ""
-    """Who made it so, if that was told."""
-    at: float | None = None
-    """Seconds since 1970; None if the record is in an archive."""
 
 
 def switches(owner: "Owner") -> list[Switch]:

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
+from msgspec.structs import replace
 
 from shoal.core.styles import Style
 from shoal.core.types import Vector
-from shoal.live.evaluation.candidates import Evaluation
-from shoal.live.evaluation.dividends import Dividend, by_agent, moment, paid
+from shoal.live.evaluation.dividends import by_agent, moment, paid
 from shoal.live.evaluation.estimators import mean_of
 from shoal.live.evaluation.logs import Outcome, outcomes
 from shoal.live.evaluation.sequences import running
+from shoal.live.protocol.answers import Dividend, Evaluation
 from shoal.reporting import render
 from shoal.reporting.charts import BLUE, GREY, ORANGE, Axis, ChartLine, blank, chart_data, line_figure
 from shoal.reporting.curves import Curve
@@ -196,7 +197,7 @@ def _candidates(evaluations: Sequence[Evaluation]) -> list[Part]:
         else:
             rows = [one.logged, *one.estimates]
             if one.difference is not None:
-                rows.append(one.difference._replace(name="more than logged"))
+                rows.append(replace(one.difference, name="more than logged"))
             if one.replayed is not None and one.replayed.value is not None:
                 rows.append(one.replayed.value)
             lines = [
@@ -228,7 +229,7 @@ def _draw_candidates(evaluations: Sequence[Evaluation]) -> Figure:
     rows = [evaluations[0].logged]
     for one in evaluations:
         best = one.best
-        rows.append(best._replace(name=f"{one.policy} ({best.name})"))
+        rows.append(replace(best, name=f"{one.policy} ({best.name})"))
     figure = blank(width=8.6, height=1.2 + 0.5 * len(rows))
     ax = figure.subplots()
     for place, row in enumerate(reversed(rows)):

@@ -13,11 +13,11 @@ smaller than their range.
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 from shoal.core.types import Vector
+from shoal.live.journal.tally import Sums
 from shoal.reporting.curves import Curve
 
 LEVEL = 0.95
@@ -27,27 +27,6 @@ BEST_AT = 500
 """Number of terms for which the asymptotic sequence is narrowest."""
 STEP, POWER, ZETA = 2.0, 1.4, 3.1055472779775815
 """Of the stitched boundary: ratio of its epochs, power of their weights 1/k^POWER, and ζ(POWER)."""
-
-
-class Sums(NamedTuple):
-    """What is kept of a sequence of terms."""
-
-    n: int = 0
-    total: float = 0.0
-    squares: float = 0.0
-
-    def __sub__(self, other: "Sums") -> "Sums":
-        return Sums(self.n - other.n, self.total - other.total, self.squares - other.squares)
-
-    @property
-    def mean(self) -> float:
-        """nan if there are no terms."""
-        return self.total / self.n if self.n else math.nan
-
-    @property
-    def variance(self) -> float:
-        """Of the terms about their mean."""
-        return max(self.squares / self.n - self.mean**2, 0.0) if self.n else math.nan
 
 
 def asymptotic(sums: Sums, level: float = LEVEL) -> tuple[float, float]:

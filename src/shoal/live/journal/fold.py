@@ -21,6 +21,7 @@ from shoal.core.policy.cuts import CuttingPolicy
 from shoal.core.policy.living import LivePolicy, Sharing
 from shoal.core.policy.steps import BEGIN, CANCEL, FINISH, PULL
 from shoal.core.types import Integers
+from shoal.live.journal.known import KnownIds
 from shoal.live.journal.records import (
     AnyRecord,
     Cancelled,
@@ -164,6 +165,8 @@ class Fold:
         """The settings so far, each with the record from which they were in force."""
         self.pending: dict[str, Standing] = {}
         """Decisions that await rewards, the oldest first."""
+        self.known = KnownIds()
+        """Ids that the journal may hold; one that is not here need not be looked up."""
         self.catalogue: bytes | None = None
         self.forgotten_at = 0
         """Sequence number of the last record that forgot somebody."""
@@ -204,6 +207,7 @@ class Fold:
                 for place in range(len(record.shown)):
                     self._pull(BEGIN, record.agent, standing.x(place))
                 self.pending[record.id] = standing
+                self.known.add(record.id, self.settings.key)
             case Rewarded() if record.agent >= 0:
                 cuts = self._pull(PULL, record.agent, record.x, record.reward, record.cuts)
                 self._count(record.agent)
@@ -215,6 +219,8 @@ class Fold:
             case Observed():
                 cuts = self._pull(PULL, record.agent, record.x, record.reward, record.cuts)
                 self._count(record.agent)
+                if record.id is not None:
+                    self.known.add(record.id, self.settings.key)
             case Cancelled():
                 standing = self._pending(record.id, seq)
                 for place in range(len(standing.decided.shown)):

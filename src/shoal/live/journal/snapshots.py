@@ -18,6 +18,7 @@ from shoal.core.policy.files import PolicyFileError
 from shoal.core.policy.living import LivePolicy, Sharing
 from shoal.live.journal.archives import Archive, Base, base_of, read
 from shoal.live.journal.fold import Fold, Plan, Standing
+from shoal.live.journal.known import KnownIds
 from shoal.live.journal.records import SWITCHES, Decided, Forgotten, Row, Settings, decode
 from shoal.live.journal.stores.base import Store
 from shoal.live.journal.tally import Tally
@@ -63,6 +64,7 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
     policy: bytes
     tally: Tally
     history: list[tuple[int, Settings]]
+    known: KnownIds
 
 
 class SnapshotError(ValueError):
@@ -94,6 +96,7 @@ def pack(fold: Fold) -> bytes:
             bytes(fold.policy.to_bytes()),
             fold.tally.packed(),
             fold.history,
+            fold.known,
         )
     )
     return MAGIC + hashlib.blake2b(content, digest_size=CHECKSUM).digest() + content
@@ -126,7 +129,7 @@ def unpack(data: bytes, source: str) -> Fold:
     fold.names, fold.called, fold.sharing, fold.taught = kept.names, kept.called, kept.sharing, kept.taught
     fold.catalogue, fold.forgotten_at, fold.merged = kept.catalogue, kept.forgotten_at, kept.merged
     fold.cut_log.frombytes(kept.cut_log)
-    fold.history, fold.tally = kept.history, kept.tally
+    fold.history, fold.tally, fold.known = kept.history, kept.tally, kept.known
     for one in kept.pending:
         standing = Standing(one.seq, one.at, one.decided)
         standing.rewards, standing.learned, standing.missed = one.rewards, one.learned, set(one.missed)

@@ -4,9 +4,11 @@ The *dividend* of a reward is the squared error of what the agent's own samples 
 chosen, minus that of what the policy predicted. Positive: those who lend to the agent helped.
 """
 
+import math
+from typing import NamedTuple
+
 import msgspec
 
-from shoal.live.evaluation.sequences import Sums
 from shoal.live.journal.records import Settings
 
 
@@ -16,6 +18,27 @@ def dividend(own: float, pooled: float, reward: float, settings: Settings) -> fl
     if low is not None and high is not None:
         own, pooled = min(max(own, low), high), min(max(pooled, low), high)
     return (own - reward) ** 2 - (pooled - reward) ** 2
+
+
+class Sums(NamedTuple):
+    """What is kept of a sequence of terms."""
+
+    n: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+
+    def __sub__(self, other: "Sums") -> "Sums":
+        return Sums(self.n - other.n, self.total - other.total, self.squares - other.squares)
+
+    @property
+    def mean(self) -> float:
+        """nan if there are no terms."""
+        return self.total / self.n if self.n else math.nan
+
+    @property
+    def variance(self) -> float:
+        """Of the terms about their mean."""
+        return max(self.squares / self.n - self.mean**2, 0.0) if self.n else math.nan
 
 
 class Tally(msgspec.Struct, array_like=True):

@@ -141,6 +141,10 @@ class Commands:
             turn.write(Shares(index, sharing), agent=index)
         return index
 
+    def _recorded(self, fold: Fold, id: str) -> list[Row]:
+        """The records about an id; the store is not asked about a new one."""
+        return self._store.find(self._number, id) if fold.known.may_hold(id, fold.settings.key) else []
+
     def _has_gone(self, fold: Fold, kind: str, text: str) -> bool:
         """Whether a name or an id has been forgotten; the store is asked only if anything has been."""
         return fold.forgotten_at > 0 and self._store.has_gone(self._number, [keyed_hash(fold, kind, text)])
@@ -312,7 +316,7 @@ class Commands:
             return standing
         if (standing := self.closed.get(decision)) is not None:
             return standing
-        if rows := self._store.find(self._number, decision):
+        if rows := self._recorded(fold, decision):
             if isinstance(decode(rows[0].body), Observed):
                 raise ConflictError(f"{decision!r} is the id of an observation, not of a decision", decision)
             standing = standing_of(rows)
@@ -487,7 +491,7 @@ class Commands:
     def _observed_before(self, fold: Fold, key: str, agent: str, x: bytes, reward: float) -> bool:
         """Whether an observation is recorded already; `ConflictError` if another one is under its id."""
         record: AnyRecord | None = self._observations.get(key)
-        if record is None and (rows := self._store.find(self._number, key)):
+        if record is None and (rows := self._recorded(fold, key)):
             record = decode(rows[0].body)
         if record is None and self._has_gone(fold, "decision", key):
             raise GoneError(f"observation {key!r} was made of an agent that has been forgotten")

@@ -25,7 +25,16 @@ from shoal.live.population.commands import SHARING
 from shoal.live.population.explaining import Graph, explain_agent, explain_pair, graph_of
 from shoal.live.population.owner import Owner
 from shoal.live.population.snapshotter import log
-from shoal.live.protocol.answers import Decision, Explanation, PairExplanation
+from shoal.live.protocol.answers import (
+    Decision,
+    Dividend,
+    Evaluation,
+    Explanation,
+    PairExplanation,
+    Switch,
+    Uplift,
+    WhatIf,
+)
 from shoal.live.protocol.errors import ControllerError, UnknownError
 
 if TYPE_CHECKING:
@@ -81,7 +90,7 @@ class Population:
 
     def dividend(
         self, agent: str | None = None, *, since: datetime | float | None = None, method: str = "asymptotic"
-    ) -> dividends.Dividend:
+    ) -> Dividend:
         """What sharing pays, per reward: squared error of own predictions minus that of the policy's.
 
         Parameters
@@ -96,18 +105,18 @@ class Population:
         """
         return dividends.dividend(self.owner, agent, since, method)
 
-    def uplift(self, *, since: datetime | float | None = None) -> baseline_.Uplift:
+    def uplift(self, *, since: datetime | float | None = None) -> Uplift:
         """What the policy earns more than the product's own rule, by `holdout` or as an `apprentice`."""
         return baseline_.uplift(self.owner, None if since is None else dividends.moment(since))
 
     def evaluate(
         self, policy: str | None = None, *, since: datetime | float | None = None, **parameters: Any
-    ) -> candidates.Evaluation:
+    ) -> Evaluation:
         """What another policy, or other parameters, would have earned; from explored decisions."""
         moment = None if since is None else dividends.moment(since)
         return candidates.evaluate_population(self.owner, policy, parameters, moment)
 
-    def what_if(self, policy: str | None = None, **parameters: Any) -> rehearsal.WhatIf:
+    def what_if(self, policy: str | None = None, **parameters: Any) -> WhatIf:
         """Who would share with whom under another policy or other parameters, and what that would pay."""
         return rehearsal.what_if(self.owner, policy, parameters)
 
@@ -124,7 +133,7 @@ class Population:
         return rehearsal.switch_back(self.owner, by)
 
     @property
-    def switches(self) -> list[rehearsal.Switch]:
+    def switches(self) -> list[Switch]:
         """The policies and parameters so far, the first ones included."""
         return rehearsal.switches(self.owner)
 

@@ -95,7 +95,7 @@ def _try_to_archive(owner: "Owner", directory: Path, limit: int) -> Archived | N
             _delete([path])
             return _AGAIN  # type: ignore[no-any-return]
         later = [(row.decision, decode(row.body)) for row in store.read(number, last)]
-        # What is still awaited has to be found, and so has what rows that stay are about.
+        # What is still awaited must be found, and the decisions that remaining records refer to.
         keep = sorted({*fold.pending, *(decision for decision, _ in later if decision is not None)})
         needed = {record.arms for _, record in later if isinstance(record, Decided | Catalogue)}
         begun = {record.id for _, record in later if isinstance(record, Decided)}

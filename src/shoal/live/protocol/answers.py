@@ -1,8 +1,16 @@
 """What a population answers, as plain data. Importing this loads neither Numba nor a policy."""
 
-from typing import Any
+import math
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import force_setattr
+
+if TYPE_CHECKING:
+    Figure = float
+else:
+    Figure = float | None
+"""A number that may be unknown: NaN in Python, null in JSON, which has no NaN."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,27 +53,27 @@ class Score(msgspec.Struct, frozen=True):
 
 
 class Lender(msgspec.Struct, frozen=True):
-    """Someone whose samples an agent uses."""
+    """An agent whose samples another one uses."""
 
     agent: str
     samples: float
-    """How many; where the policy is not sure that they belong together, times the probability of that."""
+    """How many; times the probability that the two belong together, if the policy has one."""
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """Someone with whom an agent stopped sharing for good."""
+    """An agent with which another one stopped sharing for good."""
 
     agent: str
     sequence: int | None
-    """Number of the record that separated them."""
+    """Number of the record that cut the pair."""
     at: float | None
     """Its time, in seconds since 1970."""
     margin: float
-    """The test's statistic over its threshold, from their present samples: above 1 they separate."""
+    """The test's statistic over its threshold, from their present samples: above 1 the pair is cut."""
     distance: float
     """How much their estimates differ now."""
     allowed: float | None
-    """How much they may differ before the test takes it for more than chance; None if they do not differ."""
+    """How much chance allows them to differ, by the test; None if they do not differ."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -76,7 +84,7 @@ class Explanation(msgspec.Struct, frozen=True):
     samples: int
     """Its own."""
     borrowed: float
-    """Others' that it uses."""
+    """Samples of others that it uses."""
     lenders: list[Lender]
     """The most helpful first."""
     stopped: list[Stopped]
@@ -96,12 +104,178 @@ class PairExplanation(msgspec.Struct, frozen=True):
     lent_by_agent: float
     lent_by_other: float
     sequence: int | None
-    """Number of the record that separated them."""
+    """Number of the record that cut the pair."""
     at: float | None
     """Its time, in seconds since 1970."""
     test: dict[str, Any]
-    """Whatever else the policy says of the two: statistic, threshold, radii, probabilities."""
+    """What else the policy says of the two: statistic, threshold, radii, probabilities."""
     text: str
 
     def __str__(self) -> str:
         return self.text
+
+
+# Whether it pays
+
+
+class Findings(msgspec.Struct, frozen=True):
+    """Base of results with figures. Those that are null in JSON are NaN here, as where they were computed.
+
+    `str()` says them in words.
+    """
+
+    def __post_init__(self) -> None:
+        for name, kind in type(self).__annotations__.items():
+            if kind == Figure and getattr(self, name) is None:
+                force_setattr(self, name, math.nan)
+
+
+class Dividend(Findings, frozen=True):
+    """What sharing pays per reward: squared error of own predictions minus that of the policy's."""
+
+    count: int
+    """Rewards of decisions."""
+    mean: Figure
+    """NaN if there are none."""
+    low: Figure
+    """A 95% confidence sequence; not finite while there are too few rewards."""
+    high: Figure
+    guarded: bool
+    """Whether the agent does not borrow, because it did harm."""
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Estimate(Findings, frozen=True):
+    """Mean reward per decision, with its 95% interval."""
+
+    name: str
+    value: Figure
+    low: Figure
+    """NaN if there is no interval: the direct method's error is the model's, which is unknown."""
+    high: Figure
+    clipped: float
+    """Share of decisions whose weight was clipped, or for which the model's prediction was used instead."""
+
+
+class Calibration(Findings, frozen=True):
+    """Whether arms were drawn with the probabilities that are recorded."""
+
+    mean_weight: Figure
+    """Mean of 1 / (K p) over decisions among K arms: 1, up to chance, if so and each arm had a chance."""
+    low: Figure
+    """Its 99% interval."""
+    high: Figure
+    sentence: str
+    """What that means."""
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """A policy that learned from those decisions of a log that it would have made itself."""
+
+    accepted: int
+    value: Estimate | None
+    """Mean reward of these; None if they are too few."""
+    sentence: str
+    """Why they are, and how large a log would have to be; empty if they are enough."""
+
+
+class Evaluation(Findings, frozen=True):
+    """What another policy would have earned, from explored decisions."""
+
+    source: str
+    """Where the decisions are from."""
+    policy: str
+    parameters: dict[str, Any]
+    decisions: int
+    """That have a probability and a reward."""
+    logged: Estimate
+    """Their mean reward."""
+    agreement: Figure
+    """Share of them in which the policy would have chosen the same arm."""
+    effective_size: float
+    """How many decisions, made by the policy itself, would tell as much."""
+    estimates: list[Estimate]
+    """Of the policy's value; none if the log cannot tell."""
+    difference: Estimate | None
+    """The policy's value minus what was earned."""
+    sentence: str
+    """Why the log cannot tell, and how large one would have to be; empty if it can."""
+    calibration: Calibration
+    replayed: Replayed | None
+    text: str
+
+    @property
+    def best(self) -> Estimate:
+        """The doubly robust estimate; SNIPS, if there is no model. Only if there are estimates."""
+        by_name = {one.name: one for one in self.estimates}
+        return by_name.get("doubly robust") or by_name["SNIPS"]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Uplift(Findings, frozen=True):
+    """What the policy earns more, per decision, than the product's own rule."""
+
+    how: str
+    """`holdout` or `apprentice`."""
+    policy: Figure
+    """Mean reward of the policy's decisions; as an apprentice, of what it would have chosen."""
+    baseline: Figure
+    """Mean reward of the rule's decisions."""
+    uplift: Figure
+    """NaN, as are its bounds, if there is not enough to tell: see `sentence`."""
+    low: Figure
+    """Its 95% interval."""
+    high: Figure
+    n_policy: int
+    """Decisions of the policy; as an apprentice, explored ones that agree with it."""
+    n_baseline: int
+    """Decisions of the rule."""
+    text: str
+
+    @property
+    def sentence(self) -> str:
+        """Why there is not enough to tell; empty if there is."""
+        return self.text if math.isnan(self.uplift) else ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class WhatIf(msgspec.Struct, frozen=True):
+    """A population as it would be under other settings, beside what it is."""
+
+    policy: str
+    parameters: dict[str, Any]
+    gained: list[tuple[str, str]]
+    """Pairs of agents that would share, and do not; the service sends the first thousand."""
+    n_gained: int
+    lost: list[tuple[str, str]]
+    """Pairs that share, and would not; the service sends the first thousand."""
+    n_lost: int
+    present: Dividend
+    other: Dividend
+    """The dividend of the same decisions, had predictions been those of the other settings."""
+    improvement: Dividend
+    """Squared error of the recorded predictions minus that of the other ones."""
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Switch(msgspec.Struct, frozen=True):
+    """Policy and parameters that a population has, or had."""
+
+    sequence: int
+    """The record from which they are, or were, in force."""
+    policy: str
+    parameters: dict[str, Any]
+    by: str
+    """Who made it so: the id of a key, or what a program gave; empty if unknown."""
+    at: float | None
+    """Seconds since 1970; None if the record is in an archive."""

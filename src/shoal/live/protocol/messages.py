@@ -1,11 +1,13 @@
 """What requests and answers hold. Importing this loads neither Numba nor a policy."""
 
-from typing import Annotated, Any, Literal
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from shoal.live.protocol.answers import Decision
+from shoal.live.protocol.answers import Decision, Switch
 
 MOST_AT_ONCE = 1_000
 """Requests in a batch."""
@@ -16,19 +18,46 @@ Id = Annotated[str, Meta(min_length=1, max_length=128)]
 Number = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Features = Annotated[list[Number], Meta(min_length=1, max_length=LARGEST_DIM)]
 Range = Annotated[list[Number], Meta(min_length=2, max_length=2)]
-Arms = dict[Name, Features] | list[str | Features] | None
+if TYPE_CHECKING:
+    Arms = Any  # arrays and other mappings too, where requests are made in Python
+else:
+    Arms = dict[Name, Features] | list[str | Features] | None
 Sharing = Literal["both", "borrow", "none"]
 
 
 class Request(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base of what clients send: a field that is not known is refused."""
+    """Base of what clients send: unknown fields are refused."""
+
+
+Asked = TypeVar("Asked", bound=Request)
+
+
+def request_of(kind: type[Asked], given: Any, noun: str = "request") -> Asked:
+    """A request from a mapping of its fields; ValueError names a field that is missing or not known."""
+    if isinstance(given, kind):
+        return given
+    if not isinstance(given, Mapping):
+        raise ValueError(f"each {noun} must be a mapping, got {given!r:.200}")
+    for key in given:
+        if key not in kind.__struct_fields__:
+            known = ", ".join(sorted(kind.__struct_fields__))
+            raise ValueError(f"a {noun} has no {key!r:.100}; it may have {known}")
+    for key in _required(kind):
+        if key not in given:
+            raise ValueError(f"each {noun} must have {key!r}, got {dict(given)!r:.200}")
+    return kind(**given)
+
+
+@functools.cache
+def _required(kind: type[Request]) -> list[str]:
+    return [one.name for one in msgspec.structs.fields(kind) if one.required]
 
 
 # Populations
 
 
-class NewPopulation(Request, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A population to make, or to find. What is left out has its default, or what is recorded."""
+class NewPopulation(Request, frozen=True):
+    """A population to make, or to find. A setting that is left out has its default, or its recorded value."""
 
     policy: str
     """Name of a policy that the server knows, such as `bass`."""
@@ -45,13 +74,13 @@ class NewPopulation(Request, frozen=True, forbid_unknown_fields=True, omit_defau
     lend_after: Annotated[int, Meta(ge=0, le=1_000_000_000)] | None = None
     """Rewards that a new agent must have before others use its samples."""
     harm_guard: bool | None = None
-    """Whether agents to whom borrowing does harm stop."""
+    """Whether agents stop borrowing when it harms them."""
     holdout: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
-    """Share of decisions that take the caller's `baseline`."""
+    """Share of agents for whom decisions take the caller's `baseline`."""
     apprentice: bool | None = None
     """Whether all decisions take the caller's `baseline`, while the policy learns."""
     parameters: dict[str, bool | int | float | str | None] = {}
-    """Of the policy."""
+    """The policy's."""
 
 
 class Population(Struct, frozen=True):
@@ -76,31 +105,18 @@ class Population(Struct, frozen=True):
     """Number of the last record."""
 
 
-class Candidate(Request, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Another policy, or other parameters of the same one; those that are not named stay as they are.
+class Candidate(Request, frozen=True):
+    """Another policy, or other parameters of the same one.
 
-    Those of another policy that are not named have its defaults.
+    Parameters that are not named stay as they are; those of another policy have its defaults.
     """
 
     policy: Annotated[str, Meta(max_length=100)] | None = None
     parameters: dict[str, Any] = {}
 
 
-class Switch(Struct, frozen=True):
-    """Policy and parameters that a population has, or had."""
-
-    sequence: int
-    """The record from which they are, or were, in force."""
-    policy: str
-    parameters: dict[str, Any]
-    by: str
-    """Who made it so: the id of a key, or what a program said; empty if nobody is known."""
-    at: float | None
-    """Seconds since 1970; none if the record is in an archive."""
-
-
 class Switches(Struct, frozen=True):
-    """In order; the last are in force."""
+    """The policies and parameters so far, in order; the last are in force."""
 
     settings: list[Switch]
 
@@ -111,7 +127,7 @@ class Populations(Struct, frozen=True):
     populations: list[str]
 
 
-class Catalogue(Request, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Catalogue(Request, frozen=True):
     """Arms to add to the catalogue, or whose features to change."""
 
     arms: Annotated[dict[Name, Features], Meta(min_length=1)]
@@ -127,13 +143,18 @@ class CatalogueContent(Struct, frozen=True):
 # Decisions and rewards
 
 
-class NewDecision(Request, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A decision to make. With an `id`, the same request again gets the same decision."""
+class Offer(Request, frozen=True):
+    """An agent, and the arms to choose from."""
 
     agent: Name
     """Joins if it is new."""
     arms: Arms = None
     """Names with features, rows of features, or names from the catalogue; the whole catalogue by default."""
+
+
+class NewDecision(Offer, frozen=True, kw_only=True):
+    """A decision to make. With an `id`, the same request again gets the same decision."""
+
     id: Id | None = None
     top: Annotated[int, Meta(ge=1, le=100_000)] = 1
     """How many arms to choose, as a ranking."""
@@ -152,32 +173,35 @@ class DecisionStanding(Struct, frozen=True):
     at: float
     """Seconds since 1970."""
     rewards: list[float | None]
-    """Of each arm of the ranking, the reward in force."""
+    """The reward in force of each arm of the ranking."""
     missed: bool
-    """Whether a reward did not come in time."""
+    """Whether a reward was late."""
     cancelled: bool
 
 
-class Reward(Request, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The reward of a decision; with `replaces` a correction."""
+class Correction(Request, frozen=True, kw_only=True):
+    """What a reward may say besides its value."""
 
-    reward: Number
     replaces: Number | None = None
     """The reward that is recorded, if this one corrects it."""
     arm: str | int | None = None
-    """Of a ranking, which arm the reward is for."""
+    """Which arm of a ranking the reward is for."""
 
 
-class NamedReward(Request, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Reward(Correction, frozen=True):
+    """The reward of a decision; with `replaces` a correction."""
+
+    reward: Number
+
+
+class NamedReward(Correction, frozen=True):
     """The reward of one decision of several."""
 
     id: Id
     reward: Number
-    replaces: Number | None = None
-    arm: str | int | None = None
 
 
-class NewObservation(Request, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class NewObservation(Request, frozen=True):
     """A sample that was not decided here. With an `id`, the same one again is counted once."""
 
     agent: Name
@@ -195,20 +219,20 @@ class Learned(Struct, frozen=True):
     new: bool
 
 
-class Decisions(Request, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Decisions(Request, frozen=True):
     """Decisions to make together, in one commit."""
 
     requests: Annotated[list[NewDecision], Meta(max_length=MOST_AT_ONCE)]
 
 
-class Rewards(Request, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Rewards(Request, frozen=True):
     """Rewards to record together, in one commit."""
 
     rewards: Annotated[list[NamedReward], Meta(max_length=MOST_AT_ONCE)]
 
 
 class Problem(Struct, frozen=True, omit_defaults=True):
-    """What went wrong, as RFC 9457 has it; `type` is stable."""
+    """What went wrong (RFC 9457); `type` is stable."""
 
     type: str
     title: str
@@ -228,19 +252,19 @@ class DecisionResult(Struct, frozen=True, omit_defaults=True):
 
 
 class DecisionResults(Struct, frozen=True):
-    """Of each request, in order, its decision or its problem."""
+    """For each request, in order, a decision or a problem."""
 
     results: list[DecisionResult]
 
 
 class RewardResult(Struct, frozen=True, omit_defaults=True):
-    """One of several: nothing if it is recorded, or a problem."""
+    """One of several: empty if it is recorded, or a problem."""
 
     problem: Problem | UnsetType = UNSET
 
 
 class RewardResults(Struct, frozen=True):
-    """Of each reward, in order, nothing or its problem."""
+    """For each reward, in order, nothing or a problem."""
 
     results: list[RewardResult]
 
@@ -248,7 +272,7 @@ class RewardResults(Struct, frozen=True):
 # Agents
 
 
-class SharingMode(Request, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class SharingMode(Request, frozen=True):
     """How an agent shares."""
 
     sharing: Sharing = "both"
@@ -260,9 +284,9 @@ class Agent(Struct, frozen=True):
     name: str
     sharing: str
     rewards: int
-    """That it has had."""
+    """How many it has had."""
     sequence: int
-    """Of the population."""
+    """Number of the population's last record."""
 
 
 class GraphContent(Struct, frozen=True):
@@ -272,82 +296,6 @@ class GraphContent(Struct, frozen=True):
     agents: list[str]
     edges: list[list[int]]
     """For each agent the positions of later ones that share with it."""
-
-
-# Whether it pays
-
-
-class Dividend(Struct, frozen=True):
-    """What sharing pays per reward: squared error of own predictions minus that of the policy's."""
-
-    count: int
-    """Rewards of decisions."""
-    mean: float | None
-    low: float | None
-    """A 95% confidence sequence; none while there are too few rewards."""
-    high: float | None
-    guarded: bool
-    text: str
-
-
-class Estimate(Struct, frozen=True):
-    """Mean reward per decision, with its 95% interval."""
-
-    name: str
-    value: float | None
-    low: float | None
-    high: float | None
-
-
-class Evaluation(Struct, frozen=True):
-    """What another policy would have earned, from explored decisions."""
-
-    policy: str
-    decisions: int
-    logged: Estimate
-    """What was earned."""
-    estimates: list[Estimate]
-    """Of the policy's value; none if the journal cannot tell."""
-    difference: Estimate | None
-    agreement: float | None
-    text: str
-
-
-class Uplift(Struct, frozen=True):
-    """What the policy earns more, per decision, than the product's own rule."""
-
-    how: str
-    """`holdout` or `apprentice`."""
-    policy: float | None
-    """Mean reward of the policy's decisions; as an apprentice, of what it would have chosen."""
-    baseline: float | None
-    """Mean reward of the rule's decisions."""
-    uplift: float | None
-    low: float | None
-    """Its 95% interval; none while there is not enough to tell."""
-    high: float | None
-    n_policy: int
-    n_baseline: int
-    text: str
-
-
-class WhatIf(Struct, frozen=True):
-    """A population as it would be under other settings, beside what it is."""
-
-    policy: str
-    parameters: dict[str, Any]
-    gained: list[tuple[str, str]]
-    """Pairs of agents that would share, and do not; the first thousand."""
-    n_gained: int
-    lost: list[tuple[str, str]]
-    """Pairs that share, and would not; the first thousand."""
-    n_lost: int
-    present: Dividend
-    other: Dividend
-    """The dividend of the same decisions, had predictions been those of the other settings."""
-    improvement: Dividend
-    """Squared error of the recorded predictions minus that of the other ones."""
-    text: str
 
 
 # The journal
@@ -361,7 +309,7 @@ class Event(Struct, frozen=True, omit_defaults=True):
     """Seconds since 1970."""
     kind: str
     agent: str | None = None
-    """Whose it is; none if it is nobody's, or has been forgotten."""
+    """The agent that it is about; none if there is none, or it has been forgotten."""
     id: str | None = None
     arms: list[str | int] | None = None
     """Those that were shown."""
@@ -371,7 +319,7 @@ class Event(Struct, frozen=True, omit_defaults=True):
     reward: float | None = None
     replaces: float | None = None
     place: int | None = None
-    """Of a ranking, which arm it is about."""
+    """Position in the ranking of the arm that it is about."""
     cut: list[str] | None = None
     """With whom the agent stopped sharing."""
     sharing: str | None = None
@@ -381,7 +329,7 @@ class Event(Struct, frozen=True, omit_defaults=True):
 
 
 class Events(Struct, frozen=True):
-    """Records in order; ask again with `after` = `last` for what comes next."""
+    """Records in order; ask again with `after` = `last` for the next ones."""
 
     events: list[Event]
     last: int
@@ -390,7 +338,7 @@ class Events(Struct, frozen=True):
 # The service itself
 
 
-class Session(Request, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Session(Request, frozen=True):
     """A key to sign in with."""
 
     key: Annotated[str, Meta(max_length=256)]

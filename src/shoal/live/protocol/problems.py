@@ -1,6 +1,5 @@
 """Errors as RFC 9457 problem documents, each kind with a stable type and one status."""
 
-import logging
 from typing import Any
 
 import msgspec
@@ -16,7 +15,6 @@ from shoal.live.protocol.errors import (
     UnknownError,
 )
 from shoal.live.protocol.messages import Problem
-from shoal.live.service.logs import log_seldom
 
 TYPE = "urn:shoal:problem:"
 MEDIA_TYPE = "application/problem+json"
@@ -44,8 +42,7 @@ KINDS = {
 
 
 AWAY = "the store cannot take it now; it may be recorded or not: repeat the request with the same id"
-"""What clients are told of a store that fails."""
-log = logging.getLogger("shoal.live.service")
+"""What clients read when a store fails."""
 
 
 class RefusedError(Exception):
@@ -57,7 +54,7 @@ class RefusedError(Exception):
 
 
 class BusyError(UnavailableError):
-    """The service itself cannot do it now, and says why. What a store says of itself is not for clients."""
+    """The service itself cannot do it now; unlike a store's, its reason is for clients."""
 
 
 def kind_of(error: BaseException, *, by_id: bool = False) -> str:
@@ -89,15 +86,13 @@ def kind_of(error: BaseException, *, by_id: bool = False) -> str:
 def problem_of(
     error: BaseException, request: str | Any = UNSET, *, by_id: bool = False, hidden: str = ""
 ) -> Problem:
-    """An error as a document; it does not say where the store is, and of what nobody expected, nothing."""
+    """An error as a document, which says nothing of where the store is (`hidden`) or of internal errors."""
     kind = kind_of(error, by_id=by_id)
     status, title = KINDS[kind]
     detail = "" if kind == "internal" else str(error) or title
     if hidden:
         detail = detail.replace(hidden, "the store")
     if kind == "unavailable" and not isinstance(error, BusyError):
-        if "the store" in detail:  # not the repr of an unexpected error, which may hold a name
-            log_seldom(log, str(error))
         detail = AWAY
     if isinstance(error, UnicodeDecodeError):  # whose message shows bytes
         detail = "text must be UTF-8"
@@ -115,7 +110,7 @@ def headers_of(error: BaseException) -> dict[str, str]:
         case NotOwnerError():
             return {"retry-after": "1"}
         case JournalError():
-            return {"retry-after": "30"}  # it takes somebody who restores a backup
+            return {"retry-after": "30"}  # somebody has to restore a backup
     return {}
 
 

@@ -7,7 +7,6 @@ Content-Security-Policy or Cache-Control keeps it.
 """
 
 import functools
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -24,9 +23,17 @@ from shoal.live.population.asynchronous import AsyncPopulation
 from shoal.live.population.commands import Turn
 from shoal.live.population.explaining import Graph
 from shoal.live.protocol import messages as m
-from shoal.live.protocol.answers import Decision, Explanation, PairExplanation
+from shoal.live.protocol.answers import (
+    Decision,
+    Dividend,
+    Evaluation,
+    Explanation,
+    PairExplanation,
+    Uplift,
+    WhatIf,
+)
 from shoal.live.protocol.errors import ControllerError
-from shoal.live.protocol.problems import RefusedError, kind_of, problem_of
+from shoal.live.protocol.problems import RefusedError, kind_of
 from shoal.live.service.callers import SIGNED_IN, key_of, unauthenticated
 from shoal.live.service.dashboard import handlers as page
 from shoal.live.service.journal import events_of
@@ -66,25 +73,19 @@ def endpoints() -> list[Endpoint]:
     They are tried in order, so those that are called most come first.
     """
     p, d = "/v1/populations/{population}", "/dashboard/{population}"
-    either = (Explanation, PairExplanation)
+    either, location, cookie = (Explanation, PairExplanation), ("Location",), ("Set-Cookie",)
     return [
         post(
-            f"{p}/decisions",
-            "decide",
-            decide,
-            {201: Decision},
-            m.NewDecision,
-            by_id=True,
-            headers=("Location",),
+            f"{p}/decisions", "decide", decide, {201: Decision}, m.NewDecision, by_id=True, headers=location
         ),
         put(f"{p}/decisions/{{id}}/reward", "reward", put_reward, {204: None}, m.Reward),
         get("/livez", None, live, {200: m.Health}),
         get("/readyz", None, ready, {200: m.Health}),
         get("/openapi.json", None, describe, {200: dict[str, Any]}),
         get("/metrics", "read", scrape, {200: str}),
-        post("/session", None, sign_in, {200: m.Who}, m.Session, headers=("Set-Cookie",)),
+        post("/session", None, sign_in, {200: m.Who}, m.Session, headers=cookie),
         get("/session", SIGNED_IN, who_is_there, {200: m.Who}),
-        delete("/session", None, sign_out, {204: None}, headers=("Set-Cookie",)),
+        delete("/session", None, sign_out, {204: None}, headers=cookie),
         get("/v1/populations", SIGNED_IN, list_populations, {200: m.Populations}),
         put(p, "admin", put_population, {200: m.Population, 201: m.Population}, m.NewPopulation),
         get(p, "read", get_population, {200: m.Population, 304: None}),
@@ -103,11 +104,11 @@ def endpoints() -> list[Endpoint]:
         get(f"{p}/graph", "read", graph, {200: m.GraphContent, 304: None}, query=("at",)),
         get(f"{p}/settings", "read", list_settings, {200: m.Switches, 304: None}),
         put(f"{p}/settings", "admin", switch, {200: m.Switches}, m.Candidate),
-        get(f"{p}/dividend", "read", dividend, {200: m.Dividend, 304: None}, query=("agent",)),
-        get(f"{p}/uplift", "read", uplift, {200: m.Uplift, 304: None}),
-        get(f"{p}/evaluation", "read", evaluate_policy, {200: m.Evaluation, 304: None}, query=("policy",)),
-        post(f"{p}/evaluation", "read", evaluate, {200: m.Evaluation}, m.Candidate),
-        post(f"{p}/what-if", "read", what_if, {200: m.WhatIf}, m.Candidate),
+        get(f"{p}/dividend", "read", dividend, {200: Dividend, 304: None}, query=("agent",)),
+        get(f"{p}/uplift", "read", uplift, {200: Uplift, 304: None}),
+        get(f"{p}/evaluation", "read", evaluate_policy, {200: Evaluation, 304: None}, query=("policy",)),
+        post(f"{p}/evaluation", "read", evaluate, {200: Evaluation}, m.Candidate),
+        post(f"{p}/what-if", "read", what_if, {200: WhatIf}, m.Candidate),
         get(f"{p}/events", "read", events, {200: m.Events, 304: None}, query=("after", "limit")),
         get("/", None, page.page, query=None),
         get("/static/{path:path}", None, page.file, query=None),
@@ -298,7 +299,7 @@ async def switch(call: Call) -> Response:
 
 
 def _switches(population: AsyncPopulation) -> m.Switches:
-    return m.Switches([m.Switch(**_mapping(one)) for one in population.population.switches])
+    return m.Switches(population.population.switches)
 
 
 def _check_candidate(body: m.Candidate | m.NewPopulation) -> None:
@@ -351,7 +352,7 @@ async def decide_many(call: Call) -> Response:
             [
                 m.DecisionResult(decision=one)
                 if isinstance(one, Decision)
-                else m.DecisionResult(problem=problem_of(one, by_id=True, hidden=call.service.store))
+                else m.DecisionResult(problem=call.service.problem_of(one, by_id=True))
                 for one in results
             ]
         )
@@ -428,7 +429,7 @@ async def reward_many(call: Call) -> Response:
     for one in results:
         if isinstance(one, Exception):
             _count_refused(call, name, one)
-            answers.append(m.RewardResult(problem=problem_of(one, hidden=call.service.store)))
+            answers.append(m.RewardResult(problem=call.service.problem_of(one)))
         else:
             _count_reward(call, name, one)
             answers.append(m.RewardResult())
@@ -567,44 +568,22 @@ async def dividend(call: Call) -> Response:
     """What sharing pays, for all agents or one."""
     population = await call.population()
     found = await population.call(population.population.dividend, call.query.get("agent"))
-    return json_response(_dividend(found))
-
-
-def _dividend(found: Any) -> m.Dividend:
-    return m.Dividend(
-        found.count, _finite(found.mean), _finite(found.low), _finite(found.high), found.guarded, str(found)
-    )
+    return json_response(found)
 
 
 @tagged
 async def uplift(call: Call) -> Response:
     """What the policy earns more than the product's own rule; reads the whole journal."""
     population = await call.population()
-    found = await call.service.run(population.population.uplift)
-    content = m.Uplift(
-        found.how, _finite(found.policy), _finite(found.baseline), _finite(found.uplift), _finite(found.low),
-        _finite(found.high), found.n_policy, found.n_baseline, str(found),
-    )  # fmt: skip
-    return json_response(content)
+    return json_response(await call.service.run(population.population.uplift))
 
 
 async def what_if(call: Call) -> Response:
     """Who would share with whom under other settings, and what that would pay; reads the whole journal."""
     population = await call.population()
     found = await _reading_all(call, population.population.what_if)
-    content = m.WhatIf(
-        found.policy,
-        found.parameters,
-        found.gained[:MOST_PAIRS],
-        len(found.gained),
-        found.lost[:MOST_PAIRS],
-        len(found.lost),
-        _dividend(found.present),
-        _dividend(found.other),
-        _dividend(found.improvement),
-        str(found),
-    )
-    return json_response(content)
+    gained, lost = found.gained[:MOST_PAIRS], found.lost[:MOST_PAIRS]
+    return json_response(msgspec.structs.replace(found, gained=gained, lost=lost))
 
 
 @tagged
@@ -617,22 +596,4 @@ async def evaluate_policy(call: Call) -> Response:
 async def evaluate(call: Call) -> Response:
     """What another policy, or other parameters, would have earned; reads the whole journal."""
     population = await call.population()
-    found = await _reading_all(call, population.population.evaluate)
-    content = m.Evaluation(
-        found.policy,
-        found.decisions,
-        _estimate(found.logged),
-        [_estimate(one) for one in found.estimates],
-        None if found.difference is None else _estimate(found.difference),
-        _finite(found.agreement),
-        str(found),
-    )
-    return json_response(content)
-
-
-def _estimate(one: Any) -> m.Estimate:
-    return m.Estimate(one.name, _finite(one.value), _finite(one.low), _finite(one.high))
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
+    return json_response(await _reading_all(call, population.population.evaluate))

@@ -46,7 +46,7 @@ class Machine:
         self._thread.start()
 
     def _serve(self) -> None:
-        from shoal.core.jit.compiled import say_nothing_of_compiling
+        from shoal.core.jit.narration import say_nothing_of_compiling
         from shoal.live.service import logs
         from shoal.live.service.server import serve
 

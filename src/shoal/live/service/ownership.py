@@ -22,7 +22,7 @@ from starlette.responses import Response
 from shoal.live.journal.records import Settings, decode
 from shoal.live.journal.stores.base import SCHEMA, PopulationOwner, Store, other_schema
 from shoal.live.journal.stores.postgres import PostgresStore
-from shoal.live.population.owners import Directory, View, new_name, preferred, url_of
+from shoal.live.population.servers import Directory, View, new_name, preferred, url_of
 from shoal.live.protocol.errors import ControllerError, JournalError, NotOwnerError, UnavailableError
 from shoal.live.service.forwarding import Elsewhere, Forwarder, is_forwarded
 from shoal.live.service.service import RETRY, Service

@@ -123,7 +123,7 @@ def serve(
     if advertise is not None:
         if "://" not in url:
             raise ValueError("advertise is for servers that share a PostgreSQL database; a file has one")
-        from shoal.live.population.owners import server_url
+        from shoal.live.population.servers import server_url
 
         advertise = server_url(advertise)
     if forgotten is not None:

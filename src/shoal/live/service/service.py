@@ -21,10 +21,11 @@ from shoal.live.population.controller import Controller
 from shoal.live.population.population import Population
 from shoal.live.protocol.errors import ControllerError, JournalError, NotOwnerError, UnknownError
 from shoal.live.protocol.messages import Problem
-from shoal.live.protocol.problems import problem_of
+from shoal.live.protocol.problems import AWAY, problem_of
 from shoal.live.service.dashboard.watching import Watch
 from shoal.live.service.keys import Key, Keys
 from shoal.live.service.limits import Limits
+from shoal.live.service.logs import log_seldom
 from shoal.live.service.metrics import Metrics
 from shoal.live.service.sessions import Sessions
 
@@ -164,8 +165,12 @@ class Service:
     # What handlers use
 
     def problem_of(self, error: Exception, request: str | Any = UNSET, *, by_id: bool = False) -> Problem:
-        """An error as a document for clients."""
-        return problem_of(error, request, by_id=by_id, hidden=self.store)
+        """An error as a document for clients; a store's own message goes to the log instead."""
+        problem, said = problem_of(error, request, by_id=by_id, hidden=self.store), str(error)
+        # not the repr of an unexpected error, which may hold a name
+        if problem.detail == AWAY and ("the store" in said or (self.store and self.store in said)):
+            log_seldom(log, said)
+        return problem
 
     async def run(self, function: Callable[..., Result], *args: Any) -> Result:
         """Call what may take long, in a thread."""

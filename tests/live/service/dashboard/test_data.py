@@ -11,10 +11,10 @@ from tests.live.service.dashboard.worlds import KINDS, few, many
 from shoal.core.policies import registry
 from shoal.core.policies.bass import BASS
 from shoal.core.types import Booleans
-from shoal.live.evaluation.rehearsal import Switch
 from shoal.live.population.controller import open as open_controller
 from shoal.live.population.explaining import graph_of
 from shoal.live.population.population import Population
+from shoal.live.protocol.answers import Switch
 from shoal.live.protocol.errors import GoneError, UnknownError
 from shoal.live.service.dashboard import data, following
 from shoal.live.service.dashboard.following import Follower
@@ -257,8 +257,8 @@ def test_all_changes_of_settings_are_listed_however_old(monkeypatch: pytest.Monk
 
 
 def test_long_values_are_cut_short() -> None:
-    before = Switch(1, "mine", {"labels": [0] * 5_000, "alpha": 0.5})
-    after = Switch(9, "mine", {"labels": [*[0] * 4_999, 1], "alpha": 0.5})
+    before = Switch(1, "mine", {"labels": [0] * 5_000, "alpha": 0.5}, "", None)
+    after = Switch(9, "mine", {"labels": [*[0] * 4_999, 1], "alpha": 0.5}, "", None)
     (labels,) = data.differences(before, after)
     assert labels.name == "labels"
     assert labels.after[:9] == "[0, 0, 0,"

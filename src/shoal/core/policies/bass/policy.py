@@ -194,14 +194,14 @@ class BASS(CuttingPolicy):
     def _join(self, state: Any, first: int) -> None:
         active = state.common.active
         if first > 0 and type(state) is not type(self.state):
-            crowd.start(state, self._pinned_state(state))
+            crowd.start(state, self.pinned_state(state))
             return
         state.degree[:first] += active[:first] * (len(active) - first)
         state.degree[first:] = np.count_nonzero(active) - 1
-        self._engine(len(active)).join(state, self._pinned_state(state), first)
+        self._engine(len(active)).join(state, self.pinned_state(state), first)
 
     def _derive(self, state: Any) -> None:
-        self._engine(len(state.degree)).derive(state, self._pinned_state(state))
+        self._engine(len(state.degree)).derive(state, self.pinned_state(state))
 
     def _problem(self, state: Any) -> str:
         if trouble := super()._problem(state):
@@ -213,11 +213,11 @@ class BASS(CuttingPolicy):
 
     def _margins(self, agent: int, others: Integers) -> Vector:
         statistics = np.zeros(len(others))
-        measure_pairs(self._pinned_state(), agent, others, statistics)
+        measure_pairs(self.pinned_state(), agent, others, statistics)
         return np.asarray(statistics / self.state.threshold)
 
     def _explain_pair(self, agent: int, other: int) -> CutExplanation:
-        i, j, state, local = agent, other, self._pinned_state(), self.state.local
+        i, j, state, local = agent, other, self.pinned_state(), self.state.local
         statistic, s, _ = search(
             local.theta_hat[i], local.A[i], local.tail[i], state.radius[i],
             local.theta_hat[j], local.A[j], local.tail[j], state.radius[j],
@@ -255,23 +255,23 @@ class BASS(CuttingPolicy):
         if self._parameters.noise_scale is not None:
             return np.full(len(agents), self._parameters.noise_scale)
         limits = np.empty(len(agents))
-        noise_limits(self._pinned_state(), agents, limits)
+        noise_limits(self.pinned_state(), agents, limits)
         return np.where(limits < LARGEST, limits, np.inf)
 
     def _edges(self) -> Booleans:
         return np.asarray(self._own.edges(self.state))
 
     def _pool(self, agent: int) -> Booleans:
-        return np.asarray(self._own.pool(self._pinned_state(), agent))
+        return np.asarray(self._own.pool(self.pinned_state(), agent))
 
     def _pooled_estimate(self, agent: int) -> Vector:
-        self._own.factor_pool(self._pinned_state(), agent)
+        self._own.factor_pool(self.pinned_state(), agent)
         estimate, scratch = np.zeros(self.dim), self.state.scratch
         solve_cholesky(scratch.L, scratch.total[-self.dim :], estimate)
         return estimate
 
     def _forget_tests(self) -> None:
-        self._own.forget_tests(self.state, self._pinned_state())
+        self._own.forget_tests(self.state, self.pinned_state())
 
     def _end_edges(self, agent: int) -> None:
         neighbors = self._pool(agent)
@@ -282,7 +282,7 @@ class BASS(CuttingPolicy):
         self._forget_cuts((self.state.cuts.pairs[: self.state.cuts.used[0]] == agent).any(axis=1))
         self.state.degree[agent] = 0
         self.state.squares[agent : agent + 1] = 0.0
-        self._own.withdraw(self.state, self._pinned_state(), agent)
+        self._own.withdraw(self.state, self.pinned_state(), agent)
 
     def _absorb(self, agent: int, other: int) -> None:
         if len(self.state.squares):
@@ -291,22 +291,22 @@ class BASS(CuttingPolicy):
         self._lending_changed(agent)
 
     def _lending_changed(self, agent: int) -> None:
-        self._own.relend(self.state, self._pinned_state(), agent)
+        self._own.relend(self.state, self.pinned_state(), agent)
 
     def _amended(self, agent: int, x: Vector, old: float, change: float, removes: bool) -> None:
         if len(self.state.squares):
             # Of a reward that was not what is said of it, more might be taken than there is.
             left = max(self.state.squares[agent] + change * (2.0 * old + change), 0.0)
             self.state.squares[agent] = left if self.state.local.pulls[agent] else 0.0
-        self._own.amend(self.state, self._pinned_state(), agent, x, change, removes)
+        self._own.amend(self.state, self.pinned_state(), agent, x, change, removes)
 
     def _reconsider(self, agent: int) -> None:
         separated = np.zeros(self.n_agents, dtype=np.bool_)
-        judge_all(self._pinned_state(), agent, separated)
+        judge_all(self.pinned_state(), agent, separated)
         self._part_from(agent, separated)
 
     def _part_from(self, agent: int, separated: Booleans) -> None:
-        state = self._pinned_state()
+        state = self.pinned_state()
         known = ~state.common.withdrawn
         was = ~self._pool(agent) & known
         for other in np.flatnonzero(separated & ~was & known).tolist():

@@ -5,7 +5,7 @@ with the samples of before, which never chooses. Every member has a number: agen
 ghosts in the same order. Only this file knows how a number is made.
 """
 
-from shoal.core.jit.compiled import compiled, inlined
+from shoal.core.jit.compiled import compiled, inlined, spliced
 from shoal.core.policies.mixture.kernels import factor_packed, soften_packed
 from shoal.core.policies.mixture.state import GHOST, Members, Pool, scatter_of
 from shoal.core.types import Vector
@@ -42,7 +42,7 @@ def has_ghost(members: Members, agent: int) -> bool:
     return bool(members.labels.shape[1] > GHOST and members.labels[agent, GHOST] >= 0)
 
 
-@inlined
+@spliced
 def raw_of(pool: Pool, member: int) -> Vector:
     """Packed sums of a member's own samples; a view. Without scatter they are lent as they are."""
     at = place_of(pool.members, member)

@@ -159,7 +159,7 @@ class ClusterMixture(LivePolicy):
             state.pool.model.noise[:] = self._parameters.noise_scale**2, 1.0
 
     def _derive(self, state: MixtureState) -> None:
-        model, members, clusters, work = self._pinned_state(state).pool
+        model, members, clusters, work = self.pinned_state(state).pool
         model.grid[:] = self._grid()
         labels, there = members.labels, members.labels >= 0
         removed = labels[~state.common.active & there[:, AGENT], AGENT]
@@ -245,7 +245,7 @@ class ClusterMixture(LivePolicy):
         """Probability of each cluster that `agent` may belong to; −1 stands for one of its own."""
         agent = self._check_agent(agent)
         with self.lock:
-            pool = self._pinned_state().pool
+            pool = self.pinned_state().pool
             count = weigh(pool, agent, int(self.state.local.pulls[agent]))
             clusters = [*pool.clusters.used[:count].tolist(), -1]
             chances = pool.scratch.chances[: count + 1].tolist()
@@ -292,23 +292,23 @@ class ClusterMixture(LivePolicy):
 
     def _pooled_estimate(self, agent: int) -> Vector:
         work = self.state.pool.scratch
-        count = factor_components(self._pinned_state(), agent, 0.0)
+        count = factor_components(self.pinned_state(), agent, 0.0)
         estimate = np.zeros(self.dim)
         for share, L, y in zip(work.shares[:count], work.L, work.y, strict=False):
             estimate += share * np.linalg.solve(np.tril(L).T, y)
         return np.asarray(estimate / work.shares[:count].sum())
 
     def _end_pending(self, agent: int) -> None:
-        state = self._pinned_state()
+        state = self.pinned_state()
         if state.common.lends[agent]:
             wait_in(state.pool.clusters, state.common.pending, agent, state.labels[agent], -1)
         super()._end_pending(agent)
 
     def _lending_changed(self, agent: int) -> None:
-        corrections.lending_changed(self._pinned_state(), agent)
+        corrections.lending_changed(self.pinned_state(), agent)
 
     def _move_pending(self, agent: int, other: int) -> None:
-        state = self._pinned_state()
+        state = self.pinned_state()
         for who, sign in ((agent, -1), (other, -1), (agent, 1)):
             if sign > 0:
                 super()._move_pending(agent, other)
@@ -316,10 +316,10 @@ class ClusterMixture(LivePolicy):
                 wait_in(state.pool.clusters, state.common.pending, who, state.labels[who], sign)
 
     def _absorb(self, agent: int, other: int) -> None:
-        corrections.absorb(self._pinned_state(), agent, other)
+        corrections.absorb(self.pinned_state(), agent, other)
 
     def _end_edges(self, agent: int) -> None:
-        corrections.remove(self._pinned_state(), agent)
+        corrections.remove(self.pinned_state(), agent)
 
     def holds(self, agent: int, x: ArrayLike, reward: float, learned: int) -> bool:
         """Whether a sample still counts: an agent found to have changed keeps its latest ones only."""
@@ -332,7 +332,7 @@ class ClusterMixture(LivePolicy):
             return bool((kept == [*np.asarray(x, dtype=np.float64), reward]).all(axis=1).any())
 
     def _amended(self, agent: int, x: Vector, old: float, change: float, removes: bool) -> None:
-        corrections.amend(self._pinned_state(), agent, x, change, removes)
+        corrections.amend(self.pinned_state(), agent, x, change, removes)
 
     def _withdraw(self, agent: int) -> None:
-        corrections.withdraw(self._pinned_state(), agent)
+        corrections.withdraw(self.pinned_state(), agent)

@@ -13,10 +13,10 @@ import numpy as np
 from shoal.core.policies.registry import find_policy, policy_names
 from shoal.core.policy.cuts import CuttingPolicy
 from shoal.core.types import AnyArray, Booleans, Integers, Vector
-from shoal.live.evaluation.rehearsal import Switch, other_settings
+from shoal.live.evaluation.rehearsal import other_settings
 from shoal.live.population.population import Population
 from shoal.live.population.views import Members, Sizes, edges, lent, members, sizes, uses
-from shoal.live.protocol.answers import Explanation, Lender, Stopped
+from shoal.live.protocol.answers import Explanation, Lender, Stopped, Switch
 from shoal.live.protocol.errors import UnknownError
 from shoal.live.service.dashboard.blocks import ALONE, find_blocks, keep_names, spread
 from shoal.live.service.dashboard.following import (
