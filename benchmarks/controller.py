@@ -25,9 +25,9 @@ import shoal
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from shoal.controller import snapshots  # noqa: E402
 from tests.live.population.server import Server, find_binaries  # noqa: E402
 
+from shoal.live.journal import snapshots  # noqa: E402
 from shoal.live.journal.records import Observed, Row, encode  # noqa: E402
 from shoal.live.journal.stores import open_store  # noqa: E402
 from shoal.live.journal.stores.base import Batch  # noqa: E402

@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -37,10 +38,11 @@ from shoal.live.population.controller import Controller  # noqa: E402
 from shoal.live.population.controller import open as open_controller  # noqa: E402
 from shoal.live.protocol import messages as m  # noqa: E402
 from shoal.live.protocol.answers import Decision  # noqa: E402
-from shoal.live.service.app import dashboard, endpoints  # noqa: E402
-from shoal.live.service.core import Call, Endpoint, Service  # noqa: E402
+from shoal.live.service.app import make_app  # noqa: E402
 from shoal.live.service.keys import open_keys  # noqa: E402
+from shoal.live.service.routing import Call, Endpoint, route  # noqa: E402
 from shoal.live.service.server import Server, config_of  # noqa: E402
+from shoal.live.service.service import Service  # noqa: E402
 
 PAGE = ROOT / "docs" / "performance.md"
 RESULTS = ROOT / "benchmarks" / "service.json"
@@ -76,14 +78,17 @@ async def bare(scope: Any, receive: Any, send: Any) -> None:
 decoder = msgspec.json.Decoder(m.NewDecision)
 
 
-class Measured(Service):
-    """The service, with one path that goes around all of it."""
+def measured(service: Service) -> ASGIApp:
+    """The application of a service, with a path that only parses, and one around all of it."""
+    app = make_app(service)
+    parse = Endpoint("POST", "/parse", "decide", parse_and_answer, {201: Decision}, m.NewDecision)
+    app.routes.append(route(parse, service))
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and scope["path"] == "/bare":
-            await bare(scope, receive, send)
-        else:
-            await super().__call__(scope, receive, send)
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        is_bare = scope["type"] == "http" and scope["path"] == "/bare"
+        await (bare if is_bare else app)(scope, receive, send)
+
+    return answer
 
 
 def join(controller: Controller) -> None:
@@ -100,21 +105,17 @@ class Running:
     def __init__(self, url: str) -> None:
         keys = open_keys(url)
         _, self.key = keys.add(["decide", "reward", "read", "admin"])
-        table = [
-            *endpoints(),
-            Endpoint("POST", "/parse", "decide", parse_and_answer, {201: Decision}, m.NewDecision),
-        ]
         controller = open_controller(url, snapshot_every=0)
         join(controller)
-        app = Measured(controller, keys, table, dashboard())
+        service = Service(controller, keys)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._socket.getsockname()[1])
         started = threading.Event()
-        self._server = Server(config_of(app), app, started.set)
+        self._server = Server(config_of(measured(service)), service, started.set)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],))
         self._thread.start()
         started.wait(60)
-        while not app.is_prepared:
+        while not service.is_prepared:
             time.sleep(0.01)
 
     def close(self) -> None:

@@ -21,11 +21,11 @@ from tests.live.places import Place
 
 from shoal.live.population.controller import open as open_controller
 from shoal.live.service.app import endpoints, make_app
-from shoal.live.service.core import Service
 from shoal.live.service.keys import MemoryKeys, open_keys
 from shoal.live.service.openapi import document
 from shoal.live.service.ownership import Ownership
 from shoal.live.service.server import Server, config_of
+from shoal.live.service.service import Service
 
 ARMS = {"tea": [1.0, 0.0], "coffee": [0.0, 1.0], "water": [0.6, 0.8]}
 DOCUMENT = document(endpoints())
@@ -48,16 +48,15 @@ class InProcess:
         **options: Any,
     ) -> None:
         self.keys = MemoryKeys() if url == ":memory:" else open_keys(url)
-        self.app: Service = make_app(
-            open_controller(url, lease=lease), self.keys, **{"is_open": True, **options}
-        )
+        self.app = Service(open_controller(url, lease=lease), self.keys, **{"is_open": True, **options})
+        self.asgi = make_app(self.app)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._socket.getsockname()[1])
         self.url = f"http://127.0.0.1:{self.port}"
         if shares:
             self.app.ownership = Ownership(self.app, self.url, lease)
         self._started = threading.Event()
-        self._server = Server(config_of(self.app), self.app, self._started.set)
+        self._server = Server(config_of(self.asgi), self.app, self._started.set)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],))
         self._thread.start()
         assert self._started.wait(20)

@@ -14,7 +14,7 @@ from tests.core.attack.common import SCALE
 from tests.live.service.running import ARMS, Caller, InProcess, wait_until
 from uvicorn.server import ServerState
 
-from shoal.live.service import core
+from shoal.live.service import middleware
 from shoal.live.service import server as server_module
 from shoal.live.service.server import LARGEST_HEAD, MOST_HEADERS, Protocol, config_of
 
@@ -181,7 +181,7 @@ def test_the_rest_must_come_also_after_a_complete_request(
         while chunk := sock.recv(65536):
             answer += chunk
     assert answer.count(b"HTTP/1.1 200 OK") == 1
-    wait_until(lambda: abused.app._under_way == 0, 5.0)
+    wait_until(lambda: abused.app.under_way == 0, 5.0)
     unharmed(abused, before, answer)
 
 
@@ -206,7 +206,7 @@ def test_requests_that_arrive_out_of_step_are_served(
 
 
 def test_probes_are_answered_while_too_many_wait(abused: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "MOST_WAITING", 0)
+    monkeypatch.setattr(middleware, "MOST_WAITING", 0)
     with Caller(abused.url) as call:
         assert call("GET", "/livez").status_code == 200
         assert call("GET", "/readyz").status_code == 200
@@ -264,25 +264,25 @@ def test_without_a_key_a_body_is_small(abused: InProcess) -> None:
 
 def test_bodies_have_a_bound_together(abused: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has come of all requests under way counts, until they are answered or given up."""
-    monkeypatch.setattr(core, "MOST_READ", 1_000)
+    monkeypatch.setattr(middleware, "MOST_READ", 1_000)
     before = sequence(abused)
     head = HEAD + b"content-length: 700\r\n\r\n"
     path, body = "/v1/populations/abuse/decisions", {"agent": "ada", "arms": ARMS}
     with Caller(abused.url) as call:
         with socket.create_connection(("127.0.0.1", abused.port)) as first:
             first.sendall(head + b" " * 690)
-            wait_until(lambda: abused.app._read == 690, 5.0)
+            wait_until(lambda: abused.app.bytes_read == 690, 5.0)
             with socket.create_connection(("127.0.0.1", abused.port), timeout=5.0) as second:
                 second.sendall(head + b" " * 690)
                 answer = second.recv(65536)
                 assert answer.startswith(b"HTTP/1.1 503 ")
                 assert b"retry-after: 1\r\n" in answer
             assert call("GET", "/v1/populations/abuse").status_code == 200
-        wait_until(lambda: abused.app._read == 0, 5.0)
+        wait_until(lambda: abused.app.bytes_read == 0, 5.0)
         assert sequence(abused) == before
         for _ in range(20):
             assert call("POST", path, body).status_code == 201
-    wait_until(lambda: abused.app._read == 0, 5.0)
+    wait_until(lambda: abused.app.bytes_read == 0, 5.0)
 
 
 def test_a_caller_that_leaves_before_the_answer(abused: InProcess) -> None:
@@ -444,7 +444,7 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_four_times_the_bytes_take_about_four_times_as_long(abused: InProcess, kind: str) -> None:
     """Sixteen times would mean that a stranger's request of 60 kB stops the server for seconds."""
-    few, many = (min(feed(abused.app, HOSTILE[kind](n))[1] for _ in range(3)) for n in (15_000, 60_000))
+    few, many = (min(feed(abused.asgi, HOSTILE[kind](n))[1] for _ in range(3)) for n in (15_000, 60_000))
     assert many < 10.0 * few + 0.01
 
 

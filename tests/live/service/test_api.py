@@ -328,7 +328,7 @@ def test_what_is_not_committed_has_no_tag(file: str, monkeypatch: pytest.MonkeyP
 
 
 def test_more_connections_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.live.service.core.MOST_CONNECTIONS", 1)
+    monkeypatch.setattr("shoal.live.service.middleware.MOST_CONNECTIONS", 1)
     with InProcess() as running, Caller(running.url) as first, Caller(running.url) as second:
         assert first("GET", "/livez").status_code == 200
         refused = second("GET", "/livez")

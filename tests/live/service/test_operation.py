@@ -197,7 +197,9 @@ def test_urls_are_shown_without_secrets(url: str, shown: str) -> None:
     assert shown_url(shown) == shown
 
 
-def test_clients_are_not_told_where_the_store_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_clients_are_not_told_where_the_store_is(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a store that fails clients get a fixed text; what the driver said is in the log, and not often."""
     said = 'postgresql://ada@db.example/shop failed: connection to server at "10.0.0.9", port 5432 failed'
     with InProcess() as running, Caller(running.url) as call:
@@ -207,7 +209,7 @@ def test_clients_are_not_told_where_the_store_is(caplog: pytest.LogCaptureFixtur
         def fail(*_: object) -> None:
             raise UnavailableError(said, 3.0)
 
-        running.app.authorise = fail  # type: ignore[method-assign, assignment]
+        monkeypatch.setattr("shoal.live.service.routing.authorise", fail)
         for _ in range(3):
             answer = call("GET", shop)
             assert answer.status_code == 503
@@ -265,7 +267,7 @@ def test_what_is_damaged_is_tried_again(durable: Place, monkeypatch: pytest.Monk
         assert call("GET", "/v1/populations/shop").status_code == 503
         damage(durable, "shop", body)  # as whoever puts a record back would
         assert call("GET", "/v1/populations/shop").status_code == 503  # not read at each request
-        monkeypatch.setattr("shoal.live.service.core.RETRY", 0.0)
+        monkeypatch.setattr("shoal.live.service.service.RETRY", 0.0)
         assert call("GET", "/v1/populations/shop").status_code == 200
         assert call("GET", "/readyz").status_code == 200
 

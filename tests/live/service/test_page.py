@@ -35,7 +35,7 @@ def test_every_kind_of_problem_is_listed() -> None:
 
 def test_every_route_is_listed() -> None:
     table = PAGE.partition("| request | scope |")[2].partition("\n\n")[0]
-    for one in endpoints():
+    for one in (one for one in endpoints() if one.answers):  # the others are the page's
         short = one.path.replace("/v1/populations/{population}/", "…/").replace("/v1/populations/{", "…/{")
         assert short in table, one.path
 

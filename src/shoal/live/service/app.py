@@ -1,40 +1,25 @@
-"""The API: a table of routes, and below it a handler for each.
+"""The table of routes, and below it the handlers of the API; `dashboard/handlers.py` has those of the page.
 
-Handlers of the table take a `Call`. What handlers of `service.dashboard.routes` (a list of Starlette
-routes, mounted if it is there) may use of a `Request`:
-
-    request.app.state.service   the `Service` (core.py): `.controller`, `await .population(name)` (an
-                                `AsyncPopulation`), `await .run(function, *args)` in a thread for what may
-                                take long, `.metrics`, and `.stopping`, an `asyncio.Event` to end streams by
-    request.state.key           the `Key` (keys.py) that the request was made with, by header or cookie;
-                                `keys.ANYBODY` on a server of this machine without keys
-    request.state.request_id    the request's id, which is in the log
-    core.name_in(request, "agent")  a name from the path, percent-decoded: paths are matched before that
-
-Routes of the dashboard under `/v1/` and `/dashboard/` need scope `read`, for the population in their path (as
-`{population}`) or for all; others (the page itself, its files) are for anybody. `POST /session` with
-`{"key": …}` signs in: it sets a cookie, HttpOnly and SameSite, which stands for the key; `GET /session` says
-who is signed in, or 401; `DELETE /session` signs out. A handler raises `problems.RefusedError(kind, detail)`,
-or an error of the controller, or ValueError, and the answer is a problem document. A response that sets its
-own Content-Security-Policy or Cache-Control keeps it.
+A row of the table says which scope a route needs: for the population in its path or, without one, for all.
+A handler takes a `Call` (routing.py) and returns a response. What it raises becomes a problem document: a
+`RefusedError`, an error of the controller, or a ValueError. A response that sets its own
+Content-Security-Policy or Cache-Control keeps it.
 """
 
 import functools
 from collections.abc import Awaitable, Callable, Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 import numpy as np
+from starlette.middleware import Middleware
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import Router
 
 from shoal.core.policies.registry import policy_names
 from shoal.live.journal.fold import Fold
 from shoal.live.population.asynchronous import AsyncPopulation
-from shoal.live.population.controller import Controller
 from shoal.live.population.explaining import Graph
 from shoal.live.protocol import messages as m
 from shoal.live.protocol.answers import (
@@ -48,10 +33,14 @@ from shoal.live.protocol.answers import (
 )
 from shoal.live.protocol.errors import ControllerError
 from shoal.live.protocol.problems import RefusedError, kind_of
-from shoal.live.service.core import SIGNED_IN, Call, Endpoint, Result, Service, json_response, unauthenticated
+from shoal.live.service.callers import SIGNED_IN, key_of, unauthenticated
+from shoal.live.service.dashboard import handlers as page
 from shoal.live.service.journal import events_of
-from shoal.live.service.keys import ANYBODY, Key, Keys
+from shoal.live.service.keys import ANYBODY, Key
+from shoal.live.service.middleware import admitted, answered
 from shoal.live.service.openapi import document
+from shoal.live.service.routing import Call, Endpoint, json_response, route
+from shoal.live.service.service import Result, Service
 
 MOST_ARMS = 10_000
 """On offer in one request, over all of a batch."""
@@ -62,11 +51,19 @@ MOST_PAIRS = 1_000
 """Pairs of agents that are listed."""
 OWN_SETTINGS = ("name", "by", "since", *m.NewPopulation.__struct_fields__)
 """What no parameter of a policy is called."""
+get, post, put, patch, delete = (
+    functools.partial(Endpoint, method) for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+)
 
 
-def make_app(controller: Controller, keys: Keys, **options: Any) -> Service:
-    """The service of a controller; for the options see `Service`."""
-    return Service(controller, keys, endpoints(), dashboard(), **options)
+def make_app(service: Service) -> Router:
+    """The application of a service, for an ASGI server.
+
+    Not a `Starlette`, whose error middleware logs messages of errors, in which names may be.
+    """
+    around = [Middleware(answered, service), Middleware(admitted, service)]
+    routes = [route(one, service) for one in endpoints()]
+    return Router(routes, redirect_slashes=False, lifespan=service.lifespan, middleware=around)
 
 
 def endpoints() -> list[Endpoint]:
@@ -74,80 +71,56 @@ def endpoints() -> list[Endpoint]:
 
     They are tried in order, so those that are called most come first.
     """
-    p = "/v1/populations/{population}"
-    either = (Explanation, PairExplanation)
+    p, d = "/v1/populations/{population}", "/dashboard/{population}"
+    either, location, cookie = (Explanation, PairExplanation), ("Location",), ("Set-Cookie",)
     return [
-        Endpoint(
-            "POST",
-            f"{p}/decisions",
-            "decide",
-            decide,
-            {201: Decision},
-            m.NewDecision,
-            by_id=True,
-            headers=("Location",),
+        post(
+            f"{p}/decisions", "decide", decide, {201: Decision}, m.NewDecision, by_id=True, headers=location
         ),
-        Endpoint("PUT", f"{p}/decisions/{{id}}/reward", "reward", put_reward, {204: None}, m.Reward),
-        Endpoint("GET", "/livez", None, live, {200: m.Health}),
-        Endpoint("GET", "/readyz", None, ready, {200: m.Health}),
-        Endpoint("GET", "/openapi.json", None, describe, {200: dict[str, Any]}),
-        Endpoint("GET", "/metrics", "read", scrape, {200: str}),
-        Endpoint("POST", "/session", None, sign_in, {200: m.Who}, m.Session, headers=("Set-Cookie",)),
-        Endpoint("GET", "/session", SIGNED_IN, who_is_there, {200: m.Who}),
-        Endpoint("DELETE", "/session", None, sign_out, {204: None}, headers=("Set-Cookie",)),
-        Endpoint("GET", "/v1/populations", SIGNED_IN, list_populations, {200: m.Populations}),
-        Endpoint("PUT", p, "admin", put_population, {200: m.Population, 201: m.Population}, m.NewPopulation),
-        Endpoint("GET", p, "read", get_population, {200: m.Population, 304: None}),
-        Endpoint(
-            "POST", f"{p}/decisions:batch", "decide", decide_many, {200: m.DecisionResults}, m.Decisions
-        ),
-        Endpoint("GET", f"{p}/decisions/{{id}}", "read", get_decision, {200: m.DecisionStanding, 304: None}),
-        Endpoint("DELETE", f"{p}/decisions/{{id}}", "decide", cancel, {204: None}),
-        Endpoint("POST", f"{p}/rewards:batch", "reward", reward_many, {200: m.RewardResults}, m.Rewards),
-        Endpoint(
-            "POST", f"{p}/observations", "reward", observe, {200: m.Learned}, m.NewObservation, by_id=True
-        ),
-        Endpoint("GET", f"{p}/catalogue", "read", get_catalogue, {200: m.CatalogueContent, 304: None}),
-        Endpoint("PATCH", f"{p}/catalogue", "admin", add_arms, {204: None}, m.Catalogue),
-        Endpoint("DELETE", f"{p}/catalogue/{{arm}}", "admin", retire_arm, {204: None}),
-        Endpoint("GET", f"{p}/agents/{{agent}}", "read", get_agent, {200: m.Agent, 304: None}),
-        Endpoint("PUT", f"{p}/agents/{{agent}}", "admin", put_agent, {204: None}, m.SharingMode),
-        Endpoint("DELETE", f"{p}/agents/{{agent}}", "admin", forget, {204: None}),
-        Endpoint(
-            "GET",
-            f"{p}/agents/{{agent}}/explanation",
-            "read",
-            explain,
-            {200: either, 304: None},
-            None,
-            ("other",),
-        ),
-        Endpoint("GET", f"{p}/graph", "read", graph, {200: m.GraphContent, 304: None}, None, ("at",)),
-        Endpoint("GET", f"{p}/settings", "read", list_settings, {200: m.Switches, 304: None}),
-        Endpoint("PUT", f"{p}/settings", "admin", switch, {200: m.Switches}, m.Candidate),
-        Endpoint("GET", f"{p}/dividend", "read", dividend, {200: Dividend, 304: None}, None, ("agent",)),
-        Endpoint("GET", f"{p}/uplift", "read", uplift, {200: Uplift, 304: None}),
-        Endpoint(
-            "GET",
-            f"{p}/evaluation",
-            "read",
-            evaluate_policy,
-            {200: Evaluation, 304: None},
-            None,
-            ("policy",),
-        ),
-        Endpoint("POST", f"{p}/evaluation", "read", evaluate, {200: Evaluation}, m.Candidate),
-        Endpoint("POST", f"{p}/what-if", "read", what_if, {200: WhatIf}, m.Candidate),
-        Endpoint("GET", f"{p}/events", "read", events, {200: m.Events, 304: None}, None, ("after", "limit")),
+        put(f"{p}/decisions/{{id}}/reward", "reward", put_reward, {204: None}, m.Reward),
+        get("/livez", None, live, {200: m.Health}),
+        get("/readyz", None, ready, {200: m.Health}),
+        get("/openapi.json", None, describe, {200: dict[str, Any]}),
+        get("/metrics", "read", scrape, {200: str}),
+        post("/session", None, sign_in, {200: m.Who}, m.Session, headers=cookie),
+        get("/session", SIGNED_IN, who_is_there, {200: m.Who}),
+        delete("/session", None, sign_out, {204: None}, headers=cookie),
+        get("/v1/populations", SIGNED_IN, list_populations, {200: m.Populations}),
+        put(p, "admin", put_population, {200: m.Population, 201: m.Population}, m.NewPopulation),
+        get(p, "read", get_population, {200: m.Population, 304: None}),
+        post(f"{p}/decisions:batch", "decide", decide_many, {200: m.DecisionResults}, m.Decisions),
+        get(f"{p}/decisions/{{id}}", "read", get_decision, {200: m.DecisionStanding, 304: None}),
+        delete(f"{p}/decisions/{{id}}", "decide", cancel, {204: None}),
+        post(f"{p}/rewards:batch", "reward", reward_many, {200: m.RewardResults}, m.Rewards),
+        post(f"{p}/observations", "reward", observe, {200: m.Learned}, m.NewObservation, by_id=True),
+        get(f"{p}/catalogue", "read", get_catalogue, {200: m.CatalogueContent, 304: None}),
+        patch(f"{p}/catalogue", "admin", add_arms, {204: None}, m.Catalogue),
+        delete(f"{p}/catalogue/{{arm}}", "admin", retire_arm, {204: None}),
+        get(f"{p}/agents/{{agent}}", "read", get_agent, {200: m.Agent, 304: None}),
+        put(f"{p}/agents/{{agent}}", "admin", put_agent, {204: None}, m.SharingMode),
+        delete(f"{p}/agents/{{agent}}", "admin", forget, {204: None}),
+        get(f"{p}/agents/{{agent}}/explanation", "read", explain, {200: either, 304: None}, query=("other",)),
+        get(f"{p}/graph", "read", graph, {200: m.GraphContent, 304: None}, query=("at",)),
+        get(f"{p}/settings", "read", list_settings, {200: m.Switches, 304: None}),
+        put(f"{p}/settings", "admin", switch, {200: m.Switches}, m.Candidate),
+        get(f"{p}/dividend", "read", dividend, {200: Dividend, 304: None}, query=("agent",)),
+        get(f"{p}/uplift", "read", uplift, {200: Uplift, 304: None}),
+        get(f"{p}/evaluation", "read", evaluate_policy, {200: Evaluation, 304: None}, query=("policy",)),
+        post(f"{p}/evaluation", "read", evaluate, {200: Evaluation}, m.Candidate),
+        post(f"{p}/what-if", "read", what_if, {200: WhatIf}, m.Candidate),
+        get(f"{p}/events", "read", events, {200: m.Events, 304: None}, query=("after", "limit")),
+        get("/", None, page.page, query=None),
+        get("/static/{path:path}", None, page.file, query=None),
+        get("/dashboard/refusals", "read", page.refused),
+        get(f"{d}/summary", "read", page.summary),
+        get(f"{d}/overview", "read", page.overview, query=("step",)),
+        get(f"{d}/graph", "read", page.graph, query=("at",)),
+        get(f"{d}/agents", "read", page.agents, query=("search", "start", "from", "to")),
+        get(f"{d}/agents/{{agent}}", "read", page.agent),
+        get(f"{d}/arms", "read", page.arms),
+        get(f"{d}/settings", "read", page.settings),
+        get(f"{d}/live", "read", page.live),
     ]
-
-
-def dashboard() -> Sequence[BaseRoute]:
-    """The routes of the page, if it is there."""
-    if find_spec("shoal.live.service.dashboard") is None:
-        return ()
-    found: Sequence[BaseRoute] = import_module("shoal.live.service.dashboard").routes
-    return found
 
 
 # The service itself
@@ -183,16 +156,16 @@ async def ready(call: Call) -> Response:
 
 
 def _may_read_all(call: Call) -> bool:
-    """Whether whoever asks may know the names of populations; anybody may ask whether we are ready."""
+    """Whether the caller may see the names of all populations; asking whether we are ready needs no key."""
     try:
-        return call.service.key_of(call.request).allows("read", None)
+        return key_of(call.service, call.request).allows("read", None)
     except RefusedError:
         return False
 
 
 async def describe(call: Call) -> Response:
     """This document."""
-    return json_response(document(call.service.table))
+    return json_response(document(endpoints()))
 
 
 async def scrape(call: Call) -> Response:
@@ -204,8 +177,8 @@ async def scrape(call: Call) -> Response:
 async def sign_in(call: Call) -> Response:
     """Sign a browser in with a key, by a cookie."""
     service = call.service
-    if wait := service.limits.take("session", 5.0):  # guessing is hopeless, and should be slow, too
-        raise RefusedError("too-many", "too many tried to sign in", {"retry-after": str(int(wait) + 1)})
+    if wait := service.limits.take("session", 5.0):  # guessing a key should be slow
+        raise RefusedError("too-many", "too many attempts to sign in", {"retry-after": str(int(wait) + 1)})
     key = service.keys.check(call.body.key)
     if key is None:
         raise unauthenticated("the key is not known, has expired or was revoked")
@@ -219,7 +192,7 @@ async def who_is_there(call: Call) -> Response:
 
 
 async def sign_out(call: Call) -> Response:
-    """Take the cookie back."""
+    """Sign out: the cookie is deleted."""
     cookie = call.service.sessions.end(is_secure=_is_secure(call))
     return Response(status_code=204, headers={"set-cookie": cookie})
 
@@ -230,11 +203,11 @@ def _who(key: Key) -> m.Who:
 
 
 def _is_secure(call: Call) -> bool:
-    """Whether the browser's connection is encrypted; no header of the request is believed about that."""
+    """Whether the browser's connection is encrypted; headers are not trusted for that."""
     return call.service.behind_tls or str(call.request.scope["scheme"]) == "https"
 
 
-# ETag: number and time of the last record; a store that is made anew has the same numbers again
+# ETag: number and time of the last record; a new store begins with the same numbers
 
 
 def tagged(handler: Callable[[Call], Awaitable[Response]]) -> Callable[[Call], Awaitable[Response]]:
@@ -242,7 +215,7 @@ def tagged(handler: Callable[[Call], Awaitable[Response]]) -> Callable[[Call], A
 
     @functools.wraps(handler)
     async def answer(call: Call) -> Response:
-        # Before the state is read: what is newer than its tag does no harm.
+        # Before the state is read: an answer may be newer than its tag, never older.
         tag = _etag(await call.population())
         seen = call.request.scope["state"]["headers"].get(b"if-none-match")
         if tag and seen is not None and tag["etag"].encode() in (one.strip() for one in seen.split(b",")):
@@ -263,7 +236,7 @@ def _etag(population: AsyncPopulation) -> dict[str, str]:
 
 
 async def list_populations(call: Call) -> Response:
-    """The populations that the key is for."""
+    """The populations that the key may see."""
     names = await call.service.run(call.service.controller.populations)
     allowed = call.key.populations
     return json_response(m.Populations([name for name in names if allowed is None or name in allowed]))
@@ -309,7 +282,7 @@ async def _described(population: AsyncPopulation) -> m.Population:
 
 @tagged
 async def list_settings(call: Call) -> Response:
-    """Policies and parameters so far, and who made them so."""
+    """Policies and parameters so far, and who set them."""
     population = await call.population()
     return json_response(await call.service.run(_switches, population))
 
@@ -329,7 +302,7 @@ def _switches(population: AsyncPopulation) -> m.Switches:
 
 
 def _check_candidate(body: m.Candidate | m.NewPopulation) -> None:
-    """Refuse what is not a policy's name, since no module is imported because a client says so."""
+    """Refuse what is not a policy's name: clients cannot have modules imported."""
     if body.policy is not None and body.policy not in policy_names():
         raise ValueError(f"policy must be one of {', '.join(policy_names())}, got {body.policy[:40]!r}")
     for key in body.parameters:
@@ -338,7 +311,7 @@ def _check_candidate(body: m.Candidate | m.NewPopulation) -> None:
 
 
 async def _reading_all(call: Call, function: Callable[..., Result], **options: Any) -> Result:
-    """Call what reads the whole journal, with the policy and the parameters in the body."""
+    """Call a function that reads the whole journal, with the policy and the parameters in the body."""
     body = call.body
     _check_candidate(body)
     try:
@@ -363,7 +336,7 @@ async def decide(call: Call) -> Response:
 
 
 async def decide_many(call: Call) -> Response:
-    """Choose for many agents, in one commit; of each request, its decision or its problem."""
+    """Choose for many agents, in one commit; a decision or a problem for each request."""
     requests = call.body.requests
     call.service.charge(call.key, len(requests))
     _check_arms(requests)
@@ -404,7 +377,7 @@ async def get_decision(call: Call) -> Response:
 
 
 async def cancel(call: Call) -> Response:
-    """Take back a decision that was never shown."""
+    """Cancel a decision that was never shown."""
     population = await call.population()
     await population.perform(1, lambda turn: population.commands.cancel(turn, call.names["id"]))
     return Response(status_code=204)
@@ -434,7 +407,7 @@ async def put_reward(call: Call) -> Response:
 
 
 async def reward_many(call: Call) -> Response:
-    """Report many rewards, in one commit; of each, nothing or its problem."""
+    """Report many rewards, in one commit; nothing or a problem for each."""
     rewards = call.body.rewards
     call.service.charge(call.key, len(rewards))
     population = await call.population()
@@ -524,7 +497,7 @@ async def put_agent(call: Call) -> Response:
 
 
 async def forget(call: Call) -> Response:
-    """Forget a person: no number, name or row of theirs stays."""
+    """Forget a person: none of their numbers, names or records stays."""
     population = await call.population()
     await call.service.run(population.population.forget, call.names["agent"])
     return Response(status_code=204)
@@ -570,7 +543,7 @@ async def events(call: Call) -> Response:
 
 @tagged
 async def dividend(call: Call) -> Response:
-    """What sharing pays, of all agents or one."""
+    """What sharing pays, for all agents or one."""
     population = await call.population()
     found = await population.call(population.population.dividend, call.query.get("agent"))
     return json_response(found)

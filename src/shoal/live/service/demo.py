@@ -18,9 +18,9 @@ from shoal.live.population.controller import Controller
 from shoal.live.population.controller import open as open_controller
 from shoal.live.population.population import Population
 from shoal.live.protocol.errors import ControllerError
-from shoal.live.service.app import make_app
 from shoal.live.service.keys import open_keys
 from shoal.live.service.server import run
+from shoal.live.service.service import Service
 
 TICK = 0.1
 """Seconds between looks at the clock."""
@@ -187,8 +187,8 @@ def demo(url: str, port: int = 8000, on_start: Callable[[str], None] | None = No
     keys = open_keys(url)
     with socket.create_server(("127.0.0.1", port)) as sock:
         controller = open_controller(url, sync="normal")  # a power failure may cost the last second
-        app = make_app(controller, keys, is_open=True)
-        lives = [Life(make(controller, world), world, app.stopping.is_set) for world in WORLDS]
+        service = Service(controller, keys, is_open=True)
+        lives = [Life(make(controller, world), world, service.stopping.is_set) for world in WORLDS]
 
         def start() -> None:
             for life in lives:
@@ -197,7 +197,7 @@ def demo(url: str, port: int = 8000, on_start: Callable[[str], None] | None = No
                 on_start(f"http://127.0.0.1:{sock.getsockname()[1]}")
 
         try:
-            run(app, sock, on_start=start)
+            run(service, sock, on_start=start)
         finally:
             for life in lives:
                 life.join(5.0)

@@ -1,10 +1,10 @@
 """Passes requests on to the server that owns a population, and its answers back.
 
-A request is passed on once: a header says so, and whoever gets it answers or refuses. The header allows
-nothing. Neither server trusts the other: each looks at the caller's key itself, which is sent along.
+A request is passed on once: a header marks it, and the server that gets it answers or refuses. The header
+grants nothing. Neither server trusts the other: each checks the caller's key, which is sent along.
 
-Both ends are ours, so the connections speak as little of HTTP as we do; a general client takes several times
-the processor time of a decision.
+Both ends are ours, so the connections need little of HTTP; a general client takes several times the processor
+time of a decision.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from shoal.live.protocol.problems import BusyError
-from shoal.live.service.core import read_body
+from shoal.live.service.routing import read_body
 
 HOP = b"x-shoal-hop"
 """Header of a request that another server has passed on."""
 SENT = (b"authorization", b"cookie", b"content-type", b"if-none-match")
-"""Headers of a request that are passed on. What a browser says of a page's origin has been looked at here."""
+"""Headers of a request that are passed on. A browser's Origin has been checked here."""
 RETURNED = ("content-type", "etag", "cache-control", "location", "retry-after", "www-authenticate",
             "x-accel-buffering")  # fmt: skip
 """Headers of an answer that are passed back; those that all answers have are added here."""
@@ -48,7 +48,7 @@ class Elsewhere:
         self._loop = asyncio.get_running_loop()
 
     def give_up(self) -> None:
-        """Wait no longer, once: somebody else owns it, or will."""
+        """Stop waiting: another server owns it, or will."""
         for one in self.waiting:
             one.reschedule(self._loop.time())
         self.waiting.clear()
@@ -61,7 +61,7 @@ class ForwardedReply(NamedTuple):
     headers: dict[str, str]
     body: bytes
     stream: "asyncio.Queue[bytes] | None"
-    """Of an answer without an end: its parts, as they come; an empty one is the last."""
+    """Of an event stream: its parts, as they come; an empty one is the last."""
 
 
 class Connection(asyncio.Protocol):
@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def end_stream(self) -> None:
-        """Say that what has come of an answer without an end is all of it."""
+        """End an event stream here."""
         if self._stream is not None:
             self._stream.put_nowait(b"")
 
@@ -113,7 +113,7 @@ class Connection(asyncio.Protocol):
         self.end_stream()
 
     def data_received(self, data: bytes) -> None:
-        if self._reply is None:  # nothing was asked
+        if self._reply is None:  # no request is under way
             self.abort()
             return
         try:
@@ -163,13 +163,13 @@ class Forwarder:
         self._is_ending = False
 
     def end_streams(self) -> None:
-        """End answers without an end: those under way, and those still to come."""
+        """End event streams: those under way, and those still to come."""
         self._is_ending = True
         for connection in self._all:
             connection.end_stream()
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         for connection in self._all:
             connection.abort()
 
@@ -239,7 +239,7 @@ class Forwarder:
         connection.abort()
 
     async def _parts(self, connection: Connection, stream: "asyncio.Queue[bytes]") -> AsyncIterator[bytes]:
-        """A stream, until either end closes it or nothing comes any more."""
+        """A stream, until either end closes it, or nothing has come for STREAM_PATIENCE seconds."""
         try:
             while True:
                 async with asyncio.timeout(STREAM_PATIENCE):
@@ -254,12 +254,12 @@ class Forwarder:
 
 
 def is_forwarded(request: Request) -> bool:
-    """Whether another server has passed a request on, or somebody says so."""
+    """Whether another server has passed a request on, or the caller claims so."""
     return HOP in request.scope["state"]["headers"]
 
 
 def _message(request: Request, url: str, body: bytes | None) -> bytes:
-    """A request as it goes over the wire. Whatever of it came from the caller has been through a parser."""
+    """A request as it goes over the wire. All that the caller sent has been through a parser."""
     scope = request.scope
     given = scope["state"]["headers"]
     method = "GET" if scope["method"] == "HEAD" else scope["method"]  # the body is left out on the way back

@@ -26,7 +26,7 @@ class Limits:
     ) -> None:
         self.rate, self.burst, self._clock = rate, burst, clock
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """By key: tokens that were left, and when."""
+        """By key: tokens that were left at a time, and the time."""
 
     def take(self, key: str, rate: float | None = None) -> float:
         """Take a token; the seconds to wait until there is one, 0 if there was."""
@@ -45,11 +45,11 @@ class Limits:
         return wait
 
     def charge(self, key: str, cost: int) -> None:
-        """Take more tokens, after one was had; if there are too few, later requests wait for them."""
+        """Take more tokens, after `take`; if there are too few, later requests wait for them."""
         if cost > 0 and (found := self._buckets.get(key)) is not None:
             self._buckets[key] = (found[0] - cost, found[1])
 
 
 def whole_seconds(wait: float) -> str:
-    """For a Retry-After header."""
+    """Seconds as a Retry-After header has them: a whole number, at least 1."""
     return str(max(1, math.ceil(wait)))

@@ -1,4 +1,4 @@
-"""Logs as JSON, a line each: of requests the route, never the path, in which agents' names are."""
+"""Logs as lines of JSON. A request's line has its route, never its path, which holds names of agents."""
 
 import logging
 import math
@@ -50,7 +50,7 @@ def request_log() -> Callable[[dict[str, Any]], None]:
 
 
 def log_failure(log: logging.Logger, error: BaseException, request: str, route: str) -> None:
-    """Log an error that nobody expected: where it came from, without its message, which may hold a name."""
+    """Log an unexpected error: where it came from, without its message, which may hold a name."""
     where = [
         f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)
     ]
@@ -64,7 +64,7 @@ _last = ("", -math.inf)
 
 
 def log_seldom(log: logging.Logger, text: str) -> None:
-    """Log a warning, unless it is the one that was logged last, not long ago."""
+    """Log a warning, unless it is the last one again, within SELDOM seconds."""
     global _last
     now = time.monotonic()
     if text != _last[0] or now > _last[1] + SELDOM:

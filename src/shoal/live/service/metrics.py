@@ -14,16 +14,26 @@ from shoal.live.journal.fold import Fold
 from shoal.live.population.explaining import graph_of
 
 if TYPE_CHECKING:
-    from shoal.live.service.core import Service
+    from shoal.live.service.service import Service
 
 MOST_COUNTED = 1_000
 """Agents whose edges are counted one by one."""
 FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 LATE = (1.0, 10.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 86400.0, 7 * 86400.0, 30 * 86400.0)
 
+SIZES = {
+    "agents": "Agents",
+    "pending": "Decisions awaiting rewards",
+    "sequence": "Number of the last record",
+    "edges": "Pairs that share",
+    "dividend": "What sharing pays per reward",
+    "cuts": "Pairs that stopped sharing",
+}
+"""Of a population, as they are now."""
+
 
 class Metrics:
-    """Counters that requests move, and sizes that are looked up when they are asked for."""
+    """Counters that requests increment, and sizes that are looked up when scraped."""
 
     def __init__(self, service: "Service") -> None:
         self.registry = CollectorRegistry()
@@ -65,7 +75,7 @@ class Metrics:
         return found
 
     def count(self, metric: Counter, population: str, n: int = 1) -> None:
-        """Count something of a population."""
+        """Add `n` to a counter of a population."""
         self.child(metric, population).inc(n)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -98,18 +108,7 @@ class _Sizes(Collector):
             "shoal_damaged_populations", "Populations that cannot be opened", len(self._service.unopened())
         )
         sizes = {
-            "agents": GaugeMetricFamily("shoal_agents", "Agents", labels=["population"]),
-            "pending": GaugeMetricFamily(
-                "shoal_pending", "Decisions awaiting rewards", labels=["population"]
-            ),
-            "sequence": GaugeMetricFamily(
-                "shoal_sequence", "Number of the last record", labels=["population"]
-            ),
-            "edges": GaugeMetricFamily("shoal_edges", "Pairs that share", labels=["population"]),
-            "dividend": GaugeMetricFamily(
-                "shoal_dividend", "What sharing pays per reward", labels=["population"]
-            ),
-            "cuts": GaugeMetricFamily("shoal_cuts", "Pairs that stopped sharing", labels=["population"]),
+            key: GaugeMetricFamily(f"shoal_{key}", text, labels=["population"]) for key, text in SIZES.items()
         }
         for name, one in populations:
             found = one.owner.peek(_sizes)  # what is in memory, whether or not the store can be reached
@@ -125,7 +124,7 @@ def _sizes(fold: Fold) -> dict[str, float]:
         sizes["cuts"] = fold.count_cuts()
     if len(fold.called) <= MOST_COUNTED:
         sizes["edges"] = float(np.triu(graph_of(fold).edges, 1).sum())
-    elif "cuts" in sizes:  # all pairs but those that were separated, apart from agents who do not share
+    elif "cuts" in sizes:  # all pairs but those that were cut; agents who do not share are ignored
         sizes["edges"] = agents * (agents - 1) / 2 - sizes["cuts"]
     if (paid := summed(fold.tally.all(), fold.settings)).count:
         sizes["dividend"] = paid.mean

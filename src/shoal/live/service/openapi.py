@@ -10,7 +10,8 @@ import shoal
 from shoal.core.policies.registry import policy_names
 from shoal.live.protocol.messages import Problem
 from shoal.live.protocol.problems import KINDS, MEDIA_TYPE
-from shoal.live.service.core import SIGNED_IN, Endpoint
+from shoal.live.service.callers import SIGNED_IN
+from shoal.live.service.routing import Endpoint
 
 NAMES = {"population": 256, "agent": 256, "arm": 256, "id": 128}
 """Longest names in paths."""
@@ -50,7 +51,8 @@ NOT_JSON = {"/metrics": "text/plain; version=0.0.4; charset=utf-8"}
 
 
 def document(table: Sequence[Endpoint]) -> dict[str, Any]:
-    """The document of a table of routes."""
+    """The document of a table of routes; those of the page, which declare no answers, are left out."""
+    table = [one for one in table if one.answers]
     types = [one.body for one in table if one.body is not None]
     types += [kind for one in table for answer in one.answers.values() for kind in _kinds(answer)]
     schemas, components = msgspec.json.schema_components(
@@ -93,7 +95,7 @@ def _operation(one: Endpoint, schema_of: dict[str, Any]) -> dict[str, Any]:
     ]
     query = [
         {"name": name, "in": "query", "description": QUERY[name][0], "schema": QUERY[name][1]}
-        for name in one.query
+        for name in one.query or ()
     ]
     if 304 in one.answers:
         said = "ETags of answers that the caller has."

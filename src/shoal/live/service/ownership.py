@@ -1,10 +1,10 @@
-"""Several servers on one PostgreSQL database: each owns some populations, and passes on what is for others.
+"""Several servers on one PostgreSQL database: each owns some populations, and forwards requests for others.
 
 A thread looks at the database, three times in a lease and whenever owners change: it says that this server is
-alive and sees who owns what. Of the populations that nobody owns, each server takes its share at once; what
-another should have taken is taken after one lease more. A request for a population that nobody owns is reason
-enough to take it. Safety does not depend on any of this: whatever anybody believes, the store appends nothing
-for a server that is no longer the owner (see `shoal.live.journal.stores.base`).
+alive, and reads which server owns which population. Each server takes its share of the unowned populations at
+once, and another server's share one lease later. A request for an unowned population makes the server that
+got it take it. Safety does not depend on any of this: the store appends nothing for a server that no longer
+owns the population (see `shoal.live.journal.stores.base`).
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,20 +24,17 @@ from shoal.live.journal.stores.base import SCHEMA, PopulationOwner, Store, other
 from shoal.live.journal.stores.postgres import PostgresStore
 from shoal.live.population.servers import Directory, View, new_name, preferred, url_of
 from shoal.live.protocol.errors import ControllerError, JournalError, NotOwnerError, UnavailableError
-from shoal.live.service.core import RETRY
 from shoal.live.service.forwarding import Elsewhere, Forwarder, is_forwarded
-
-if TYPE_CHECKING:
-    from shoal.live.service.core import Service
+from shoal.live.service.service import RETRY, Service
 
 Result = TypeVar("Result")
 log = logging.getLogger("shoal.live.service")
 PAUSE = 0.3
-"""Seconds for which an error is the answer to all requests for a population that could not be opened."""
+"""Seconds for which requests for a population that could not be opened get the same error."""
 
 
 class Ownership:
-    """What a server owns, and what others do.
+    """Which populations this server owns, and where the others are.
 
     Parameters
     ----------
@@ -49,7 +46,7 @@ class Ownership:
         Seconds after which a silent server's populations may be taken over.
     """
 
-    def __init__(self, service: "Service", url: str, lease: float) -> None:
+    def __init__(self, service: Service, url: str, lease: float) -> None:
         store = service.controller.store
         assert isinstance(store, PostgresStore)
         self.name = new_name(url)
@@ -61,9 +58,9 @@ class Ownership:
         self._servers: list[str] = []
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._failed: dict[str, tuple[float, ControllerError]] = {}
-        """Populations that could not be opened: when, and why."""
+        """Populations that could not be opened: when that was tried, and the error."""
         self._free: dict[str, float] = {}
-        """Populations that nobody owns, and since when that is known here."""
+        """Unowned populations, and since when this server knows."""
         self._cold: dict[str, None] = {}
         """Populations whose policies may not be compiled here yet."""
         self._warmed: set[str] = set()
@@ -72,7 +69,7 @@ class Ownership:
         self._closing = threading.Event()
         self._looked = asyncio.Event()
         self._pool = ThreadPoolExecutor(4, "shoal-owner")
-        """Opens and finds populations. The service's threads for what may take long are its readers'."""
+        """Opens and finds populations; slow readers occupy the service's own threads."""
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.trouble = ""
@@ -81,7 +78,7 @@ class Ownership:
     # Starting and stopping
 
     async def begin(self) -> None:
-        """Look for the first time, and open what is this server's to open."""
+        """Look for the first time, and open this server's share."""
         self._loop = loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._watch, args=(loop,), name="shoal-owners", daemon=True)
         self._thread.start()
@@ -90,7 +87,7 @@ class Ownership:
             await asyncio.wait([*self._opening.values(), *self._tasks])
 
     def stop(self) -> None:
-        """Take nothing any more. Called before populations are released, not in the loop's thread."""
+        """Take no more populations. Called before they are released, not in the loop's thread."""
         self._closing.set()
         if self._thread is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(self._cancel)
@@ -103,11 +100,11 @@ class Ownership:
             task.cancel()
 
     def end_streams(self) -> None:
-        """Pass on no more of what has no end. Called in the loop's thread."""
+        """End forwarded event streams. Called in the loop's thread."""
         self._forwarder.end_streams()
 
     def close(self) -> None:
-        """End the connections to others. Called in the loop's thread."""
+        """Close the connections to other servers. Called in the loop's thread."""
         self._forwarder.close()
 
     # Looking
@@ -118,9 +115,9 @@ class Ownership:
             try:
                 loop.call_soon_threadsafe(self._see, self._directory.look())
                 is_blind = False
-                self._closing.wait(0.05)  # many changes are looked at together
+                self._closing.wait(0.05)  # one look for many changes
                 self._directory.wait(self._lease / 3.0)
-            except Exception as error:  # whatever it is: without this thread nothing would be taken over
+            except Exception as error:  # of any kind: without this thread nothing would be taken over
                 if loop.is_closed():
                     break
                 if not is_blind:
@@ -130,7 +127,7 @@ class Ownership:
         self._directory.leave()
 
     def _see(self, view: View) -> None:
-        """Take note of who owns what, and begin to take what is this server's to take."""
+        """Note which server owns which population, and begin to take this server's share."""
         self._servers = view.servers
         trouble = other_schema(view.schema) if view.schema != SCHEMA else ""
         if trouble and trouble != self.trouble:
@@ -138,7 +135,8 @@ class Ownership:
         self.trouble = trouble
         for name, one in self._service.populations.items():
             standing = view.standings.get(name)
-            if standing is not None and standing.epoch > one.owner.lease.epoch:  # the next beat is later
+            # its own next beat would notice only later
+            if standing is not None and standing.epoch > one.owner.lease.epoch:
                 one.owner.lose(NotOwnerError(f"population {name!r} was taken from this server"))
         self._drop_lost()
         for name, known in list(self._elsewhere.items()):
@@ -176,18 +174,18 @@ class Ownership:
         is_lasting = error is not None and not isinstance(error, NotOwnerError | UnavailableError)
         if self._service.damage(name) is not None or (is_lasting and now < at + RETRY):
             return False
-        if now > self._free.get(name, now) + self._lease:  # whoever should have taken it has not
+        if now > self._free.get(name, now) + self._lease:  # its preferred server has not taken it
             return True
         promised = standing.promised if standing.promised in self._servers else ""
         return (promised or preferred(name, self._servers)) == self.name
 
     def is_ours(self, name: str) -> bool:
-        """Whether this server is the one that should open a population that nobody has."""
+        """Whether this server is the one that should take an unowned population."""
         is_free = name in self._free or name in self._opening
         return is_free and preferred(name, self._servers) == self.name
 
     def _drop_lost(self) -> None:
-        """Forget the state of populations that others have taken over."""
+        """Drop the state of populations that other servers have taken over."""
         service = self._service
         for name, known in list(service.populations.items()):
             if known.owner.is_lost:
@@ -203,7 +201,7 @@ class Ownership:
         return task
 
     async def _run(self, function: Callable[..., Result], *args: Any) -> Result:
-        """Call what asks the store, in a thread."""
+        """Call a function that asks the store, in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
     # Opening
@@ -231,7 +229,7 @@ class Ownership:
         return task
 
     async def _open(self, name: str) -> None:
-        """Take a population that nobody owns; why that failed is in `_failed`, or the service knows."""
+        """Take an unowned population; an error goes to `_failed`, a damaged journal to the service."""
         service = self._service
         if name in service.populations and service.is_here(name):
             return
@@ -252,7 +250,7 @@ class Ownership:
     # Requests for what is not here
 
     async def answer(self, request: Request, name: str) -> Response | None:
-        """The owner's answer to a request; None if this server is the owner by now, or nobody can be."""
+        """The owner's answer to a request; None if this server now owns the population, or there is none."""
         if (task := self._opening.get(name)) is not None:
             await asyncio.shield(task)
         if self._service.is_here(name):
@@ -272,7 +270,7 @@ class Ownership:
         return answer
 
     async def _find(self, name: str) -> Elsewhere | None:
-        """Ask the store where a population is, and take it if nobody owns it."""
+        """Ask the store where a population is, and take it if it is unowned."""
         if (damage := self._service.damage(name)) is not None:
             raise damage
         at, error = self._failed.get(name, (0.0, None))
@@ -280,7 +278,7 @@ class Ownership:
             raise type(error)(*error.args)
         standing = (await self._run(self._store.standings, name)).get(name)
         if standing is None:
-            return None  # the handler says so, or makes it
+            return None  # the handler makes it, or answers 404
         if standing.owner and standing.owner != self.name:
             if (there := self._note(name, standing)) is not None:
                 return there
@@ -300,7 +298,7 @@ class Ownership:
         raise type(error)(*error.args)
 
     def _is_promised(self, name: str, standing: PopulationOwner) -> bool:
-        """Whether a population was moved to another server, which has had little time to take it."""
+        """Whether a population was moved to another server less than a lease ago."""
         if standing.promised in ("", self.name) or standing.promised not in self._servers:
             return False
         return time.monotonic() < self._free.setdefault(name, time.monotonic()) + self._lease

@@ -1,4 +1,4 @@
-"""The server process: where it listens, how it stops, and what it does about connections that go nowhere."""
+"""The server process: where it listens, how it stops, and which connections it closes."""
 
 import asyncio
 import contextlib
@@ -10,32 +10,34 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from shoal.live.journal.stores.base import LEASE, shown_url
 from shoal.live.population.controller import open as open_controller
 from shoal.live.service import logs
 from shoal.live.service.app import make_app
-from shoal.live.service.core import HOSTS, MOST_CONNECTIONS, Service
-from shoal.live.service.keys import open_keys
+from shoal.live.service.keys import Keys, open_keys
 from shoal.live.service.limits import Limits
+from shoal.live.service.middleware import MOST_CONNECTIONS
+from shoal.live.service.service import HOSTS, Service
 from shoal.live.service.sessions import Sessions
 
 log = logging.getLogger("shoal.live.service")
 LARGEST_HEAD = 65_536
-"""Bytes that may come of a request before its body, or after it."""
+"""Bytes of a request before its body, or after it (trailers)."""
 MOST_HEADERS = 100
 PATIENCE = 20.0
 """Seconds within which a request must have arrived."""
 RESERVED = 200
-"""Descriptors that are not for connections: those of the store, other servers, files."""
+"""Descriptors kept for the store, other servers and files."""
 BACKLOG = 100
-"""Connections that may wait to be accepted. All of them are accepted before the first is looked at."""
+"""Connections that may wait to be accepted. All of them are accepted before the first is served."""
 MOST_DESCRIPTORS = 65_536
 REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -48,7 +50,7 @@ HEAD_REFUSAL = (
 
 
 def raise_descriptors() -> None:
-    """Let the process have as many open files and connections as it is allowed."""
+    """Raise the limit on open files and connections as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -57,7 +59,7 @@ def raise_descriptors() -> None:
 
 
 def most_connections() -> int:
-    """How many connections are kept at a time."""
+    """How many connections may be open at a time."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MOST_CONNECTIONS
@@ -96,14 +98,14 @@ def serve(
     url : str
         Of the store, as `shoal.open` takes it.
     host, port : str, int
-        Where to listen; port 0 for a free one. Without a key, only where nobody else can reach it.
+        Where to listen; port 0 for a free one. Without a key, only where no other machine can reach it.
     allow_hosts : collection of str
         Names under which the server may be called, besides those of this machine and `host`; "*" for any.
     certificate, private_key : path, optional
         For HTTPS, in PEM format.
     behind_tls : bool
         Whether a proxy in front serves HTTPS. Cookies are then for HTTPS only, and there has to be a key,
-        since whoever calls the proxy comes from its address.
+        since all requests then come from the proxy's address.
     rate : float
         Requests a second that a key may make, unless it says otherwise; 0 for any number.
     sync, lease, forgotten : {"full", "normal"}, float, path, optional
@@ -125,72 +127,74 @@ def serve(
 
         advertise = server_url(advertise)
     if forgotten is not None:
-        with open(forgotten, "ab"):  # now, rather than when somebody has been forgotten
+        with open(forgotten, "ab"):  # fail now, rather than when a person has been forgotten
             pass
     sessions = Sessions(os.environ.get("SHOAL_SESSION_SECRET"))
     keys = open_keys(url)
     try:
-        if not is_loopback(host) and not keys.exist():
-            raise ValueError(
-                f"host must be an address that only this machine can reach, such as 127.0.0.1, got {host!r}: "
-                f"{shown_url(url)} has no key. Make one: shoal keys add STORE --scope decide,reward"
-            )
-        if behind_tls and not keys.exist():
-            raise ValueError(
-                f"behind_tls needs a key, as a proxy's callers seem to be on its machine: {shown_url(url)} "
-                "has none. Make one: shoal keys add STORE --scope decide,reward"
-            )
+        _check_keys(keys, url, host, behind_tls)
         sock = _listen(host, port)
     except BaseException:
         keys.close()
         raise
     with sock:
-        controller = open_controller(url, sync=sync, lease=lease, forgotten=forgotten)
-        app = make_app(
-            controller,
+        service = Service(
+            open_controller(url, sync=sync, lease=lease, forgotten=forgotten),
             keys,
             is_open=is_loopback(host) and not behind_tls,
             hosts={*HOSTS, host.lower(), *(name.lower() for name in allow_hosts)},
             behind_tls=behind_tls,
             limits=Limits(rate),
+            sessions=sessions,
             access_log=logs.request_log() if log_requests else None,
         )
-        app.sessions = sessions
         scheme = "http" if certificate is None else "https"
         name = f"[{host}]" if ":" in host else host
         own_url = f"{scheme}://{name}:{sock.getsockname()[1]}"
         if "://" in url:
             everywhere = name in ("0.0.0.0", "[::]")
             default = own_url.replace(name, socket.gethostname(), 1) if everywhere else own_url
-            _share(app, advertise or default, lease)
+            _share(service, advertise or default, lease)
         if not is_loopback(host) and certificate is None and not behind_tls:
             log.warning("keys and data cross the network unencrypted; see docs/service.md on TLS")
-        options: dict[str, Any] = {"ssl_certfile": certificate, "ssl_keyfile": private_key}
-        run(app, sock, options, lambda: on_start and on_start(own_url), until)
+        options = {"ssl_certfile": certificate, "ssl_keyfile": private_key}
+        run(service, sock, options, lambda: on_start and on_start(own_url), until)
 
 
-def _share(app: Service, url: str, lease: float) -> None:
+def _check_keys(keys: Keys, url: str, host: str, behind_tls: bool) -> None:
+    """Refuse to serve without a key where other machines can call, directly or through a proxy."""
+    if keys.exist() or (is_loopback(host) and not behind_tls):
+        return
+    said = "behind_tls needs a key, as a proxy's callers seem to be on its machine"
+    if not is_loopback(host):
+        said = f"host must be an address that only this machine can reach, such as 127.0.0.1, got {host!r}"
+    raise ValueError(
+        f"{said}: {shown_url(url)} has no key. Make one: shoal keys add STORE --scope decide,reward"
+    )
+
+
+def _share(service: Service, url: str, lease: float) -> None:
     """Let other servers on the same database reach this one at a URL."""
     from shoal.live.service.ownership import Ownership  # which needs the database's client, and ours
 
-    app.ownership = Ownership(app, url, lease)
+    service.ownership = Ownership(service, url, lease)
     host = str(urlsplit(url).hostname)
-    app.hosts |= {f"[{host}]" if ":" in host else host}
+    service.hosts |= {f"[{host}]" if ":" in host else host}
 
 
 def run(
-    app: Service,
+    service: Service,
     sock: socket.socket,
-    options: dict[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
     on_start: Callable[[], Any] = lambda: None,
     until: threading.Event | None = None,
 ) -> None:
-    """Run the server of an application on a socket, until a signal, or an event is set."""
+    """Serve on a socket, until a signal, or until an event is set."""
     raise_descriptors()
-    Server(config_of(app, **(options or {})), app, on_start, until).run([sock])
+    Server(config_of(make_app(service), **(options or {})), service, on_start, until).run([sock])
 
 
-def config_of(app: Service, **options: Any) -> uvicorn.Config:
+def config_of(app: ASGIApp, **options: Any) -> uvicorn.Config:
     """How uvicorn runs the application."""
     return uvicorn.Config(
         app,
@@ -210,44 +214,44 @@ def config_of(app: Service, **options: Any) -> uvicorn.Config:
 
 
 class Server(uvicorn.Server):
-    """Uvicorn's, which tells the application as soon as it is to stop, so that streams end."""
+    """Uvicorn's, except that streams end as soon as it begins to stop."""
 
     def __init__(
         self,
         config: uvicorn.Config,
-        app: Service,
+        service: Service,
         on_start: Callable[[], Any],
         until: threading.Event | None = None,
     ) -> None:
         super().__init__(config)
-        self._app, self._on_start, self._until = app, on_start, until
+        self._service, self._on_start, self._until = service, on_start, until
 
     async def on_tick(self, counter: int) -> bool:
         return await super().on_tick(counter) or (self._until is not None and self._until.is_set())
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._app.connections = self.server_state.connections
+        self._service.connections = self.server_state.connections
         self._on_start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._app.end_streams()
+        self._service.end_streams()
         await super().shutdown(sockets)
-        self._captured_signals.clear()  # which it would send to itself again at the end
+        self._captured_signals.clear()  # which uvicorn would raise again at the end
 
 
 class Protocol(HttpToolsProtocol):
-    """Uvicorn's, which also ends connections whose requests are never complete, or have too large a head.
+    """Uvicorn's, except that slow and oversized requests, and too many connections, are refused.
 
-    It refuses those that are too many. Uvicorn's own limit would refuse the requests of all, and count idle
-    connections until there are no descriptors.
+    Uvicorn's own limit on connections refuses every client's requests, and accepts idle connections until
+    there are no descriptors. Names of uvicorn's that are used here are not public: see pyproject.toml.
     """
 
     _warned = -math.inf
-    """When too many connections were last logged, of the whole process."""
+    """When this process last logged that there are too many connections."""
 
     _outside_body = 0
-    """Bytes of a request that is not complete, since the last of its body."""
+    """Bytes of an incomplete request since the last part of its body."""
     _is_complete = False
     _timer: asyncio.TimerHandle | None = None
 
@@ -281,7 +285,7 @@ class Protocol(HttpToolsProtocol):
             self._timer = self.loop.call_later(PATIENCE, self._give_up)
 
     def on_message_begin(self) -> None:
-        self._is_complete = False  # whatever came before it in the same piece of data
+        self._is_complete = False  # even if the same piece of data held the end of another request
         self._stop_timer()
         super().on_message_begin()
 
@@ -289,7 +293,7 @@ class Protocol(HttpToolsProtocol):
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > LARGEST_HEAD or len(self.headers) > MOST_HEADERS:
             self._refuse_head()
-            raise ValueError("the request's head is too large")  # which stops the parser
+            raise ValueError("the request's head is too large")  # stops the parser
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

@@ -1,7 +1,8 @@
 """Cookies that stand for a key in a browser: its id and an end, signed with a secret of this process.
 
-Restarting the server signs everybody out, unless the secret comes from outside, as it does where several
-servers are to know each other's cookies. Revoking the key does so at once: it is looked up at each request.
+Restarting the server signs every browser out, unless the secret is given (SHOAL_SESSION_SECRET), as where
+several servers should accept each other's cookies. Revoking a key signs its browsers out at once: the key is
+looked up at each request.
 """
 
 import base64
@@ -23,7 +24,7 @@ class Sessions:
     Parameters
     ----------
     secret : str, optional
-        Shared by all servers that are to know each other's cookies.
+        Shared by all servers that should accept each other's cookies.
     """
 
     def __init__(self, secret: str | None = None) -> None:

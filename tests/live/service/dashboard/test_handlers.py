@@ -9,14 +9,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from starlette.routing import Route
 from tests.live.service.dashboard.worlds import few
 from tests.live.service.running import InProcess
 
-import shoal.live.service.dashboard as dashboard
+from shoal.live.service.app import endpoints
 from shoal.live.service.dashboard import handlers, watching
 
-PATHS = sorted(route.path for route in dashboard.routes if isinstance(route, Route))
+PATHS = sorted(one.path for one in endpoints() if one.handler.__module__ == handlers.__name__)
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +130,8 @@ def test_data_needs_a_key_that_may_read_the_population(tmp_path: Path) -> None:
         ("/dashboard/shops/agents?from=5&to=2", 200),
         ("/dashboard/shops/agents?search=%00", 200),
         ("/dashboard/sh%ffops/summary", 400),
+        ("/dashboard/shops/graph?when=1", 422),
+        ("/?when=1", 200),
     ],
 )
 def test_odd_requests(open_server: InProcess, path: str, status: int) -> None:
@@ -260,7 +261,7 @@ def test_so_many_pages_and_no_more(open_server: InProcess, monkeypatch: pytest.M
 
 def test_a_page_that_leaves_before_its_stream_begins_is_not_counted(open_server: InProcess) -> None:
     assert httpx.get(f"{open_server.url}/dashboard/shops/summary").status_code == 200
-    watch = open_server.app.state.watch
+    watch = open_server.app.watch
     known = watch._watched["shops"]
     before = known.listeners
     asyncio.run(watch.listen(known))  # what it returns is never asked for a message

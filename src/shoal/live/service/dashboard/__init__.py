@@ -1,5 +1,1 @@
-"""The page at `/`: who shares with whom, and whether it pays. `routes` is what the service mounts."""
-
-from shoal.live.service.dashboard.handlers import routes
-
-__all__ = ["routes"]
+"""The page at `/`: who shares with whom, and whether it pays. `service/app.py` has its routes."""

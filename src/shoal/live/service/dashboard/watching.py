@@ -1,9 +1,10 @@
-"""Watches the populations that somebody has looked at, and tells open pages once a second what is new."""
+"""Follows the populations that a page has asked for, and tells open pages once a second what is new."""
 
 import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,10 +13,12 @@ from shoal.live.population.views import Sizes
 from shoal.live.protocol.errors import ControllerError
 from shoal.live.protocol.messages import encoder
 from shoal.live.protocol.problems import BusyError
-from shoal.live.service.core import Service
 from shoal.live.service.dashboard.data import Overview, SharingPicture, overview
 from shoal.live.service.dashboard.following import RINGS, Follower
 from shoal.live.service.dashboard.refusals import refused_rewards
+
+if TYPE_CHECKING:
+    from shoal.live.service.service import Service
 
 TICK = 1.0
 """Seconds between messages to open pages."""
@@ -38,7 +41,7 @@ class Tick(msgspec.Struct, frozen=True):
     refused: int
     """Rewards refused since the service started: out of range, or other than recorded."""
     unmatched: int
-    """Rewards since then for decisions that nobody knows."""
+    """Rewards since then for unknown decisions."""
     changed: int
     """See `Follower.changed`."""
 
@@ -62,7 +65,7 @@ class Watched:
         """Whether another server owns the population by now; pages then ask again, and are passed on."""
         return self.follower.population.owner.is_lost
 
-    def look(self, service: Service) -> bytes:
+    def look(self, service: "Service") -> bytes:
         """Read on in the journal; the message about it, for pages."""
         self.follower.catch_up()
         slots = {step: overview(self.follower, step, 2) for step in RINGS}
@@ -80,7 +83,7 @@ class Watched:
 class Watch:
     """All populations that are watched by one service."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: "Service") -> None:
         self._service = service
         self._watched: dict[str, Watched] = {}
         self._tasks: set[asyncio.Task[None]] = set()

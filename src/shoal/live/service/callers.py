@@ -1,0 +1,73 @@
+"""Who calls: the key of a request, what it allows and how often, the host it names, its origin."""
+
+import re
+import time
+from collections.abc import Collection, Mapping
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from shoal.live.protocol.problems import RefusedError
+from shoal.live.service.keys import ANYBODY, Key
+from shoal.live.service.limits import whole_seconds
+from shoal.live.service.service import Service
+
+SIGNED_IN = "signed in"
+"""In the table of routes: any key will do."""
+
+
+def authorise(service: Service, request: Request, scope: str | None, population: str | None) -> Key:
+    """The key of a request, if it allows this."""
+    key = key_of(service, request) if scope is not None else ANYBODY
+    request.scope["state"]["key"] = key
+    if key.id and (wait := service.limits.take(key.id, key.rate)):
+        headers = {"retry-after": whole_seconds(wait)}
+        raise RefusedError("too-many", f"the key {key.id} may go on in {wait:.2f} s", headers)
+    if scope not in (None, SIGNED_IN) and not key.allows(scope, population):
+        where = "all populations" if population is None else "this population"
+        raise RefusedError("forbidden", f"the key {key.id} does not have scope {scope!r} for {where}")
+    return key
+
+
+def key_of(service: Service, request: Request) -> Key:
+    """The key that a request was made with: in its header, or by the cookie of a browser."""
+    headers = request.scope["state"]["headers"]
+    given = headers.get(b"authorization")
+    if given is not None:
+        kind, _, text = given.decode("latin-1").partition(" ")
+        key = service.keys.check(text.strip()) if kind.lower() == "bearer" else None
+        if key is None:
+            raise unauthenticated("the key is not known, has expired or was revoked")
+        return key
+    if request.method not in ("GET", "HEAD"):
+        _check_origin(headers)
+    if (cookie := headers.get(b"cookie")) is not None and (id := service.sessions.key(cookie)) is not None:
+        key = service.keys.find(id)
+        if key is not None and key.is_valid(time.time()):
+            return key
+    if service.is_open and not service.keys.exist():
+        return ANYBODY
+    raise unauthenticated("send a key as `Authorization: Bearer shoal_…`; `shoal keys add` makes one")
+
+
+def unauthenticated(detail: str) -> RefusedError:
+    """The refusal of a request without a valid key."""
+    return RefusedError("unauthenticated", detail, {"www-authenticate": "Bearer"})
+
+
+def check_host(hosts: Collection[str], headers: Mapping[bytes, bytes]) -> None:
+    """Refuse a request for another host's name, against DNS rebinding."""
+    if "*" in hosts:
+        return
+    host = headers.get(b"host", b"").decode("latin-1").lower()
+    if host not in hosts and re.sub(r":\d+$", "", host) not in hosts:
+        raise RefusedError("host", f"this server is not called {host[:100]!r}; --allow-host adds a name")
+
+
+def _check_origin(headers: Mapping[bytes, bytes]) -> None:
+    """Refuse cross-site requests; browsers say which site's page sent a request."""
+    site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
+    host = headers.get(b"host", b"").lower()
+    is_ours = origin is None or urlsplit(origin).netloc.lower() == host
+    if site not in (None, b"same-origin", b"none") or not is_ours:
+        raise RefusedError("forbidden", "pages of other sites may not call this")

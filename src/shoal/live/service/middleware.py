@@ -1,0 +1,152 @@
+"""Around every request: bounds, its id, headers, metrics, a line in the log; errors as problem documents."""
+
+import logging
+import random
+import re
+import time
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from shoal.live.protocol.messages import encoder
+from shoal.live.protocol.problems import MEDIA_TYPE, BusyError, RefusedError, headers_of, kind_of
+from shoal.live.service.callers import check_host
+from shoal.live.service.logs import log_failure
+from shoal.live.service.service import Service
+
+log = logging.getLogger("shoal.live.service")
+_random = random.Random()  # for ids of requests, on which nothing depends; the system's randomness is slower
+
+PROBES = ("/livez", "/readyz")
+"""Paths that orchestrators call by address, and that are answered however many requests are under way."""
+MOST_WAITING = 2_000
+"""Requests under way."""
+MOST_CONNECTIONS = 5_000
+MOST_READ = 100_000_000
+"""Bytes of the bodies of all requests under way."""
+HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+"""On every answer."""
+STRICT = [
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cache-control", b"no-store"),
+]
+"""On every answer whose handler does not set them itself."""
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection before its request was complete."""
+
+
+def answered(app: ASGIApp, service: Service) -> ASGIApp:
+    """Middleware that turns errors into problem documents, and counts and logs every answer."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        start = time.perf_counter()
+        headers = dict(scope["headers"])
+        request_id = _request_id(headers.get(b"x-request-id"))
+        state: dict[str, Any] = {
+            "headers": headers,
+            "request_id": request_id,
+            "route": "none",
+            "key": None,
+            "by_id": False,
+        }
+        scope["state"] = state
+        scope["app"] = app  # without it, Starlette answers an unknown path itself, instead of raising
+        scope["path"] = scope["raw_path"].decode("ascii")  # a name may hold an encoded slash
+        status = 0
+
+        async def send_on(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                given = {name for name, _ in message["headers"]}
+                strict = [one for one in STRICT if one[0] not in given]
+                own_id = (b"x-request-id", request_id.encode())
+                message["headers"] = [*message["headers"], *HEADERS, own_id, *strict]
+            await send(message)
+
+        try:
+            await app(scope, receive, send_on)
+        except ClientGoneError:
+            status = 499
+        except Exception as error:
+            refusal = _refusal(error)
+            if kind_of(refusal) == "internal":
+                log_failure(log, refusal, request_id, state["route"])
+            if not status:
+                problem = service.problem_of(refusal, request_id, by_id=state["by_id"])
+                content = encoder.encode(problem)
+                response = Response(content, problem.status, headers_of(refusal), MEDIA_TYPE)
+                await response(scope, receive, send_on)
+        seconds = time.perf_counter() - start
+        method, route = scope["method"], state["route"]
+        service.metrics.answered(method, route, status, seconds)
+        if service.access_log is not None:
+            service.access_log(
+                {"request": request_id, "method": method, "route": route, "status": status,
+                 "key": None if state["key"] is None else state["key"].id, "ms": round(seconds * 1e3, 3)}
+            )  # fmt: skip
+
+    return answer
+
+
+def admitted(app: ASGIApp, service: Service) -> ASGIApp:
+    """Middleware that bounds what all requests under way take together, and checks the name they call."""
+
+    async def admit(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        if len(service.connections) > MOST_CONNECTIONS:
+            headers = {"retry-after": "1", "connection": "close"}
+            raise RefusedError("unavailable", f"{MOST_CONNECTIONS:,} connections are open", headers)
+        if scope["path"] not in PROBES:
+            if service.under_way >= MOST_WAITING:
+                raise BusyError(f"{MOST_WAITING:,} requests are under way")
+            check_host(service.hosts, scope["state"]["headers"])
+        read = 0
+
+        async def counted() -> Message:
+            nonlocal read
+            message = await receive()
+            size = len(message.get("body", b""))
+            read += size
+            service.bytes_read += size
+            if service.bytes_read > MOST_READ:
+                raise BusyError(f"requests under way have sent {MOST_READ:,} bytes")
+            return message
+
+        service.under_way += 1
+        try:
+            await app(scope, counted, send)
+        finally:
+            service.under_way -= 1
+            service.bytes_read -= read
+
+    return admit
+
+
+def _refusal(error: Exception) -> Exception:
+    """An error of ours; Starlette has its own for an unknown path or method."""
+    if not isinstance(error, HTTPException):
+        return error
+    kind = "method" if error.status_code == 405 else "unknown"
+    return RefusedError(kind, "there is nothing of that kind here", dict(error.headers or {}))
+
+
+def _request_id(given: bytes | None) -> str:
+    """The caller's id of a request, if its form rules out that it holds a name; otherwise a new one."""
+    if given is not None and re.fullmatch(rb"[0-9a-fA-F-]{8,64}", given):
+        return given.decode()
+    return f"{_random.getrandbits(64):016x}"

@@ -1,0 +1,151 @@
+"""A Starlette route for each row of the table: it checks the key, and decodes names, query and body."""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from shoal.live.population.asynchronous import AsyncPopulation
+from shoal.live.protocol.messages import encoder
+from shoal.live.protocol.problems import RefusedError
+from shoal.live.service.callers import authorise
+from shoal.live.service.keys import Key
+from shoal.live.service.middleware import ClientGoneError
+from shoal.live.service.service import Service
+
+LARGEST_BODY = 4_000_000
+LARGEST_UNSIGNED = 1_000
+"""Bytes of the body of a request that needs no key: `POST /session`."""
+
+
+class Endpoint(NamedTuple):
+    """A row of the table of routes."""
+
+    method: str
+    path: str
+    scope: str | None
+    """What the key must allow; SIGNED_IN for any key, None for no key."""
+    handler: Callable[["Call"], Awaitable[Response]]
+    answers: Mapping[int, Any] = {}
+    """Answers to a successful request, by status: a type, several types, or None for no content.
+
+    The page's routes have none and are not in the OpenAPI document.
+    """
+    body: Any = None
+    query: tuple[str, ...] | None = ()
+    """Names that the query may have; None if it is ignored."""
+    by_id: bool = False
+    """Whether a conflict means that the caller's id stands for another request."""
+    headers: tuple[str, ...] = ()
+    """Further headers of a successful answer; those with 304 have an ETag."""
+
+
+@dataclass(slots=True)
+class Call:
+    """A request, as handlers see it."""
+
+    service: Service
+    request: Request
+    key: Key
+    names: dict[str, str]
+    """From the path: population, agent, id, arm."""
+    query: dict[str, str]
+    body: Any
+
+    async def population(self) -> AsyncPopulation:
+        """The population in the path."""
+        return await self.service.population(self.names["population"])
+
+    def number(self, name: str, default: int | None = None, *, high: int = 2**62) -> int | None:
+        """A number from the query."""
+        text = self.query.get(name)
+        if text is None:
+            return default
+        if not re.fullmatch(r"\d{1,19}", text, re.ASCII) or int(text) > high:
+            raise RefusedError("invalid", f"{name} must be an integer from 0 to {high:,}, got {text[:40]!r}")
+        return int(text)
+
+
+def route(one: Endpoint, service: Service) -> Route:
+    """The Starlette route of a row."""
+    decoder = None if one.body is None else msgspec.json.Decoder(one.body)
+    largest = LARGEST_BODY if one.scope is not None else LARGEST_UNSIGNED
+
+    async def endpoint(request: Request) -> Response:
+        scope = request.scope
+        scope["state"]["route"], scope["state"]["by_id"] = one.path, one.by_id
+        names = {name: _unquoted(name, text) for name, text in scope["path_params"].items()}
+        population = names.get("population")
+        key = authorise(service, request, one.scope, population)
+        if population is not None and not service.is_here(population):
+            assert service.ownership is not None
+            if (answer := await service.ownership.answer(request, population)) is not None:
+                return answer
+        query = _query(scope["query_string"], one.query) if scope["query_string"] else {}
+        body = None if decoder is None else _decoded(decoder, await read_body(request, largest))
+        return await one.handler(Call(service, request, key, names, query, body))
+
+    return Route(one.path, endpoint, methods=[one.method], name=one.handler.__name__)
+
+
+def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """An answer in JSON."""
+    return Response(encoder.encode(content), status, headers, "application/json")
+
+
+async def read_body(request: Request, largest: int = LARGEST_BODY) -> bytes:
+    """The body of a request, which must be JSON and not too large."""
+    headers = request.scope["state"]["headers"]
+    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if kind != b"application/json":
+        raise RefusedError("media-type", "the body must be JSON, with Content-Type: application/json")
+    length = headers.get(b"content-length", b"0")
+    announced = int(length) if length.isdigit() else 0
+    parts: list[bytes] = []
+    size = 0
+    while max(announced, size) <= largest:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size <= largest and not message.get("more_body"):
+            return b"".join(parts)
+    raise RefusedError("too-large", f"a body may have {largest:,} bytes here", {"connection": "close"})
+
+
+def _unquoted(name: str, text: str) -> str:
+    """A name from the path, percent-decoded."""
+    if "%" not in text:
+        return text
+    try:
+        return unquote_to_bytes(text).decode()
+    except UnicodeDecodeError:
+        raise RefusedError("malformed", f"{name} in the path must be UTF-8, percent-encoded") from None
+
+
+def _query(text: bytes, known: tuple[str, ...] | None) -> dict[str, str]:
+    if known is None:
+        return {}
+    try:
+        found = parse_qsl(text.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=20)
+    except ValueError:
+        raise RefusedError("malformed", "the query must be percent-encoded UTF-8") from None
+    for name, _ in found:
+        if name not in known:
+            may = f"it may have {', '.join(known)}" if known else "none is expected"
+            raise RefusedError("invalid", f"the query has {name[:40]!r}; {may}")
+    return dict(found)
+
+
+def _decoded(decoder: "msgspec.json.Decoder[Any]", body: bytes) -> Any:
+    try:
+        return decoder.decode(body)
+    except RecursionError:
+        raise RefusedError("malformed", "the body is nested too deeply") from None

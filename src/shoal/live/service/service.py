@@ -1,0 +1,277 @@
+"""What requests share: the populations that this process serves, keys, limits, metrics and threads."""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import math
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import UNSET
+
+from shoal.core.policies.registry import make_policy
+from shoal.core.policies.warming import FIRST, TRIAL, exercise
+from shoal.live.journal.arms import checked_name
+from shoal.live.population.asynchronous import Arrivals, AsyncPopulation
+from shoal.live.population.controller import Controller
+from shoal.live.population.population import Population
+from shoal.live.protocol.errors import ControllerError, JournalError, NotOwnerError, UnknownError
+from shoal.live.protocol.messages import Problem
+from shoal.live.protocol.problems import AWAY, problem_of
+from shoal.live.service.dashboard.watching import Watch
+from shoal.live.service.keys import Key, Keys
+from shoal.live.service.limits import Limits
+from shoal.live.service.logs import log_seldom
+from shoal.live.service.metrics import Metrics
+from shoal.live.service.sessions import Sessions
+
+if TYPE_CHECKING:
+    from shoal.live.service.ownership import Ownership
+
+Result = TypeVar("Result")
+log = logging.getLogger("shoal.live.service")
+
+HOSTS = ("localhost", "127.0.0.1", "[::1]")
+RETRY = 30.0
+"""Seconds after which a population whose journal is damaged is tried again."""
+
+
+class Service:
+    """See the module. `app.make_app` makes an application of it.
+
+    Parameters
+    ----------
+    controller : Controller
+        The service's from now on: it is closed when the server stops.
+    keys : Keys
+    is_open : bool
+        Whether requests need no key while there are none: only if no other machine can reach this server.
+    hosts : collection of str
+        Names under which the server may be called; "*" for any.
+    behind_tls : bool
+        Whether browsers use HTTPS, to a proxy in front of this server, whatever the scheme here.
+    limits : Limits, optional
+    sessions : Sessions, optional
+    access_log : callable, optional
+        Writes the line of a request; takes its fields.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        keys: Keys,
+        *,
+        is_open: bool = False,
+        hosts: Collection[str] = HOSTS,
+        behind_tls: bool = False,
+        limits: Limits | None = None,
+        sessions: Sessions | None = None,
+        access_log: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        self.controller, self.keys, self.is_open, self.behind_tls = controller, keys, is_open, behind_tls
+        self.hosts, self.limits, self.access_log = frozenset(hosts), limits or Limits(), access_log
+        self.store = controller.store.url
+        """Where the store is, which clients are not told."""
+        self.sessions = sessions or Sessions()
+        self.metrics = Metrics(self)
+        self.watch = Watch(self)
+        self.stopping = asyncio.Event()
+        self.is_prepared = False
+        """Whether every population has been opened and its policy compiled, or found damaged."""
+        self.populations: dict[str, AsyncPopulation] = {}
+        self.ownership: Ownership | None = None
+        """Which server owns which population, where several servers share the store."""
+        self.connections: Collection[object] = ()
+        """Open connections to this server."""
+        self.under_way = 0
+        """Requests under way."""
+        self.bytes_read = 0
+        """Bytes of the bodies of requests under way."""
+        self._elsewhere: dict[str, tuple[float, NotOwnerError]] = {}
+        """Populations that another process owns: until when it is not asked again, and the error."""
+        self._damaged: dict[str, tuple[float, str]] = {}
+        """Populations whose journals cannot be read: when that was tried, and why it failed."""
+        self._compiled: dict[str, asyncio.Event] = {}
+        """Policies that can decide; the event is set once all their other calls are compiled, too."""
+        self._commands = ThreadPoolExecutor(16, "shoal-command")
+        self._slow = ThreadPoolExecutor(4, "shoal-slow")
+        self._arrivals: Arrivals | None = None
+
+    # Starting and stopping
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _: object) -> AsyncIterator[None]:
+        """Serve from the start of the server to its end, as Starlette's `lifespan`."""
+        self.begin()
+        preparing = asyncio.create_task(self.prepare())
+        yield
+        preparing.cancel()
+        self.end_streams()
+        await asyncio.get_running_loop().run_in_executor(None, self.close)
+        if self.ownership is not None:
+            self.ownership.close()
+
+    def begin(self) -> None:
+        """Use the running event loop from now on."""
+        self._arrivals = Arrivals(asyncio.get_running_loop())
+        self.keys.listen()
+
+    def end_streams(self) -> None:
+        """Begin to stop: end event streams, our own and forwarded ones."""
+        self.stopping.set()
+        if self.ownership is not None:
+            self.ownership.end_streams()
+
+    async def prepare(self) -> None:
+        """Open all populations, or this server's share of them, so that the first requests need not wait."""
+        if self.ownership is not None:
+            await self.ownership.begin()
+        else:
+            await self._open_all()
+        for done in list(self._compiled.values()):
+            await done.wait()
+        self.is_prepared = True
+
+    async def _open_all(self) -> None:
+        waiting = dict.fromkeys(await self.run(self.controller.populations), "")
+        while waiting:
+            for name, known in list(waiting.items()):
+                try:
+                    await self.population(name)
+                except (JournalError, UnknownError):
+                    pass  # damaged, or a crash came before its first record
+                except ControllerError as error:
+                    if known != (said := str(error)):
+                        log.warning("population %r is not served yet: %s", name, said)
+                    waiting[name] = said
+                    continue
+                del waiting[name]
+            if waiting:
+                await asyncio.sleep(1.0)
+
+    def close(self) -> None:
+        """Finish what was begun, and release the populations."""
+        if self.ownership is not None:
+            self.ownership.stop()
+        self._slow.shutdown(cancel_futures=True)
+        self._commands.shutdown(cancel_futures=True)
+        self.controller.close()
+        self.keys.close()
+
+    # What handlers use
+
+    def problem_of(self, error: Exception, request: str | Any = UNSET, *, by_id: bool = False) -> Problem:
+        """An error as a document for clients; a store's own message goes to the log instead."""
+        problem, said = problem_of(error, request, by_id=by_id, hidden=self.store), str(error)
+        # not the repr of an unexpected error, which may hold a name
+        if problem.detail == AWAY and ("the store" in said or (self.store and self.store in said)):
+            log_seldom(log, said)
+        return problem
+
+    async def run(self, function: Callable[..., Result], *args: Any) -> Result:
+        """Call what may take long, in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._slow, function, *args)
+
+    async def population(self, name: str) -> AsyncPopulation:
+        """A population that exists."""
+        known = self.populations.get(name)
+        if known is not None and not known.owner.is_lost:
+            return known
+        until, error = self._elsewhere.get(name, (0.0, None))
+        if error is not None and time.monotonic() < until:  # the store is not asked at each request
+            raise NotOwnerError(*error.args)
+        if (damage := self.damage(name)) is not None:
+            raise damage
+        checked_name("population", name)
+        if self.ownership is not None and name in await self.run(self.controller.store.standings, name):
+            # Lost since the request was admitted. The server it was moved to should take it, not this one.
+            raise NotOwnerError(f"population {name!r} is no longer owned by the server that was asked")
+        loop = asyncio.get_running_loop()
+        try:
+            return await self.adopt(
+                await loop.run_in_executor(self._commands, self.controller.population, name)
+            )
+        except NotOwnerError as error:
+            self._elsewhere[name] = (time.monotonic() + 1.0, error)
+            raise
+        except (JournalError, ValueError) as error:
+            raise self.note_damage(name, error) from error
+
+    def note_damage(self, name: str, error: Exception) -> JournalError:
+        """Remember why a population's journal cannot be read, so that not every request tries again."""
+        said = str(error)  # the error's traceback would keep what was read in memory
+        if self._damaged.get(name, (0.0, ""))[1] != said:
+            log.error("population %r cannot be opened: %s", name, said)
+        self._damaged[name] = (time.monotonic(), said)
+        return JournalError(said)
+
+    def damage(self, name: str) -> JournalError | None:
+        """Why a population could not be opened a short while ago."""
+        at, said = self._damaged.get(name, (-math.inf, ""))
+        return JournalError(said) if time.monotonic() < at + RETRY else None
+
+    def unopened(self) -> list[str]:
+        """Populations that this server should serve, and whose journals are damaged."""
+        if self.ownership is None:
+            return sorted(self._damaged)
+        return [name for name in sorted(self._damaged) if self.ownership.is_ours(name)]
+
+    async def adopt(self, population: Population) -> AsyncPopulation:
+        """Serve a population that is open, once its policy is compiled; other populations do not wait."""
+        await self.compiled(population.settings.policy)
+        known = self.populations.get(population.name)
+        if known is None or known.population is not population:
+            assert self._arrivals is not None
+            known = AsyncPopulation(population, self._arrivals, self._commands)
+            self.populations[population.name] = known
+        self._damaged.pop(population.name, None)
+        return known
+
+    async def compiled(self, policy: str) -> None:
+        """Compile what a policy's first decision needs, once, and begin to compile the rest."""
+        if policy not in self._compiled:
+            steps = _exercise(policy)
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._commands, _take, steps, FIRST)  # an opening waits for it
+            self._compiled[policy] = done = asyncio.Event()
+            what = policy, steps, loop, done
+            # A daemon thread, so that a stop need not wait for a step, which may take seconds.
+            threading.Thread(target=self._compile_on, args=what, name="shoal-compile", daemon=True).start()
+
+    def _compile_on(
+        self, policy: str, steps: Iterator[None], loop: asyncio.AbstractEventLoop, done: asyncio.Event
+    ) -> None:
+        """Compile the other calls of a policy."""
+        try:
+            while not self.stopping.is_set() and _take(steps, 1) > 0:
+                pass
+        except Exception as error:  # then it fails, or is compiled, when it is needed
+            log.warning("policy %r is not compiled ahead: %s", policy, error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(done.set)
+
+    def is_here(self, population: str) -> bool:
+        """Whether this process answers for a population: always, if no others share the store."""
+        if self.ownership is None:
+            return True
+        known = self.populations.get(population)
+        return known is not None and not known.owner.is_lost
+
+    def charge(self, key: Key, requests: int) -> None:
+        """Count a batch as `requests` requests; one of them has been counted already."""
+        self.limits.charge(key.id, requests - 1)
+
+
+def _exercise(policy: str) -> Iterator[None]:
+    """Steps that make every call of a policy once; none if a parameter of it has no default."""
+    with contextlib.suppress(ValueError, TypeError):
+        yield from exercise(make_policy(policy, TRIAL, 2), 2)
+
+
+def _take(steps: Iterator[None], most: int) -> int:
+    """Take up to `most` steps; how many were taken."""
+    return sum(1 for _ in itertools.islice(steps, most))
