@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shoal.cli.policies import assignment
-from shoal.cli.population import AsJson, moment, opened, print_json, print_table
+from shoal.cli.population import AsJson, columns_in, moment, opened, print_json, print_table
 
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
     from shoal.live.evaluation.candidates import Evaluation
@@ -42,8 +42,9 @@ def evaluate(
     arm: Annotated[str | None, typer.Option(help="Column of a log with the logged arm's name.")] = None,
     arms: Annotated[Path | None, typer.Option(help="File with the features of the arms of a log.")] = None,
     features: Annotated[
-        str, typer.Option(help="In that file, the column with the features as a list, or several: x1,x2.")
-    ] = "features",
+        str | None,
+        typer.Option(help="Its column of lists, or several: x1,x2. [default: features, else all others]"),
+    ] = None,
     offered: Annotated[
         str | None, typer.Option(help="Column of a log with the arms on offer. [default: all, always]")
     ] = None,
@@ -78,7 +79,7 @@ def evaluate(
             agent=agent,
             arm=arm,
             arms=arms,
-            features=features.split(",") if "," in features else features,
+            features=columns_in(features),
             offered=offered,
             target=target,
             time=time,
