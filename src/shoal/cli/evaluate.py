@@ -73,18 +73,9 @@ def evaluate(
             raise ValueError("--report is about a population; a log has no history to show")
         say_nothing_of_compiling()
         events = read_log(
-            source,
-            probability=probability,
-            reward=reward,
-            agent=agent,
-            arm=arm,
-            arms=arms,
-            features=columns_in(features),
-            offered=offered,
-            target=target,
-            time=time,
-            id=id_column,
-        )
+            source, probability=probability, reward=reward, agent=agent, arm=arm, arms=arms,
+            features=columns_in(features), offered=offered, target=target, time=time, id=id_column,
+        )  # fmt: skip
         named: list[str | None] = [*policy] if policy else [None]
         found = [evaluate_log(events, one, parameters) for one in named]
         if as_json:

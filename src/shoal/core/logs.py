@@ -85,7 +85,10 @@ class Table:
                 if len(row) == len(names):
                     yield line, _filled(columns, [row[place] for place in places])
                 elif row:  # an empty line is no row
-                    yield line, f"{len(row)} fields, where the heading has {len(names)}"
+                    yield (
+                        line,
+                        f"{len(row)} fields, where the heading has {len(names)}: {validation.show(row)}",
+                    )
             return
         with self._arrow() as (_, batches):
             line = 0
@@ -130,11 +133,9 @@ class Table:
                     yield line, row
                     line = reader.line_num + 1
             except (csv.Error, UnicodeDecodeError) as error:
-                # Text is decoded in blocks, so that the damage may be some lines further down.
-                message = (
-                    f"{self.name}, after line {reader.line_num:,}: damaged, or not CSV in UTF-8 ({error})"
-                )
-                raise ValueError(message) from error
+                # Text is decoded in blocks, so the damage may be some lines further down.
+                place = f"{self.name}, line {reader.line_num + 1:,} or later"
+                raise ValueError(f"{place}: damaged, or not CSV in UTF-8 ({error})") from error
 
     @contextlib.contextmanager
     def _arrow(self) -> Iterator[tuple[list[str], Callable[[list[str]], Any]]]:
@@ -153,14 +154,13 @@ class Table:
 
 
 def read_arms(
-    source: Any, arm: str, features: str | Sequence[str] | None = None, dim: int | None = None
+    table: Table, arm: str, features: str | Sequence[str] | None = None, dim: int | None = None
 ) -> dict[str, Vector]:
     """The features of arms, by their names, from a table with a row for each.
 
     Parameters
     ----------
-    source
-        As for `Table`.
+    table : Table
     arm : str
         The column of names, which are compared as text.
     features : str or sequence of str, optional
@@ -169,7 +169,7 @@ def read_arms(
     dim : int, optional
         Number of features; by default that of the first row.
     """
-    table, found = Table(source), dict[str, Vector]()
+    found: dict[str, Vector] = {}
     if features is None:
         names = table.names()
         features = "features" if "features" in names else [name for name in names if name != arm]
@@ -193,16 +193,19 @@ def columns_of(features: str | Sequence[str]) -> list[str]:
 
 
 def features_in(features: str | Sequence[str], values: Sequence[Any]) -> Any:
-    """The features in a row: a list, in CSV files as JSON, or a number from each of several columns."""
+    """The features in a row: a list in one column, or a number from each of several."""
     if not isinstance(features, str):
         return [number(column, value) for column, value in zip(features, values, strict=True)]
-    if not isinstance(values[0], str):
-        return values[0]
+    return listed(features, values[0], list[float], "[0.5, 1.0]")
+
+
+def listed(column: str, value: Any, kind: type, example: str) -> Any:
+    """The list in a cell: as it is, or in CSV files as JSON."""
     try:
-        return msgspec.json.decode(values[0], type=list[float])
+        return msgspec.json.decode(value, type=kind) if isinstance(value, str) else value
     except msgspec.MsgspecError:
-        found = validation.show(values[0])
-        raise ValueError(f"{features} must be a list such as [0.5, 1.0], got {found}") from None
+        found = validation.show(value)
+        raise ValueError(f"{column} must be a list such as {example}, got {found}") from None
 
 
 def _filled(columns: Sequence[str], row: list[Any]) -> list[Any] | str:

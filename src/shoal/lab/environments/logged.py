@@ -100,18 +100,24 @@ class LoggedRatings(RatedEnvironment):
         seed: int | None = None,
         cache: PathLike | None = None,
     ) -> None:
-        log, known = Table(existing(path), form), Table(existing(features))
+        log, table = open_table(path, form), open_table(features)
+
+        def read() -> tuple[Ratings, ArmFeatures]:
+            ratings = Ratings.collect(*read_events(log, agent, arm, reward))
+            known = read_arms(table, arm)
+            return ratings, ArmFeatures(np.array(list(known)), np.array(list(known.values())), table.name)
+
         prepared = prepare_ratings(
             "logged",
-            [Path(path)] if known.memory is not None else [Path(path), Path(features)],
-            lambda: (Ratings.collect(*read_events(log, agent, arm, reward)), read_features(features, arm)),
+            [Path(path)] if table.memory is not None else [Path(path), Path(features)],
+            read,
             arms=arms,
             n_arms=n_arms,
             dim=dim,
             fill=fill,
             cache=cache,
             columns=[agent, arm, reward],
-            features=None if known.memory is None else _table_hash(known.memory),
+            features=None if table.memory is None else _table_hash(table.memory),
         )
         super().__init__(
             prepared.filled,
@@ -158,18 +164,11 @@ def read_events(table: Table, agent: str, arm: str, reward: str) -> LogRows:
     return LogRows(list(agent_codes), list(arm_codes), agents, arms, rewards)
 
 
-def read_features(features: Any, arm: str) -> ArmFeatures:
-    """Read the features of arms from a file or a table."""
-    found = read_arms(features, arm)
-    source = str(features) if isinstance(features, str | os.PathLike) else "features"
-    return ArmFeatures(np.array(list(found)), np.array(list(found.values())), source)
-
-
-def existing(source: Any) -> Any:
-    """The path of a file that is there, or a table."""
+def open_table(source: PathLike | Columns, form: str | None = None) -> Table:
+    """A table, or an error that names a file that is not there."""
     if isinstance(source, str | os.PathLike) and not Path(source).is_file():
         raise sources.DataUnavailable(f"there is no file {source}")
-    return source
+    return Table(source, form)
 
 
 def _table_hash(table: Any) -> str:

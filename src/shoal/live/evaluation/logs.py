@@ -3,6 +3,7 @@
 A file is checked whole before anything is computed from it; bad rows are named by file and line.
 """
 
+import contextlib
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ import msgspec
 import numpy as np
 
 from shoal.core import validation
-from shoal.core.logs import Table, number, read_arms
+from shoal.core.logs import Table, listed, number, read_arms
 from shoal.core.types import Integers, Matrix, Vector
 from shoal.live.journal import archives
 from shoal.live.journal.arms import ArmSet
@@ -134,7 +135,7 @@ class _Reader:
         target = number(column["target"], row["target"], low=0.0, high=1.0) if "target" in row else 0.0
         if "id" in row and (first := self._lines.setdefault(str(row["id"]), line)) != line:
             raise ValueError(f"{column['id']} {validation.show(row['id'])} is that of row {first:,} already")
-        offer = None if self._catalogue is None else self._offer(row)
+        offer = None if self._catalogue is None else self._offer(self._catalogue, row)
         moment = _moment(column["time"], row["time"]) if "time" in row else self._latest
         if moment < self._latest:
             raise ValueError(f"{column['time']} {validation.show(row['time'])} is before that of a row above")
@@ -146,34 +147,22 @@ class _Reader:
         agent = self._names.setdefault(str(row["agent"]), len(self._names)) if "agent" in row else 0
         self._rows.append((agent, reward, probability, target, position))
 
-    def _offer(self, row: Mapping[str, Any]) -> ArmSet:
+    def _offer(self, catalogue: ArmSet, row: Mapping[str, Any]) -> ArmSet:
         """The arms on offer, the logged one among them."""
-        assert self._catalogue is not None
-        offer = self._subset(row["offered"]) if "offered" in row else self._catalogue
-        name = str(row["arm"])
-        if name not in (self._catalogue.names or ()):
-            raise ValueError(f"the arm {name!r} has no features")
-        if name not in (offer.names or ()):
-            raise ValueError(f"the arm {name!r} was chosen, but is not among those on offer")
-        return offer
-
-    def _subset(self, value: Any) -> ArmSet:
-        assert self._catalogue is not None
-        if isinstance(value, str):
-            try:
-                value = msgspec.json.decode(value, type=list[str])
-            except msgspec.MsgspecError:
-                found = validation.show(value)
-                raise ValueError(
-                    f'{self.columns["offered"]} must be a list such as ["a", "b"], got {found}'
-                ) from None
-        names = tuple(map(str, value))
-        if names not in self._subsets:
-            for name in names:
-                if name not in (self._catalogue.names or ()):
-                    raise ValueError(f"the arm {name!r} on offer has no features")
-            self._subsets[names] = self._catalogue.subset(names)
-        return self._subsets[names]
+        arm, names = str(row["arm"]), catalogue.names or ()
+        if arm not in names:
+            raise ValueError(f"the arm {arm!r} has no features")
+        if "offered" not in row:
+            return catalogue
+        on_offer = listed(self.columns["offered"], row["offered"], list[str], '["a", "b"]')
+        offered = tuple(map(str, on_offer))
+        if offered not in self._subsets:
+            if missing := next((name for name in offered if name not in names), None):
+                raise ValueError(f"the arm {missing!r} on offer has no features")
+            self._subsets[offered] = catalogue.subset(offered)
+        if arm not in offered:
+            raise ValueError(f"the arm {arm!r} was chosen, but is not among those on offer")
+        return self._subsets[offered]
 
     def events(self, source: str) -> LoggedDecisions:
         """All rows."""
@@ -193,23 +182,20 @@ class _Reader:
 
 def _moment(column: str, value: Any) -> float:
     """A time as a number: it is one, or a date."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            pass
-        try:
-            value = datetime.fromisoformat(value)
-        except ValueError:
-            raise ValueError(f"{column} must be a number or a date, got {validation.show(value)}") from None
-    return value.timestamp() if isinstance(value, datetime) else validation.number(column, value)
+    with contextlib.suppress(ValueError):
+        return validation.number(column, value)
+    with contextlib.suppress(ValueError, TypeError):
+        value = datetime.fromisoformat(value)
+    if isinstance(value, datetime):
+        return value.timestamp()
+    raise ValueError(f"{column} must be a number or a date, got {validation.show(value)}")
 
 
 def _read_arms(
     arms: str | os.PathLike[str] | Mapping[str, Any], column: str, features: str | Sequence[str] | None
 ) -> ArmSet:
     if not isinstance(arms, Mapping):
-        arms = read_arms(arms, column, features)
+        arms = read_arms(Table(arms), column, features)
     if not arms:
         raise ValueError("arms must name at least one arm, got none")
     return ArmSet.of(arms, len(next(iter(arms.values()))))

@@ -193,5 +193,5 @@ def _arms(
                 f"arms must be given: population {population.name!r} has no catalogue to find them in"
             )
     if not isinstance(arms, Mapping):
-        arms = read_arms(arms, column, features, population.settings.dim)
+        arms = read_arms(Table(arms), column, features, population.settings.dim)
     return ArmSet.of(arms, population.settings.dim)

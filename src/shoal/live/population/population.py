@@ -339,17 +339,9 @@ class Population:
             With file, line and reason of the first rows that are bad.
         """
         return importing.import_log(
-            self,
-            path,
-            agent=agent,
-            reward=reward,
-            features=features,
-            arm=arm,
-            arms=arms,
-            id=id,
-            skip_bad=skip_bad,
-            progress=progress,
-        )
+            self, path, agent=agent, reward=reward, features=features, arm=arm, arms=arms, id=id,
+            skip_bad=skip_bad, progress=progress,
+        )  # fmt: skip
 
     def export(self, path: str | os.PathLike[str], *, archived: bool = True) -> int:
         """Write what was decided and observed to a file, a row for each arm; how many.
