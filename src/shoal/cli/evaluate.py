@@ -9,7 +9,7 @@ import typer
 from msgspec.structs import replace
 
 from shoal.cli.policies import assignment
-from shoal.cli.population import AsJson, moment, opened, print_json, print_table
+from shoal.cli.population import AsJson, columns_in, moment, opened, print_json, print_table
 
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
     from shoal.live.protocol.answers import Evaluation
@@ -44,8 +44,9 @@ def evaluate(
     arm: Annotated[str | None, typer.Option(help="Column of a log with the logged arm's name.")] = None,
     arms: Annotated[Path | None, typer.Option(help="File with the features of the arms of a log.")] = None,
     features: Annotated[
-        str, typer.Option(help="In that file, the column with the features as a list, or several: x1,x2.")
-    ] = "features",
+        str | None,
+        typer.Option(help="Its column of lists, or several: x1,x2. [default: features, else all others]"),
+    ] = None,
     offered: Annotated[
         str | None, typer.Option(help="Column of a log with the arms on offer. [default: all, always]")
     ] = None,
@@ -74,18 +75,9 @@ def evaluate(
             raise ValueError("--report is about a population; a log has no history to show")
         say_nothing_of_compiling()
         events = read_log(
-            source,
-            probability=probability,
-            reward=reward,
-            agent=agent,
-            arm=arm,
-            arms=arms,
-            features=features.split(",") if "," in features else features,
-            offered=offered,
-            target=target,
-            time=time,
-            id=id_column,
-        )
+            source, probability=probability, reward=reward, agent=agent, arm=arm, arms=arms,
+            features=columns_in(features), offered=offered, target=target, time=time, id=id_column,
+        )  # fmt: skip
         named: list[str | None] = [*policy] if policy else [None]
         found = [evaluate_log(events, one, parameters) for one in named]
         if as_json:

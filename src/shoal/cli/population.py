@@ -94,12 +94,15 @@ def export(
 def import_(
     store: StoreUrl,
     population: Name,
-    path: Annotated[Path, typer.Argument(help="A .csv or .parquet file, a row for each sample.")],
+    path: Annotated[Path, typer.Argument(help="A CSV or Parquet file, a row for each sample.")],
     agent: Annotated[str, typer.Option(help="Column with the agents' names.")] = "agent",
     reward: Annotated[str, typer.Option(help="Column with the rewards.")] = "reward",
     features: Annotated[
-        str, typer.Option(help="Column with the features as a list, or several columns: x1,x2,x3.")
-    ] = "features",
+        str | None,
+        typer.Option(
+            help="Column of lists, or several: x1,x2. [default: features; in --arms, else all others]"
+        ),
+    ] = None,
     arm: Annotated[str | None, typer.Option(help="Column with the arm's name, instead of features.")] = None,
     arms: Annotated[
         Path | None, typer.Option(help="File with the arms' features. [default: the catalogue]")
@@ -117,13 +120,12 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Learn from a log. The same file again, or after an interruption, counts no row twice."""
-    columns = features.split(",") if "," in features else features
     with opened(store, create=policy is not None) as controller, _progress("importing") as progress:
         done = controller.population(population, policy, dim).import_log(
             path,
             agent=agent,
             reward=reward,
-            features=columns,
+            features=columns_in(features),
             arm=arm,
             arms=arms,
             id=id_column,
@@ -138,6 +140,11 @@ def import_(
         print(f"passed over {path}, {row.line:,}: {row.reason}")
     if done.n_bad > 10:
         print(f"and {done.n_bad - 10:,} more")
+
+
+def columns_in(features: str | None) -> str | list[str] | None:
+    """What `--features` names: one column with lists, or several with a number each."""
+    return features.split(",") if features and "," in features else features
 
 
 @app.command()

@@ -331,7 +331,7 @@ class TestLogs:
         path = tmp_path / "log.csv"
         path.write_text("agent,arm,reward\na,1,1\na,2,1e200\n")
         features = {"arm": [1, 2], "x": [1.0, 2.0]}
-        with pytest.raises(ValueError, match=r"log\.csv:3: reward must be .*, got '1e200'"):
+        with pytest.raises(ValueError, match=r"log\.csv, line 3: reward must be .*, got '1e200'"):
             LoggedRatings.from_csv(path, features=features, cache=tmp_path)
 
     def test_damaged_parquet(self, tmp_path: Path) -> None:

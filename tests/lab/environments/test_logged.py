@@ -164,20 +164,26 @@ class TestWhatIsWrong:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("agent,arm,reward\na,9,x\n", r"log\.csv:2: reward must be a finite number, got 'x'"),
-            ("agent,arm,reward\na,9,1\na,9,nan\n", r"log\.csv:3: reward must be a finite number, got 'nan'"),
-            ("agent,arm,reward\na,9,1\n\na,9\n", r"log\.csv:4: expected 3 columns, got 2: 'a,9'"),
-            ("agent,arm,reward\n,9,1\n", r"log\.csv:2: agent and arm must not be empty, got '' and '9'"),
+            ("agent,arm,reward\na,9,x\n", r"log\.csv, line 2: reward must be a number, got 'x'"),
+            (
+                "agent,arm,reward\na,9,1\na,9,nan\n",
+                r"log\.csv, line 3: reward must be a finite number in .*, got 'nan'",
+            ),
+            (
+                "agent,arm,reward\na,9,1\n\na,9\n",
+                r"log\.csv, line 4: 2 fields, where the heading has 3: \['a', '9'\]",
+            ),
+            ("agent,arm,reward\n,9,1\n", r"log\.csv, line 2: agent is empty"),
             (
                 "agent;arm;reward\na;9;1\n",
-                r"log\.csv:1: expected the columns agent, arm, reward \(commas between\)",
+                r"log\.csv has no column 'agent'; it has 'agent;arm;reward' \(commas separate columns\)",
             ),
-            ("agent,arm,reward\n", r"log\.csv: no rows"),
+            ("agent,arm,reward\n", r"log\.csv has no rows"),
             (
                 "agent,arm,reward,x,x,reward\na,9,1,0,0,0\n",
-                r"log\.csv:1: the column 'reward' is there 2 times, and must be there once",
+                r"log\.csv has 2 columns 'reward'; it has 'agent', 'arm', 'reward', 'x', 'x', 'reward'",
             ),
-            ("", r"log\.csv:1: expected the columns agent, arm, reward"),
+            ("", r"log\.csv has no column 'agent'; it has none at all"),
             ("agent,arm,reward\na,4,1\n", r"features: 1 arms with rewards have no row, the first is '4'"),
         ],
     )
@@ -190,19 +196,19 @@ class TestWhatIsWrong:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("arm,x\n9,1\n3,high\n7,1\n", r"arms\.csv:3: x must be a finite number, got 'high'"),
-            ("arm,x\n9,1\n3,1\n9,2\n", r"arms\.csv:4: arm '9' is there twice"),
+            ("arm,x\n9,1\n3,high\n7,1\n", r"arms\.csv, line 3: x must be a number, got 'high'"),
+            ("arm,x\n9,1\n3,1\n9,2\n", r"arms\.csv, line 4: the arm '9' is there twice"),
             (
                 "name,x\n9,1\n",
-                r"arms\.csv: expected a column 'arm' and columns of features, got \['name', 'x'\]",
+                r"arms\.csv has no column 'arm'; it has 'name', 'x'",
             ),
-            ("arm\n9\n", r"arms\.csv: expected a column 'arm' and columns of features, got \['arm'\]"),
-            ("arm,x\n", r"arms\.csv: no arms"),
+            ("arm\n9\n", r"arms\.csv, line 2: the arm '9' has no features"),
+            ("arm,x\n", r"arms\.csv has no rows"),
             (
                 "arm,x,y,x\n9,1,2,3\n",
-                r"arms\.csv: the column 'x' is there 2 times, and must be there once",
+                r"arms\.csv has 2 columns 'x'; it has 'arm', 'x', 'y', 'x'",
             ),
-            ("arm,x,arm\n9,1,2\n", r"arms\.csv: the column 'arm' is there 2 times, and must be there once"),
+            ("arm,x,arm\n9,1,2\n", r"arms\.csv has 2 columns 'arm'"),
         ],
     )
     def test_broken_features(self, tmp_path: Path, log: Path, text: str, message: str) -> None:
@@ -213,29 +219,29 @@ class TestWhatIsWrong:
 
     def test_a_feature_twice_in_parquet_or_a_table(self, tmp_path: Path, log: Path) -> None:
         table = pyarrow.Table.from_arrays([[9, 3, 7], [1, 2, 3], [1, 2, 3]], names=["arm", "x", "x"])
-        with pytest.raises(ValueError, match="features: the column 'x' is there 2 times"):
+        with pytest.raises(ValueError, match="features has 2 columns 'x'"):
             LoggedRatings.from_csv(log, features=table, seed=0)
         pyarrow.parquet.write_table(table, tmp_path / "arms.parquet")
-        with pytest.raises(ValueError, match=r"arms\.parquet: the column 'x' is there 2 times"):
+        with pytest.raises(ValueError, match=r"arms\.parquet has 2 columns 'x'"):
             LoggedRatings.from_csv(log, features=tmp_path / "arms.parquet", seed=0)
 
     def test_missing_values_in_parquet(self, tmp_path: Path) -> None:
         columns = pyarrow.table({"agent": ["a", "b"], "arm": [9, 3], "reward": [1.0, None]})
         pyarrow.parquet.write_table(columns, tmp_path / "log.parquet")
-        with pytest.raises(
-            ValueError, match=r"log\.parquet: row 2: reward must be a finite number, got None"
-        ):
+        with pytest.raises(ValueError, match=r"log\.parquet, row 2: reward is empty"):
             LoggedRatings.from_parquet(tmp_path / "log.parquet", features=ARMS, seed=0)
 
     def test_not_utf8(self, tmp_path: Path, log: Path) -> None:
         path = tmp_path / "latin.csv"
         path.write_bytes("agent,arm,reward\nandré,9,1\n".encode("latin-1"))
         with pytest.raises(
-            ValueError, match=r"latin\.csv: damaged or incomplete \('utf-8' codec can't decode"
+            ValueError,
+            match=r"latin\.csv, line 1 or later: damaged, or not CSV in UTF-8 \('utf-8' codec can't decode",
         ):
             LoggedRatings.from_csv(path, features=ARMS, seed=0)
         with pytest.raises(
-            ValueError, match=r"latin\.csv: damaged or incomplete \('utf-8' codec can't decode"
+            ValueError,
+            match=r"latin\.csv, line 1 or later: damaged, or not CSV in UTF-8 \('utf-8' codec can't decode",
         ):
             LoggedRatings.from_csv(log, features=path, seed=0)
 

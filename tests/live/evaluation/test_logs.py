@@ -83,6 +83,15 @@ def test_arms_on_offer(tmp_path: Path, arms: Path) -> None:
     assert events.offers is not None
     np.testing.assert_array_equal(events.offers[0], [ARMS["b"], ARMS["c"]])
     lists = [{"arm": "b", "p": 0.5, "reward": 1, "offered": ["c", "b"]}]
+    lists[0]["arm"] = "a"
+    with pytest.raises(ValueError, match="the arm 'a' was chosen, but is not among those on offer"):
+        read_log(
+            write(tmp_path / "log.parquet", lists), probability="p", arm="arm", arms=ARMS, offered="offered"
+        )
+    made[0]["offered"] = '["b", "z"]'
+    with pytest.raises(ValueError, match=r"log\.csv, line 2: the arm 'z' on offer has no features"):
+        read_log(write(tmp_path / "log.csv", made), probability="p", arm="arm", arms=arms, offered="offered")
+    lists[0]["arm"] = "b"
     again = read_log(
         write(tmp_path / "log.parquet", lists), probability="p", arm="arm", arms=ARMS, offered="offered"
     )
@@ -92,12 +101,13 @@ def test_arms_on_offer(tmp_path: Path, arms: Path) -> None:
 
 BAD = [
     ({"p": ""}, "p is empty"),
-    ({"p": "0"}, "p must be .* got 0.0"),
-    ({"p": "1.5"}, "p must be .* got 1.5"),
+    ({"p": "0"}, "p must be .* got '0'"),
+    ({"p": "1.5"}, "p must be .* got '1.5'"),
     ({"p": "often"}, "p must be a number, got 'often'"),
     ({"reward": "nan"}, "reward must be"),
     ({"arm": "z"}, "the arm 'z' has no features"),
     ({"t": 0}, "t '?0'? is before that of a row above"),
+    ({"t": "nan"}, "t must be a number or a date, got 'nan'"),
     ({"t": "soon"}, "t must be a number or a date, got 'soon'"),
     ({"key": "k2"}, "key 'k2' is that of row 4 already"),
     ({"q": "2"}, "q must be"),
@@ -126,10 +136,10 @@ def test_bad_files(tmp_path: Path, arms: Path) -> None:
     with pytest.raises(ValueError, match=r"log\.parquet, row 2: p is empty"):
         read_log(write(tmp_path / "log.parquet", made), probability="p")
     twice = write(tmp_path / "twice.csv", [{"arm": "a", "features": "[1]"}, {"arm": "a", "features": "[2]"}])
-    with pytest.raises(ValueError, match=r"twice\.csv, row 3: the arm 'a' is there twice"):
+    with pytest.raises(ValueError, match=r"twice\.csv, line 3: the arm 'a' is there twice"):
         read_log(path, probability="p", arm="arm", arms=twice)
     uneven = write(tmp_path / "uneven.csv", [{"arm": "a", "features": "[1]"}, {"arm": "b", "features": "[]"}])
-    with pytest.raises(ValueError, match=r"uneven\.csv, row 3: the arm 'b' has no features"):
+    with pytest.raises(ValueError, match=r"uneven\.csv, line 3: the arm 'b' has no features"):
         read_log(path, probability="p", arm="arm", arms=uneven)
     (tmp_path / "empty.csv").write_text("p,reward\n")
     with pytest.raises(ValueError, match="has no rows"):

@@ -1,24 +1,20 @@
 """A user's own log as a bandit: who was shown what, the reward, and the features of what can be shown."""
 
-import csv
 import hashlib
-import math
 import os
 from array import array
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Required, TypedDict, Unpack
 
 import numpy as np
 
-from shoal.core import validation
+from shoal.core.logs import Table, number, read_arms
 from shoal.lab.environments import sources
 from shoal.lab.environments.base import Noise, NoiseScale
 from shoal.lab.environments.ratings import ArmFeatures, Numbering, RatedEnvironment, Ratings, prepare_ratings
 from shoal.lab.environments.sources import PathLike
 
-Table = Any
+Columns = Any
 """A mapping from column names to values, a pyarrow table or a pandas data frame."""
 
 
@@ -28,7 +24,7 @@ class LogOptions(TypedDict, total=False):
     agent: str
     arm: str
     reward: str
-    features: Required[PathLike | Table]
+    features: Required[PathLike | Columns]
     n_agents: int | None
     n_arms: int | None
     dim: int | None
@@ -52,8 +48,9 @@ class LoggedRatings(RatedEnvironment):
     path : path
         The log, in CSV (commas between columns, with a header) or Parquet.
     features : path or table
-        One row per arm: a column of the same name as the log's `arm`, and the features, which are all other
-        columns, in order. A CSV or Parquet file, a mapping of columns, a pyarrow table or a data frame.
+        One row per arm: a column of the same name as the log's `arm`, and the features, which are a list in
+        the column `features`, or all other columns, in order. A CSV or Parquet file, a mapping of columns, a
+        pyarrow table or a data frame.
     form : "csv" or "parquet", optional
         Format of the log; by default recognised by its first bytes.
     agent, arm, reward : str
@@ -87,7 +84,7 @@ class LoggedRatings(RatedEnvironment):
         self,
         path: PathLike,
         *,
-        features: PathLike | Table,
+        features: PathLike | Columns,
         form: str | None = None,
         agent: str = "agent",
         arm: str = "arm",
@@ -103,26 +100,24 @@ class LoggedRatings(RatedEnvironment):
         seed: int | None = None,
         cache: PathLike | None = None,
     ) -> None:
-        path = existing(path)
-        form = form_of(path) if form is None else validation.one_of("form", form, tuple(ROWS))
-        files, digest = [path], None
-        if isinstance(features, str | os.PathLike):
-            features = existing(features)
-            files.append(features)
-        else:
-            features = _as_arrow(features)
-            digest = _table_hash(features)
+        log, table = open_table(path, form), open_table(features)
+
+        def read() -> tuple[Ratings, ArmFeatures]:
+            ratings = Ratings.collect(*read_events(log, agent, arm, reward))
+            known = read_arms(table, arm)
+            return ratings, ArmFeatures(np.array(list(known)), np.array(list(known.values())), table.name)
+
         prepared = prepare_ratings(
             "logged",
-            files,
-            lambda: (read_log(path, ROWS[form], agent, arm, reward), read_features(features, arm)),
+            [Path(path)] if table.memory is not None else [Path(path), Path(features)],
+            read,
             arms=arms,
             n_arms=n_arms,
             dim=dim,
             fill=fill,
             cache=cache,
             columns=[agent, arm, reward],
-            features=digest,
+            features=None if table.memory is None else _table_hash(table.memory),
         )
         super().__init__(
             prepared.filled,
@@ -145,10 +140,6 @@ class LoggedRatings(RatedEnvironment):
         return cls(path, form="parquet", **options)
 
 
-Rows = Callable[[Any, list[str]], Iterator[tuple[str, list[Any]]]]
-"""Yields the place (file and line) and the values of the named columns, row by row."""
-
-
 class LogRows(NamedTuple):
     """The rows of a log, in order: positions in the lists of ids, and rewards."""
 
@@ -159,152 +150,27 @@ class LogRows(NamedTuple):
     rewards: "array[float]"
 
 
-def read_log(path: Path, rows: Rows, agent: str, arm: str, reward: str) -> Ratings:
-    """Read a log as a table of mean rewards."""
-    return Ratings.collect(*read_events(path, rows, agent, arm, reward))
-
-
-def read_events(path: Path, rows: Rows, agent: str, arm: str, reward: str) -> LogRows:
+def read_events(table: Table, agent: str, arm: str, reward: str) -> LogRows:
     """Read all rows of a log."""
     agent_codes, arm_codes = Numbering(), Numbering()
     agents, arms, rewards = array("i"), array("i"), array("d")
-    for place, (who, what, value) in rows(path, [agent, arm, reward]):
-        if who in (None, "") or what in (None, ""):
-            raise ValueError(f"{place}: {agent} and {arm} must not be empty, got {who!r} and {what!r}")
-        rewards.append(_number(place, reward, value))
-        agents.append(agent_codes[str(who)])
-        arms.append(arm_codes[str(what)])
-    if not rewards:
-        raise ValueError(f"{path}: no rows")
+
+    def take(line: int, row: list[Any]) -> None:
+        rewards.append(number(reward, row[2]))
+        agents.append(agent_codes[str(row[0])])
+        arms.append(arm_codes[str(row[1])])
+
+    table.read([agent, arm, reward], take, "read")
     return LogRows(list(agent_codes), list(arm_codes), agents, arms, rewards)
 
 
-def read_features(features: Path | Table, arm: str) -> ArmFeatures:
-    """Read the features of arms: the column `arm` holds their ids, every other column is a feature."""
-    source = str(features) if isinstance(features, Path) else "features"
-    rows: Rows
-    if not isinstance(features, Path):
-        names, rows = features.column_names, _table_rows
-    elif form_of(features) == "csv":
-        with sources.reading_file(features), open(features, encoding="utf-8-sig", newline="") as file:
-            names = next(csv.reader(file), [])
-        rows = _csv_rows
-    else:
-        names, rows = _parquet_file(features)[1], _parquet_rows
-    columns = [name for name in names if name != arm]
-    _check_once(source, names, names)
-    if arm not in names or not columns:
-        found = validation.show(names)
-        raise ValueError(f"{source}: expected a column {arm!r} and columns of features, got {found}")
-    numbers: dict[str, list[float]] = {}
-    for place, (what, *values) in rows(features, [arm, *columns]):
-        if str(what) in numbers:
-            raise ValueError(f"{place}: arm {str(what)!r} is there twice")
-        numbers[str(what)] = [
-            _number(place, column, value) for column, value in zip(columns, values, strict=True)
-        ]
-    if not numbers:
-        raise ValueError(f"{source}: no arms")
-    return ArmFeatures(np.array(list(numbers)), np.array(list(numbers.values())), source)
+def open_table(source: PathLike | Columns, form: str | None = None) -> Table:
+    """A table, or an error that names a file that is not there."""
+    if isinstance(source, str | os.PathLike) and not Path(source).is_file():
+        raise sources.DataUnavailable(f"there is no file {source}")
+    return Table(source, form)
 
 
-def _csv_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[Any]]]:
-    with sources.reading_file(path), open(path, encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file)
-        header = next(reader, [])
-        positions = _positions(f"{path}:1", header, columns)
-        for row in reader:
-            place = f"{path}:{reader.line_num}"
-            if len(row) == len(header):
-                yield place, [row[position] for position in positions]
-            elif row:
-                found = validation.show(",".join(row))
-                raise ValueError(f"{place}: expected {len(header)} columns, got {len(row)}: {found}")
-
-
-def _parquet_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[Any]]]:
-    file, names = _parquet_file(path)
-    _positions(str(path), names, columns)
-    with sources.reading_archive(path):  # errors in the consumer of the rows are not raised here
-        yield from _number_rows(f"{path}: row ", file.iter_batches(columns=columns), columns)
-
-
-ROWS: dict[str, Rows] = {"csv": _csv_rows, "parquet": _parquet_rows}
-"""The reader of each form of log."""
-
-
-def _table_rows(table: Table, columns: list[str]) -> Iterator[tuple[str, list[Any]]]:
-    return _number_rows("features: row ", table.to_batches(), columns)
-
-
-def _number_rows(prefix: str, batches: Iterable[Any], columns: list[str]) -> Iterator[tuple[str, list[Any]]]:
-    number = 0
-    for batch in batches:
-        for row in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
-            number += 1
-            yield f"{prefix}{number}", list(row)
-
-
-def _positions(place: str, header: list[str], columns: list[str]) -> list[int]:
-    missing = [column for column in columns if column not in header]
-    if missing:
-        wanted, found = ", ".join(columns), validation.show(header)
-        raise ValueError(f"{place}: expected the columns {wanted} (commas between), got {found}")
-    _check_once(place, header, columns)
-    return [header.index(column) for column in columns]
-
-
-def _check_once(place: str, header: list[str], columns: list[str]) -> None:
-    counts = Counter(header)
-    for column in columns:
-        if counts[column] > 1:
-            raise ValueError(
-                f"{place}: the column {column!r} is there {counts[column]} times, and must be there once"
-            )
-
-
-def _parquet_file(path: Path) -> tuple[Any, list[str]]:
-    """The open file and the names of its columns."""
-    import pyarrow.parquet
-
-    try:
-        file = pyarrow.parquet.ParquetFile(path)
-        return file, list(file.schema_arrow.names)
-    except Exception as error:  # damage may raise Arrow, OS, decoding or memory errors
-        raise ValueError(f"{path}: not a Parquet file, or a damaged one ({error})") from error
-
-
-def _as_arrow(table: Table) -> Table:
-    import pyarrow
-
-    return table if isinstance(table, pyarrow.Table) else pyarrow.table(table)
-
-
-def _table_hash(table: Table) -> str:
-    columns = [(name, table.column(j).to_pylist()) for j, name in enumerate(table.column_names)]
+def _table_hash(table: Any) -> str:
+    columns = [table.column_names, *(column.to_pylist() for column in table.columns)]
     return hashlib.sha256(repr(columns).encode()).hexdigest()
-
-
-def _number(place: str, column: str, value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not abs(number) <= validation.LARGEST:
-        limit = f" of at most {validation.LARGEST:g} in size" if math.isfinite(number) else ""
-        raise ValueError(f"{place}: {column} must be a finite number{limit}, got {value!r}")
-    return number
-
-
-def existing(path: PathLike) -> Path:
-    """The path of a file that is there."""
-    path = Path(path)
-    if not path.is_file():
-        raise sources.DataUnavailable(f"there is no file {path}")
-    return path
-
-
-def form_of(path: Path) -> str:
-    """The form of a file, "csv" or "parquet", by its first bytes."""
-    with open(path, "rb") as file:
-        return "parquet" if file.read(4) == b"PAR1" else "csv"

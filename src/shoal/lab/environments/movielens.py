@@ -272,9 +272,8 @@ def read_ratings(files: Files) -> Ratings:
 
 def read_movies(files: Files) -> ArmFeatures:
     """The genre flags of every movie, in file order; columns in the order of `GENRES`."""
-    reader = {"csv": _genres_csv, "dat": _genres_dat, "100k": _genres_100k}[files.layout]
     with _open(files, files.movies) as lines:
-        movies = list(reader(lines, files.movies))
+        movies = list(_read_genres(lines, files))
     found = {genre for _, genres in movies for genre in genres}
     names = (*GENRES, *sorted(found - {*GENRES, *NOT_GENRES}))
     column = {name: j for j, name in enumerate(names)}
@@ -307,46 +306,34 @@ def _id(text: str) -> int:
     return number
 
 
-def _genres_csv(lines: IO[str], source: Traversable) -> Iterator[tuple[int, list[str]]]:
-    rows = csv.reader(lines)
-    header = ["movieId", "title", "genres"]
-    found = next(rows, [])
-    if found != header:
-        raise ValueError(f"{source}:1: expected the header {','.join(header)!r}, got {','.join(found)!r}")
-    for row in rows:
-        if row:
-            try:
-                movie, _, genres = row
-                yield _id(movie), _split_genres(genres)
-            except ValueError:
-                place, text = f"{source}:{rows.line_num}", ",".join(row)
-                raise ValueError(f"{place}: expected 'movieId,title,genre|genre|…', got {text!r}") from None
+def _read_genres(lines: IO[str], files: Files) -> Iterator[tuple[int, list[str]]]:
+    separator, expected = {
+        "csv": (",", "'movieId,title,genre|genre|…'"),
+        "dat": ("::", "'movieId::title::genre|genre|…'"),
+        "100k": ("|", f"'movie id|title|date|date|address|' and {len(GENRES_100K)} flags, 0 or 1"),
+    }[files.layout]
+    reader = csv.reader(lines)
+    if files.layout == "csv" and (found := next(reader, [])) != ["movieId", "title", "genres"]:
+        header = "movieId,title,genres"
+        raise ValueError(f"{files.movies}:1: expected the header {header!r}, got {','.join(found)!r}")
+    rows = reader if files.layout == "csv" else (line.strip().split(separator) for line in lines)
+    for number, row in enumerate(rows, start=1):
+        if row in ([], [""]):
+            continue
+        try:
+            yield _id(row[0]), (_flagged if files.layout == "100k" else _split_genres)(row[1:])
+        except ValueError:
+            place = f"{files.movies}:{reader.line_num or number}"
+            raise ValueError(f"{place}: expected {expected}, got {separator.join(row)!r}") from None
 
 
-def _genres_dat(lines: IO[str], source: Traversable) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(lines, start=1):
-        if not line.isspace():
-            try:
-                movie, _, genres = line.strip().split("::")
-                yield _id(movie), _split_genres(genres)
-            except ValueError:
-                expected = "'movieId::title::genre|genre|…'"
-                raise ValueError(f"{source}:{number}: expected {expected}, got {line.strip()!r}") from None
+def _flagged(rest: list[str]) -> list[str]:
+    flags = dict(zip(GENRES_100K, rest[-len(GENRES_100K) :], strict=True))
+    if len(rest) != 4 + len(GENRES_100K) or not set(flags.values()) <= {"0", "1"}:
+        raise ValueError
+    return [genre for genre, flag in flags.items() if flag == "1"]
 
 
-def _genres_100k(lines: IO[str], source: Traversable) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(lines, start=1):
-        if not line.isspace():
-            try:
-                movie, *rest = line.strip().split("|")
-                flags = dict(zip(GENRES_100K, rest[-len(GENRES_100K) :], strict=True))
-                if len(rest) != 4 + len(GENRES_100K) or not set(flags.values()) <= {"0", "1"}:
-                    raise ValueError
-                yield _id(movie), [genre for genre, flag in flags.items() if flag == "1"]
-            except ValueError:
-                expected = f"'movie id|title|date|date|address|' and {len(GENRES_100K)} flags, 0 or 1"
-                raise ValueError(f"{source}:{number}: expected {expected}, got {line.strip()!r}") from None
-
-
-def _split_genres(text: str) -> list[str]:
+def _split_genres(rest: list[str]) -> list[str]:
+    _, text = rest
     return ["Children" if genre == "Children's" else genre for genre in text.split("|")]

@@ -1,14 +1,14 @@
 """What a log holds, and what is odd about it: read once, before anything is played."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from shoal.core.logs import read_arms
 from shoal.core.types import Integers, Matrix, Vector
-from shoal.lab.environments.logged import ROWS, existing, form_of, read_events, read_features
+from shoal.lab.environments.logged import open_table, read_events
 from shoal.lab.environments.sources import PathLike
 
 FEW_OBSERVED = 0.2
@@ -59,19 +59,17 @@ class RewardLog:
 
 def read(path: PathLike, features: PathLike | Any, *, agent: str, arm: str, reward: str) -> RewardLog:
     """Read a log and its features, or raise an error that names file and line."""
-    path = existing(path)
-    known = read_features(existing(features) if isinstance(features, str | os.PathLike) else features, arm)
-    events = read_events(path, ROWS[form_of(path)], agent, arm, reward)
-    places = {name: place for place, name in enumerate(known.ids.tolist())}
-    if missing := next((name for name in events.arm_ids if name not in places), None):
-        raise ValueError(f"{known.source}: no row for arm {missing!r}, which is in {path}")
-    used = [places[name] for name in events.arm_ids]
+    log, table = open_table(path), open_table(features)
+    known = read_arms(table, arm)
+    events = read_events(log, agent, arm, reward)
+    if missing := next((name for name in events.arm_ids if name not in known), None):
+        raise ValueError(f"{table.name}: no row for arm {missing!r}, which is in {path}")
     return RewardLog(
-        path,
+        Path(path),
         np.array(events.agents, dtype=np.int64),
         np.array(events.arms, dtype=np.int64),
         np.array(events.rewards),
-        known.values[used],
+        np.array([known[name] for name in events.arm_ids]),
     )
 
 

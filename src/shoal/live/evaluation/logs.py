@@ -3,25 +3,25 @@
 A file is checked whole before anything is computed from it; bad rows are named by file and line.
 """
 
+import contextlib
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from shoal.core import validation
+from shoal.core.logs import Table, listed, number, read_arms
 from shoal.core.types import Integers, Matrix, Vector
 from shoal.live.journal import archives
 from shoal.live.journal.arms import ArmSet
 from shoal.live.journal.fold import Fold
 from shoal.live.journal.records import Cancelled, Corrected, Decided, Missed, Rewarded, decode
 from shoal.live.population.exporting import Exporter
-from shoal.live.population.importing import SHOWN, features_in, names_of, read_rows
-from shoal.live.protocol.errors import UnknownError
 
 if TYPE_CHECKING:
     from shoal.live.population.owner import Owner
@@ -66,18 +66,18 @@ def read_log(
     agent: str | None = None,
     arm: str | None = None,
     arms: str | os.PathLike[str] | Mapping[str, Any] | None = None,
-    features: str | Sequence[str] = "features",
+    features: str | Sequence[str] | None = None,
     offered: str | None = None,
     target: str | None = None,
     time: str | None = None,
     id: str | None = None,
 ) -> LoggedDecisions:
-    """Read a log of decisions that were made elsewhere.
+    """Read a log of decisions that were made elsewhere; docs/your-data.md says how files must look.
 
     Parameters
     ----------
     path : path
-        A .csv file with a heading, or a .parquet file; a row for each decision, in order.
+        A CSV file with a heading, or a Parquet file; a row for each decision, in order.
     probability, reward : str
         Columns with the probability of the logged arm, in (0, 1], and with its reward.
     agent : str, optional
@@ -85,9 +85,10 @@ def read_log(
     arm : str, optional
         Column with the name of the logged arm.
     arms : path or mapping of names to features, optional
-        Features of the arms: a file with the columns `arm` and `features`.
-    features : str or sequence of str
-        In that file, the column with the features as a list, or one column for each.
+        Features of the arms: a file with their names in a column that is called as in the log.
+    features : str or sequence of str, optional
+        In that file, the column with the features as a list, or one column for each. By default the column
+        `features` if there is one, otherwise all columns but that of the names.
     offered : str, optional
         Column with the names of the arms on offer, as a list. Without it, all `arms` always were.
     target : str, optional
@@ -100,174 +101,104 @@ def read_log(
     ValueError
         With file, line and reason of the first rows that are bad.
     """
-    path = Path(path)
     catalogue = None if arms is None else _read_arms(arms, arm or "arm", features)
     if catalogue is not None and arm is None:
         raise ValueError("arms are given, but arm does not say which column names them")
     if offered is not None and catalogue is None:
         raise ValueError("offered names arms, but arms does not say what their features are")
-    reader = _Reader(catalogue, probability, reward, agent, arm, offered, target, time, id)
-    bad: list[str] = []
-    count = total = 0
-    for line, row in read_rows(path, reader.columns):
-        total += 1
-        try:
-            if isinstance(row, str):
-                raise ValueError(row)
-            reader.take(line, row)
-        except (ValueError, UnknownError) as error:
-            count += 1
-            if len(bad) < SHOWN:
-                bad.append(f"{path}, {'line' if path.suffix == '.csv' else 'row'} {line:,}: {error}")
-    if bad:
-        more = f"; and {count - SHOWN:,} more" if count > SHOWN else ""
-        raise ValueError(
-            f"{'; '.join(bad)}{more}. Nothing was evaluated; {total - count:,} of {total:,} rows are good"
-        )
-    if not total:
-        raise ValueError(f"{path} has no rows")
-    return reader.events(str(path))
+    columns = {"probability": probability, "reward": reward, "agent": agent, "arm": arm}
+    columns |= {"offered": offered, "target": target, "time": time, "id": id}
+    reader = _Reader(catalogue, {role: column for role, column in columns.items() if column is not None})
+    table = Table(path)
+    table.read(list(reader.columns.values()), reader.take, "evaluated")
+    return reader.events(table.name)
 
 
 class _Reader:
     """Collects the rows of a file."""
 
-    def __init__(
-        self,
-        catalogue: ArmSet | None,
-        probability: str,
-        reward: str,
-        agent: str | None,
-        arm: str | None,
-        offered: str | None,
-        target: str | None,
-        time: str | None,
-        id: str | None,
-    ) -> None:
-        self._catalogue = catalogue
-        self._probability, self._reward, self._agent, self._arm = probability, reward, agent, arm
-        self._offered, self._target, self._time, self._id = offered, target, time, id
-        wanted = (probability, reward, agent, arm, offered, target, time, id)
-        self.columns = list(dict.fromkeys(one for one in wanted if one is not None))
+    def __init__(self, catalogue: ArmSet | None, columns: Mapping[str, str]) -> None:
+        self._catalogue, self.columns = catalogue, columns
         self._rows: list[tuple[int, float, float, float, int]] = []
         self._names: dict[str, int] = {}
         self._offers: list[Matrix] = []
         self._subsets: dict[tuple[str, ...], ArmSet] = {}
-        self._latest: Any = None
+        self._latest = -math.inf
         self._lines: dict[str, int] = {}
 
-    def take(self, line: int, row: Mapping[str, Any]) -> None:
+    def take(self, line: int, values: list[Any]) -> None:
         """Check and keep a row."""
-        for column in self.columns:
-            if row[column] is None or row[column] == "":
-                raise ValueError(f"{column} is empty")
-        probability = _number(self._probability, row, low=0.0, high=1.0, open_low=True)
-        reward = _number(self._reward, row, low=-validation.LARGEST, high=validation.LARGEST)
-        target = 0.0 if self._target is None else _number(self._target, row, low=0.0, high=1.0)
-        if self._id is not None and (first := self._lines.setdefault(str(row[self._id]), line)) != line:
-            raise ValueError(f"{self._id} {validation.show(row[self._id])} is that of row {first:,} already")
+        row = dict(zip(self.columns, values, strict=True))
+        column = self.columns
+        probability = number(column["probability"], row["probability"], low=0.0, high=1.0, open_low=True)
+        reward = number(column["reward"], row["reward"])
+        target = number(column["target"], row["target"], low=0.0, high=1.0) if "target" in row else 0.0
+        if "id" in row and (first := self._lines.setdefault(str(row["id"]), line)) != line:
+            raise ValueError(f"{column['id']} {validation.show(row['id'])} is that of row {first:,} already")
+        offer = None if self._catalogue is None else self._offer(self._catalogue, row)
+        moment = _moment(column["time"], row["time"]) if "time" in row else self._latest
+        if moment < self._latest:
+            raise ValueError(f"{column['time']} {validation.show(row['time'])} is before that of a row above")
+        self._latest = moment
         position = 0
-        if self._catalogue is not None:
-            assert self._arm is not None
-            offer = self._catalogue if self._offered is None else self._subset(row[self._offered])
-            name = str(row[self._arm])
-            if name not in (self._catalogue.names or ()):
-                raise ValueError(f"the arm {name!r} has no features")
-            if name not in (offer.names or ()):
-                raise ValueError(f"the arm {name!r} was chosen, but is not among those on offer")
-            position = offer.position(name)
+        if offer is not None:
             self._offers.append(offer.features)
-        if self._time is not None:
-            moment = _moment(self._time, row[self._time])
-            if self._latest is not None and moment < self._latest:
-                if self._catalogue is not None:
-                    self._offers.pop()
-                raise ValueError(
-                    f"{self._time} {validation.show(row[self._time])} is before that of a row above"
-                )
-            self._latest = moment
-        agent = 0 if self._agent is None else self._names.setdefault(str(row[self._agent]), len(self._names))
+            position = offer.position(str(row["arm"]))
+        agent = self._names.setdefault(str(row["agent"]), len(self._names)) if "agent" in row else 0
         self._rows.append((agent, reward, probability, target, position))
 
-    def _subset(self, value: Any) -> ArmSet:
-        assert self._catalogue is not None
-        if isinstance(value, str):
-            try:
-                value = msgspec.json.decode(value, type=list[str])
-            except msgspec.MsgspecError:
-                raise ValueError(
-                    f'{self._offered} must be a list such as ["a", "b"], got {validation.show(value)}'
-                ) from None
-        names = tuple(map(str, value))
-        if names not in self._subsets:
-            for name in names:
-                if name not in (self._catalogue.names or ()):
-                    raise ValueError(f"the arm {name!r} on offer has no features")
-            self._subsets[names] = self._catalogue.subset(names)
-        return self._subsets[names]
+    def _offer(self, catalogue: ArmSet, row: Mapping[str, Any]) -> ArmSet:
+        """The arms on offer, the logged one among them."""
+        arm, names = str(row["arm"]), catalogue.names or ()
+        if arm not in names:
+            raise ValueError(f"the arm {arm!r} has no features")
+        if "offered" not in row:
+            return catalogue
+        on_offer = listed(self.columns["offered"], row["offered"], list[str], '["a", "b"]')
+        offered = tuple(map(str, on_offer))
+        if offered not in self._subsets:
+            if missing := next((name for name in offered if name not in names), None):
+                raise ValueError(f"the arm {missing!r} on offer has no features")
+            self._subsets[offered] = catalogue.subset(offered)
+        if arm not in offered:
+            raise ValueError(f"the arm {arm!r} was chosen, but is not among those on offer")
+        return self._subsets[offered]
 
     def events(self, source: str) -> LoggedDecisions:
         """All rows."""
         agents, rewards, probabilities, target, positions = zip(*self._rows, strict=True)
+        has_arms = self._catalogue is not None
         return LoggedDecisions(
             source,
             np.array(agents, dtype=np.int64),
             max(len(self._names), 1),
             np.array(rewards),
             np.array(probabilities),
-            self._offers if self._catalogue is not None else None,
-            np.array(positions, dtype=np.int64) if self._catalogue is not None else None,
-            np.array(target) if self._target is not None else None,
+            self._offers if has_arms else None,
+            np.array(positions, dtype=np.int64) if has_arms else None,
+            np.array(target) if "target" in self.columns else None,
         )
-
-
-def _number(column: str, row: Mapping[str, Any], **bounds: Any) -> float:
-    value = row[column]
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            raise ValueError(f"{column} must be a number, got {validation.show(value)}") from None
-    return validation.number(column, value, **bounds)
 
 
 def _moment(column: str, value: Any) -> float:
     """A time as a number: it is one, or a date."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            pass
-        try:
-            value = datetime.fromisoformat(value)
-        except ValueError:
-            raise ValueError(f"{column} must be a number or a date, got {validation.show(value)}") from None
-    return value.timestamp() if isinstance(value, datetime) else validation.number(column, value)
+    with contextlib.suppress(ValueError):
+        return validation.number(column, value)
+    with contextlib.suppress(ValueError, TypeError):
+        value = datetime.fromisoformat(value)
+    if isinstance(value, datetime):
+        return value.timestamp()
+    raise ValueError(f"{column} must be a number or a date, got {validation.show(value)}")
 
 
 def _read_arms(
-    arms: str | os.PathLike[str] | Mapping[str, Any], column: str, features: str | Sequence[str]
+    arms: str | os.PathLike[str] | Mapping[str, Any], column: str, features: str | Sequence[str] | None
 ) -> ArmSet:
-    if isinstance(arms, Mapping):
-        found = dict(arms)
-    else:
-        path, found = Path(arms), {}
-        for line, row in read_rows(path, [column, *names_of(features)]):
-            try:
-                if isinstance(row, str):
-                    raise ValueError(row)
-                x = np.asarray(features_in(row, features), dtype=np.float64)
-                dim = len(next(iter(found.values()))) if found else x.size
-                if not x.size:
-                    raise ValueError(f"the arm {row[column]!r} has no features")
-                if row[column] in found:
-                    raise ValueError(f"the arm {row[column]!r} is there twice")
-                found[str(row[column])] = validation.vector("features", x, dim)
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"{path}, row {line:,}: {error}") from None
-    if not found:
+    if not isinstance(arms, Mapping):
+        arms = read_arms(Table(arms), column, features)
+    if not arms:
         raise ValueError("arms must name at least one arm, got none")
-    return ArmSet.of(found, len(next(iter(found.values()))))
+    return ArmSet.of(arms, len(next(iter(arms.values()))))
 
 
 # Journals

@@ -309,7 +309,7 @@ class Population:
         *,
         agent: str = "agent",
         reward: str = "reward",
-        features: str | Sequence[str] = "features",
+        features: str | Sequence[str] | None = None,
         arm: str | None = None,
         arms: str | os.PathLike[str] | Mapping[str, Any] | None = None,
         id: str | None = None,
@@ -318,22 +318,26 @@ class Population:
     ) -> "importing.Imported":
         """Learn from a log of what was done elsewhere, as `observe` does, row by row.
 
+        docs/your-data.md says how the files must look.
+
         All rows are checked before the first is learned. Importing the same file again, whole or after an
         import that was interrupted, counts no row twice.
 
         Parameters
         ----------
         path : path
-            A .csv file with a heading, or a .parquet file.
+            A CSV file with a heading, or a Parquet file.
         agent, reward : str
             Columns with the agents' names and the rewards.
-        features : str or sequence of str
+        features : str or sequence of str, optional
             The column with the features of the arm as a list (in a CSV file such as `"[0.5, 1.0]"`), or one
-            column for each of them.
+            column for each of them. By default the column `features`; in the file `arms`, if it has no such
+            column, all columns but the one with the names.
         arm : str, optional
             The column with the arm's name, instead of features.
         arms : path or mapping of names to features, optional
-            Features of these arms: a file with the columns `arm` and `features`. The catalogue, if not given.
+            Features of these arms: a file with their names in a column that is called as in the log. The
+            catalogue, if not given.
         id : str, optional
             A column with ids of the rows. Without one, a row's id is made of the file's content and the line,
             so that a file that has changed or grown is another file, of which all rows are new.
@@ -348,17 +352,9 @@ class Population:
             With file, line and reason of the first rows that are bad.
         """
         return importing.import_log(
-            self,
-            path,
-            agent=agent,
-            reward=reward,
-            features=features,
-            arm=arm,
-            arms=arms,
-            id=id,
-            skip_bad=skip_bad,
-            progress=progress,
-        )
+            self, path, agent=agent, reward=reward, features=features, arm=arm, arms=arms, id=id,
+            skip_bad=skip_bad, progress=progress,
+        )  # fmt: skip
 
     def export(self, path: str | os.PathLike[str], *, archived: bool = True) -> int:
         """Write what was decided and observed to a file, a row for each arm; how many.

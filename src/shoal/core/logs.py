@@ -1,0 +1,220 @@
+"""Logs and tables of arms: named columns of CSV files, Parquet files and tables in memory.
+
+Everything that takes a log reads it here: `shoal recommend`, `shoal evaluate`, `shoal population import` and
+`LoggedRatings`. A file is checked whole before anything is made of it; bad rows are named by file and line.
+"""
+
+import contextlib
+import csv
+import functools
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from shoal.core import validation
+from shoal.core.types import Vector
+
+FORMS = ("csv", "parquet")
+SHOWN = 5
+"""Bad rows that an error names."""
+
+
+number = functools.partial(validation.number, low=-validation.LARGEST, high=validation.LARGEST)
+"""The number in a cell, which may be text: `number(column, value)`."""
+
+
+class BadRow(NamedTuple):
+    """A row that cannot be used."""
+
+    line: int
+    """Where it starts: a line of a CSV file, the heading being the first; otherwise a row, from 1."""
+    reason: str
+
+
+class Table:
+    """Rows with named columns.
+
+    Parameters
+    ----------
+    source : path or table
+        A CSV file (commas between columns, with a heading) or a Parquet file; or a mapping of columns, a
+        pyarrow table or a data frame.
+    form : "csv" or "parquet", optional
+        Format of a file; by default recognised by its first bytes.
+    """
+
+    def __init__(self, source: Any, form: str | None = None) -> None:
+        self.name, self.memory = "features", None
+        if isinstance(source, str | os.PathLike):
+            self._path = Path(source)
+            self.name, self._form = str(self._path), form or _form_of(self._path)
+            validation.one_of("form", self._form, FORMS)
+        else:
+            import pyarrow
+
+            self.memory, self._form = pyarrow.table(source), "memory"
+
+    def where(self, line: int) -> str:
+        """A row, for an error message."""
+        return f"{self.name}, {'line' if self._form == 'csv' else 'row'} {line:,}"
+
+    def names(self) -> list[str]:
+        """The names of its columns."""
+        if self._form == "csv":
+            return next(self._lines(), (1, list[str]()))[1]
+        with self._arrow() as (names, _):
+            return names
+
+    def rows(self, columns: Sequence[str]) -> Iterator[tuple[int, list[Any] | str]]:
+        """The lines of all rows with their values in some columns; if one cannot be used, why."""
+        names = self.names()
+        for column in columns:
+            if names.count(column) != 1:
+                often = "no column" if column not in names else f"{names.count(column)} columns"
+                found = ", ".join(map(repr, names)) or "none at all"
+                commas = " (commas separate columns)" if self._form == "csv" and len(names) == 1 else ""
+                raise ValueError(f"{self.name} has {often} {column!r}; it has {found}{commas}")
+        if self._form == "csv":
+            places = [names.index(column) for column in columns]
+            for line, row in itertools.islice(self._lines(), 1, None):
+                if len(row) == len(names):
+                    yield line, _filled(columns, [row[place] for place in places])
+                elif row:  # an empty line is no row
+                    yield (
+                        line,
+                        f"{len(row)} fields, where the heading has {len(names)}: {validation.show(row)}",
+                    )
+            return
+        with self._arrow() as (_, batches):
+            line = 0
+            for batch in batches(list(dict.fromkeys(columns))):
+                for values in zip(*(batch.column(column).to_pylist() for column in columns), strict=True):
+                    line += 1
+                    yield line, _filled(columns, list(values))
+
+    def read(self, columns: Sequence[str], take: Callable[[int, list[Any]], None], done: str) -> None:
+        """Give every row to `take`, and raise an error that names those it refuses with a ValueError.
+
+        `done` says what has not been done with any row then.
+        """
+        bad, count, total = list[BadRow](), 0, 0
+        for line, row in self.rows(columns):
+            total += 1
+            try:
+                if isinstance(row, str):
+                    raise ValueError(row)
+                take(line, row)
+            except ValueError as error:
+                count += 1
+                if count <= SHOWN:
+                    bad.append(BadRow(line, str(error)))
+        if bad:
+            raise ValueError(self.complaint(bad, count, total, done))
+        if not total:
+            raise ValueError(f"{self.name} has no rows")
+
+    def complaint(self, bad: Sequence[BadRow], count: int, total: int, done: str) -> str:
+        """The first of `count` bad rows, and why nothing was done."""
+        shown = "; ".join(f"{self.where(row.line)}: {row.reason}" for row in bad[:SHOWN])
+        more = f"; and {count - SHOWN:,} more" if count > SHOWN else ""
+        return f"{shown}{more}. Nothing was {done}; {total - count:,} of {total:,} rows are good"
+
+    def _lines(self) -> Iterator[tuple[int, list[str]]]:
+        """The heading and the rows of a CSV file, each with the line where it starts."""
+        with self._path.open(newline="", encoding="utf-8-sig") as file:
+            reader, line = csv.reader(file), 1
+            try:
+                for row in reader:
+                    yield line, row
+                    line = reader.line_num + 1
+            except (csv.Error, UnicodeDecodeError) as error:
+                # Text is decoded in blocks, so the damage may be some lines further down.
+                place = f"{self.name}, line {reader.line_num + 1:,} or later"
+                raise ValueError(f"{place}: damaged, or not CSV in UTF-8 ({error})") from error
+
+    @contextlib.contextmanager
+    def _arrow(self) -> Iterator[tuple[list[str], Callable[[list[str]], Any]]]:
+        """The names of columns, and a function that yields batches of rows with some of them."""
+        if self.memory is not None:
+            memory = self.memory
+            yield memory.column_names, lambda columns: memory.select(columns).to_batches()
+            return
+        import pyarrow.parquet
+
+        try:
+            with pyarrow.parquet.ParquetFile(self._path) as file:
+                yield list(file.schema_arrow.names), lambda columns: file.iter_batches(columns=columns)
+        except Exception as error:  # damage may raise Arrow, OS, decoding or memory errors
+            raise ValueError(f"{self.name}: not a Parquet file, or a damaged one ({error})") from error
+
+
+def read_arms(
+    table: Table, arm: str, features: str | Sequence[str] | None = None, dim: int | None = None
+) -> dict[str, Vector]:
+    """The features of arms, by their names, from a table with a row for each.
+
+    Parameters
+    ----------
+    table : Table
+    arm : str
+        The column of names, which are compared as text.
+    features : str or sequence of str, optional
+        The column with the features as a list, or one column for each. By default the column `features` if
+        there is one, otherwise all columns but `arm`, in order.
+    dim : int, optional
+        Number of features; by default that of the first row.
+    """
+    found: dict[str, Vector] = {}
+    if features is None:
+        names = table.names()
+        features = "features" if "features" in names else [name for name in names if name != arm]
+
+    def take(line: int, row: list[Any]) -> None:
+        name, x = str(row[0]), features_in(features, row[1:])
+        if name in found:
+            raise ValueError(f"the arm {name!r} is there twice")
+        if not np.size(x):
+            raise ValueError(f"the arm {name!r} has no features")
+        length = dim or len(next(iter(found.values()), np.ravel(x)))
+        found[name] = validation.vector("features", x, length)
+
+    table.read([arm, *columns_of(features)], take, "read")
+    return found
+
+
+def columns_of(features: str | Sequence[str]) -> list[str]:
+    """The columns that hold features."""
+    return [features] if isinstance(features, str) else list(features)
+
+
+def features_in(features: str | Sequence[str], values: Sequence[Any]) -> Any:
+    """The features in a row: a list in one column, or a number from each of several."""
+    if not isinstance(features, str):
+        return [number(column, value) for column, value in zip(features, values, strict=True)]
+    return listed(features, values[0], list[float], "[0.5, 1.0]")
+
+
+def listed(column: str, value: Any, kind: type, example: str) -> Any:
+    """The list in a cell: as it is, or in CSV files as JSON."""
+    try:
+        return msgspec.json.decode(value, type=kind) if isinstance(value, str) else value
+    except msgspec.MsgspecError:
+        found = validation.show(value)
+        raise ValueError(f"{column} must be a list such as {example}, got {found}") from None
+
+
+def _filled(columns: Sequence[str], row: list[Any]) -> list[Any] | str:
+    for column, value in zip(columns, row, strict=True):
+        if value is None or value == "":
+            return f"{column} is empty"
+    return row
+
+
+def _form_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return "parquet" if file.read(4) == b"PAR1" or path.suffix == ".parquet" else "csv"
