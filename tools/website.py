@@ -51,7 +51,7 @@ REFERENCE = {
     "more": ("More", "Everything else.", ("shoal",)),
 }
 """Pages of the reference: title, introduction, and the packages whose public names they hold."""
-FURTHER = {"simulation": ("plots.plot_explanation",), "live": ("Client", "AsyncClient")}
+FURTHER = {"simulation": ("lab.plots.plot_explanation",), "live": ("Client", "AsyncClient")}
 """Names that are public too, but not in `shoal.__all__`: clients need an extra."""
 
 
@@ -129,7 +129,7 @@ def reference_index() -> str:
         for name in re.findall(r"^::: shoal\.([\w.]+)", text, flags=re.MULTILINE):
             first = inspect.getdoc(attrgetter(name)(shoal)) or ""
             first = " ".join(first.split("\n\n")[0].split()).replace("|", "\\|")
-            said[-1] += f"\n| [`{name}`]({page}.md#shoal.{name}) | {first} |"
+            said[-1] += f"\n| [`{name.removeprefix('lab.')}`]({page}.md#shoal.{name}) | {first} |"
     return "\n\n".join(said) + "\n"
 
 
