@@ -86,7 +86,12 @@ def test_the_same_files_go_everywhere(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_which_columns_are_features(tmp_path: Path) -> None:
-    columns: dict[str, Any] = {"arm": ["a", "b"], "x": [1, 2], "features": ["[3, 4]", "[5, 6]"], "y": [7, 8]}
+    columns: dict[str, list[Any]] = {
+        "arm": ["a", "b"],
+        "x": [1, 2],
+        "features": ["[3, 4]", "[5, 6]"],
+        "y": [7, 8],
+    }
     table = Table(write(tmp_path / "arms.csv", columns))
 
     def found(features: list[str] | None) -> dict[str, list[float]]:
@@ -100,7 +105,7 @@ def test_which_columns_are_features(tmp_path: Path) -> None:
         read_arms(table, "arm", "x")
     with pytest.raises(ValueError, match=r"arms\.csv has no column 'z'; it has 'arm', 'x', 'features', 'y'"):
         read_arms(table, "arm", ["x", "z"])
-    uneven: dict[str, Any] = {"arm": ["a", "b", "c"], "features": [[1.0], [1.0, 2.0], [float("nan")]]}
+    uneven: dict[str, list[Any]] = {"arm": ["a", "b", "c"], "features": [[1.0], [1.0, 2.0], [float("nan")]]}
     with pytest.raises(ValueError, match=r"row 2: features must .*row 3: features must be finite") as caught:
         read_arms(Table(write(tmp_path / "arms.parquet", uneven)), "arm")
     assert str(caught.value).endswith("Nothing was read; 1 of 3 rows are good")

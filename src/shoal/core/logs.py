@@ -85,10 +85,8 @@ class Table:
                 if len(row) == len(names):
                     yield line, _filled(columns, [row[place] for place in places])
                 elif row:  # an empty line is no row
-                    yield (
-                        line,
-                        f"{len(row)} fields, where the heading has {len(names)}: {validation.show(row)}",
-                    )
+                    counts = f"{len(row)} fields, where the heading has {len(names)}"
+                    yield line, f"{counts}: {validation.show(row)}"
             return
         with self._arrow() as (_, batches):
             line = 0
