@@ -17,6 +17,7 @@ from shoal.live.population.controller import Controller
 from shoal.live.population.controller import open as open_controller
 from shoal.live.protocol.answers import Decision
 from shoal.live.protocol.errors import UnavailableError
+from shoal.live.protocol.messages import NewDecision
 
 PLACES = 5
 
@@ -43,9 +44,9 @@ def run(controller: Controller, test: Callable[[AsyncPopulation], Awaitable[Any]
 
 
 def decide(population: AsyncPopulation, id: str) -> "asyncio.Task[Decision]":
-    commands, request = population.commands, {"agent": "ada", "arms": ARMS, "id": id}
+    commands, request = population.commands, NewDecision("ada", ARMS, id=id)
     return asyncio.create_task(
-        population.perform(commands.DECIDES, lambda turn: commands.decide_one(turn, request))
+        population.perform(commands.DECIDES, lambda turn: commands.decide(turn, request))
     )
 
 

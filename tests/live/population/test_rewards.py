@@ -211,6 +211,12 @@ def test_reward_many(one: Population) -> None:
         "NoneType", "ValueError",
     ]  # fmt: skip
     assert one.observe_many([{"agent": "ben", "x": [1.0, 0.0], "reward": 1.0}, {"agent": "ben"}])[0] is None
+    one.set_arms({"tea": [0.0, 1.0]})
+    tea = {"agent": "ben", "arm": "tea", "reward": 1.0}
+    known, neither, both = one.observe_many([tea, {"agent": "ben", "reward": 1.0}, {**tea, "x": [1.0, 0.0]}])
+    assert known is None
+    for error in (neither, both):
+        assert str(error) == "an observation must have either x or arm"
     assert sound(one._controller)
 
 

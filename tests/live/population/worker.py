@@ -22,6 +22,7 @@ from shoal.live.population.controller import Controller
 from shoal.live.population.controller import open as open_controller
 from shoal.live.population.population import Population
 from shoal.live.protocol.errors import ConflictError
+from shoal.live.protocol.messages import NamedReward
 
 THREADS = 4
 DIM = 4
@@ -100,14 +101,15 @@ def acknowledged(log: Path) -> Counter[str]:
 once = Commands.reward
 
 
-def rewarding_twice(shop: Commands, turn: Any, key: str, reward: float, *rest: Any) -> None:
+def rewarding_twice(shop: Commands, turn: Any, request: NamedReward) -> None:
     """Count a reward that comes again once more."""
+    key, reward = request.id, request.reward
     standing = shop.find(turn.fold, key)
     if standing is not None and standing.rewards.get(0) == reward:
         agent, x = standing.decided.agent, standing.x(0)
         turn.write(Rewarded(key, 0, reward, turn.fold.policy.rounds + 1, (), agent, x), agent, key)
     else:
-        once(shop, turn, key, reward, *rest)
+        once(shop, turn, request)
 
 
 def live(url: str, log: Path, policy: str, mutant: str) -> None:

@@ -52,7 +52,7 @@ class Narrator(event.Listener):  # type: ignore[misc, unused-ignore]  # untyped 
             self._say()
 
     def _say(self) -> None:
-        if self.silent:
+        if self.silent or sys.stderr is None:
             return
         if not sys.stderr.isatty():
             if not self._has_spoken:

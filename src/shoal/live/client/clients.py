@@ -15,7 +15,7 @@ except ImportError as error:  # pragma: no cover
     raise ImportError("the client needs httpx: pip install 'shoal[client]'") from error
 
 from shoal.live.client import deadlines, plans
-from shoal.live.client.buffer import Buffer, Fallback
+from shoal.live.client.buffer import Buffer, Fallback, Refused
 from shoal.live.client.deadlines import GRACE, Timeouts
 from shoal.live.client.exchange import Attempt, Pause, Plan, Reply, Work
 from shoal.live.client.plans import Caller, Remote
@@ -89,22 +89,25 @@ class Client(Caller):
 
     def populations(self) -> list[str]:
         """Names of the populations that the key is for."""
-        return self.carry_out(plans.populations(self.deadline))
+        return self._carry_out(plans.populations(self.deadline))
 
     def population(
         self, name: str, policy: str | None = None, dim: int | None = None, **settings: Any
     ) -> "RemotePopulation":
         """A population, which is made, with policy and dim, if need be; see `Controller.population`."""
         if policy is not None and dim is not None:
-            self.carry_out(plans.make(name, policy, dim, settings, self.deadline))
+            self._carry_out(plans.make(name, policy, dim, settings, self.deadline))
         return RemotePopulation(self, name)
 
     def flush(self, deadline: float | None = None) -> bool:
         """Wait until the service has everything in the buffer; whether it has."""
         return self.buffer is None or self.buffer.flush(self.limit(deadline))
 
-    def carry_out(self, plan: Plan[Result]) -> Result:
-        """What a plan results in, after all its steps."""
+    def refused(self) -> list[Refused]:
+        """Rewards in the buffer that the service refused for good."""
+        return [] if self.buffer is None else self.buffer.refused()
+
+    def _carry_out(self, plan: Plan[Result]) -> Result:
         reply: Reply | None = None
         while True:
             try:
@@ -136,7 +139,7 @@ class Client(Caller):
     def _send_buffered(
         self, population: str, rewards: list[NamedReward], known: dict[str, Fallback]
     ) -> list[Exception | None]:
-        return self.carry_out(plans.send_rewards(population, rewards, known, DEADLINE))
+        return self._carry_out(plans.send_rewards(population, rewards, known, DEADLINE))
 
 
 def _presented(call: Method, plan: Callable[..., Plan[Any]]) -> Method:
@@ -156,7 +159,7 @@ def _blocking(
     """A method that carries out a plan, and has its arguments and docstring."""
 
     def call(self: "RemotePopulation", /, *args: P.args, **options: P.kwargs) -> Result:
-        return self.client.carry_out(plan(self, *args, **options))
+        return self.client._carry_out(plan(self, *args, **options))
 
     return _presented(call, plan)
 
@@ -244,21 +247,25 @@ class AsyncClient(Caller):
 
     async def populations(self) -> list[str]:
         """Names of the populations that the key is for."""
-        return await self.carry_out(plans.populations(self.deadline))
+        return await self._carry_out(plans.populations(self.deadline))
 
     async def population(
         self, name: str, policy: str | None = None, dim: int | None = None, **settings: Any
     ) -> "AsyncRemotePopulation":
         """A population, which is made, with policy and dim, if need be; see `Controller.population`."""
         if policy is not None and dim is not None:
-            await self.carry_out(plans.make(name, policy, dim, settings, self.deadline))
+            await self._carry_out(plans.make(name, policy, dim, settings, self.deadline))
         return AsyncRemotePopulation(self, name)
 
     async def flush(self, deadline: float | None = None) -> bool:
         """Wait until the service has everything in the buffer; whether it has."""
         return self.buffer is None or await asyncio.to_thread(self.buffer.flush, self.limit(deadline))
 
-    async def carry_out(self, plan: Plan[Result]) -> Result:
+    def refused(self) -> list[Refused]:
+        """Rewards in the buffer that the service refused for good."""
+        return [] if self.buffer is None else self.buffer.refused()
+
+    async def _carry_out(self, plan: Plan[Result]) -> Result:
         reply: Reply | None = None
         while True:
             try:
@@ -303,7 +310,7 @@ def _awaited(
     """The same for an event loop."""
 
     async def call(self: "AsyncRemotePopulation", /, *args: P.args, **options: P.kwargs) -> Result:
-        return await self.client.carry_out(plan(self, *args, **options))
+        return await self.client._carry_out(plan(self, *args, **options))
 
     return _presented(call, plan)
 

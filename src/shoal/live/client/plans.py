@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from shoal.live.client.buffer import AT_ONCE, Buffer, Fallback, Refused
+from shoal.live.client.buffer import AT_ONCE, Buffer, Fallback
 from shoal.live.client.exchange import Plan, Work, exchange
 from shoal.live.protocol import messages as m
 from shoal.live.protocol.answers import (
@@ -61,10 +61,6 @@ class Caller:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.url}>"
 
-    def refused(self) -> list[Refused]:
-        """Rewards in the buffer that the service refused for good."""
-        return [] if self.buffer is None else self.buffer.refused()
-
     def remember(self, id: str, fallback: Fallback) -> None:
         """Keep what is known of a decision that the service did not make."""
         if self.buffer is not None:
@@ -88,14 +84,19 @@ class Remote:
     def __repr__(self) -> str:
         return f"<population {self.name!r} of {self.client.url}>"
 
-    @property
-    def deadline(self) -> float:
-        """Seconds that a call may take, unless it says otherwise."""
-        return self.client.deadline
-
-    def path(self, *parts: str) -> str:
-        """A path of names below the population's."""
-        return path_of(self.name, *parts)
+    def ask(
+        self,
+        method: str,
+        path: str,
+        kind: type[Result],
+        body: Any = None,
+        *,
+        deadline: float | None = None,
+        **options: Any,
+    ) -> Plan[Result]:
+        """Make a request of the population; see `exchange`. `path` is what follows the population's own."""
+        limit = self.client.limit(deadline)
+        return exchange(method, path_of(self.name) + path, kind, body, deadline=limit, **options)
 
 
 class RemoteDecision(m.NewDecision, frozen=True, kw_only=True):
@@ -144,7 +145,7 @@ def make(name: str, policy: str, dim: int, settings: dict[str, Any], deadline: f
 
 def describe(to: Remote) -> Plan[m.Population]:
     """Settings and sizes."""
-    return exchange("GET", to.path(), m.Population, deadline=to.deadline)
+    return to.ask("GET", "", m.Population)
 
 
 # Decisions
@@ -164,10 +165,10 @@ def decide(to: Remote, request: RemoteDecision) -> Plan[Decision]:
     """
     # Without `fallback` and `deadline`, which the service does not know, and which are not sent if None.
     body = ready_to_send(msgspec.structs.replace(request, fallback=None, deadline=None))
-    fallback, limit = request.fallback, to.client.limit(request.deadline)
+    fallback = request.fallback
     known = None if fallback is None else fallback_of(to.name, body, fallback)
     try:
-        return (yield from exchange("POST", to.path() + "/decisions", Decision, body, deadline=limit))
+        return (yield from to.ask("POST", "/decisions", Decision, body, deadline=request.deadline))
     except (UnavailableError, NotOwnerError):
         if known is None or fallback is None:
             raise
@@ -181,18 +182,20 @@ def decide_many(
 ) -> Plan[list[Decision | Exception]]:
     """`decide` for many requests, each a mapping of its arguments; of each, its decision or its error."""
     bodies = [ready_to_send(m.request_of(m.NewDecision, one)) for one in requests]
-    limit, path = to.client.limit(deadline), to.path() + "/decisions:batch"
     found: list[Decision | Exception] = []
     for start in range(0, len(bodies), AT_ONCE):
         body = m.Decisions(bodies[start : start + AT_ONCE])
-        for one in (yield from exchange("POST", path, m.DecisionResults, body, deadline=limit)).results:
-            found.append(_error(one.problem) if isinstance(one.decision, msgspec.UnsetType) else one.decision)
+        answer = yield from to.ask("POST", "/decisions:batch", m.DecisionResults, body, deadline=deadline)
+        for one in answer.results:
+            made = _error(one.problem) or one.decision
+            assert not isinstance(made, msgspec.UnsetType)  # it has one or the other
+            found.append(made)
     return found
 
 
 def cancel(to: Remote, id: str) -> Plan[None]:
     """Take back a decision that was never shown."""
-    return exchange("DELETE", to.path("decisions", id), type(None), deadline=to.deadline)
+    return to.ask("DELETE", f"/decisions/{encoded(id)}", type(None))
 
 
 # Rewards and observations
@@ -212,13 +215,12 @@ def reward(
         one = checked(m.NamedReward(id, reward, replaces=replaces, arm=arm))
         yield Work(functools.partial(to.client.buffer.put, to.name, [one]))
         return
-    limit = to.client.limit(deadline)
     known = to.client.fallbacks.get(id)
     if known is not None:
-        yield from observe_fallback(id, known, float(reward), limit)
+        yield from observe_fallback(id, known, float(reward), to.client.limit(deadline))
     else:
         body = m.Reward(float(reward), replaces=replaces, arm=arm)
-        yield from exchange("PUT", to.path("decisions", id) + "/reward", type(None), body, deadline=limit)
+        yield from to.ask("PUT", f"/decisions/{encoded(id)}/reward", type(None), body, deadline=deadline)
 
 
 def reward_many(
@@ -261,9 +263,7 @@ def send_rewards(
         some = others[start : start + AT_ONCE]
         body = m.Rewards([rewards[n] for n in some])
         found = yield from exchange("POST", path, m.RewardResults, body, deadline=deadline)
-        for n, one_found in zip(some, found.results, strict=True):
-            problem = one_found.problem
-            errors[n] = None if isinstance(problem, msgspec.UnsetType) else error_of(problem)
+        errors.update(zip(some, (_error(one.problem) for one in found.results), strict=True))
     return [errors[n] for n in range(len(rewards))]
 
 
@@ -279,7 +279,7 @@ def observe(
     """Let an agent learn from an arm tried elsewhere (features, or a name); whether it was new."""
     features, id = None if x is None else _floats(x), new_id() if id is None else id
     body = m.NewObservation(agent, float(reward), features, arm, id)
-    return send_observation(to.name, body, to.deadline)
+    return send_observation(to.name, body, to.client.deadline)
 
 
 def send_observation(name: str, body: m.NewObservation, deadline: float) -> Plan[bool]:
@@ -295,7 +295,7 @@ def observe_fallback(id: str, known: Fallback, reward: float, deadline: float) -
     """
     until = time.monotonic() + deadline
     with contextlib.suppress(UnknownError):
-        path = path_of(known.population, "decisions", id)
+        path = f"{path_of(known.population)}/decisions/{encoded(id)}"
         yield from exchange("DELETE", path, type(None), deadline=deadline)
     own = f"fallback-{hashlib.blake2b(id.encode(), digest_size=16).hexdigest()}"
     body = m.NewObservation(known.agent, reward, known.x, known.arm, own)
@@ -307,38 +307,35 @@ def observe_fallback(id: str, known: Fallback, reward: float, deadline: float) -
 
 def agent(to: Remote, agent: str) -> Plan[m.Agent]:
     """How an agent shares, and how many rewards it has had."""
-    return exchange("GET", to.path("agents", agent), m.Agent, deadline=to.deadline)
+    return to.ask("GET", f"/agents/{encoded(agent)}", m.Agent)
 
 
 def add(to: Remote, agent: str, *, sharing: m.Sharing = "both") -> Plan[None]:
     """Let an agent join before its first decision, or change how it shares."""
-    body = {"sharing": sharing}
-    return exchange("PUT", to.path("agents", agent), type(None), body, deadline=to.deadline)
+    return to.ask("PUT", f"/agents/{encoded(agent)}", type(None), {"sharing": sharing})
 
 
 def forget(to: Remote, agent: str) -> Plan[None]:
     """Forget a person; see `Population.forget`."""
-    return exchange("DELETE", to.path("agents", agent), type(None), deadline=to.deadline, done=410)
+    return to.ask("DELETE", f"/agents/{encoded(agent)}", type(None), done=410)
 
 
 def explain(to: Remote, agent: str, other: str | None = None) -> Plan[Explanation | PairExplanation]:
     """Say whose samples an agent uses and with whom it stopped sharing, or the same of a pair."""
-    path = to.path("agents", agent) + "/explanation"
+    path = f"/agents/{encoded(agent)}/explanation"
     if other is not None:
-        return exchange("GET", f"{path}?other={quote(other, safe='')}", PairExplanation, deadline=to.deadline)
-    return exchange("GET", path, Explanation, deadline=to.deadline)
+        return to.ask("GET", f"{path}?other={encoded(other)}", PairExplanation)
+    return to.ask("GET", path, Explanation)
 
 
 def graph(to: Remote, at: int | None = None) -> Plan[m.GraphContent]:
     """Who shares with whom, now or after the record `at`."""
-    query = "" if at is None else f"?at={at}"
-    return exchange("GET", f"{to.path()}/graph{query}", m.GraphContent, deadline=to.deadline)
+    return to.ask("GET", "/graph" if at is None else f"/graph?at={at}", m.GraphContent)
 
 
 def events(to: Remote, after: int = 0, limit: int = 100) -> Plan[m.Events]:
     """Records of the journal after one."""
-    path = f"{to.path()}/events?after={after}&limit={limit}"
-    return exchange("GET", path, m.Events, deadline=to.deadline)
+    return to.ask("GET", f"/events?after={after}&limit={limit}", m.Events)
 
 
 # Whether it pays. What reads a whole journal may take minutes, so an attempt lasts until the deadline.
@@ -346,38 +343,36 @@ def events(to: Remote, after: int = 0, limit: int = 100) -> Plan[m.Events]:
 
 def dividend(to: Remote, agent: str | None = None) -> Plan[Dividend]:
     """What sharing pays, of all agents or one."""
-    query = "" if agent is None else f"?agent={quote(agent, safe='')}"
-    return exchange("GET", f"{to.path()}/dividend{query}", Dividend, deadline=to.deadline)
+    query = "" if agent is None else f"?agent={encoded(agent)}"
+    return to.ask("GET", f"/dividend{query}", Dividend)
 
 
 def uplift(to: Remote, *, deadline: float = PATIENCE) -> Plan[Uplift]:
     """What the policy earns more than the product's own rule, by `holdout` or as an `apprentice`."""
-    return exchange("GET", f"{to.path()}/uplift", Uplift, deadline=deadline, longest=deadline)
+    return to.ask("GET", "/uplift", Uplift, deadline=deadline, longest=deadline)
 
 
 def evaluate(
     to: Remote, /, policy: str | None = None, *, deadline: float = PATIENCE, **parameters: Any
 ) -> Plan[Evaluation]:
     """What another policy, or other parameters, would have earned."""
-    body, path = m.Candidate(policy, parameters), f"{to.path()}/evaluation"
-    return exchange("POST", path, Evaluation, body, deadline=deadline, longest=deadline)
+    body = m.Candidate(policy, parameters)
+    return to.ask("POST", "/evaluation", Evaluation, body, deadline=deadline, longest=deadline)
 
 
 def what_if(
     to: Remote, /, policy: str | None = None, *, deadline: float = PATIENCE, **parameters: Any
 ) -> Plan[WhatIf]:
     """Who would share with whom under another policy or other parameters, and what that would pay."""
-    body, path = m.Candidate(policy, parameters), f"{to.path()}/what-if"
-    return exchange("POST", path, WhatIf, body, deadline=deadline, longest=deadline)
+    body = m.Candidate(policy, parameters)
+    return to.ask("POST", "/what-if", WhatIf, body, deadline=deadline, longest=deadline)
 
 
 def switch(
     to: Remote, /, policy: str | None = None, *, deadline: float = PATIENCE, **parameters: Any
 ) -> Plan[int]:
     """Go on with another policy or other parameters; see `Population.switch`."""
-    body, path = m.Candidate(policy, parameters), f"{to.path()}/settings"
-    found = yield from exchange("PUT", path, m.Switches, body, deadline=deadline, longest=deadline)
-    return found.settings[-1].sequence
+    return (yield from _switch_to(to, m.Candidate(policy, parameters), deadline))
 
 
 def switch_back(to: Remote, *, deadline: float = PATIENCE) -> Plan[int]:
@@ -387,16 +382,18 @@ def switch_back(to: Remote, *, deadline: float = PATIENCE) -> Plan[int]:
     known = yield from switches(to)
     if len(known) < 2:
         raise ConflictError(f"population {to.name!r} has never been switched", None)
-    past, left = known[-2], until - time.monotonic()
-    body, path = m.Candidate(past.policy, past.parameters), f"{to.path()}/settings"
-    found = yield from exchange("PUT", path, m.Switches, body, deadline=left, longest=left)
+    past = m.Candidate(known[-2].policy, known[-2].parameters)
+    return (yield from _switch_to(to, past, until - time.monotonic()))
+
+
+def _switch_to(to: Remote, body: m.Candidate, deadline: float) -> Plan[int]:
+    found = yield from to.ask("PUT", "/settings", m.Switches, body, deadline=deadline, longest=deadline)
     return found.settings[-1].sequence
 
 
 def switches(to: Remote) -> Plan[list[Switch]]:
     """The policies and parameters so far, the first ones included, and who made them so."""
-    found = yield from exchange("GET", f"{to.path()}/settings", m.Switches, deadline=to.deadline)
-    return found.settings
+    return (yield from to.ask("GET", "/settings", m.Switches)).settings
 
 
 # The catalogue
@@ -404,27 +401,30 @@ def switches(to: Remote) -> Plan[list[Switch]]:
 
 def catalogue(to: Remote) -> Plan[dict[str, list[float]]]:
     """The arms that the population keeps, with their features."""
-    path = f"{to.path()}/catalogue"
-    return (yield from exchange("GET", path, m.CatalogueContent, deadline=to.deadline)).arms
+    return (yield from to.ask("GET", "/catalogue", m.CatalogueContent)).arms
 
 
 def set_arms(to: Remote, arms: Mapping[str, Iterable[float]]) -> Plan[None]:
     """Add arms to the catalogue, or change their features."""
-    body = {"arms": plain_arms(dict(arms))}
-    return exchange("PATCH", f"{to.path()}/catalogue", type(None), body, deadline=to.deadline)
+    return to.ask("PATCH", "/catalogue", type(None), {"arms": plain_arms(dict(arms))})
 
 
 def retire(to: Remote, arm: str) -> Plan[None]:
     """Take an arm out of the catalogue."""
-    return exchange("DELETE", to.path("catalogue", arm), type(None), deadline=to.deadline, done=404)
+    return to.ask("DELETE", f"/catalogue/{encoded(arm)}", type(None), done=404)
 
 
 # From what callers give to what is sent
 
 
-def path_of(*parts: str) -> str:
-    """A path of names, percent-encoded; a full stop too, since `..` would lead elsewhere."""
-    return "/v1/populations/" + "/".join(quote(part, safe="").replace(".", "%2E") for part in parts)
+def path_of(population: str) -> str:
+    """The path of a population."""
+    return f"/v1/populations/{encoded(population)}"
+
+
+def encoded(name: str) -> str:
+    """A name for a path, percent-encoded; a full stop too, since `..` would lead elsewhere."""
+    return quote(name, safe="").replace(".", "%2E")
 
 
 def ready_to_send(request: m.NewDecision) -> m.NewDecision:
@@ -490,6 +490,5 @@ def _floats(x: Iterable[float]) -> list[float]:
     return [float(one) for one in x]
 
 
-def _error(problem: m.Problem | msgspec.UnsetType) -> Exception:
-    assert not isinstance(problem, msgspec.UnsetType)
-    return error_of(problem)
+def _error(problem: m.Problem | msgspec.UnsetType) -> Exception | None:
+    return None if isinstance(problem, msgspec.UnsetType) else error_of(problem)

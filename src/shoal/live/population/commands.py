@@ -7,7 +7,7 @@ first part that is complete; the store is asked only for what is no longer in me
 import contextlib
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -49,6 +49,7 @@ from shoal.live.population.offers import Offers
 from shoal.live.protocol.answers import Decision, Score
 from shoal.live.protocol.errors import ConflictError, ControllerError, GoneError, UnknownError
 from shoal.live.protocol.ids import new_id
+from shoal.live.protocol.messages import NamedReward, NewDecision, NewObservation
 
 Result = TypeVar("Result")
 SHARING = ("both", "borrow", "none")
@@ -192,34 +193,25 @@ class Commands:
 
     # Decisions
 
-    def decide(
-        self,
-        turn: Turn,
-        agent: str,
-        arms: Any = None,
-        id: str | None = None,
-        top: int = 1,
-        scores: bool = False,
-        sharing: Sharing | None = None,
-        baseline: str | int | None = None,
-    ) -> Decision:
-        fold = turn.fold
+    def decide(self, turn: Turn, request: NewDecision) -> Decision:
+        fold, agent, sharing = turn.fold, request.agent, request.sharing
         checked_name("agent", agent)
-        top = validation.positive_int("top", top)
-        decision = new_id() if id is None else _check_id(id)
+        top = validation.positive_int("top", request.top)
+        decision = new_id() if request.id is None else _check_id(request.id)
         if sharing is not None:
             validation.one_of("sharing", sharing, SHARING)
-        if id is not None and (known := self.find(fold, id)) is not None:
-            return self._decided_before(fold, known, agent, arms, top, scores, sharing, baseline)
-        offer = self.offers.requested(fold, arms)
+        if request.id is not None and (known := self.find(fold, decision)) is not None:
+            return self._decided_before(fold, known, request)
+        offer = self.offers.requested(fold, request.arms)
         if top > len(offer):
             raise ValueError(f"top must be at most the number of arms, {len(offer)}, got {top}")
-        told = -1 if baseline is None else offer.position(baseline)
+        baseline = -1 if request.baseline is None else offer.position(request.baseline)
         compares = fold.settings.apprentice or fold.settings.holdout > 0.0
-        if compares and (told < 0 or top > 1):
+        if compares and (baseline < 0 or top > 1):
             raise ValueError(
                 f"population {self._name!r} compares with the product's own rule: baseline must name the arm "
-                f"that it prefers, and top be 1, got baseline = {validation.show(baseline)}, top = {top}"
+                f"that it prefers, and top be 1, got baseline = {validation.show(request.baseline)}, "
+                f"top = {top}"
             )
         if agent not in fold.names or sharing is not None:  # nothing is written for a request that is refused
             check_scale(fold.policy, "arms", offer.features)
@@ -229,17 +221,17 @@ class Commands:
         mode: Mode = "guarded" if fold.tally.guarded[index] else ""
         with _as_guarded(fold, index):
             choice = fold.policy.choose(index, offer.features)
-            table = fold.policy.scores(index, offer.features) if scores or top > 1 else None
+            table = fold.policy.scores(index, offer.features) if request.scores or top > 1 else None
         greedy = int(choice.arm)
         shown, probability = (greedy,), None
         if top > 1:
             assert table is not None
             shown = tuple(np.argsort(-table.index, kind="stable")[:top].tolist())
         elif fold.settings.holdout > 0.0 and in_holdout(fold.settings, index):
-            shown, probability, mode = (told,), 1.0, "holdout"
+            shown, probability, mode = (baseline,), 1.0, "holdout"
         else:
             mode = "apprentice" if fold.settings.apprentice else mode
-            usual = told if fold.settings.apprentice else greedy
+            usual = baseline if fold.settings.apprentice else greedy
             position, probability = explored(decision, fold.settings, len(offer), usual)
             shown = (position,)
         own, pooled = choice.own, choice.pooled
@@ -257,11 +249,11 @@ class Commands:
             float(pooled),
             x,
             mode,
-            told,
+            baseline,
         )
         turn.arms += self.offers.news(fold, offer)
         seq = turn.write(record, index, decision)
-        return self.decision(fold, record, seq, offer, table if scores else None)
+        return self.decision(fold, record, seq, offer, table if request.scores else None)
 
     def decision(self, fold: Fold, record: Decided, seq: int, offer: ArmSet, table: Any = None) -> Decision:
         scores = None
@@ -281,33 +273,23 @@ class Commands:
             scores=scores,
         )
 
-    def _decided_before(
-        self,
-        fold: Fold,
-        known: Standing,
-        agent: str,
-        arms: Any,
-        top: int,
-        scores: bool,
-        sharing: Sharing | None,
-        baseline: str | int | None,
-    ) -> Decision:
+    def _decided_before(self, fold: Fold, known: Standing, request: NewDecision) -> Decision:
         """The decision that was made for a request that comes again; scores, not recorded, are of now."""
         record, index = known.decided, known.decided.agent
         offer = self.offers.offered(fold, record.arms)
-        same_arms = offer.answers(arms)
-        if not same_arms or (fold.names.get(agent), top) != (index, len(record.shown)):
+        same_agent = fold.names.get(request.agent) == index
+        if not offer.answers(request.arms) or not same_agent or request.top != len(record.shown):
             raise ConflictError(f"decision {record.id!r} was made for another agent or other arms", record.id)
-        if record.baseline != (-1 if baseline is None else offer.position(baseline)):
+        if record.baseline != (-1 if request.baseline is None else offer.position(request.baseline)):
             raise ConflictError(f"decision {record.id!r} was made with another baseline", record.id)
-        if sharing not in (None, fold.sharing[index]):
+        if request.sharing not in (None, fold.sharing[index]):
             raise ConflictError(
                 f"decision {record.id!r} has been made already, and its agent's sharing is "
                 f"{fold.sharing[index]!r}; change that with add",
                 record.id,
             )
         with _as_guarded(fold, index):
-            table = fold.policy.scores(index, offer.features) if scores else None
+            table = fold.policy.scores(index, offer.features) if request.scores else None
         return self.decision(fold, record, known.seq, offer, table)
 
     def find(self, fold: Fold, decision: str) -> Standing | None:
@@ -360,22 +342,15 @@ class Commands:
 
     # Rewards
 
-    def reward(
-        self,
-        turn: Turn,
-        id: str,
-        reward: float,
-        replaces: float | None = None,
-        arm: str | int | None = None,
-    ) -> float | None:
+    def reward(self, turn: Turn, request: NamedReward) -> float | None:
         """The seconds since the decision; None if a reward was known already."""
-        fold = turn.fold
-        reward = self._check_reward(fold, reward)
+        fold, id, replaces = turn.fold, request.id, request.replaces
+        reward = self._check_reward(fold, request.reward)
         if replaces is not None:
             replaces = validation.number("replaces", replaces)
         standing = self.known(fold, id)
         decided = standing.decided
-        place = self._place(fold, decided, arm)
+        place = self._place(fold, decided, request.arm)
         if standing.cancelled:
             raise ConflictError(f"decision {id!r} was cancelled; a reward cannot come for it", "cancelled")
         recorded = standing.rewards.get(place)
@@ -465,11 +440,15 @@ class Commands:
 
     # Observations
 
-    def observe(self, turn: Turn, agent: str, x: ArrayLike, reward: float, id: str | None = None) -> bool:
+    def observe(self, turn: Turn, request: NewObservation) -> bool:
         """Whether it is new."""
-        fold = turn.fold
-        checked_name("agent", agent)
-        features, reward = self.check_sample(fold, x, reward, id)
+        fold, agent, x, id = turn.fold, checked_name("agent", request.agent), request.x, request.id
+        if (x is None) == (request.arm is None):
+            raise ValueError("an observation must have either x or arm")
+        if request.arm is not None:
+            catalogue = self.offers.requested(fold, None)
+            x = catalogue.features[catalogue.position(request.arm)]
+        features, reward = self.check_sample(fold, x, request.reward, id)
         if id is not None and self._observed_before(fold, id, agent, features.tobytes(), reward):
             return False
         index = self.joining(turn, agent)
@@ -502,21 +481,6 @@ class Commands:
             if same == (merged_into(fold, record.agent), record.x, record.reward):
                 return True
         raise ConflictError(f"another observation or decision is recorded under the id {key!r}", key)
-
-    # One of many
-
-    def decide_one(self, turn: Turn, request: Mapping[str, Any]) -> Decision:
-        known = {"agent", "arms", "id", "top", "scores", "sharing", "baseline"}
-        _check_keys(request, known, {"agent"})
-        return self.decide(turn, **request)
-
-    def reward_one(self, turn: Turn, request: Mapping[str, Any]) -> float | None:
-        _check_keys(request, {"id", "reward", "replaces", "arm"}, {"id", "reward"})
-        return self.reward(turn, **request)
-
-    def observe_one(self, turn: Turn, request: Mapping[str, Any]) -> bool:
-        _check_keys(request, {"agent", "x", "reward", "id"}, {"agent", "x", "reward"})
-        return self.observe(turn, **request)
 
 
 def each(
@@ -559,16 +523,3 @@ def _check_id(id: Any) -> str:
             f"id must be a printable text of 1 to {LONGEST_ID} characters, got {validation.show(id)}"
         )
     return id
-
-
-def _check_keys(request: Any, known: set[str], needed: set[str]) -> None:
-    if not isinstance(request, Mapping):
-        raise ValueError(f"each request must be a mapping, got {validation.show(request)}")
-    for key in request:
-        if key not in known:
-            raise ValueError(
-                f"a request has no {validation.show(key)}; it may have {', '.join(sorted(known))}"
-            )
-    for key in needed:
-        if key not in request:
-            raise ValueError(f"each request must have {key!r}, got {validation.show(dict(request))}")

@@ -20,6 +20,7 @@ from shoal.core import validation
 from shoal.live.journal.arms import ArmSet, checked_name
 from shoal.live.journal.fold import Fold
 from shoal.live.protocol.errors import ControllerError, GoneError
+from shoal.live.protocol.messages import NewObservation
 
 if TYPE_CHECKING:
     from shoal.live.population.commands import Turn
@@ -209,7 +210,7 @@ def _observed(population: "Population", samples: list[_Sample]) -> list[Any]:
     commands = population.owner.commands
 
     def one(turn: "Turn", sample: _Sample) -> bool:
-        return commands.observe(turn, sample.agent, sample.x, sample.reward, sample.key)
+        return commands.observe(turn, NewObservation(sample.agent, sample.reward, sample.x, id=sample.key))
 
     return population.owner.perform_each(commands.OBSERVES, samples, one)
 

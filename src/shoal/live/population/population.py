@@ -5,7 +5,7 @@ committed. Whatever it returned, then, survives; whatever raised has changed not
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from shoal.live.journal.fold import Fold
 from shoal.live.journal.records import Settings
 from shoal.live.journal.stores.base import Snapshot
 from shoal.live.population import exporting, forgetting, importing, retention
-from shoal.live.population.commands import SHARING
+from shoal.live.population.commands import SHARING, Result, Turn
 from shoal.live.population.explaining import Graph, explain_agent, explain_pair, graph_of
 from shoal.live.population.owner import Owner
 from shoal.live.population.snapshotter import log
@@ -36,6 +36,7 @@ from shoal.live.protocol.answers import (
     WhatIf,
 )
 from shoal.live.protocol.errors import ControllerError, UnknownError
+from shoal.live.protocol.messages import Asked, NamedReward, NewDecision, NewObservation, request_of
 
 if TYPE_CHECKING:
     from shoal.live.population.controller import Controller
@@ -243,10 +244,8 @@ class Population:
             The arm that the product's own rule would show: needed if the population has a `holdout` or is an
             `apprentice`.
         """
-        return self.owner.perform(
-            self._commands.DECIDES,
-            lambda turn: self._commands.decide(turn, agent, arms, id, top, scores, sharing, baseline),
-        )
+        request = NewDecision(agent, arms, id=id, top=top, scores=scores, sharing=sharing, baseline=baseline)
+        return self.owner.perform(self._commands.DECIDES, lambda turn: self._commands.decide(turn, request))
 
     def cancel(self, id: str) -> None:
         """Take back a decision that was never shown; no reward can come for it."""
@@ -269,18 +268,16 @@ class Population:
         arm : str or int, optional
             Of a ranking, which arm the reward is for.
         """
-        self.owner.perform(
-            self._commands.REWARDS, lambda turn: self._commands.reward(turn, id, reward, replaces, arm)
-        )
+        request = NamedReward(id, reward, replaces=replaces, arm=arm)
+        self.owner.perform(self._commands.REWARDS, lambda turn: self._commands.reward(turn, request))
 
     def observe(self, agent: str, x: ArrayLike, reward: float, *, id: str | None = None) -> None:
         """Let an agent learn from an arm `x`, shape (d,), that was not decided here.
 
         With an `id`, the same call again is counted once.
         """
-        self.owner.perform(
-            self._commands.OBSERVES, lambda turn: self._commands.observe(turn, agent, x, reward, id)
-        )
+        request = NewObservation(agent, reward, x, id=id)
+        self.owner.perform(self._commands.OBSERVES, lambda turn: self._commands.observe(turn, request))
 
     # Many at once
 
@@ -289,15 +286,22 @@ class Population:
 
         A request that is refused has its error in the result's place; the others are decided.
         """
-        return self.owner.perform_each(self._commands.DECIDES, requests, self._commands.decide_one)
+        return self._many(self._commands.DECIDES, NewDecision, requests, self._commands.decide)
 
     def reward_many(self, rewards: Iterable[Mapping[str, Any]]) -> list[Exception | None]:
         """`reward` for many decisions, each a mapping of its arguments, in one commit; of each, its error."""
-        return _errors(self.owner.perform_each(self._commands.REWARDS, rewards, self._commands.reward_one))
+        return _errors(self._many(self._commands.REWARDS, NamedReward, rewards, self._commands.reward))
 
     def observe_many(self, samples: Iterable[Mapping[str, Any]]) -> list[Exception | None]:
         """`observe` for many samples, each a mapping of its arguments, in one commit; of each, its error."""
-        return _errors(self.owner.perform_each(self._commands.OBSERVES, samples, self._commands.observe_one))
+        observe = self._commands.observe
+        return _errors(self._many(self._commands.OBSERVES, NewObservation, samples, observe))
+
+    def _many(
+        self, n_rows: int, kind: type[Asked], given: Iterable[Any], command: Callable[[Turn, Asked], Result]
+    ) -> list[Result | Exception]:
+        """Execute a command for each of several requests, or mappings of their fields, in one commit."""
+        return self.owner.perform_each(n_rows, given, lambda turn, one: command(turn, request_of(kind, one)))
 
     def import_log(
         self,

@@ -18,9 +18,11 @@ Id = Annotated[str, Meta(min_length=1, max_length=128)]
 Number = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Features = Annotated[list[Number], Meta(min_length=1, max_length=LARGEST_DIM)]
 Range = Annotated[list[Number], Meta(min_length=2, max_length=2)]
-if TYPE_CHECKING:
-    Arms = Any  # arrays and other mappings too, where requests are made in Python
+if TYPE_CHECKING:  # where requests are made in Python, arrays and other mappings, too
+    Arms = Any
+    Row = Any
 else:
+    Row = Features | None
     Arms = dict[Name, Features] | list[str | Features] | None
 Sharing = Literal["both", "borrow", "none"]
 
@@ -206,7 +208,7 @@ class NewObservation(Request, frozen=True):
 
     agent: Name
     reward: Number
-    x: Features | None = None
+    x: Row = None
     """Features of the arm that was tried, or …"""
     arm: Name | None = None
     """… its name in the catalogue."""

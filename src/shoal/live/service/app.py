@@ -20,7 +20,6 @@ from starlette.routing import Router
 from shoal.core.policies.registry import policy_names
 from shoal.live.journal.fold import Fold
 from shoal.live.population.asynchronous import AsyncPopulation
-from shoal.live.population.commands import Turn
 from shoal.live.population.explaining import Graph
 from shoal.live.protocol import messages as m
 from shoal.live.protocol.answers import (
@@ -329,8 +328,8 @@ async def decide(call: Call) -> Response:
     body = call.body
     _check_arms([body])
     population = await call.population()
-    request, commands = _mapping(body), population.commands
-    made = await population.perform(commands.DECIDES, lambda turn: commands.decide(turn, **request))
+    commands = population.commands
+    made = await population.perform(commands.DECIDES, lambda turn: commands.decide(turn, body))
     call.service.metrics.count(call.service.metrics.decisions, population.population.name)
     where = f"{call.request.scope['path']}/{quote(made.id, safe='')}"
     return json_response(made, 201, {"location": where})
@@ -342,9 +341,7 @@ async def decide_many(call: Call) -> Response:
     call.service.charge(call.key, len(requests))
     _check_arms(requests)
     population = await call.population()
-    results = await population.perform_each(
-        population.commands.DECIDES, list(map(_mapping, requests)), population.commands.decide_one
-    )
+    results = await population.perform_each(population.commands.DECIDES, requests, population.commands.decide)
     made = sum(isinstance(one, Decision) for one in results)
     call.service.metrics.count(call.service.metrics.decisions, population.population.name, made)
     return json_response(
@@ -386,10 +383,6 @@ async def cancel(call: Call) -> Response:
     return Response(status_code=204)
 
 
-def _mapping(request: Any) -> dict[str, Any]:
-    return msgspec.structs.asdict(request)
-
-
 def _check_arms(requests: Sequence[m.NewDecision]) -> None:
     count = sum(len(one.arms) for one in requests if one.arms is not None)
     if count > MOST_ARMS:
@@ -401,14 +394,11 @@ def _check_arms(requests: Sequence[m.NewDecision]) -> None:
 
 async def put_reward(call: Call) -> Response:
     """Report the reward of a decision, once or again; with `replaces`, correct it."""
-    body = call.body
+    request = m.NamedReward(call.names["id"], **msgspec.structs.asdict(call.body))
     population = await call.population()
     name, commands = population.population.name, population.commands
     try:
-        delay = await population.perform(
-            commands.REWARDS,
-            lambda turn: commands.reward(turn, call.names["id"], body.reward, body.replaces, body.arm),
-        )
+        delay = await population.perform(commands.REWARDS, lambda turn: commands.reward(turn, request))
     except (ValueError, ControllerError) as error:
         _count_refused(call, name, error)
         raise
@@ -422,9 +412,7 @@ async def reward_many(call: Call) -> Response:
     call.service.charge(call.key, len(rewards))
     population = await call.population()
     name = population.population.name
-    results = await population.perform_each(
-        population.commands.REWARDS, list(map(_mapping, rewards)), population.commands.reward_one
-    )
+    results = await population.perform_each(population.commands.REWARDS, rewards, population.commands.reward)
     answers = []
     for one in results:
         if isinstance(one, Exception):
@@ -438,20 +426,10 @@ async def reward_many(call: Call) -> Response:
 
 async def observe(call: Call) -> Response:
     """Learn from an arm that was tried elsewhere."""
-    body = call.body
-    if (body.x is None) == (body.arm is None):
-        raise ValueError("an observation must have either x or arm")
-    population = await call.population()
+    population, body = await call.population(), call.body
     commands = population.commands
-
-    def command(turn: Turn) -> bool:
-        x = body.x
-        if body.arm is not None:
-            catalogue = commands.offers.requested(turn.fold, None)
-            x = catalogue.features[catalogue.position(body.arm)]
-        return commands.observe(turn, body.agent, x, body.reward, body.id)
-
-    return json_response(m.Learned(await population.perform(commands.OBSERVES, command)))
+    is_new = await population.perform(commands.OBSERVES, lambda turn: commands.observe(turn, body))
+    return json_response(m.Learned(is_new))
 
 
 def _count_reward(call: Call, population: str, delay: float | None) -> None:
