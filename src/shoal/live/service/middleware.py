@@ -81,22 +81,10 @@ def answered(app: ASGIApp, service: Service) -> ASGIApp:
         except ClientGoneError:
             status = 499
         except Exception as error:
-            refusal = _refusal(error)
-            if kind_of(refusal) == "internal":
-                log_failure(log, refusal, request_id, state["route"])
+            response = _problem(service, error, state)
             if not status:
-                problem = service.problem_of(refusal, request_id, by_id=state["by_id"])
-                content = encoder.encode(problem)
-                response = Response(content, problem.status, headers_of(refusal), MEDIA_TYPE)
                 await response(scope, receive, send_on)
-        seconds = time.perf_counter() - start
-        method, route = scope["method"], state["route"]
-        service.metrics.answered(method, route, status, seconds)
-        if service.access_log is not None:
-            service.access_log(
-                {"request": request_id, "method": method, "route": route, "status": status,
-                 "key": None if state["key"] is None else state["key"].id, "ms": round(seconds * 1e3, 3)}
-            )  # fmt: skip
+        _record(service, scope, status, time.perf_counter() - start)
 
     return answer
 
@@ -137,12 +125,27 @@ def admitted(app: ASGIApp, service: Service) -> ASGIApp:
     return admit
 
 
-def _refusal(error: Exception) -> Exception:
-    """An error of ours; Starlette has its own for an unknown path or method."""
-    if not isinstance(error, HTTPException):
-        return error
-    kind = "method" if error.status_code == 405 else "unknown"
-    return RefusedError(kind, "there is nothing of that kind here", dict(error.headers or {}))
+def _problem(service: Service, error: Exception, state: dict[str, Any]) -> Response:
+    """An error as a problem document; one that is unexpected is logged."""
+    if isinstance(error, HTTPException):  # Starlette's, for an unknown path or method
+        kind = "method" if error.status_code == 405 else "unknown"
+        error = RefusedError(kind, "there is nothing of that kind here", dict(error.headers or {}))
+    if kind_of(error) == "internal":
+        log_failure(log, error, state["request_id"], state["route"])
+    problem = service.problem_of(error, state["request_id"], by_id=state["by_id"])
+    return Response(encoder.encode(problem), problem.status, headers_of(error), MEDIA_TYPE)
+
+
+def _record(service: Service, scope: Scope, status: int, seconds: float) -> None:
+    """Count an answer, and write its line in the log."""
+    method, state = scope["method"], scope["state"]
+    service.metrics.answered(method, state["route"], status, seconds)
+    if service.access_log is not None:
+        key = None if state["key"] is None else state["key"].id
+        service.access_log(
+            {"request": state["request_id"], "method": method, "route": state["route"], "status": status,
+             "key": key, "ms": round(seconds * 1e3, 3)}
+        )  # fmt: skip
 
 
 def _request_id(given: bytes | None) -> str:
