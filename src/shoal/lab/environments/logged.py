@@ -265,19 +265,19 @@ def _check_once(place: str, header: list[str], columns: list[str]) -> None:
 
 def _parquet_file(path: Path) -> tuple[Any, list[str]]:
     """The open file and the names of its columns."""
-    import pyarrow.parquet
+    from shoal.core.parquet import pq
 
     try:
-        file = pyarrow.parquet.ParquetFile(path)
+        file = pq.ParquetFile(path)
         return file, list(file.schema_arrow.names)
     except Exception as error:  # damage may raise Arrow, OS, decoding or memory errors
         raise ValueError(f"{path}: not a Parquet file, or a damaged one ({error})") from error
 
 
 def _as_arrow(table: Table) -> Table:
-    import pyarrow
+    from shoal.core.parquet import pa
 
-    return table if isinstance(table, pyarrow.Table) else pyarrow.table(table)
+    return table if isinstance(table, pa.Table) else pa.table(table)
 
 
 def _table_hash(table: Table) -> str:

@@ -251,8 +251,7 @@ def _rows_of_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict
 
 
 def _rows_of_parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    from shoal.core.parquet import pa, pq
 
     try:
         with pq.ParquetFile(path) as file:
