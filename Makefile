@@ -1,36 +1,56 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.setup-done
+
+# One environment, which holds what has been needed so far. A stamp for each set of extras says that it is there.
+run_EXTRAS := parquet
+serve_EXTRAS := serve
+docs_EXTRAS := docs,client
+all_EXTRAS := test,docs,parquet,cluster,data,postgres,serve,client,ray
+SETS := run serve docs
 
 # A process per core, up to four: each takes a gigabyte. A file's tests stay in one process: they share fixtures.
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 COVERED := $(BIN)/python -m pytest --cov --cov-report= --cov-fail-under=0
 
+# What `make check` runs: the arithmetic, the same seed giving the same run, what is refused, records and stores.
+QUICK := tests/core/kernels tests/core/test_validation.py tests/core/contracts/test_policies.py tests/test_golden.py \
+  tests/lab/test_simulation.py tests/live/journal tests/live/population/test_decisions.py tests/live/population/test_rewards.py \
+  --deselect tests/core/kernels/test_graphs.py::test_shared_neighbor
+# Or everything in core that names a policy. "club" is also in "sclub", and some tests say "mixture" for short.
+club_WORDS := club and not sclub
+cluster_mixture_WORDS := mixture
+ONE = tests/core tests/test_golden.py tests/lab/test_simulation.py -k "$(or $($(POLICY)_WORDS),$(POLICY))"
+
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run serve test chaos lint docs bench bench-peers release clean
+.PHONY: help setup run serve check test chaos lint docs bench bench-peers release clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP)  ## Create .venv with everything needed (PYTHON=... picks the interpreter)
+setup: $(VENV)/.setup-all  ## Create .venv with everything that developers need (PYTHON=... picks the interpreter)
 
-$(STAMP): pyproject.toml constraints.txt
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "shoal needs Python 3.11 or newer, and $(PYTHON) is not: $$($(PYTHON) --version 2>&1)"; \
-	  echo "Name another one, for example: make setup PYTHON=python3.12"; exit 1; }
-	@echo "Installing into $(VENV) ..."
+	  echo "Name another one, for example: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,docs,cluster,data,postgres,serve,client,ray]'
-	@touch $@
 
-run: setup  ## Reproduce the quick experiments into results/quick
+$(VENV)/.setup-%: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$($*_EXTRAS)]'
+	@touch $@ $(if $(filter all,$*),$(SETS:%=$(VENV)/.setup-%))
+
+run: $(VENV)/.setup-run  ## Reproduce the quick experiments into results/quick
 	$(BIN)/shoal reproduce quick --out results/quick
 
-serve: setup  ## See three simulated populations live, in the browser (PORT=... picks the port)
+serve: $(VENV)/.setup-serve  ## See three simulated populations live, in the browser (PORT=... picks the port)
 	$(BIN)/shoal demo --port $${PORT:-8000}
+
+check: lint  ## Lint and the quick tests, for while you work (POLICY=bass: those of one policy instead)
+	$(BIN)/python -m pytest -q -m "not slow" $(if $(POLICY),$(ONE),$(QUICK))
 
 test: lint  ## Lint, run all tests, those of kernels again without compilation and as plain Numba, and count the lines they reach
 	$(BIN)/coverage erase
@@ -50,7 +70,7 @@ lint: setup  ## Style, formatting, types, import direction, private members
 	$(BIN)/lint-imports
 	$(BIN)/python tools/private.py
 
-docs: setup  ## Build the site into site/, offline, with warnings as errors; tutorials also as notebooks
+docs: $(VENV)/.setup-docs  ## Build the site into site/, offline, with warnings as errors; tutorials also as notebooks
 	$(BIN)/python -m mkdocs build --strict
 
 bench: setup  ## Measure speed and memory, and write docs/performance.md and the table of docs/live.md

@@ -20,6 +20,11 @@ def main() -> None:
             raise  # such as RecursionError: a bug, not a user's mistake
         print(f"shoal: {_one_line(error)}", file=sys.stderr)
         sys.exit(2)
+    except ImportError as error:
+        if error.name is not None:  # raised by an import, not by us with advice: a bug
+            raise
+        print(f"shoal: {_one_line(error)}", file=sys.stderr)
+        sys.exit(2)
     except SystemExit as leaving:
         if leaving.code == 130:
             _leave_at_once()

@@ -55,9 +55,9 @@ class Table:
             self.name, self._form = str(self._path), form or _form_of(self._path)
             validation.one_of("form", self._form, FORMS)
         else:
-            import pyarrow
+            from shoal.core.parquet import pa
 
-            self.memory, self._form = pyarrow.table(source), "memory"
+            self.memory, self._form = pa.table(source), "memory"
 
     def where(self, line: int) -> str:
         """A row, for an error message."""
@@ -142,10 +142,10 @@ class Table:
             memory = self.memory
             yield memory.column_names, lambda columns: memory.select(columns).to_batches()
             return
-        import pyarrow.parquet
+        from shoal.core.parquet import pq
 
         try:
-            with pyarrow.parquet.ParquetFile(self._path) as file:
+            with pq.ParquetFile(self._path) as file:
                 yield list(file.schema_arrow.names), lambda columns: file.iter_batches(columns=columns)
         except Exception as error:  # damage may raise Arrow, OS, decoding or memory errors
             raise ValueError(f"{self.name}: not a Parquet file, or a damaged one ({error})") from error

@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
 
 from shoal.core.types import Matrix, Vector
 
@@ -31,4 +30,6 @@ def mean_curve(x: Vector, values: Matrix, *, bounds: tuple[float, float] = (-mat
 
 def half_width(error: Vector | float, runs: int, level: float = 0.95) -> Vector:
     """Half the width of a mean's confidence interval (Student t), from its standard error over ≥ 2 runs."""
+    from scipy.special import stdtrit  # a tenth of a second, which opening a population need not wait
+
     return np.asarray(stdtrit(runs - 1, (1.0 + level) / 2.0) * error)

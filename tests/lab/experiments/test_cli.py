@@ -192,12 +192,6 @@ def test_version_and_help(tmp_path: Path) -> None:
     assert "reproduce" in run("--help", cwd=tmp_path).stdout
 
 
-def test_help_does_not_load_what_it_does_not_need(tmp_path: Path) -> None:
-    program = "import sys, shoal.cli; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
-    assert {"pyarrow", "matplotlib", "dask", "msgspec"}.isdisjoint(done.stdout.split())
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

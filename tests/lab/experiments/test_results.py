@@ -20,7 +20,7 @@ def row(run: int) -> dict[str, Any]:
     rng = np.random.default_rng(run)
     texts = ("environment", "method", "policy", "group", "environment_parameters", "policy_parameters")
     curves = ("curve_rounds", "curve_regret", "curve_f1", "curve_edges")
-    filled: dict[str, Any] = {name: 1 for name in results.COLUMNS.names}
+    filled: dict[str, Any] = {name: 1 for name in results.columns().names}
     filled |= {name: "x" for name in texts} | {
         "run": run,
         "final_regret": rng.random(),
@@ -42,7 +42,7 @@ def write(directory: Path, name: str, *, spec_hash: str = "abc") -> Path:
 
 def test_what_is_written_is_read_back_exactly(tmp_path: Path) -> None:
     table = read_cell(write(tmp_path, "a.parquet"))
-    assert table.schema.equals(results.COLUMNS)
+    assert table.schema.equals(results.columns())
     assert table.schema.metadata == {b"schema_version": b"1", b"spec_hash": b"abc", b"cell": b"a/b/a0.10"}
     for run in range(4):
         found, expected = table.slice(run, 1).to_pylist()[0], row(run)
@@ -85,7 +85,7 @@ def test_a_truncated_file_is_named(tmp_path: Path, keep: float) -> None:
 def test_a_single_flipped_bit_in_the_data_is_noticed(tmp_path: Path) -> None:
     path = write(tmp_path, "a.parquet")
     content = bytearray(path.read_bytes())
-    column = pq.ParquetFile(path).metadata.row_group(0).column(results.COLUMNS.names.index("curve_regret"))
+    column = pq.ParquetFile(path).metadata.row_group(0).column(results.columns().names.index("curve_regret"))
     content[column.data_page_offset + column.total_compressed_size // 2] ^= 1
     path.write_bytes(bytes(content))
     with pytest.raises(ResultsError, match=r"a\.parquet: corrupt or truncated"):

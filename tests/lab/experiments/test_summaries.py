@@ -12,7 +12,7 @@ from scipy import stats
 
 from shoal.lab.experiments import summaries
 from shoal.lab.experiments.report import F1_COLUMNS, PAIRED_COLUMNS, REGRET_COLUMNS, line
-from shoal.lab.experiments.results import COLUMNS
+from shoal.lab.experiments.results import columns
 from shoal.lab.experiments.summaries import Names, SummaryRow
 
 W1 = "synthetic-m3-w1"
@@ -63,7 +63,7 @@ def rows_of(
 
 
 def make_table(*cells: list[dict[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist([row for cell in cells for row in cell], schema=COLUMNS)
+    return pa.Table.from_pylist([row for cell in cells for row in cell], schema=columns())
 
 
 def only_row(table: pa.Table, names: Names = NO_NAMES) -> SummaryRow:

@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
+from shoal.core.parquet import pa
 from shoal.lab.experiments import summaries
 from shoal.lab.experiments.results import PROVENANCE, SPEC, load_results
 from shoal.lab.experiments.spec import ExperimentSpec, cells, load_spec

@@ -2,68 +2,78 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
 from shoal.core.atomic import write_whole
 from shoal.lab.experiments.spec import SCHEMA_VERSION
 
+if TYPE_CHECKING:  # elsewhere where it is used: playing single runs needs no Parquet
+    from shoal.core.parquet import pa
+
 CELLS, SPEC, PROVENANCE, LOCK = "cells", "spec.toml", "provenance.json", ".lock"
 """Names in an output directory."""
-
-COLUMNS = pa.schema(
-    [
-        ("environment", pa.string()),
-        ("method", pa.string()),
-        ("policy", pa.string()),
-        ("group", pa.string()),
-        ("alpha", pa.float64()),
-        ("run", pa.int32()),
-        ("seed", pa.int64()),
-        ("horizon", pa.int64()),
-        ("n_agents", pa.int32()),
-        ("dim", pa.int32()),
-        ("n_arms", pa.int32()),
-        ("gap", pa.float64()),
-        ("environment_parameters", pa.string()),
-        ("policy_parameters", pa.string()),
-        ("final_regret", pa.float64()),
-        ("final_f1", pa.float64()),
-        ("final_edges", pa.int64()),
-        ("communication_cost", pa.int64()),
-        ("seconds", pa.float64()),
-        ("rounds_per_second", pa.float64()),
-        ("curve_rounds", pa.list_(pa.int64())),
-        ("curve_regret", pa.list_(pa.float64())),
-        ("curve_f1", pa.list_(pa.float64())),
-        ("curve_edges", pa.list_(pa.int64())),
-        ("first_separation", pa.float64()),
-        ("separated_share", pa.float64()),
-    ]
-)
 
 
 class ResultsError(ValueError):
     """A directory or file that does not hold the results it should."""
 
 
-def load_results(directory: str | Path) -> pa.Table:
-    """All finished cells of an output directory as one table, one row per run; see `COLUMNS`.
+@cache
+def columns() -> "pa.Schema":
+    """What is known of a run, by name and type."""
+    from shoal.core.parquet import pa
+
+    return pa.schema(
+        [
+            ("environment", pa.string()),
+            ("method", pa.string()),
+            ("policy", pa.string()),
+            ("group", pa.string()),
+            ("alpha", pa.float64()),
+            ("run", pa.int32()),
+            ("seed", pa.int64()),
+            ("horizon", pa.int64()),
+            ("n_agents", pa.int32()),
+            ("dim", pa.int32()),
+            ("n_arms", pa.int32()),
+            ("gap", pa.float64()),
+            ("environment_parameters", pa.string()),
+            ("policy_parameters", pa.string()),
+            ("final_regret", pa.float64()),
+            ("final_f1", pa.float64()),
+            ("final_edges", pa.int64()),
+            ("communication_cost", pa.int64()),
+            ("seconds", pa.float64()),
+            ("rounds_per_second", pa.float64()),
+            ("curve_rounds", pa.list_(pa.int64())),
+            ("curve_regret", pa.list_(pa.float64())),
+            ("curve_f1", pa.list_(pa.float64())),
+            ("curve_edges", pa.list_(pa.int64())),
+            ("first_separation", pa.float64()),
+            ("separated_share", pa.float64()),
+        ]
+    )
+
+
+def load_results(directory: str | Path) -> "pa.Table":
+    """All finished cells of an output directory as one table, one row per run; see `columns`.
 
     Raises
     ------
     ResultsError
         If there are none, one is unreadable, or they come from different specs.
     """
+    from shoal.core.parquet import pa
+
     directory = Path(directory)
     paths = cell_files(directory)
     if not paths:
         raise ResultsError(f"{directory}: no results here ({CELLS}/*.parquet)")
-    tables: list[pa.Table] = []
+    tables = []
     hashes: dict[bytes, Path] = {}
     for path in paths:
         table = read_cell(path)
@@ -82,15 +92,19 @@ def cell_files(directory: Path) -> list[Path]:
 
 def write_cell(path: Path, rows: Sequence[Mapping[str, Any]], *, cell_id: str, spec_hash: str) -> None:
     """Write the runs of one cell; the file is complete when this returns."""
+    from shoal.core.parquet import pa, pq
+
     metadata = {"schema_version": str(SCHEMA_VERSION), "spec_hash": spec_hash, "cell": cell_id}
-    table = pa.Table.from_pylist(list(rows), schema=COLUMNS.with_metadata(metadata))
+    table = pa.Table.from_pylist(list(rows), schema=columns().with_metadata(metadata))
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     write_whole(path, sink.getvalue())
 
 
-def read_cell(path: Path) -> pa.Table:
+def read_cell(path: Path) -> "pa.Table":
     """One cell's table, verified; its metadata has `schema_version`, `spec_hash` and `cell`."""
+    from shoal.core.parquet import pa, pq
+
     try:
         # By path: if pyarrow's threads release a Python file handle while the interpreter exits, it aborts.
         with pq.ParquetFile(str(path), page_checksum_verification=True) as file:
@@ -106,7 +120,7 @@ def read_cell(path: Path) -> pa.Table:
     version = metadata.get(b"schema_version", b"none").decode()
     if version != str(SCHEMA_VERSION) or b"spec_hash" not in metadata:
         raise ResultsError(f"{path}: has results of schema {version}; this version reads {SCHEMA_VERSION}")
-    if not table.schema.equals(COLUMNS):
+    if not table.schema.equals(columns()):
         raise ResultsError(f"{path}: does not have the columns of results schema {SCHEMA_VERSION}")
     return table
 

@@ -178,6 +178,7 @@ def run_experiment(
     """
     started = time.monotonic()
     check_spec(spec)
+    results.columns()  # needs pyarrow: raises now and not after the first cell
     jobs = processors() if jobs is None else validation.positive_int("jobs", jobs)
     chosen, extra = _choose(cells(spec), measurements, only)
     out = Path(out)

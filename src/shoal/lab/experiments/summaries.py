@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from scipy import stats
 
+from shoal.core.parquet import pa
 from shoal.core.types import Integers, Vector
 from shoal.lab.experiments.spec import MAIN
 from shoal.reporting.curves import Curve, half_width, mean_curve

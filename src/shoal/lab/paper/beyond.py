@@ -8,8 +8,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
-
+from shoal.core.parquet import pa
 from shoal.core.policies.registry import policy_class
 from shoal.lab.experiments.report import PAIRED_COLUMNS, Column, line, table_of
 from shoal.lab.experiments.summaries import Paired, SummaryRow, pair_up, unique

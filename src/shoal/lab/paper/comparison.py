@@ -4,9 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from shoal.core.parquet import pa, pc
 from shoal.core.policies.registry import policy_class
 from shoal.lab.experiments.report import Column
 from shoal.lab.experiments.summaries import Names, Paired, Summary, SummaryRow, main_rows, paired_with

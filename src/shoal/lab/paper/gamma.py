@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from shoal.core.parquet import pa
 from shoal.lab.experiments.report import Column, Findings, table_of
 from shoal.lab.experiments.spec import MAIN
 from shoal.lab.experiments.summaries import (

@@ -112,8 +112,7 @@ def write(path: Path, rows: Iterator[Row], arms_of: Any) -> bytes:
 
     `arms_of(digests)` gives those sets of arms, and the ones that they are parts of.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    from shoal.core.parquet import pa, pq
 
     schema = pa.schema(
         [
@@ -172,8 +171,7 @@ def check(archive: Archive) -> None:
 
 def read(archive: Archive) -> Iterator[Row | ArchivedArms]:
     """What an archive holds, rows in order; those of people who have been forgotten as tombstones."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    from shoal.core.parquet import pa, pq
 
     check(archive)
     wiped = set(archive.wipe)

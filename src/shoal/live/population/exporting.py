@@ -179,8 +179,7 @@ def _write_json_lines(path: Path, lines: Iterator[Line]) -> int:
 
 
 def _write_parquet(path: Path, lines: Iterator[Line]) -> int:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    from shoal.core.parquet import pa, pq
 
     text, real, time = pa.string(), pa.float64(), pa.timestamp("us", tz="UTC")
     types = {

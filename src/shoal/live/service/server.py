@@ -14,9 +14,12 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-import uvicorn
-from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+try:
+    import uvicorn
+    from starlette.types import ASGIApp
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+except ImportError as error:
+    raise ImportError("the service needs uvicorn and others: pip install 'shoal[serve]'") from error
 
 from shoal.live.journal.stores.base import LEASE, shown_url
 from shoal.live.population.controller import open as open_controller
