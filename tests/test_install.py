@@ -6,9 +6,13 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 import pytest
 import yaml
+
+from shoal.core import fields
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -128,3 +132,13 @@ def test_hooks_call_what_lint_calls() -> None:
         .replace("$(BIN)", ".venv/bin")
     )
     assert {hook["entry"] for hook in repo["hooks"]} == {line.strip() for line in lint.splitlines()[1:]}
+
+
+def test_entries_are_typed_by_arrays_of_numpy_before_and_since_2_5() -> None:
+    """`NDArray[x]` was `ndarray[…, dtype[x]]` and is an alias with the one argument x, as lists have."""
+
+    class State(NamedTuple):
+        before: Annotated[np.ndarray[tuple[Any, ...], np.dtype[np.int64]], fields.kept("agents")]
+        since: Annotated[list[np.int64], fields.kept("agents")]
+
+    assert {leaf.field.dtype for leaf in fields.leaves(State)} == {np.dtype(np.int64)}

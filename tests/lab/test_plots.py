@@ -313,5 +313,5 @@ def test_an_explanation_of_a_population_is_drawn_with_its_names() -> None:
 
 
 def test_an_explanation_of_a_pair_is_not_drawn() -> None:
-    with pytest.raises(ValueError, match=r"explanation must be of one agent.*got Explanation"):
+    with pytest.raises(ValueError, match=r"explanation must be of one agent.*got CutExplanation"):
         plots.plot_explanation(dozen().explain(0, 11))

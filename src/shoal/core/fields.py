@@ -222,7 +222,11 @@ def _dtype(kind: Any) -> Any:
     """Type of the entries that an annotation such as `NDArray[np.float64]` names, or of a plain number."""
     if kind in (float, int, bool):
         return kind
-    scalar = get_args(get_args(kind)[1])[0]
+    scalar = kind
+    while inside := get_args(
+        scalar
+    ):  # NDArray is an alias of its own since NumPy 2.5, so it is one level less
+        scalar = inside[-1]
     if scalar is Any:
         raise TypeError(f"{kind} does not say the type of its entries: declare dtype=…")
     return scalar

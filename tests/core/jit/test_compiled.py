@@ -56,9 +56,9 @@ def output(process: "subprocess.Popen[str]") -> list[str]:
 def test_compiled_code_lives_only_where_fingerprints_of_results_look() -> None:
     package = Path(shoal.__file__).parent
     for path in package.rglob("*.py"):
-        name = path.relative_to(package).parts[0]
+        name = path.relative_to(package).as_posix()
         if re.search(r"import .*(compiled|step)\b", path.read_text()):
-            assert name in PLAYED, path
+            assert name.startswith(PLAYED), path
     assert all((package / name).exists() for name in PLAYED)
 
 
@@ -76,12 +76,12 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import shoal
 from shoal.core.fields import AGENTS, rows
-from shoal.core.policy.steps import Common, step
+from shoal.core.policy.steps import LiveCommon, step
 from shoal.core.statistics import Statistics, add_sample
 
 
 class OtherState(NamedTuple):
-    common: Common
+    common: LiveCommon
     local: Annotated[Statistics, rows(AGENTS)]
 
 
@@ -196,7 +196,7 @@ def test_an_edit_recompiles_what_reaches_it_and_nothing_else(units: str, tmp_pat
         "    state.common.cost[0] += 0\n    add_sample(state",
     )
     independent, oracle = compiled()
-    assert {"observe", "update_checked"} <= independent
+    assert {"observe", "finish_checked"} <= independent
     assert not independent & {"add_sample", "select", "choose_checked"}
     assert not oracle
     edit("core/validation.py", "LARGEST = 1e30", "LARGEST = 1e29")  # a constant
@@ -354,8 +354,11 @@ def loaded():
 
 list(warm((sys.argv[1],)))
 before = loaded()
-policy, rng, arms = shoal.make_policy(sys.argv[1], 0, 3), np.random.default_rng(0), np.eye(3)
-for n in (40, 1200):  # the second number takes BASS to its other engine
+policy, rng, arms = shoal.make_policy(sys.argv[1], 40, 3), np.random.default_rng(0), np.eye(3)
+for agent in range(40):
+    policy.update(agent, arms[policy.choose(agent, arms).arm], float(rng.standard_normal()))
+    policy.explain(agent)
+for n in (40, 1200) if isinstance(policy, shoal.LivePolicy) else ():  # the second number takes BASS to its other engine
     agents = policy.add_agents(n)[::20].tolist()
     for agent in agents:
         x = arms[policy.choose(agent, arms).arm]

@@ -158,7 +158,8 @@ def test_online_calls_follow_a_state_that_was_replaced() -> None:
     policy.update(0, arms[1], 1.0)
     assert first.local.pulls.tolist() == [1, 0]
     assert policy.pulls.tolist() == [2, 0]
-    policy.state = shoal.Independent(2, 3, alpha=0.1).state
+    fresh = shoal.Independent(2, 3, alpha=0.1)
+    policy.state, policy._room = fresh.state, fresh._room
     assert [policy.select(0, arms), policy.rounds] == [0, 0]
     new = policy.add_agents(1)
     policy.update(int(new[0]), arms[2], 2.0)

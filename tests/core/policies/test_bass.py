@@ -11,7 +11,7 @@ from tests import reference
 import shoal
 from shoal.core.policies.bass import crowd, witnesses
 from shoal.core.policies.bass import policy as bass
-from shoal.core.policy import base, steps
+from shoal.core.policy import memory, steps
 from shoal.core.policy.files import PolicyFileError
 
 
@@ -157,7 +157,7 @@ def test_a_damaged_log_of_cuts_is_refused(tmp_path: Path) -> None:
 
 def test_room_for_cuts_is_refused_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = shoal.BASS(200, 2, alpha=0.3, delta=0.1)
-    monkeypatch.setattr(base, "_physical_memory", lambda: 1e5)
+    monkeypatch.setattr(memory, "physical_memory", lambda: 1e5)
     with pytest.raises(MemoryError, match="room for 19,900 cuts"):
         policy.reserve(200)
     assert len(policy.state.cuts.rounds) == 0
@@ -288,17 +288,3 @@ def test_a_larger_bound_shares_longer() -> None:
         shoal.simulate(policy, world, horizon=1_000, seed=0)
         edges.append(policy.count_edges()[0])
     assert edges[0] < edges[1] < edges[2]
-
-
-def test_a_file_from_before_the_norm_bound_keeps_its_radius(tmp_path: Path) -> None:
-    """Saved in format 1 after 25 rounds; what that version would have cut in the next 600 is what is cut."""
-    policy = shoal.load_policy(Path(__file__).parents[2] / "files" / "bass-format1.npz")
-    assert isinstance(policy, shoal.BASS)
-    assert policy.parameters["param_norm"] == 0.0
-    shoal.simulate(policy, shoal.SyntheticClusters(6, 3, 2, 1.2, seed=3), horizon=600, seed=4)
-    assert policy.cuts.tolist() == [
-        [2, 3, 17], [2, 4, 17], [2, 5, 20], [1, 3, 26], [1, 4, 26], [1, 5, 27], [0, 2, 36],
-        [0, 3, 36], [1, 2, 44], [0, 4, 47], [4, 5, 52], [3, 5, 55], [0, 5, 82], [3, 4, 98],
-    ]  # fmt: skip
-    policy.save(tmp_path / "again")
-    assert shoal.load_policy(tmp_path / "again").parameters["param_norm"] == 0.0

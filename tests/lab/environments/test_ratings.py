@@ -380,7 +380,7 @@ class TestExtra:
 
     def test_importing_the_environments_loads_nothing_heavy(self) -> None:
         code = (
-            "import sys, shoal.environments.datasets, shoal.environments.logged\n"
+            "import sys, shoal.lab.environments.datasets, shoal.lab.environments.logged\n"
             "heavy = {'surprise', 'sklearn', 'pooch', 'pandas'} & set(sys.modules)\n"
             "assert not heavy, heavy"
         )

@@ -184,14 +184,22 @@ def prepare(
     )
 
 
-def errors(path: PathLike | None = None, *, kind: str | None = None) -> dict[str, float]:
+def errors(
+    path: PathLike | None = None,
+    *,
+    kind: str | None = None,
+    n_groups: int = letor.N_GROUPS,
+    share: float = 0.2,
+    seed: int = 0,
+    cache: PathLike | None = None,
+) -> dict[str, float]:
     """Held-out errors of the fills on a data set; see `shoal.lab.environments.ratings.held_out_errors`."""
     ratings: Ratings
     if _kind(path, kind) == "movielens":
-        ratings = movielens.read_ratings(movielens.locate(path))
+        ratings = movielens.read_ratings(movielens.locate(path, cache=cache))
     else:
-        ratings, _ = letor.group(letor.read(letor.locate(path)), letor.N_GROUPS)
-    return held_out_errors(ratings)
+        ratings, _ = letor.group(letor.read(letor.locate(path)), n_groups)
+    return held_out_errors(ratings, share=share, seed=seed)
 
 
 def _starts_like_a_zip(path: Path) -> bool:
