@@ -358,7 +358,8 @@ policy, rng, arms = shoal.make_policy(sys.argv[1], 40, 3), np.random.default_rng
 for agent in range(40):
     policy.update(agent, arms[policy.choose(agent, arms).arm], float(rng.standard_normal()))
     policy.explain(agent)
-for n in (40, 1200) if isinstance(policy, shoal.LivePolicy) else ():  # the second number takes BASS to its other engine
+# The second number takes BASS to its other engine.
+for n in (40, 1200) if isinstance(policy, shoal.LivePolicy) else ():
     agents = policy.add_agents(n)[::20].tolist()
     for agent in agents:
         x = arms[policy.choose(agent, arms).arm]
