@@ -149,9 +149,9 @@ def _floats(name: str, value: Any) -> Matrix:
 
 
 def _finite(name: str, array: Matrix) -> Matrix:
-    fair = np.abs(array) <= LARGEST
-    if not fair.all():
-        where = tuple(int(index) for index in np.argwhere(~fair)[0])
+    finite = np.abs(array) <= LARGEST
+    if not finite.all():
+        where = tuple(int(index) for index in np.argwhere(~finite)[0])
         wanted = f"at most {LARGEST:g} in size" if np.isfinite(array[where]) else "finite"
         raise ValueError(f"{name} must be {wanted}, got {array[where]} at index {where}")
     return array

@@ -96,7 +96,7 @@ def test_fortran_order_and_other_byte_order_load_like_ours(name: str, tmp_path: 
 @pytest.mark.parametrize(
     ("name", "field", "value", "message"),
     [
-        ("club", "apart", -1, "apart parts an agent from itself"),
+        ("club", "apart", -1, "apart cuts an agent from itself"),
         ("sclub", "labels", 2**40, "holds 1099511627776, which is not less than 9"),
         ("sclub", "next_stage", 4, "stages start in rounds 1, 3, 7, 15"),
         ("sclub", "next_stage", -1, "holds -1, which is less than 1"),
@@ -114,7 +114,7 @@ def test_fortran_order_and_other_byte_order_load_like_ours(name: str, tmp_path: 
         ("bass", "common.withdrawn", True, "an agent is withdrawn, and active or with samples"),
         ("bass", "common.borrows", False, "an agent lends and does not borrow"),
         ("bass", "common.lends", False, "is withdrawn and does not lend"),
-        ("bass", "common.reserved", 3, "reserved is 3, and 0 agents do not lend"),
+        ("bass", "common.restricted", 3, "restricted is 3, and 0 agents do not lend"),
         (
             "cluster_mixture",
             "pool.members.labels",

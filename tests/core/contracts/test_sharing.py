@@ -168,7 +168,7 @@ def test_a_change_of_mind_is_exact(kind: str, tmp_path: Path) -> None:
                     assert np.array_equal(getattr(again.state, key), getattr(policy.state, key)), key
     for agent in range(N):
         policy.set_sharing(agent, "both")
-    assert policy.state.common.reserved[0] == 0
+    assert policy.state.common.restricted[0] == 0
     if kind not in ("cluster_mixture", "drift"):
         for agent in range(N):
             np.testing.assert_allclose(policy.estimate(agent), expected(policy, agent, log), atol=1e-8)

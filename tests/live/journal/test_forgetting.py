@@ -308,5 +308,5 @@ def test_forgetting_under_load(durable: Place) -> None:
         thread.join()
     one.settle()
     assert sorted(one.agents) == [f"agent {n}" for n in range(3)]
-    assert one.owner.read(lambda fold: [fold.taught[fold.names[name]] for name in one.agents]) == [15] * 3
+    assert one.owner.read(lambda fold: [fold.observed[fold.names[name]] for name in one.agents]) == [15] * 3
     assert sound(controller)

@@ -171,7 +171,7 @@ def test_merging_merged_ones(one: Population, place: Place) -> None:
     one.reward("first", 1.0)
     for name in "abc":
         one.observe(name, [1.0, 0.0], 1.0, id="seen")
-    assert one.owner.read(lambda fold: fold.taught[fold.names["a"]]) == 4
+    assert one.owner.read(lambda fold: fold.observed[fold.names["a"]]) == 4
     assert sound(one._controller)
 
 

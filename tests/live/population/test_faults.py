@@ -65,7 +65,7 @@ def test_an_acknowledgement_that_is_lost(durable: Place, monkeypatch: pytest.Mon
         trouble.after = 1
         one.reward(decision.id, 1.0)
     assert one.owner.why_lost is None
-    assert one.owner.read(lambda fold: fold.taught) == [3]
+    assert one.owner.read(lambda fold: fold.observed) == [3]
     assert sound(controller)
 
 
@@ -97,7 +97,7 @@ def test_an_append_that_is_carried_out_late(durable: Place, monkeypatch: pytest.
     one.reward("next", 0.5)
     one.reward("late", 1.0)
     durable.crash(controller)
-    assert shop(durable.open()).owner.read(lambda fold: fold.taught) == [2]
+    assert shop(durable.open()).owner.read(lambda fold: fold.observed) == [2]
 
 
 def test_a_fence_without_last_seq_would_not_find_it(durable: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def test_a_store_that_fails_for_long(durable: Place, monkeypatch: pytest.MonkeyP
     insist(lambda: one.set_arms(ARMS))
     insist(lambda: one.add("dan", sharing="none"))
     assert one.agents == ["ada", "ben", "cleo", "dan"]
-    assert one.owner.read(lambda fold: fold.taught) == [1, 0, 1, 0]
+    assert one.owner.read(lambda fold: fold.observed) == [1, 0, 1, 0]
     assert one.catalogue == ARMS
     assert sound(controller)
 
@@ -176,7 +176,7 @@ def test_callers_behind_a_failed_one_are_told_too(durable: Place, monkeypatch: p
     for thread in threads:
         thread.join()
     assert results
-    assert one.owner.read(lambda fold: fold.taught) == [30] * 4
+    assert one.owner.read(lambda fold: fold.observed) == [30] * 4
     assert sound(controller)
 
 
@@ -315,7 +315,7 @@ def test_a_server_that_stops(server: Server) -> None:
     halt.set()
     for thread in threads:
         thread.join()
-    by_name = dict(zip(one.agents, one.owner.read(lambda fold: fold.taught), strict=True))
+    by_name = dict(zip(one.agents, one.owner.read(lambda fold: fold.observed), strict=True))
     for number, count in enumerate(done):
         assert by_name[f"agent {number}"] in (count, count + 1)  # the last may have failed after its commit
     assert sound(controller)
@@ -500,7 +500,7 @@ def test_restarts_under_a_wrong_clock(durable: Place) -> None:
     assert [record.id for record in records if isinstance(record, Missed)] == ["a", "b"][:ahead]
     for key in "abcd":
         one.reward(key, 1.0)
-    assert one.owner.read(lambda fold: fold.taught) == [4]
+    assert one.owner.read(lambda fold: fold.observed) == [4]
     assert sound(controller)
 
 

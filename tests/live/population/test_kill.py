@@ -90,7 +90,7 @@ def toll(place: Place, log: Path, policy: str) -> Toll:
         twice = sum(steps != plan(key)[: len(steps)] for key, steps in done.items())
         rewards = [kind for steps in done.values() for kind, _ in steps if kind in ("rewarded", "observed")]
         unsound = len(controller.verify()["shop"])
-        unsound += sum(shop.owner.read(lambda fold: fold.taught)) != len(rewards)
+        unsound += sum(shop.owner.read(lambda fold: fold.observed)) != len(rewards)
         return Toll(sum(promised.values()), lost, twice, unsound)
     finally:
         controller.close()

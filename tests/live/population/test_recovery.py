@@ -377,7 +377,7 @@ def test_a_slow_store_slows_its_callers_down(durable: Place, monkeypatch: pytest
             thread.join()
     monkeypatch.setattr("shoal.live.population.owner.PATIENCE", 10.0)
     one.decide_many([{"agent": "ben", "arms": ARMS}] * 8)
-    assert one.owner.read(lambda fold: fold.taught) == [10, 0]
+    assert one.owner.read(lambda fold: fold.observed) == [10, 0]
     assert controller.committer is not None
     deadline = time.monotonic() + 60.0  # places are given back just after callers are told
     while controller.committer._in_flight and time.monotonic() < deadline:
@@ -414,7 +414,7 @@ def test_what_waits_is_committed_together(durable: Place, monkeypatch: pytest.Mo
     for thread in work:
         thread.join()
     assert committer.commits - before <= 2
-    assert one.owner.read(lambda fold: fold.taught) == [1] * n
+    assert one.owner.read(lambda fold: fold.observed) == [1] * n
     assert sound(controller)
 
 

@@ -214,7 +214,7 @@ def observe(state: OracleState, agent: int, x: Vector, reward: float, t: int) ->
     add_sample(state.local, agent, x, reward)
     if common.lends[agent]:
         add_sample(state.pool, cluster, x, reward)
-        if common.reserved[0] == 0:
+        if common.restricted[0] == 0:
             common.cost[0] += state.sizes[cluster] - 1
         else:
             for j in range(state.labels.shape[0]):

@@ -77,8 +77,8 @@ def _calls(policy: Policy) -> list[Callable[[], Any]]:
     ]
     if isinstance(policy, CuttingPolicy):
         calls += [
-            lambda: policy.part_from(a, []),
-            lambda: policy.part_from(a, [e]),
+            lambda: policy.cut_from(a, []),
+            lambda: policy.cut_from(a, [e]),
             lambda: policy.follow(*pulls, np.empty((0, 2))),
         ]
     return calls

@@ -136,7 +136,7 @@ class Policy(ABC):
     # Hooks
 
     def _sizes(self, n_agents: int) -> dict[str, int]:
-        """What the names of sizes in the state's declarations stand for, with so many agents."""
+        """What the names of sizes in the state's declarations stand for, with `n_agents` agents."""
         triangle = self.dim * (self.dim + 1) // 2
         return {
             "agents": n_agents,
@@ -148,7 +148,7 @@ class Policy(ABC):
         }
 
     def _state_class(self, n_agents: int) -> Any:
-        """The class of the state of so many agents."""
+        """The class of the state of `n_agents` agents."""
         return self.State
 
     def _settings(self) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class Policy(ABC):
         return msgspec.structs.asdict(self._parameters)
 
     def _make_room(self, n_agents: int) -> fields.Room:
-        """The arrays of a state of so many agents, if this machine can hold them."""
+        """The arrays of a state of `n_agents` agents, if this machine can hold them."""
         sizes, kind = self._sizes(n_agents), self._state_class(n_agents)
         memory.check(type(self).__name__, kind, sizes)
         return fields.Room(kind, fields.Foreseen(sizes, sizes), self._settings())

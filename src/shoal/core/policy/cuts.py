@@ -51,10 +51,10 @@ class CuttingPolicy(LivePolicy):
             return as_rows(self.state.cuts)
 
     @abstractmethod
-    def _part_from(self, agent: int, separated: Booleans) -> None:
+    def _cut_from(self, agent: int, separated: Booleans) -> None:
         """Have an agent be separated from these and from no others, as of the present round."""
 
-    def part_from(self, agent: int, others: ArrayLike) -> None:
+    def cut_from(self, agent: int, others: ArrayLike) -> None:
         """Have `agent` be separated from the `others` and from nobody else, whatever the test says.
 
         For following a record of what was decided elsewhere: another machine may have rounded a statistic
@@ -65,9 +65,9 @@ class CuttingPolicy(LivePolicy):
         named = [checked_agent(other, self.n_agents) for other in np.asarray(others, dtype=np.int64).tolist()]
         separated[named] = True
         separated[agent] = False
-        with self._change("part_from"):
+        with self._change("cut_from"):
             self.reserve(1)
-            self._part_from(agent, separated)
+            self._cut_from(agent, separated)
 
     def follow(
         self, kinds: ArrayLike, agents: ArrayLike, xs: ArrayLike, rewards: ArrayLike, cuts: ArrayLike
@@ -221,7 +221,7 @@ def note(cuts: Cuts, agent: int, other: int, t: int) -> None:
 # Who is apart from whom, as a table of sets
 
 
-def part_newcomers(apart: Integers, withdrawn: Booleans, first: int) -> None:
+def cut_newcomers(apart: Integers, withdrawn: Booleans, first: int) -> None:
     """Part newcomers from those whose samples were withdrawn; they are joined to all others."""
     n, gone = len(apart), np.flatnonzero(withdrawn)
     if len(gone):
@@ -244,7 +244,7 @@ def rejoin(apart: Integers, agent: int, joined: Booleans) -> None:
 
 
 def count_neighbors(apart: Integers, active: Booleans) -> Integers:
-    """How many active agents each agent is not parted from, itself not counted, shape (N,)."""
+    """How many active agents each agent is not cut from, itself not counted, shape (N,)."""
     return np.asarray(count_absent(apart[:, : -(-len(apart) // WORD)], as_set(active)) - active)
 
 
@@ -257,4 +257,4 @@ def problem_of_sets(apart: Integers, cuts: Cuts) -> str:
     if not (apart[first, second // WORD] >> (second % WORD) & 1).all() or not are_mutual(apart):
         return "apart does not fit the cuts, or is not mutual"
     itself = apart[np.arange(n), np.arange(n) // WORD] >> (np.arange(n) % WORD) & 1
-    return "apart parts an agent from itself" if itself.any() else ""
+    return "apart cuts an agent from itself" if itself.any() else ""

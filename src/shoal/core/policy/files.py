@@ -64,7 +64,7 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> memoryvie
 
 
 def write_atomically(target: Path, content: bytes | memoryview) -> None:
-    """Write a file such that a crash leaves the old one, or none, whoever else writes to it."""
+    """Write a file such that a crash leaves the old one, or none, even if others write to it."""
     if target.exists() and not target.is_file():
         raise ValueError(f"path must name a file, got {target}, which is something else")
     write_whole(target, content)

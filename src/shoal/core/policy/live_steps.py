@@ -23,7 +23,7 @@ from shoal.core.validation import LARGEST
 
 
 def learn(state: Any, agent: int, x: Vector, reward: float, t: int) -> None:
-    """`observe` where `part` follows instead of `revise`; what only tests need may be left out of date.
+    """`observe` where `cut` follows instead of `revise`; what only tests need may be left out of date.
 
     A policy that cuts edges registers it if `observe` prepares tests; it lets go of the preparations before.
     """
@@ -31,18 +31,18 @@ def learn(state: Any, agent: int, x: Vector, reward: float, t: int) -> None:
     registered(state, agent, x, reward, t)
 
 
-def part(state: Any, agent: int, other: int, t: int) -> bool:
-    """Separate two agents in round `t`; False, and nothing is changed, if they are separated already."""
-    return bool(STEPS["part", type(unpin(state))](state, agent, other, t))
+def cut(state: Any, agent: int, other: int, t: int) -> bool:
+    """Cut a pair in round `t`; False, and nothing is changed, if it is cut already."""
+    return bool(STEPS["cut", type(unpin(state))](state, agent, other, t))
 
 
 generic(learn, lambda kind: STEPS.get(("learn", kind)) or STEPS.get(("observe", kind)))
-generic(part, lambda kind: STEPS.get(("part", kind)))
+generic(cut, lambda kind: STEPS.get(("cut", kind)))
 
 
 @compiled
 def begin_checked(state: Any, agent: int, x: Vector) -> int:
-    """Play a round in which `agent` pulls `x`, its reward still due; refuse numbers of unfair size."""
+    """Play a round in which `agent` pulls `x`, its reward still due; refuse what is not finite."""
     answer = judge(state, x, 0.0)
     if answer != REFUSED:
         state.common.clock[0] += 1
@@ -64,7 +64,7 @@ def cancel_checked(state: Any, agent: int, x: Vector) -> int:
 
 @inlined
 def admit(state: Any, agent: int, x: Vector, reward: float, begun: bool) -> tuple[int, int]:
-    """Whether a sample is fair, and its round; the reward of a pull that has begun is no longer due then."""
+    """Whether a sample is accepted, and its round; the reward of a begun pull is no longer due then."""
     answer = judge(state, x, reward)
     t = state.common.clock[0]
     if answer == REFUSED:
@@ -125,7 +125,7 @@ def follow_checked(
                 state.common.clock[0] = t
                 while n < cuts.shape[0] and cuts[n, 0] == i:
                     gone = state.common.withdrawn[cuts[n, 1]]
-                    if not gone and not part(state, agents[i], cuts[n, 1], t):
+                    if not gone and not cut(state, agents[i], cuts[n, 1], t):
                         return i
                     n += 1
         if answer in (REFUSED, NOT_BEGUN):

@@ -108,7 +108,7 @@ class LivePolicy(Policy):
         return sizes if needed <= memory.physical_memory() else self._sizes(n_agents)
 
     def _make_room(self, n_agents: int) -> fields.Room:
-        """Arrays for so many agents: no longer than that where they are few and quickly copied."""
+        """Arrays for `n_agents` agents: no longer than that where they are few and quickly copied."""
         exact, kind = self._sizes(n_agents), self._state_class(n_agents)
         memory.check(type(self).__name__, kind, exact)
         foreseen = fields.Foreseen(exact, exact)
@@ -125,10 +125,8 @@ class LivePolicy(Policy):
             return "an agent is withdrawn, and active or with samples"
         if (common.lends & ~common.borrows).any() or (common.withdrawn & ~common.lends).any():
             return "an agent lends and does not borrow, or is withdrawn and does not lend"
-        if common.reserved[0] != np.count_nonzero(~common.lends):
-            return (
-                f"reserved is {common.reserved[0]}, and {np.count_nonzero(~common.lends)} agents do not lend"
-            )
+        if common.restricted[0] != np.count_nonzero(~common.lends):
+            return f"restricted is {common.restricted[0]}, and {(~common.lends).sum()} agents do not lend"
         pending = common.pending
         if pending.counts[~common.active].any() or pending.total[0] != pending.counts.sum():
             return "pulls are pending that nobody waits for"
@@ -253,7 +251,7 @@ class LivePolicy(Policy):
     def set_sharing(self, agent: int, sharing: Sharing) -> None:
         """Say whether others may use the samples of `agent`, and whether it uses theirs.
 
-        "both": it lends and borrows, as agents do unless told otherwise. "borrow": nobody else uses its
+        "both": it lends and borrows, as agents do by default. "borrow": nobody else uses its
         samples; from then on nothing that others choose by depends on them. "none": besides, it uses
         nobody's, and chooses as `Independent` does. The policy goes on judging who belongs together, so that
         a change back takes effect at once: what its pool sums is then, up to rounding, what it would be had
@@ -270,7 +268,7 @@ class LivePolicy(Policy):
         common.borrows[agent] = borrows
         if common.lends[agent] != lends:
             common.lends[agent] = lends
-            common.reserved[0] += -1 if lends else 1
+            common.restricted[0] += -1 if lends else 1
             self._lending_changed(agent)
 
     def add_agents(self, n: int = 1, *, sharing: Sharing = "both") -> Integers:
@@ -374,7 +372,7 @@ class LivePolicy(Policy):
             forget_row(self.pinned_state().local, agent, common.ridge)
             self._withdraw(agent)
             common.lends[agent] = common.borrows[agent] = True
-            common.reserved[0] = np.count_nonzero(~common.lends)
+            common.restricted[0] = np.count_nonzero(~common.lends)
             for leaf in fields.leaves(type(self.state)):
                 if leaf.field.role is fields.Role.SCRATCH:  # where its samples may have passed through
                     leaf.get(self.state)[...] = 0
@@ -470,7 +468,7 @@ class LivePolicy(Policy):
 def foresee(
     state_class: type, n_agents: int, sizes_ahead: Callable[[int, int], fields.Sizes], tables: fields.Sizes
 ) -> fields.Foreseen:
-    """Sizes to make room for when arrays are made for so many agents.
+    """Sizes to make room for when arrays are made for `n_agents` agents.
 
     Memory that is not touched costs nothing, so there may be much of it, unless the machine could not hold
     it. The columns of tables are paid for with every row.

@@ -28,9 +28,9 @@ REFUSED, ACCEPTED, BADLY_SCALED, NOT_BEGUN = range(4)
 BEGIN, FINISH, CANCEL, PULL = range(4)
 """Kinds of pulls to replay: its reward is due; came; will never come; and both at once."""
 SCORED = 128
-"""Arms whose scores a choice leaves behind; those of more are computed so many at a time."""
+"""Arms whose scores a choice leaves behind; with more arms, scores are computed this many at a time."""
 BAD_ARMS, SILENT = -1, -2
-"""Answers in place of an arm: an entry is not a number of fair size; `select` leaves no scores."""
+"""Answers in place of an arm: an entry is NaN, infinite or larger than LARGEST; `select` leaves no scores."""
 STEPS: dict[tuple[str, type], Callable[..., Any]] = {}
 
 
@@ -67,7 +67,7 @@ class LiveCommon(NamedTuple):
     withdrawn: Annotated[Booleans, kept(AGENTS)]  # True once its samples were taken back
     lends: Annotated[Booleans, kept(AGENTS, fill=True)]  # whether others may use its samples
     borrows: Annotated[Booleans, kept(AGENTS, fill=True)]  # whether it uses those of others
-    reserved: Annotated[Integers, kept(1, **COUNT)]  # agents that do not do both
+    restricted: Annotated[Integers, kept(1, **COUNT)]  # agents that do not do both
     pending: Pending
     scored: Annotated[Matrix, scratch(2, SCORED)]
 
@@ -101,8 +101,8 @@ def step(name: str, state_class: type) -> Callable[[Function], Function]:
 def select(state: Any, agent: int, arms: Matrix, t: int) -> int:
     """Choose an arm for `agent` in round `t` from its pool, without exploration.
 
-    Changes nothing but scratch: what is learned never depends on how often somebody chose. It takes the first
-    arm with the largest sum of mean and bonus, and leaves both in `common.scored`, for the arms that fit.
+    Changes nothing but scratch: what is learned never depends on how often an arm was chosen. It takes the
+    first arm with the largest sum of mean and bonus, and leaves both in `common.scored`, as far as they fit.
     """
     return int(STEPS["select", type(unpin(state))](state, agent, arms, t))
 
@@ -221,19 +221,19 @@ def select_alone(common: LiveCommon, local: Statistics, agent: int, arms: Matrix
 
 
 @inlined
-def are_fair(arms: Matrix) -> bool:
-    """Whether all entries are numbers of fair size."""
-    fair = True
+def are_finite(arms: Matrix) -> bool:
+    """Whether all entries are finite and within LARGEST."""
+    finite = True
     for k in range(arms.shape[0]):
         for m in range(arms.shape[1]):
-            fair = fair and abs(arms[k, m]) <= LARGEST
-    return fair
+            finite = finite and abs(arms[k, m]) <= LARGEST
+    return finite
 
 
 @compiled
 def choose_checked(state: Any, agent: int, arms: Matrix) -> int:
-    """`choose` in the round after the last; BAD_ARMS if an entry of `arms` is not a number of fair size."""
-    if not are_fair(arms):
+    """`choose` in the round after the last; BAD_ARMS if an entry of `arms` is NaN, infinite or too large."""
+    if not are_finite(arms):
         return BAD_ARMS
     return choose(state, agent, arms, state.common.clock[0] + 1)
 
@@ -244,7 +244,7 @@ def predict_checked(state: Any, agent: int, arms: Matrix) -> tuple[int, float, f
 
     The latter is that of `select`: for an agent that does not borrow, what it would be if it did.
     """
-    if not are_fair(arms):
+    if not are_finite(arms):
         return BAD_ARMS, 0.0, 0.0
     t, scored = state.common.clock[0] + 1, state.common.scored
     scored[0] = math.nan
@@ -262,7 +262,7 @@ def predict_checked(state: Any, agent: int, arms: Matrix) -> tuple[int, float, f
 @compiled
 def score_checked(state: Any, agent: int, arms: Matrix, out: Matrix) -> int:
     """Write mean and bonus of every arm, in the round after the last, into the rows of `out`, (2, K)."""
-    if not are_fair(arms):
+    if not are_finite(arms):
         return BAD_ARMS
     t, scored = state.common.clock[0] + 1, state.common.scored
     for start in range(0, arms.shape[0], scored.shape[1]):
@@ -279,7 +279,7 @@ def score_checked(state: Any, agent: int, arms: Matrix, out: Matrix) -> int:
 
 @inlined
 def judge(state: Any, x: Vector, reward: float) -> int:
-    """Whether a sample is fair; one that is longer than it should be beside the ridge is BADLY_SCALED."""
+    """Whether a sample is finite; one that is longer than it should be beside the ridge is BADLY_SCALED."""
     for m in range(x.shape[0]):
         if not abs(x[m]) <= LARGEST:
             return REFUSED
@@ -291,7 +291,7 @@ def judge(state: Any, x: Vector, reward: float) -> int:
 
 @compiled
 def update_checked(state: Any, agent: int, x: Vector, reward: float) -> int:
-    """Play a round in which only `agent` pulled; refuse, changing nothing, numbers of unfair size."""
+    """Play a round in which only `agent` pulled; refuse, changing nothing, what is not finite."""
     answer = judge(state, x, reward)
     if answer != REFUSED:
         t = state.common.clock[0] + 1

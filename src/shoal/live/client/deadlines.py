@@ -38,7 +38,7 @@ def _until(end: float) -> _Left:
 
 
 class Timeouts(Mapping[str, float]):
-    """The extension `timeout` of a request that ends so many seconds from now; looked up as phases begin."""
+    """The extension `timeout` of a request with a deadline; looked up as phases begin."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds

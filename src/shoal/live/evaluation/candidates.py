@@ -182,7 +182,7 @@ def _in_words(found: Evaluation) -> str:
 
 
 def calibration(probabilities: Vector, sizes: Vector | None) -> Calibration:
-    """Test recorded probabilities, shape (n,), of decisions among so many arms, shape (n,)."""
+    """Test recorded probabilities, shape (n,), of decisions among `n_arms` arms, shape (n,)."""
     if sizes is None or len(probabilities) < ENOUGH:
         return Calibration(math.nan, math.nan, math.nan, "Probabilities were not tested.")
     if (probabilities == 1.0).all():

@@ -1,7 +1,7 @@
 """A journal played into another policy, or into the same one with other settings.
 
 `what_if` compares the two, `switch` lets the other take over. The other one sees the very same records, in
-their order, from the first on. Whoever was forgotten is in none of them.
+their order, from the first on. Forgotten people are in none of them.
 """
 
 from collections.abc import Iterator
@@ -171,7 +171,7 @@ def _take_over(owner: "Owner", settings: Settings) -> int:
 
 
 def _try_to_take_over(owner: "Owner", settings: Settings) -> int | None:
-    """The same; None if somebody was forgotten meanwhile."""
+    """The same; None if a person was forgotten meanwhile."""
     store, number = owner.store, owner.number
     with owner.settled() as state:
         seq, forgotten_at, present = state.seq, state.forgotten_at, state.settings

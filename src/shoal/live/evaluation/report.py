@@ -258,7 +258,7 @@ def _delays(found: list[Outcome]) -> list[Part]:
     quantiles = [[f"{share:.0%}", _span(float(np.quantile(late, share)))] for share in (0.5, 0.9, 0.99, 1.0)]
     return [
         Table("What came of decisions", ["", "decisions", "share"], lines),
-        Table("Delay within which so many of the rewards came", ["share of rewards", "delay"], quantiles),
+        Table("Delay within which a share of the rewards came", ["share of rewards", "delay"], quantiles),
         Picture(
             "Delays",
             "Share of the rewards that came within a delay. Corrections count as rewards of their own time.",
@@ -287,7 +287,7 @@ def _agents(population: "Population") -> list[Part]:
     parts: list[Part] = [
         Text(
             f"Of {len(known):,} agents with enough rewards, sharing demonstrably helped {helped:,} and "
-            f"harmed {harmed:,}. Of so many intervals of 95%, about {math.ceil(0.05 * len(known)):,} may err."
+            f"harmed {harmed:,}. About {math.ceil(0.05 * len(known)):,} of these 95% intervals may err."
         )
     ]
     ordered = sorted(known.items(), key=lambda item: -item[1].mean)

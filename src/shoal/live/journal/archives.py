@@ -50,7 +50,7 @@ class Base(msgspec.Struct, frozen=True, array_like=True):
     """Imported files whose rows have been archived, with the last line of each."""
     archives: tuple[Archive, ...] = ()
     litter: tuple[str, ...] = ()
-    """Files to delete: begun and not finished, or replaced by one without somebody who was forgotten."""
+    """Files to delete: begun and not finished, or replaced by one without a forgotten person."""
     key: bytes = b""
     """The journal's, from its first record: what has another key belongs to another journal."""
 

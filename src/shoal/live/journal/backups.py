@@ -13,7 +13,7 @@ from shoal.live.protocol.errors import ConflictError, JournalError, NotOwnerErro
 
 
 def backup(store: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
-    """Copy a store, as of one moment, beside whoever writes to it; the copy's bytes.
+    """Copy a store, as of one moment, while it is written to; the copy's bytes.
 
     The copy appears when it is complete and found to be sound, and replaces a file of that name.
     """
@@ -28,7 +28,7 @@ def backup(store: str | os.PathLike[str], target: str | os.PathLike[str]) -> int
 def restore(source: str | os.PathLike[str], store: str | os.PathLike[str], *, replace: bool = False) -> None:
     """Put a copy in a store's place, while nobody writes to it.
 
-    Whoever was forgotten since is forgotten again at the next opening, by the file `….forgotten` beside the
+    People forgotten since are forgotten again at the next opening, by the file `….forgotten` beside the
     store, and keys that were revoked since stay revoked, if the store that is replaced can still be read.
 
     Parameters

@@ -157,7 +157,7 @@ class Fold:
         self.merged: dict[int, int] = {}
         """Agents that turned out to be another one, with that one."""
         self.sharing: list[Sharing] = []
-        self.taught: list[int] = []
+        self.observed: list[int] = []
         """Rewards that each agent has had."""
         self.tally = Tally()
         """What sharing paid them."""
@@ -169,7 +169,7 @@ class Fold:
         """Ids that the journal may hold; one that is not here need not be looked up."""
         self.catalogue: bytes | None = None
         self.forgotten_at = 0
-        """Sequence number of the last record that forgot somebody."""
+        """Sequence number of the last record that forgot a person."""
         self.cut_log = array("q")
         """For each record that separated agents: the policy's round, its sequence number and its time."""
         self.differences: list[str] = []
@@ -270,8 +270,8 @@ class Fold:
         return cuts
 
     def _count(self, agent: int) -> None:
-        self.taught[agent] += 1
-        if self.taught[agent] == self.settings.lend_after and self.sharing[agent] == "both":
+        self.observed[agent] += 1
+        if self.observed[agent] == self.settings.lend_after and self.sharing[agent] == "both":
             self._flush()
             self.policy.set_sharing(agent, "both")
 
@@ -330,7 +330,7 @@ class Fold:
     def _add_agent(self, name: str | None, sharing: Sharing) -> None:
         self.called.append(name)
         self.sharing.append(sharing)
-        self.taught.append(0)
+        self.observed.append(0)
         self.tally.join()
         agent = len(self.called) - 1
         self.policy.add_agents(1)
@@ -339,7 +339,7 @@ class Fold:
 
     def _mode(self, agent: int) -> Sharing:
         """How an agent shares now: newcomers may have to prove themselves first."""
-        waits = self.taught[agent] < self.settings.lend_after
+        waits = self.observed[agent] < self.settings.lend_after
         return "borrow" if self.sharing[agent] == "both" and waits else self.sharing[agent]
 
     def _merge(self, record: Merged) -> None:
@@ -349,7 +349,7 @@ class Fold:
             if index == other:
                 self.names[name] = agent
         self.called[other], self.merged[other] = None, agent
-        self.taught[agent] += self.taught[other]
+        self.observed[agent] += self.observed[other]
         self.tally.merge(agent, other)
         self.policy.set_sharing(agent, self._mode(agent))
         for standing in self.pending.values():
@@ -495,4 +495,4 @@ class _Batch:
         for agent in sorted({agent for pair in recorded ^ computed for agent in pair}):
             apart = {tuple(pair) for pair in policy.cuts[:, :2].tolist() if agent in pair}
             apart = (apart - (computed - recorded)) | {pair for pair in recorded - computed if agent in pair}
-            policy.part_from(agent, sorted({other for pair in apart for other in pair} - {agent}))
+            policy.cut_from(agent, sorted({other for pair in apart for other in pair} - {agent}))

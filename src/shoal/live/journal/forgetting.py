@@ -62,7 +62,7 @@ def names_with(store: Store, number: int, fold: Fold, hashes: set[bytes]) -> lis
 
 
 def finish_forgetting(store: Store, number: int, fold: Fold) -> None:
-    """Do what a crash may have kept an owner from doing after it had committed that somebody is forgotten."""
+    """Finish forgetting a person, where a crash came between the commit and the rest of the work."""
     stale = [one for one in store.snapshots(number) if one[1] < fold.forgotten_at]
     for epoch, seq in stale:
         store.delete_snapshot(number, epoch, seq)

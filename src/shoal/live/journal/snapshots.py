@@ -56,7 +56,7 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
     called: list[str | None]
     merged: dict[int, int]
     sharing: list[Sharing]
-    taught: list[int]
+    observed: list[int]
     pending: list[_Waiting]
     catalogue: bytes | None
     forgotten_at: int
@@ -88,7 +88,7 @@ def pack(fold: Fold) -> bytes:
             fold.called,
             fold.merged,
             fold.sharing,
-            fold.taught,
+            fold.observed,
             waiting,
             fold.catalogue,
             fold.forgotten_at,
@@ -126,7 +126,8 @@ def unpack(data: bytes, source: str) -> Fold:
         raise SnapshotError(f"{source} cannot be read: {error}") from error
     fold.policy.warns = False
     fold.settings, fold.stamp, fold.seq, fold.at = kept.settings, kept.stamp, kept.seq, kept.at
-    fold.names, fold.called, fold.sharing, fold.taught = kept.names, kept.called, kept.sharing, kept.taught
+    fold.names, fold.called = kept.names, kept.called
+    fold.sharing, fold.observed = kept.sharing, kept.observed
     fold.catalogue, fold.forgotten_at, fold.merged = kept.catalogue, kept.forgotten_at, kept.merged
     fold.cut_log.frombytes(kept.cut_log)
     fold.history, fold.tally, fold.known = kept.history, kept.tally, kept.known

@@ -58,7 +58,7 @@ class Arrivals:
         self._scheduled = False
         while self._done:
             future, error = self._done.popleft()
-            if future.done():  # whoever waited has gone
+            if future.done():  # the caller has gone
                 continue
             if error is None:
                 future.set_result(None)

@@ -244,7 +244,7 @@ class Controller:
         self._owner, self._patience = owner, 0.0
 
     def drop(self, name: str) -> None:
-        """Let go of a population that somebody else has taken over."""
+        """Let go of a population that another process has taken over."""
         with self._lock:
             population = self._populations.get(name)
             if population is None or not population.owner.is_lost:
@@ -302,7 +302,7 @@ class Controller:
         return {bytes.fromhex(one.decode()) for number, one in whole if int(number) == population}
 
     def _forget_again(self, owner: Owner) -> None:
-        """Forget whoever a restored backup brought back."""
+        """Forget again the people that a restored backup brought back."""
         if self._forgotten is None or self.committer is None:
             return
         number = owner.number

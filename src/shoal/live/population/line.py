@@ -44,7 +44,7 @@ class Line:
     Parameters
     ----------
     lock : threading.RLock
-        What commands are executed under; whoever else needs it takes it as usual.
+        What commands are executed under; others take it as usual.
     """
 
     def __init__(self, lock: Any) -> None:

@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 PATIENCE = 10.0
 """Seconds that a command waits for places in the queue, whether a thread or an event loop waits for it.
 
-A store that works empties a full queue within a second or two. Whoever is refused asks again and sends
+A store that works empties a full queue within a second or two. A refused caller asks again and sends
 everything twice, so a short wait is the cheaper answer; on a store that hangs, this ends it.
 """
 
@@ -130,7 +130,7 @@ class Owner:
     # Acting
 
     def perform(self, n_rows: int, command: Callable[[Turn], Result]) -> Result:
-        """Execute a command that appends up to so many rows; its result, when they are committed."""
+        """Execute a command that appends up to `n_rows` rows; its result, when they are committed."""
         self.writer().reserve(n_rows, PATIENCE)
         return self._line.run(lambda: self._execute(n_rows, command))
 
@@ -324,7 +324,7 @@ class Owner:
             fold = snapshots.load(self.store, self.number)
             with self._lock:
                 if threading.current_thread() is not self._rebuilding or self._lost is not None:
-                    return  # somebody else was forgotten meanwhile, or the state will be rebuilt anyway
+                    return  # another person was forgotten meanwhile, or the state will be rebuilt anyway
                 self._ticket.wait()
                 if snapshots.catch_up(fold, self.store, self.number, self._state().seq):
                     self.replace(fold)
@@ -333,7 +333,7 @@ class Owner:
 
     @property
     def is_rebuilding(self) -> bool:
-        """Whether the state is being rebuilt since somebody was forgotten."""
+        """Whether the state is being rebuilt since a person was forgotten."""
         return self._rebuilding is not None and self._rebuilding.is_alive()
 
     def wait_until_rebuilt(self) -> None:

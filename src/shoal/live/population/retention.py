@@ -68,7 +68,7 @@ def _try_to_archive(owner: "Owner", directory: Path, limit: int) -> Archived | N
     if not last:
         return None
     path = archives.new_path(directory, owner.name, number, base.seq + 1, last)
-    # Noted before it is written: if that is interrupted, whoever opens the population next deletes it.
+    # Noted before it is written: if that is interrupted, the next process to open the population deletes it.
     _amend(owner, litter=(*base.litter, str(path)))
     plan = snapshots.plan_of(store, number)
     if plan is not None and plan.until > last:  # the base is to be of use to the policy in force now
@@ -183,7 +183,7 @@ def base_without(owner: "Owner", agents: set[int]) -> tuple[bytes, bytes] | None
 
 
 def needs_cleaning(base: Base) -> bool:
-    """Whether files hold somebody who was forgotten, or are of no use."""
+    """Whether files hold a forgotten person, or are of no use."""
     return bool(base.litter) or any(one.wipe and archives.is_there(one) for one in base.archives)
 
 
@@ -214,7 +214,7 @@ def clean(owner: "Owner") -> None:
         old = tuple(one.path for one in targets)
         with owner.alone():
             if base_of(store, number) != started:
-                return  # somebody else was forgotten meanwhile: it will be done again
+                return  # another person was forgotten meanwhile: it will be done again
             _amend(owner, state, archives=done, litter=old)
         _delete(old)
         with owner.alone():

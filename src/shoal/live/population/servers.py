@@ -60,7 +60,7 @@ class Directory:
             return View(schema, servers(db), self._store.standings())
 
     def wait(self, patience: float) -> None:
-        """Return when owners have changed, or after so many seconds."""
+        """Return when owners have changed, or after `patience` seconds."""
         with self._connected() as db:
             for _ in db.notifies(timeout=patience, stop_after=1):
                 pass

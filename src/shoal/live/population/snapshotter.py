@@ -5,7 +5,7 @@
 It loads the last snapshot, applies the rows that have come since and writes the next one, which checks them
 on the way: the cuts that are recorded must be those computed, and the predictions of a sample of decisions
 the recorded ones, bit for bit. With `-` for the URL, that is read from the standard input, as it may hold a
-password. The controller starts one of these every so many rows. Killed at any moment it leaves nothing but
+password. The controller starts one every `snapshot_every` rows. Killed at any moment it leaves nothing but
 an unfinished file, which the next owner deletes.
 """
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from shoal.live.population.owner import Owner
 
 EVERY = 50_000
-"""Rows after which the next snapshot is written, unless told otherwise."""
+"""Rows after which the next snapshot is written, by default."""
 AT_CLOSE = 10
 """When a population is closed, this part of that number is enough."""
 SAMPLED = 50
-"""One decision in so many has its predictions checked."""
+"""One decision in this many has its predictions checked."""
 NICENESS = 10
 
 log = logging.getLogger("shoal.controller")
@@ -83,7 +83,7 @@ class Sample:
     def differences(self, fold: Fold) -> list[str]:
         """What was found, as far as it means anything.
 
-        Predictions made before somebody was forgotten rest on their samples; so may, if rows were applied
+        Predictions made before a person was forgotten rest on their samples; so may, if rows were applied
         from before that time on, the first ones after it, until the state had been rebuilt.
         """
         return [text for _, text in self._found] if fold.forgotten_at <= self._start else []
@@ -99,7 +99,7 @@ def write_snapshot(store: Store, name: str) -> Report:
     wrong = sample.differences(fold)
     if not wrong:
         store.save_snapshot(number, Snapshot(epoch, fold.seq, snapshots.pack(fold)))
-        # Whoever was forgotten after the rows were read must not be left in it. The owner records that first
+        # People forgotten after the rows were read must not be left in it. The owner records that first
         # and deletes snapshots then; so either it deletes this one, or we see the record.
         if any(isinstance(decode(row.body), Forgotten) for row in store.read(number, fold.seq)):
             store.delete_snapshot(number, epoch, fold.seq)

@@ -1,6 +1,6 @@
 """Short looks at a population's state, for pages that show it while it works.
 
-Whoever looks holds the population's lock, and decisions wait. Each function here takes time in proportion to
+A reader holds the population's lock, and decisions wait. Each function here takes time in proportion to
 what it returns, and `uses` lets go of the lock between a few agents and the next few.
 """
 
@@ -81,7 +81,7 @@ def uses(owner: Owner, indices: Integers, among: Integers) -> Booleans:
         some = indices[start : start + AT_ONCE].tolist()
 
         def question(fold: Fold, some: list[int] = some) -> list[Integers | None]:
-            # whoever was forgotten since has no neighbours to ask for
+            # forgotten agents have no neighbours to ask for
             return [fold.policy.neighbors(one) if fold.called[one] is not None else None for one in some]
 
         for row, used in enumerate(owner.read(question), start):

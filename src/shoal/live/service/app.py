@@ -484,7 +484,7 @@ async def get_agent(call: Call) -> Response:
 
     def question(fold: Fold) -> m.Agent:
         index = commands.agent(fold, name)
-        return m.Agent(fold.called[index] or name, fold.sharing[index], fold.taught[index], fold.seq)
+        return m.Agent(fold.called[index] or name, fold.sharing[index], fold.observed[index], fold.seq)
 
     return json_response(await population.read(question))
 

@@ -61,7 +61,7 @@ class Key(msgspec.Struct, frozen=True):
 
 
 ANYBODY = Key("", b"", frozenset(SCOPES), None, 0.0, 0.0, None, None, "")
-"""Whoever calls a server on this machine that has no keys."""
+"""Every caller of a server on this machine that has no keys."""
 
 
 class Keys(ABC):
@@ -177,7 +177,7 @@ class MemoryKeys(Keys):
 
 
 class SQLiteKeys(Keys):
-    """In the file that the populations are in; short transactions beside whoever writes there."""
+    """In the file that the populations are in; short transactions beside other writers."""
 
     def __init__(self, path: str) -> None:
         if not Path(path).is_file():

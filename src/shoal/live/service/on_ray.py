@@ -82,7 +82,7 @@ class Machine:
 def start(
     url: str, address: str, *, servers: int, port: int = 0, options: dict[str, Any] | None = None
 ) -> list[Any]:
-    """Have so many servers run on a cluster; the actors, those included that run already.
+    """Run `servers` servers on a cluster; the actors, those included that run already.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def start(
             name=f"shoal-{store}-{n}",
             namespace=NAMESPACE,
             get_if_exists=True,
-            lifetime="detached",  # if whoever started them dies, they live on
+            lifetime="detached",  # they outlive the process that started them
             max_restarts=-1,
             max_concurrency=4,
             num_cpus=1,

@@ -567,7 +567,7 @@ def learn(state: CrowdState, agent: int, x: Vector, reward: float, t: int) -> No
     state.shared.due[0] = state.shared.moves[0] + FIRST_REFRESH
 
 
-@step("part", CrowdState)
+@step("cut", CrowdState)
 def cut_if_joined(state: CrowdState, agent: int, other: int, t: int) -> bool:
     if is_cut(state.apart, agent, other):
         return False
@@ -596,7 +596,7 @@ def take_in(state: CrowdState, agent: int, x: Vector, reward: float) -> None:
             add_packed(state.blocks[w], x, reward)
         add_to_total(state.total, x, reward)
         state.common.cost[0] += state.degree[agent]
-        if state.common.reserved[0] > 0:
+        if state.common.restricted[0] > 0:
             for j in range(state.degree.shape[0]):
                 if state.common.active[j] and not state.common.borrows[j]:
                     state.common.cost[0] -= not is_cut(state.apart, agent, j)

@@ -150,7 +150,7 @@ class BASS(CuttingPolicy):
         return (self._most,)
 
     def _engine(self, n_agents: int) -> ModuleType:
-        """The module that serves so many agents."""
+        """The module that serves `n_agents` agents."""
         return witnesses if n_agents**2 * 8 * (self.dim + 1) <= WITNESS_BYTES else crowd
 
     @property
@@ -303,9 +303,9 @@ class BASS(CuttingPolicy):
     def _reconsider(self, agent: int) -> None:
         separated = np.zeros(self.n_agents, dtype=np.bool_)
         judge_all(self.pinned_state(), agent, separated)
-        self._part_from(agent, separated)
+        self._cut_from(agent, separated)
 
-    def _part_from(self, agent: int, separated: Booleans) -> None:
+    def _cut_from(self, agent: int, separated: Booleans) -> None:
         state = self.pinned_state()
         known = ~state.common.withdrawn
         was = ~self._pool(agent) & known

@@ -37,7 +37,7 @@ from shoal.core.policies.bass.common import (
     log_cut,
     scaled_radius,
 )
-from shoal.core.policy.cuts import Cuts, count_neighbors, isolate, part_newcomers, problem_of_sets
+from shoal.core.policy.cuts import Cuts, count_neighbors, cut_newcomers, isolate, problem_of_sets
 from shoal.core.policy.cuts import rejoin as join_again
 from shoal.core.policy.steps import LiveCommon, step
 from shoal.core.statistics import (
@@ -101,7 +101,7 @@ def sizes(dim: int) -> dict[str, int]:
 
 def join(state: WitnessState, handle: Any, first: int) -> None:
     """Initialise the newcomers `first`, `first + 1`, …; `handle` is the state as it is pinned."""
-    part_newcomers(state.apart, state.common.withdrawn, first)
+    cut_newcomers(state.apart, state.common.withdrawn, first)
     # The origin is in the ellipsoids of two who have no samples.
     strangers = np.flatnonzero(state.local.pulls)
     for known in (state.witness, state.excess):
@@ -151,7 +151,7 @@ def withdraw(state: WitnessState, handle: Any, agent: int) -> None:
 
 
 def forget_points(state: WitnessState, agent: int) -> None:
-    """Let go of an agent's witnesses at both ends: whoever moves next tests the pair."""
+    """Let go of an agent's witnesses at both ends: the next of the two to pull tests the pair."""
     for known in (state.witness, state.excess):
         known[agent] = known[..., agent] = np.nan
 
@@ -228,7 +228,7 @@ def take_in(state: WitnessState, agent: int, x: Vector, reward: float) -> float:
         add_packed(state.lent[agent], x, reward)
         add_packed(state.blocks[agent // WORD], x, reward)
         state.common.cost[0] += state.degree[agent]
-        if state.common.reserved[0] > 0:
+        if state.common.restricted[0] > 0:
             for j in range(state.degree.shape[0]):
                 if state.common.active[j] and not state.common.borrows[j]:
                     state.common.cost[0] -= not has_bit(state.apart[agent], j)
@@ -236,7 +236,7 @@ def take_in(state: WitnessState, agent: int, x: Vector, reward: float) -> float:
     return growth
 
 
-@step("part", WitnessState)
+@step("cut", WitnessState)
 def cut_if_joined(state: WitnessState, agent: int, other: int, t: int) -> bool:
     if has_bit(state.apart[agent], other):
         return False

@@ -27,7 +27,7 @@ RESUM_AFTER = 256
 RESUM_STEP = 256
 """Members that a round looks at while a cluster is summed anew: with more, that is spread over rounds."""
 LOSSY = 1e4
-"""Sums that were once so many times larger than what a subtraction leaves are summed anew."""
+"""Sums that were once this many times larger than what a subtraction leaves are summed anew."""
 NOBODY = -1
 """In place of a member."""
 

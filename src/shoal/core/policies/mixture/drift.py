@@ -37,7 +37,7 @@ PRIOR_SAMPLES = 10.0
 RESIDUALS = 100.0
 """Residuals in the estimate of the noise before anything is tested."""
 EVERY = 2
-"""An agent is tested for change at every so many of its pulls."""
+"""Pulls of an agent between two tests for change."""
 SPLITS = (24, 17, 12, 8, 5)
 """Numbers of its last samples before which an agent may be found to have changed."""
 LEAST_BEFORE = 5
@@ -175,7 +175,7 @@ def threshold_of(drift: Drift, counts: bool) -> float:
 
 @compiled
 def is_suspect(drift: Drift, agent: int, least: float) -> bool:
-    """Whether some number of an agent's last samples were less probable than average, by so many nats.
+    """Whether some number of an agent's last samples were less probable than average, by `least` nats.
 
     What is explained better on its own than with the rest cannot have been well predicted by the rest. So
     most are spared the tests, which cost as much as several rounds.

@@ -57,7 +57,7 @@ class PopulationOwner(NamedTuple):
     owner: str
     """"" if nobody does."""
     promised: str
-    """Whoever nobody owns it is for: it was moved there, and has not been taken yet."""
+    """The server that should take an unowned population: it was moved there, and not taken yet."""
 
 
 class Store(ABC):

@@ -64,7 +64,7 @@ class SQLStore(Store):
         return self._content("state", "base", "population", population)
 
     def _moved_on(self, db: Any, batch: Batch) -> Exception | None:
-        """Why the fence refused a batch: it is there already, or somebody took over, or we are behind."""
+        """Why the fence refused a batch: it is there already, another server took over, or we are behind."""
         (population, epoch, last_seq, appender), rows, _ = batch
         found = db.execute(
             f"SELECT epoch, last_seq, owner, name FROM {self.prefix}population WHERE id = {self.mark}",

@@ -74,7 +74,7 @@ class SQLiteStore(SQLStore):
         "full" survives a power failure; "normal" survives a crash of the process, but a power failure may
         undo the last commits.
     read_only : bool
-        Read beside whoever writes.
+        Read while another process writes.
     """
 
     prefix, mark = "", "?"

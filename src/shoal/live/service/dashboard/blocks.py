@@ -2,7 +2,7 @@
 
 A policy's graph says of each pair whether they share; a page needs groups to colour and to sort by. The best
 ones have as many sharing pairs inside, and as few parted ones, as possible (correlation clustering). They are
-searched for greedily: the best informed agent takes whoever shares with it, then the best informed of the
+searched for greedily: the best informed agent takes all that share with it, then the best informed of the
 rest, and so on; afterwards each agent moves to the block with which it agrees most, until nobody wants to.
 
 Who has few samples shares with everyone, which says nothing. So each agent counts by how many it has parted
@@ -14,7 +14,7 @@ import numpy as np
 from shoal.core.types import Booleans, Integers, Matrix, Vector
 
 ALONE, UNDECIDED = -1, -2
-"""Labels of whoever shares with too few of any block to be in it, and of whoever shares with several."""
+"""Labels of agents that share with too few of any block to be in it, and of those that share with several."""
 MOST = 64
 """Blocks that are told apart."""
 PASSES = 5
@@ -142,7 +142,7 @@ def _improve(labels: Integers, together: Booleans, weight: Vector, n_blocks: int
 
 
 def _with_undecided(labels: Integers, agreement: Matrix, total: Vector) -> Integers:
-    """The labels, but `UNDECIDED` for whoever agrees with several blocks that count."""
+    """The labels, but `UNDECIDED` for agents that agree with several blocks that count."""
     large = total > LARGE * total.sum()
     share = agreement[large] / total[large][:, None]
     undecided = (share >= AGREES).sum(axis=0) > 1

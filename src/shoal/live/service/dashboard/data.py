@@ -41,9 +41,9 @@ MOST_LISTED = 100
 LONGEST = 80
 """Characters of a setting in the list of changes."""
 REPLAYED = 50_000
-"""Records up to which the graph of an earlier moment is had by replaying the journal."""
+"""Records up to which the graph of an earlier moment is computed by replay."""
 RESTS = 20.0
-"""A picture that took a second to make is not made again for so many."""
+"""A picture is cached for this many times the seconds that it took to draw."""
 
 
 # Over time
@@ -334,7 +334,7 @@ class SharingPicture:
         self._sample = self._labels
         self._drawn: Drawing | HeatMap | None = None
         self._lock = threading.RLock()
-        """Held by whoever looks or draws: requests come from several threads."""
+        """Held while somebody looks or draws: requests come from several threads."""
 
     # Blocks
 
