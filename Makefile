@@ -55,8 +55,8 @@ check: lint  ## Lint and the quick tests, for while you work (POLICY=bass: those
 test: lint  ## Lint, run all tests, those of kernels again without compilation and as plain Numba, and count the lines they reach
 	$(BIN)/coverage erase
 	$(COVERED) $(PARALLEL) --ignore tests/test_speed.py
-	NUMBA_DISABLE_JIT=1 $(COVERED) $(PARALLEL) --cov-append tests/core/kernels tests/core/policies/test_against_reference.py::test_same_run
-	SHOAL_UNITS=0 $(COVERED) $(PARALLEL) --cov-append tests/core/kernels
+	NUMBA_DISABLE_JIT=1 $(COVERED) $(PARALLEL) --dist load --cov-append tests/core/kernels tests/core/policies/test_against_reference.py::test_same_run
+	SHOAL_UNITS=0 $(COVERED) $(PARALLEL) --dist load --cov-append tests/core/kernels
 	$(BIN)/python -m pytest tests/test_speed.py
 	$(BIN)/coverage report --skip-covered
 
