@@ -110,6 +110,8 @@ def test_killed(durable: Place, tmp_path: Path, nursery: Nursery, policy: str) -
     assert last.acknowledged > 10 * KILLS
 
 
+# One that acknowledges early also leaves snapshots of what it never committed.
+@pytest.mark.filterwarnings("ignore:snapshot .* belongs to another journal")
 @pytest.mark.parametrize("mutant", ["early", "twice"])
 def test_the_harness_bites(durable: Place, tmp_path: Path, nursery: Nursery, mutant: str) -> None:
     """A controller that acknowledges before the commit, and one that counts a repeated reward again."""
