@@ -444,3 +444,13 @@ def test_a_journal_that_cannot_be_read_is_not_kept_open(tmp_path: Path) -> None:
             (is_busy, *_) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         assert not is_busy
         assert caught.value.__traceback__ is not None
+
+
+def test_a_catalogue_that_was_read_back_is_taken_as_it_is_by_compiled_code(durable: Place) -> None:
+    controller = durable.open()
+    shop(controller).set_arms(ARMS)
+    controller.close()
+    one = shop(durable.open())
+    catalogue = one.owner.read(lambda fold: one.owner.commands.offers.catalogue(fold))
+    assert catalogue is not None
+    assert catalogue.features.flags.carray  # a read-only one would be copied by every decision

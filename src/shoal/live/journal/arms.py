@@ -117,7 +117,9 @@ def restored(data: bytes, dim: int, find: Any) -> ArmSet:
         whole = restored(find(stored.whole), dim, find)
         positions = np.frombuffer(stored.positions, dtype=np.int32)
         return whole.subset([whole.name(int(position)) for position in positions])  # type: ignore[misc]
-    return ArmSet(np.frombuffer(stored.features, dtype=np.float64).reshape(-1, dim), stored.names)
+    # Copied once: compiled code takes no read-only array, and every decision would copy it.
+    features = np.frombuffer(stored.features, dtype=np.float64).reshape(-1, dim).copy()
+    return ArmSet(features, stored.names)
 
 
 def are_names(arms: Any) -> bool:
