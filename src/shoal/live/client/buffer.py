@@ -19,7 +19,7 @@ import msgspec
 from shoal.live.protocol.errors import NotOwnerError, UnavailableError, UnknownError
 from shoal.live.protocol.messages import NamedReward
 
-log = logging.getLogger("shoal.live.client")
+log = logging.getLogger("shoal.client")
 TABLES = """
 CREATE TABLE IF NOT EXISTS waiting (n INTEGER PRIMARY KEY AUTOINCREMENT, population TEXT, body BLOB) STRICT;
 CREATE TABLE IF NOT EXISTS fallback (id TEXT PRIMARY KEY, at REAL, body BLOB) STRICT;

@@ -16,7 +16,7 @@ from shoal.live.service.callers import check_host
 from shoal.live.service.logs import log_failure
 from shoal.live.service.service import Service
 
-log = logging.getLogger("shoal.live.service")
+log = logging.getLogger("shoal.service")
 _random = random.Random()  # for ids of requests, on which nothing depends; the system's randomness is slower
 
 PROBES = ("/livez", "/readyz")

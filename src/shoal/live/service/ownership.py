@@ -28,7 +28,7 @@ from shoal.live.service.forwarding import Elsewhere, Forwarder, is_forwarded
 from shoal.live.service.service import RETRY, Service
 
 Result = TypeVar("Result")
-log = logging.getLogger("shoal.live.service")
+log = logging.getLogger("shoal.service")
 PAUSE = 0.3
 """Seconds for which requests for a population that could not be opened get the same error."""
 

@@ -31,7 +31,7 @@ from shoal.live.service.middleware import MOST_CONNECTIONS
 from shoal.live.service.service import HOSTS, Service
 from shoal.live.service.sessions import Sessions
 
-log = logging.getLogger("shoal.live.service")
+log = logging.getLogger("shoal.service")
 LARGEST_HEAD = 65_536
 """Bytes of a request before its body, or after it (trailers)."""
 MOST_HEADERS = 100

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from shoal.live.service.ownership import Ownership
 
 Result = TypeVar("Result")
-log = logging.getLogger("shoal.live.service")
+log = logging.getLogger("shoal.service")
 
 HOSTS = ("localhost", "127.0.0.1", "[::1]")
 RETRY = 30.0
