@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 import shoal
 from shoal.core.atomic import write_whole
 from shoal.core.types import Vector
-from shoal.lab.experiments.report import gather
+from shoal.lab.experiments.stored import load_results
 from shoal.lab.experiments.summaries import Paired, SummaryRow, column, summarize
 from shoal.lab.paper.beyond import Contest, contests, verdict
 from shoal.reporting.charts import BLUE, DPI, GREY, ORANGE, RED, blank, thousands
@@ -246,7 +246,7 @@ def regrets(world: shoal.Environment, trace: shoal.Trace) -> Vector:
 
 def table(out: Path) -> None:
     """Write the page's table from the results in `out`."""
-    found = gather(out)
+    found = load_results(out)
     before, _, rest = PAGE.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
     if not after:

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 from tests.lab.paper.test_report import published_results
 
-from shoal.lab.experiments.report import gather
+from shoal.lab.experiments.stored import load_results
 from shoal.lab.paper.report import agreement_sentence, reproduction
 
 ROOT = Path(__file__).parents[1]
@@ -38,7 +38,7 @@ def test_a_full_run_renews_the_pages(results: ModuleType, tmp_path: Path) -> Non
     out = published_results(tmp_path / "out", {"club-g4": -1000.0})
     readme, numbers = pages(tmp_path / "root")
     results.publish(out, tmp_path / "root")
-    said = agreement_sentence(reproduction(gather(out)))
+    said = agreement_sentence(reproduction(load_results(out)))
     assert said in readme.read_text(encoding="utf-8")
     text = numbers.read_text(encoding="utf-8")
     assert text.startswith("c\n<!-- tables -->\n`shoal reproduce tables`")

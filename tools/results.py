@@ -11,8 +11,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from shoal.lab.experiments.report import Column, Findings, gather, table_of
+from shoal.lab.experiments.report import Column, table_of
 from shoal.lab.experiments.spec import cells
+from shoal.lab.experiments.stored import Results, load_results
 from shoal.lab.experiments.summaries import SummaryRow
 from shoal.lab.paper import beyond, report
 from shoal.lab.paper.comparison import is_ours, reference_row
@@ -43,7 +44,7 @@ def main() -> None:
 
 def publish(directory: Path, root: Path) -> None:
     """Copy the report on a directory of results to `root`/docs/results, and renew the numbers there."""
-    own = reproduction(whole_preset(gather(directory)))
+    own = reproduction(whole_preset(load_results(directory)))
     name = own.found.spec.name
     page = write_report(directory)
     target = root / "docs" / "results" / name
@@ -62,7 +63,7 @@ def publish(directory: Path, root: Path) -> None:
         renew(root / "README.md", "reproduced", reproduced(own))
 
 
-def whole_preset(found: Findings) -> Findings:
+def whole_preset(found: Results) -> Results:
     """The findings, if they are those of a preset with nothing missing."""
     expected = sum(cell.environment.id not in found.skipped for cell in cells(found.spec))
     if not is_preset(found.spec):
@@ -103,7 +104,7 @@ def block(own: Reproduction) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def provenance(found: Findings) -> str:
+def provenance(found: Results) -> str:
     """The command, what it ran, and how long it took."""
     known, spec = found.provenance, found.spec
     name = spec.name

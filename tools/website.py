@@ -33,6 +33,11 @@ REFERENCE = {
         "[every plot as a picture](../tutorials/pictures.md).",
         ("shoal.lab.simulation", "shoal.lab.plots"),
     ),
+    "results": (
+        "Results of experiments",
+        "What [a grid](../experiments.md) stored, as tables and figures.",
+        ("shoal.lab.experiments",),
+    ),
     "recommendation": (
         "Recommending a policy",
         "Which policy to take, from runs in your world.",
@@ -51,8 +56,12 @@ REFERENCE = {
     "more": ("More", "Everything else.", ("shoal",)),
 }
 """Pages of the reference: title, introduction, and the packages whose public names they hold."""
-FURTHER = {"simulation": ("lab.plots.plot_explanation",), "live": ("Client", "AsyncClient")}
-"""Names that are public too, but not in `shoal.__all__`: clients need an extra."""
+FURTHER = {
+    "simulation": ("lab.plots.plot_explanation",),
+    "results": ("lab.experiments.stored.Results",),
+    "live": ("Client", "AsyncClient"),
+}
+"""Names that are public too, but not in `shoal.__all__`: clients need an extra, results are loaded."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

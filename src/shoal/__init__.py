@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         SyntheticClusters,
         UnitClusters,
     )
+    from shoal.lab.experiments.stored import load_results
     from shoal.lab.plots import plot_ellipsoids, plot_graph, plot_regret
     from shoal.lab.recommendation import Recommendation, recommend
     from shoal.lab.rivals.club import CLUB
@@ -92,6 +93,7 @@ __all__ = [
     "beta",
     "environment_names",
     "load_policy",
+    "load_results",
     "make_environment",
     "make_policy",
     "open",
@@ -138,6 +140,7 @@ _HOMES = {
         "SyntheticClusters",
         "UnitClusters",
     ),
+    "shoal.lab.experiments.stored": ("load_results",),
     "shoal.core.policy.base": ("Policy",),
     "shoal.core.policy.living": ("LivePolicy",),
     "shoal.core.policies.bass": ("BASS",),

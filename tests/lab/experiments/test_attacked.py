@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from shoal.lab.experiments import results
-from shoal.lab.experiments.results import load_results, read_cell
+from shoal.lab.experiments.results import load_runs, read_cell
 from shoal.lab.experiments.runner import run_experiment
 from shoal.lab.experiments.spec import ExperimentSpec, SpecError, cells, parse_spec
 from shoal.lab.paper.reproduce import write_report
@@ -183,7 +183,7 @@ def test_seeds_that_no_column_can_hold_are_refused(tmp_path: Path, seed: int) ->
 
 def test_the_largest_seeds_are_played(tmp_path: Path) -> None:
     run_experiment(spec(seed=2**63 - 2), tmp_path, jobs=1, only="a0.1")
-    assert load_results(tmp_path)["seed"].to_pylist() == [2**63 - 2, 2**63 - 1]
+    assert load_runs(tmp_path)["seed"].to_pylist() == [2**63 - 2, 2**63 - 1]
 
 
 # Disks, files and signals

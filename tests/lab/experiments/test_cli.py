@@ -19,7 +19,7 @@ from shoal.cli import progress
 from shoal.cli.app import app
 from shoal.lab.environments.registry import environment_names
 from shoal.lab.experiments import results
-from shoal.lab.experiments.results import load_results
+from shoal.lab.experiments.results import load_runs
 from shoal.lab.experiments.runner import run_experiment
 from shoal.lab.experiments.spec import load_spec
 from shoal.lab.paper.presets import PRESETS
@@ -78,7 +78,7 @@ def test_run_continues_and_reports(tiny: Path) -> None:
     run_experiment(load_spec(tiny / "tiny.toml"), out, only="bass")
     done = run("run", "tiny.toml", "--jobs", "2", cwd=tiny)
     assert "2 cells computed, 2 found finished, in results/tiny" in done.stdout
-    assert load_results(out).num_rows == 4 * 2
+    assert load_runs(out).num_rows == 4 * 2
     assert json.loads((out / "provenance.json").read_text())["command"] == "shoal run tiny.toml --jobs 2"
     # On a terminal there is a bar; here, lines.
     assert "4/4 cells, " in done.stderr
@@ -106,7 +106,7 @@ def test_a_report_that_takes_long_says_how_far_it_is(
 def test_reproduce_takes_a_preset_a_seed_and_a_pattern(tmp_path: Path) -> None:
     done = run("reproduce", "--seed", "5", "--only", "w7/ind/a0.1", "--out", "here", cwd=tmp_path)
     assert "1 cells computed, 0 found finished, in here" in done.stdout
-    table = load_results(tmp_path / "here")
+    table = load_runs(tmp_path / "here")
     assert set(table["method"].to_pylist()) == {"ind"}
     assert table["seed"].to_pylist() == list(range(5, 15))
 

@@ -17,7 +17,6 @@ from shoal.lab.experiments.report import (
     KINDS,
     Column,
     document,
-    gather,
     notices,
     scenario_sentence,
     speed,
@@ -26,6 +25,7 @@ from shoal.lab.experiments.report import (
 from shoal.lab.experiments.results import ResultsError, cell_files
 from shoal.lab.experiments.runner import run_experiment
 from shoal.lab.experiments.spec import SpecError, parse_spec
+from shoal.lab.experiments.stored import load_results
 from shoal.lab.paper.reproduce import write_report
 from shoal.reporting import render
 from shoal.reporting.sections import Table
@@ -97,7 +97,7 @@ def test_report_is_complete(results: Path, page: Path) -> None:
 def test_report_speaks_of_the_grid_alone(results: Path, page: Path) -> None:
     markup = re.sub(r"<(script|style)\b.*?</\1>", "", page.read_text(encoding="utf-8"), flags=re.S)
     markup = re.sub(r'src="data:[^"]*"', "", markup)
-    reason = gather(results).skipped["absent"].rstrip(".")  # in the words of the environment
+    reason = load_results(results).skipped["absent"].rstrip(".")  # in the words of the environment
     for text in (html.unescape(markup), (results / "report" / "tables.md").read_text(encoding="utf-8")):
         text = text.replace(reason, "").replace(render.markdown_text(reason), "")
         for word in ("BASS", "paper", "published", "ours", "MovieLens", "Yahoo", "authors", "theory"):
@@ -105,7 +105,7 @@ def test_report_speaks_of_the_grid_alone(results: Path, page: Path) -> None:
 
 
 def test_page_and_markdown_hold_the_same_numbers(results: Path, page: Path) -> None:
-    found = gather(results)
+    found = load_results(results)
     text = (results / "report" / "tables.md").read_text(encoding="utf-8")
     for row in found.rows:
         shown = f"{row.regret.mean:,.0f} ± {row.regret.std:,.0f}"
@@ -118,7 +118,7 @@ def test_page_and_markdown_hold_the_same_numbers(results: Path, page: Path) -> N
 
 
 def test_the_best_method_and_the_next_are_named(results: Path) -> None:
-    found = gather(results)
+    found = load_results(results)
     for environment in found.environments:
         best, other = sorted(found.of(environment), key=lambda row: row.regret.mean)
         text = scenario_sentence(found, environment)
@@ -131,7 +131,7 @@ def test_the_best_method_and_the_next_are_named(results: Path) -> None:
 
 
 def test_it_opens_with_a_plain_sentence_and_the_first_picture(results: Path, page: Path) -> None:
-    found = gather(results)
+    found = load_results(results)
     opened = document(found)
     assert opened.title == "Is it worth being told?"
     assert opened.lead == scenario_sentence(found, "near")
@@ -157,7 +157,7 @@ def test_the_spec_names_the_reference(results: Path, tmp_path: Path) -> None:
         (out / "spec.toml").write_text(
             spec.replace('reference = ""', f'reference = "{name}"'), encoding="utf-8"
         )
-        found = gather(out)
+        found = load_results(out)
         (paired,) = [section for section in document(found).sections if section.key == "paired"]
         tables = [part for part in paired.parts if isinstance(part, Table)]
         labels = {row.method: row.label for row in found.rows}
@@ -205,7 +205,7 @@ def test_a_grid_of_one_method_at_one_alpha_is_reported(results: Path, tmp_path: 
 
 
 def test_missing_cells_and_edges_are_said(results: Path) -> None:
-    found = gather(results)
+    found = load_results(results)
     said = " ".join(notices(found))
     assert "cells are finished" not in said  # all but those of the environment that was left out
     fewer = dataclasses.replace(found, cells_done=found.cells_done - 1)

@@ -13,7 +13,7 @@ import pytest
 
 from shoal.core.atomic import write_whole
 from shoal.lab.experiments import results
-from shoal.lab.experiments.results import ResultsError, load_results, read_cell, write_cell
+from shoal.lab.experiments.results import ResultsError, load_runs, read_cell, write_cell
 
 
 def row(run: int) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def test_all_cells_make_one_table_and_leftovers_do_not_count(tmp_path: Path) -> 
     write(tmp_path, "a.parquet")
     write(tmp_path, "b.parquet")
     (tmp_path / "cells" / ".c.parquet.123.tmp").write_bytes(b"half a fi")
-    assert load_results(tmp_path).num_rows == 8
+    assert load_runs(tmp_path).num_rows == 8
     results.remove_leftovers(tmp_path)
     assert sorted(path.name for path in (tmp_path / "cells").iterdir()) == ["a.parquet", "b.parquet"]
 
@@ -63,14 +63,14 @@ def test_all_cells_make_one_table_and_leftovers_do_not_count(tmp_path: Path) -> 
 def test_an_empty_or_missing_directory_is_named(tmp_path: Path) -> None:
     for directory in (tmp_path, tmp_path / "none"):
         with pytest.raises(ResultsError, match=f"^{directory}: no results here"):
-            load_results(directory)
+            load_runs(directory)
 
 
 def test_results_of_two_specs_are_not_mixed(tmp_path: Path) -> None:
     write(tmp_path, "a.parquet")
     write(tmp_path, "b.parquet", spec_hash="def")
     with pytest.raises(ResultsError, match=r"a\.parquet and b.parquet come from different specs"):
-        load_results(tmp_path)
+        load_runs(tmp_path)
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.01, 0.5, 0.99])
@@ -79,7 +79,7 @@ def test_a_truncated_file_is_named(tmp_path: Path, keep: float) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: int(keep * len(content))])
     with pytest.raises(ResultsError, match=r"a\.parquet: corrupt or truncated .* Delete it"):
-        load_results(tmp_path)
+        load_runs(tmp_path)
 
 
 def test_a_single_flipped_bit_in_the_data_is_noticed(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_results_of_a_newer_schema_are_refused(tmp_path: Path) -> None:
     newer = read_cell(path).replace_schema_metadata({"schema_version": "2", "spec_hash": "abc"})
     pq.write_table(newer, path)
     with pytest.raises(ResultsError, match=r"a\.parquet: has results of schema 2; this version reads 1"):
-        load_results(tmp_path)
+        load_runs(tmp_path)
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 import shoal
 from shoal.lab.experiments import executors, results, runner
 from shoal.lab.experiments.executors import ExecutorLostError, open_executor
-from shoal.lab.experiments.results import ResultsError, load_results
+from shoal.lab.experiments.results import ResultsError, load_runs
 from shoal.lab.experiments.runner import Completion, Progress, run_experiment, source_commit
 from shoal.lab.experiments.spec import ExperimentSpec, SpecError, build_environment, cells, parse_spec
 
@@ -88,7 +88,7 @@ def spec(text: str = TINY) -> ExperimentSpec:
 
 def numbers(out: Path) -> str:
     """All results but the times, as text: the same text means the same bits, and nan is nan."""
-    return repr(load_results(out).drop_columns(TIMES).to_pylist())
+    return repr(load_runs(out).drop_columns(TIMES).to_pylist())
 
 
 def identities(out: Path) -> dict[str, tuple[int, int]]:
@@ -111,7 +111,7 @@ def long_reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_rows_are_what_the_library_gives_for_the_same_seed(reference: Path) -> None:
-    rows = load_results(reference).to_pylist()
+    rows = load_runs(reference).to_pylist()
     assert [row["run"] for row in rows] == 10 * list(range(7))
     row = next(
         r
@@ -150,7 +150,7 @@ def test_an_environment_can_have_its_own_pulling(tmp_path: Path) -> None:
     own = TINY.replace('kind = "synthetic"', 'kind = "synthetic"\npulling = "zipf"')
     assert own != TINY
     run_experiment(spec(own), tmp_path, jobs=1, only="/ind/a0.1")
-    for row in load_results(tmp_path).to_pylist():
+    for row in load_runs(tmp_path).to_pylist():
         world = build_environment(spec().environments[row["environment"] != "near"], row["seed"])
         pulling = "zipf" if row["environment"] == "near" else "asynchronous"
         policy = shoal.Independent(world.n_agents, world.dim, alpha=0.1)
@@ -159,7 +159,7 @@ def test_an_environment_can_have_its_own_pulling(tmp_path: Path) -> None:
 
 
 def test_labels_are_left_out_and_symbols_resolved_in_the_parameters(tmp_path: Path, reference: Path) -> None:
-    rows = load_results(reference).to_pylist()
+    rows = load_runs(reference).to_pylist()
     assert "labels" not in json.loads(
         next(row for row in rows if row["method"] == "oracle")["policy_parameters"]
     )
@@ -167,12 +167,12 @@ def test_labels_are_left_out_and_symbols_resolved_in_the_parameters(tmp_path: Pa
         'labels = "labels"', 'gamma = "gap/4"'
     )
     run_experiment(spec(club), tmp_path, only="near/oracle/a0.1")
-    row = load_results(tmp_path).to_pylist()[0]
+    row = load_runs(tmp_path).to_pylist()[0]
     assert json.loads(row["policy_parameters"])["gamma"] == row["gap"] / 4
 
 
 def test_every_method_and_alpha_is_played_on_the_same_seeds(reference: Path) -> None:
-    rows = [row for row in load_results(reference).to_pylist() if row["environment"] == "near"]
+    rows = [row for row in load_runs(reference).to_pylist() if row["environment"] == "near"]
     for run in range(7):
         assert {row["seed"] for row in rows if row["run"] == run} == {run}
 
@@ -411,7 +411,7 @@ def started(tmp_path: Path, after_cells: int, *more: str) -> Iterator["subproces
 def finish(tmp_path: Path, before: dict[str, tuple[int, int]], expected: Path) -> None:
     out = tmp_path / "out"
     assert 0 < len(before) < len(cells(spec(LONG)))
-    load_results(out)
+    load_runs(out)
     summary = run_experiment(spec(LONG), out)
     assert summary.found == len(before)
     assert before.items() <= identities(out).items()

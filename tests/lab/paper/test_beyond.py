@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from tests.lab.experiments.test_summaries import make_table, rows_of
 
-from shoal.lab.experiments.report import gather
 from shoal.lab.experiments.runner import run_experiment
+from shoal.lab.experiments.stored import load_results
 from shoal.lab.experiments.summaries import Names, main_rows
 from shoal.lab.paper import beyond
 from shoal.lab.paper.presets import load_preset
@@ -108,7 +108,7 @@ def test_the_preset_plays_and_is_judged_in_every_scenario(tmp_path: Path) -> Non
     environments = tuple(item for item in preset.environments if not item.optional)
     spec = msgspec.structs.replace(preset, horizon=40, runs=2, alphas=(0.3,), environments=environments)
     run_experiment(spec, tmp_path)
-    judged = reproduction(gather(tmp_path)).contests
+    judged = reproduction(load_results(tmp_path)).contests
     titles = [item.title for item in environments]
     assert [contest.title for contest in judged] == titles
     for contest in judged:

@@ -21,10 +21,11 @@ from tests.lab.paper.test_theory import TINY
 
 import shoal
 from shoal.lab.experiments.measurements import Measurement, keep_outcome
-from shoal.lab.experiments.report import PAIRED_COLUMNS, Findings, gather, line
-from shoal.lab.experiments.results import ResultsError, load_results, write_cell
+from shoal.lab.experiments.report import PAIRED_COLUMNS, line
+from shoal.lab.experiments.results import ResultsError, load_runs, write_cell
 from shoal.lab.experiments.runner import run_experiment
 from shoal.lab.experiments.spec import ExperimentSpec, cells, parse_spec
+from shoal.lab.experiments.stored import Results, load_results
 from shoal.lab.paper import (
     beyond,
     illustrations,
@@ -134,7 +135,7 @@ def page(results: Path) -> Path:
 
 def written(out: Path) -> Path:
     """The paper's report on results, whatever their spec."""
-    return render.write(report.document(reproduction(gather(out))), out / "report")
+    return render.write(report.document(reproduction(load_results(out))), out / "report")
 
 
 def copy_of(results: Path, target: Path) -> Path:
@@ -214,7 +215,7 @@ def _made_up(method: str, policy: str, alpha: float, run: int, regret: float, sc
 
 
 def gathered(out: Path) -> Reproduction:
-    return reproduction(gather(out))
+    return reproduction(load_results(out))
 
 
 def markdown(own: Reproduction) -> str:
@@ -293,13 +294,13 @@ def shown_by(page: Path) -> str:
 
 
 def test_the_authors_time_is_compared_only_where_all_of_their_work_was_done(results: Path) -> None:
-    found = gather(results)
+    found = load_results(results)
     paper = load_preset("paper")
     whole = dataclasses.replace(
         found, spec=paper, skipped={}, cells_done=len(cells(paper)), provenance={"cpu_seconds": 7200.0}
     )
 
-    def said(own: Findings) -> bool:
+    def said(own: Results) -> bool:
         return "8,400 CPU-hours" in str(report._provenance_section(own))
 
     assert said(whole)
@@ -335,7 +336,7 @@ def test_our_own_method_is_set_apart(results: Path, page: Path) -> None:
 
 @pytest.mark.usefixtures("page")
 def test_errors_of_the_fills_are_kept_and_shown(results: Path, tmp_path: Path) -> None:
-    assert real_data.fill_errors(gather(results)) == {}  # no real data among these results
+    assert real_data.fill_errors(load_results(results)) == {}  # no real data among these results
     assert "Filling missing rewards" not in (results / "report" / "tables.md").read_text(encoding="utf-8")
     out = copy_of(results, tmp_path / "out")
     keep_outcome(out, Measurement("fills/letor", {}, dict), {"mean-only": 0.7953, "paper": 0.9188})
@@ -542,9 +543,9 @@ def test_figures_of_other_data_are_shown_and_not_compared(tmp_path: Path) -> Non
 
 def test_a_difference_that_may_be_chance_is_said(tmp_path: Path) -> None:
     out = published_results(tmp_path / "out", {"ind": 1617.5 - 5465.0 + 1.0, "club-g4": 0.0})
-    found = gather(out)
+    found = load_results(out)
 
-    def said(found: Findings) -> str:
+    def said(found: Results) -> str:
         return report.scenario_sentence(reproduction(found), "synthetic-m3-w7")
 
     # As made up, the difference is the same in every run.
@@ -562,7 +563,7 @@ def test_our_own_preset_has_no_page_on_the_theory(results: Path, tmp_path: Path)
     out = copy_of(results, tmp_path / "out")
     spec = (out / "spec.toml").read_text(encoding="utf-8")
     (out / "spec.toml").write_text(
-        spec.replace(json.dumps(gather(results).spec.name), '"beyond"'), encoding="utf-8"
+        spec.replace(json.dumps(load_results(results).spec.name), '"beyond"'), encoding="utf-8"
     )
     own = report.document(gathered(out))
     assert own.further == {}
@@ -622,7 +623,7 @@ def test_hovering_and_arrow_keys_show_values(browser: Any, page: Path, results: 
     opened.view.mouse.move(area["x"] + area["width"] / 3, area["y"] + area["height"] / 2)
     shown = opened.round()
     assert 90 < shown < 110
-    table = load_results(results)
+    table = load_runs(results)
     at = next(k for k, t in enumerate(table["curve_rounds"][0].as_py()) if t == shown)
     curves = np.array([table["curve_regret"][int(index)].as_py() for index in row.cell.rows])
     assert opened.value("BASS δ=0.1").startswith(f"{curves[:, at].mean():,.0f} (")

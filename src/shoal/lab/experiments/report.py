@@ -4,18 +4,16 @@ It reports whatever the results hold and says what is missing: a run that was st
 method, still gives a complete page. Nothing is computed here but means and intervals.
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from shoal.core.parquet import pa
 from shoal.lab.experiments import summaries
-from shoal.lab.experiments.results import PROVENANCE, SPEC, load_results
-from shoal.lab.experiments.spec import ExperimentSpec, cells, load_spec
-from shoal.lab.experiments.summaries import Names, Paired, SummaryRow, best_row, unique
+from shoal.lab.experiments.spec import ExperimentSpec, cells
+from shoal.lab.experiments.stored import Results
+from shoal.lab.experiments.summaries import Paired, SummaryRow, best_row
 from shoal.lab.plots import method_styles
 from shoal.reporting import charts
 from shoal.reporting.charts import Axis, ChartLine
@@ -41,68 +39,7 @@ PAIRED_NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class Findings:
-    """What the report is written from."""
-
-    directory: Path
-    spec: ExperimentSpec
-    table: pa.Table
-    """One row per run, see `shoal.lab.experiments.results`."""
-    provenance: Mapping[str, Any]
-    skipped: Mapping[str, str]
-    """Environments that were skipped, with the reason."""
-    cells_done: int
-    cells_total: int
-    names: Names
-    rows: list[SummaryRow]
-
-    @property
-    def environments(self) -> list[str]:
-        """Environments with results, in the spec's order."""
-        return unique(row.environment for row in self.rows)
-
-    def title(self, environment: str) -> str:
-        """Title of an environment."""
-        return next((row.title for row in self.rows if row.environment == environment), environment)
-
-    def of(self, environment: str) -> list[SummaryRow]:
-        """The rows of an environment."""
-        return [row for row in self.rows if row.environment == environment]
-
-
-def gather(out: Path) -> Findings:
-    """Read the results in a directory and summarise them.
-
-    Raises
-    ------
-    ResultsError, SpecError
-        If there are no results, or they or their spec cannot be read.
-    """
-    table, spec = load_results(out), load_spec(out / SPEC)
-    names = Names(
-        environments={item.id: item.title or item.id for item in spec.environments},
-        methods={item.id: item.label or item.id for item in spec.methods},
-        fixed=frozenset(item.id for item in spec.methods if item.alphas and len(item.alphas) == 1),
-    )
-    try:
-        provenance = json.loads((out / PROVENANCE).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        provenance = {}
-    return Findings(
-        directory=out,
-        spec=spec,
-        table=table,
-        provenance=provenance,
-        skipped={entry["environment"]: entry["reason"] for entry in provenance.get("skipped", [])},
-        cells_done=len(summaries.find_cells(table)),
-        cells_total=len(cells(spec)),
-        names=names,
-        rows=summaries.main_rows(table, names),
-    )
-
-
-def document(found: Findings) -> Document:
+def document(found: Results) -> Document:
     """The whole report."""
     pairs = summaries.paired_with(found.table, found.rows, partial(reference_row, found.spec))
     opening = opening_picture(found)
@@ -136,7 +73,7 @@ def _mark(spec: ExperimentSpec, row: SummaryRow) -> Mark:
 # What it says
 
 
-def scenario_sentence(found: Findings, environment: str) -> str:
+def scenario_sentence(found: Results, environment: str) -> str:
     """How the methods of an environment rank, and by how much the first leads or the reference differs."""
     best, *others = sorted(found.of(environment), key=lambda row: row.regret.mean)
     runs = f"mean of {best.regret.runs} runs" if best.regret.runs > 1 else "one run"
@@ -168,7 +105,7 @@ def ratio(other: SummaryRow, own: SummaryRow) -> str:
     return f"{abs(times - 1.0):.0%} {'more' if times >= 1.0 else 'less'}"
 
 
-def notices(found: Findings) -> list[str]:
+def notices(found: Results) -> list[str]:
     """What readers must know before they compare: missing cells, best values at the edge of the grid."""
     said = []
     expected = sum(cell.environment.id not in found.skipped for cell in cells(found.spec))
@@ -186,7 +123,7 @@ def notices(found: Findings) -> list[str]:
     return said
 
 
-def skipped_notices(found: Findings) -> list[str]:
+def skipped_notices(found: Results) -> list[str]:
     """Which environments were skipped, and why."""
     return [f"{name} was left out: {reason.rstrip('.')}." for name, reason in found.skipped.items()]
 
@@ -261,7 +198,7 @@ def table_of(
 
 
 def regret_section(
-    found: Findings,
+    found: Results,
     notes: Sequence[Part],
     *,
     columns: Callable[[str], Sequence[Column]] = lambda _: REGRET_COLUMNS,
@@ -284,7 +221,7 @@ def regret_section(
 
 
 def f1_section(
-    found: Findings,
+    found: Results,
     notes: Sequence[Part],
     *,
     columns: Callable[[str], Sequence[Column]] = lambda _: F1_COLUMNS,
@@ -300,7 +237,7 @@ def f1_section(
     return Section("f1", "F1 score", [*notes, *tables] if tables else [])
 
 
-def paired_section(found: Findings, pairs: Sequence[Paired], notes: Sequence[Part]) -> Section:
+def paired_section(found: Results, pairs: Sequence[Paired], notes: Sequence[Part]) -> Section:
     """Differences run by run, by environment; no parts if there are none."""
     tables = []
     for key in found.environments:
@@ -311,7 +248,7 @@ def paired_section(found: Findings, pairs: Sequence[Paired], notes: Sequence[Par
     return Section("paired", "Run by run", [*notes, *tables] if tables else [])
 
 
-def provenance_section(found: Findings, more: Sequence[tuple[str, str]] = ()) -> Section:
+def provenance_section(found: Results, more: Sequence[tuple[str, str]] = ()) -> Section:
     """Where the numbers come from; `more` items replace those of the same name."""
     known, spec = found.provenance, found.spec
     seeds = f"{spec.seed} to {spec.seed + spec.runs - 1}" if spec.runs > 1 else str(spec.seed)
@@ -410,12 +347,12 @@ KINDS = (
 """One figure of each kind per environment."""
 
 
-def opening_picture(found: Findings) -> Picture | None:
+def opening_picture(found: Results) -> Picture | None:
     """Regret over rounds in the first environment."""
     return _picture(found, found.environments[0], KINDS[0])
 
 
-def figures_section(found: Findings, *, without: Picture | None = None) -> Section:
+def figures_section(found: Results, *, without: Picture | None = None) -> Section:
     """The charts of every environment, `without` the one that is shown elsewhere."""
     parts: list[Part] = []
     for key in found.environments:
@@ -430,7 +367,7 @@ def figures_section(found: Findings, *, without: Picture | None = None) -> Secti
     return Section("figures", "Figures", parts)
 
 
-def _picture(found: Findings, environment: str, kind: Kind) -> Picture | None:
+def _picture(found: Results, environment: str, kind: Kind) -> Picture | None:
     rows = found.of(environment)
     styles = method_styles((row.method, row.policy) for row in rows)
     curves = [(row, kind.curve(found.table, row)) for row in rows]

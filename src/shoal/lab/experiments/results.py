@@ -59,7 +59,7 @@ def columns() -> "pa.Schema":
     )
 
 
-def load_results(directory: str | Path) -> "pa.Table":
+def load_runs(directory: str | Path) -> "pa.Table":
     """All finished cells of an output directory as one table, one row per run; see `columns`.
 
     Raises

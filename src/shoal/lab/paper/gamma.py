@@ -11,8 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from shoal.core.parquet import pa
-from shoal.lab.experiments.report import Column, Findings, table_of
+from shoal.lab.experiments.report import Column, table_of
 from shoal.lab.experiments.spec import MAIN
+from shoal.lab.experiments.stored import Results
 from shoal.lab.experiments.summaries import (
     REGRET,
     SCORE,
@@ -101,7 +102,7 @@ def gamma_points(table: pa.Table, alphas: Collection[float] | None = None) -> li
     return [points[key] for key in sorted(points)]
 
 
-def gamma_parts(found: Findings) -> list[Part]:
+def gamma_parts(found: Results) -> list[Part]:
     """The figure; empty if γ was not varied."""
     best = gamma_points(found.table)
     if not best:

@@ -7,8 +7,9 @@ from typing import Any
 from shoal.lab.environments import datasets
 from shoal.lab.environments.sources import DataUnavailable
 from shoal.lab.experiments.measurements import Measurement, load_outcome
-from shoal.lab.experiments.report import Column, Findings, table_of
+from shoal.lab.experiments.report import Column, table_of
 from shoal.lab.experiments.spec import ExperimentSpec
+from shoal.lab.experiments.stored import Results
 from shoal.reporting.sections import Heading, Part, Section, Text
 
 REAL_DATA = {
@@ -50,14 +51,14 @@ def measurements(spec: ExperimentSpec) -> list[Measurement]:
     return list(found.values())
 
 
-def fill_errors(found: Findings) -> FillErrors:
+def fill_errors(found: Results) -> FillErrors:
     """The held-out errors of the fills that a run measured."""
     kinds = dict.fromkeys(item.kind for item in found.spec.environments if item.kind in datasets.KINDS)
     kept = {kind: load_outcome(found.directory, f"fills/{kind}", dict[str, float]) for kind in kinds}
     return {kind: entry.outcome for kind, entry in kept.items() if entry is not None}
 
 
-def real_data_section(found: Findings) -> Section:
+def real_data_section(found: Results) -> Section:
     """Which data sets have results, and which were left out; no parts in an experiment without any."""
     parts: list[Part] = []
     if not any(item.kind in datasets.KINDS for item in found.spec.environments):

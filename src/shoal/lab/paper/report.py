@@ -9,13 +9,13 @@ from shoal.lab.experiments.report import (
     F1_COLUMNS,
     REGRET_COLUMNS,
     Column,
-    Findings,
     chance,
     ratio,
     setting,
     table_of,
 )
 from shoal.lab.experiments.spec import cells
+from shoal.lab.experiments.stored import Results
 from shoal.lab.experiments.summaries import Paired, SummaryRow, best_row, pair_up
 from shoal.lab.paper import beyond, published
 from shoal.lab.paper.beyond import Contest, beyond_section, contests
@@ -93,7 +93,7 @@ PAIRED_NOTE = (
 class Reproduction:
     """What the harness found, and how it compares with the paper."""
 
-    found: Findings
+    found: Results
     as_published: Mapping[tuple[str, str], SummaryRow]
     """Rows at the best of the published values of α, by environment and method."""
     pairs: list[Paired]
@@ -133,7 +133,7 @@ class Reproduction:
         return environment in self.sizes and self.has_readings(environment)
 
 
-def reproduction(found: Findings) -> Reproduction:
+def reproduction(found: Results) -> Reproduction:
     """Compare results with the paper."""
     return Reproduction(
         found=found,
@@ -292,7 +292,7 @@ def _with_remarks(section: Section, heading: str, said: Sequence[str | None]) ->
     return Section(section.key, section.title, [*section.parts, *more])
 
 
-def _provenance_section(found: Findings) -> Section:
+def _provenance_section(found: Results) -> Section:
     seconds = found.provenance.get("cpu_seconds")
     if seconds is None or not _is_all_of_the_paper(found):
         return harness.provenance_section(found)
@@ -303,7 +303,7 @@ def _provenance_section(found: Findings) -> Section:
     return harness.provenance_section(found, [("CPU time", text)])
 
 
-def _is_all_of_the_paper(found: Findings) -> bool:
+def _is_all_of_the_paper(found: Results) -> bool:
     """Whether all experiments of the paper were run, at its sizes."""
     paper = load_preset("paper")
     return (
@@ -322,7 +322,7 @@ WORDS = {
 """What the opening sentence calls a method, by policy."""
 
 
-def opening_sentence(found: Findings) -> str:
+def opening_sentence(found: Results) -> str:
     """What the first picture shows, in a plain sentence: Ind, BASS, ours and Oracle, those that were run."""
     here = found.of(found.environments[0])
     bass, ours = reference_row(here), next((row for row in here if is_ours(row)), None)
