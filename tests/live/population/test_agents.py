@@ -193,3 +193,28 @@ def test_bad_names_leave_nothing(one: Population, call: str, arguments: tuple[An
     with pytest.raises((ValueError, UnknownError)):
         getattr(one, call)(*arguments)
     assert one.owner.packed() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Zoe\u0308", "normal form C"),
+        ("ada\u202egnp.exe", "bidirectional controls"),
+        ("\u2066ada\u2069", "bidirectional controls"),
+        ("ada\u200f", "bidirectional controls"),
+    ],
+)
+def test_names_that_look_like_others_are_refused(place: Place, one: Population, name: str, said: str) -> None:
+    before = one.sequence
+    for call in (
+        lambda: place.open().population(name, "independent", 2),
+        lambda: one.decide(name, ARMS),
+        lambda: one.add(name),
+        lambda: one.observe(name, [1.0, 0.0], 1.0),
+        lambda: one.decide("ada", {name: [1.0, 0.0]}),
+    ):
+        with pytest.raises(ValueError, match=said):
+            call()
+    assert one.sequence == before
+    for fine in ("Zo\u00eb", "\u05e2\u05d3\u05d4", "👩\u200d🚀"):
+        one.add(fine)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import httpx
 import pytest
 from starlette.routing import Route
 from tests.live.service.running import ARMS, Caller, InProcess, operation_of
@@ -228,3 +229,43 @@ def test_rates(keyed: Keyed) -> None:
         )  # a batch counts all its requests
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) >= 1
+
+
+def test_signing_in_is_slow_per_address(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who guesses keys keeps nobody else out: behind a proxy, its callers' addresses count."""
+    _, text = keyed.server.keys.add(["read"])
+    monkeypatch.setattr(keyed.server.app, "behind_tls", True)
+    with Caller(keyed.server.url) as caller:
+
+        def sign_in(key: str, address: str) -> int:
+            headers = {"x-forwarded-for": f"192.0.2.1, {address}"}
+            return caller("POST", "/session", {"key": key}, headers=headers).status_code
+
+        assert [sign_in("shoal_guess_guess", "198.51.100.7") for _ in range(30)].count(429) >= 10
+        assert sign_in(text, "198.51.100.8") == 200
+
+
+def test_a_key_that_decides_does_not_change_how_others_share(keyed: Keyed) -> None:
+    path = "/v1/populations/shop/decisions"
+    with Caller(keyed.server.url, keyed.keys["decide"]) as caller:
+        body = {"agent": "newcomer", "arms": ARMS, "sharing": "borrow"}
+        assert caller("POST", path, body).status_code == 201  # it joins that way
+        assert caller("POST", path, body).status_code == 201  # and stays
+        refused = caller("POST", path, {**body, "sharing": "none"})
+        assert refused.status_code == 403
+        assert "sharing must be 'borrow' or left out" in refused.json()["detail"]
+        batch = caller("POST", f"{path}:batch", {"requests": [{**body, "sharing": "both"}, body]}).json()
+        assert [one.get("problem", {}).get("status") for one in batch["results"]] == [403, None]
+    with Caller(keyed.server.url, keyed.keys["all"]) as caller:
+        assert caller("GET", "/v1/populations/shop/agents/newcomer").json()["sharing"] == "borrow"
+        assert caller("POST", path, {**body, "sharing": "none"}).status_code == 201
+        assert caller("GET", "/v1/populations/shop/agents/newcomer").json()["sharing"] == "none"
+
+
+@pytest.mark.parametrize("second", ["authorization", "content-type"])
+def test_headers_that_decide_are_given_once(keyed: Keyed, second: str) -> None:
+    headers = [("authorization", f"Bearer {keyed.keys['all']}"), ("content-type", "application/json")]
+    given = [*headers, (second, dict(headers)[second])]
+    answer = httpx.get(f"{keyed.server.url}/v1/populations", headers=given)
+    assert answer.status_code == 400
+    assert second in answer.json()["detail"]

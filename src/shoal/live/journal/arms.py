@@ -1,6 +1,7 @@
 """The arms on offer: named or numbered, with features given per call or kept in a catalogue."""
 
 import hashlib
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -14,6 +15,8 @@ from shoal.live.protocol.errors import UnknownError
 
 MOST_ARMS = 100_000
 LONGEST_NAME = 256
+BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that change the direction of the text around them."""
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True):
@@ -139,6 +142,12 @@ def checked_name(what: str, name: Any) -> str:
         raise ValueError(f"{what} must be valid Unicode, got {validation.show(name)}") from None
     if "\0" in name:
         raise ValueError(f"{what} must not hold a null character, got {validation.show(name)}")
+    if not name.isascii():
+        # Two names that look the same would be two agents, and a control can make one look like another.
+        if not unicodedata.is_normalized("NFC", name):
+            raise ValueError(f"{what} must be in Unicode normal form C (NFC), got {validation.show(name)}")
+        if not BIDIRECTIONAL.isdisjoint(name):
+            raise ValueError(f"{what} must not hold bidirectional controls, got {validation.show(name)}")
     return name
 
 

@@ -57,11 +57,17 @@ class BusyError(UnavailableError):
     """The service itself cannot do it now; unlike a store's, its reason is for clients."""
 
 
+class ForbiddenError(ControllerError):
+    """The key does not allow what a command found that it would have to do."""
+
+
 def kind_of(error: BaseException, *, by_id: bool = False) -> str:
     """The kind of an error; `by_id` for requests that name what they make by an id of the caller's."""
     match error:
         case RefusedError():
             return error.kind
+        case ForbiddenError():
+            return "forbidden"
         case GoneError():
             return "gone"
         case UnknownError():

@@ -20,6 +20,7 @@ from starlette.routing import Router
 from shoal.core.policies.registry import policy_names
 from shoal.live.journal.fold import Fold
 from shoal.live.population.asynchronous import AsyncPopulation
+from shoal.live.population.commands import Commands, Turn
 from shoal.live.population.explaining import Graph
 from shoal.live.protocol import messages as m
 from shoal.live.protocol.answers import (
@@ -32,11 +33,12 @@ from shoal.live.protocol.answers import (
     WhatIf,
 )
 from shoal.live.protocol.errors import ControllerError
-from shoal.live.protocol.problems import RefusedError, kind_of
-from shoal.live.service.callers import SIGNED_IN, key_of, unauthenticated
+from shoal.live.protocol.problems import ForbiddenError, RefusedError, kind_of
+from shoal.live.service.callers import SIGNED_IN, address_of, key_of, unauthenticated
 from shoal.live.service.dashboard import handlers as page
 from shoal.live.service.journal import events_of
 from shoal.live.service.keys import ANYBODY, Key
+from shoal.live.service.limits import whole_seconds
 from shoal.live.service.middleware import admitted, answered
 from shoal.live.service.openapi import document
 from shoal.live.service.routing import Call, Endpoint, json_response, route
@@ -177,8 +179,9 @@ async def scrape(call: Call) -> Response:
 async def sign_in(call: Call) -> Response:
     """Sign a browser in with a key, by a cookie."""
     service = call.service
-    if wait := service.limits.take("session", 5.0):  # guessing a key should be slow
-        raise RefusedError("too-many", "too many attempts to sign in", {"retry-after": str(int(wait) + 1)})
+    if wait := service.limits.take(f"session {address_of(service, call.request)}", 5.0):
+        headers = {"retry-after": whole_seconds(wait)}
+        raise RefusedError("too-many", "too many attempts to sign in from this address", headers)
     key = service.keys.check(call.body.key)
     if key is None:
         raise unauthenticated("the key is not known, has expired or was revoked")
@@ -329,7 +332,8 @@ async def decide(call: Call) -> Response:
     _check_arms([body])
     population = await call.population()
     commands = population.commands
-    made = await population.perform(commands.DECIDES, lambda turn: commands.decide(turn, body))
+    one = _deciding(call, commands)
+    made = await population.perform(commands.DECIDES, lambda turn: one(turn, body))
     call.service.metrics.count(call.service.metrics.decisions, population.population.name)
     where = f"{call.request.scope['path']}/{quote(made.id, safe='')}"
     return json_response(made, 201, {"location": where})
@@ -341,7 +345,8 @@ async def decide_many(call: Call) -> Response:
     call.service.charge(call.key, len(requests))
     _check_arms(requests)
     population = await call.population()
-    results = await population.perform_each(population.commands.DECIDES, requests, population.commands.decide)
+    commands = population.commands
+    results = await population.perform_each(commands.DECIDES, requests, _deciding(call, commands))
     made = sum(isinstance(one, Decision) for one in results)
     call.service.metrics.count(call.service.metrics.decisions, population.population.name, made)
     return json_response(
@@ -354,6 +359,23 @@ async def decide_many(call: Call) -> Response:
             ]
         )
     )
+
+
+def _deciding(call: Call, commands: Commands) -> Callable[[Turn, m.NewDecision], Decision]:
+    """The command `decide`, as far as the key allows: how an agent shares is set when it joins."""
+    if call.key.allows("admin", call.names["population"]):
+        return commands.decide
+
+    def decide(turn: Turn, request: m.NewDecision) -> Decision:
+        index = None if request.sharing is None else turn.fold.names.get(request.agent)
+        if index is not None and request.sharing != turn.fold.sharing[index]:
+            raise ForbiddenError(
+                f"only a key with scope 'admin' may change how an agent shares that has joined already: "
+                f"sharing must be {turn.fold.sharing[index]!r} or left out, got {request.sharing!r}"
+            )
+        return commands.decide(turn, request)
+
+    return decide
 
 
 @tagged

@@ -50,6 +50,16 @@ def key_of(service: Service, request: Request) -> Key:
     raise unauthenticated("send a key as `Authorization: Bearer shoal_…`; `shoal keys add` makes one")
 
 
+def address_of(service: Service, request: Request) -> str:
+    """Where a request comes from; behind a proxy, what that proxy says, and nobody before it."""
+    client = request.client
+    address = "" if client is None else client.host
+    if service.behind_tls:
+        seen = request.scope["state"]["headers"].get(b"x-forwarded-for", b"").decode("latin-1")
+        address = seen.rpartition(",")[2].strip()[:64] or address
+    return address
+
+
 def unauthenticated(detail: str) -> RefusedError:
     """The refusal of a request without a valid key."""
     return RefusedError("unauthenticated", detail, {"www-authenticate": "Bearer"})

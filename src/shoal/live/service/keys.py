@@ -156,6 +156,13 @@ class Keys(ABC):
             return None
         return key if key.is_valid(time.time()) else None
 
+    def still_opens(self, key: Key) -> bool:
+        """Whether a key with which something was begun is still valid; `ANYBODY` until there is a key."""
+        if key is ANYBODY:
+            return not self.exist()
+        known = self.find(key.id)
+        return known is not None and known.is_valid(time.time())
+
 
 class MemoryKeys(Keys):
     """Of a store in memory: none, until some are added."""

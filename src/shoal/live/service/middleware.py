@@ -26,6 +26,8 @@ MOST_WAITING = 2_000
 MOST_CONNECTIONS = 5_000
 MOST_READ = 100_000_000
 """Bytes of the bodies of all requests under way."""
+SINGLE = (b"authorization", b"host", b"content-type")
+"""Headers that a request has once."""
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -103,6 +105,11 @@ def admitted(app: ASGIApp, service: Service) -> ASGIApp:
             if service.under_way >= MOST_WAITING:
                 raise BusyError(f"{MOST_WAITING:,} requests are under way")
             check_host(service.hosts, scope["state"]["headers"])
+        if len(scope["headers"]) != len(scope["state"]["headers"]):
+            names = [name for name, _ in scope["headers"]]
+            for one in SINGLE:
+                if names.count(one) > 1:  # we and a proxy in front of us might each believe another of them
+                    raise RefusedError("malformed", f"a request must have one header {one.decode()!r}")
         read = 0
 
         async def counted() -> Message:

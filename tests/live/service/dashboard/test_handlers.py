@@ -14,6 +14,7 @@ from tests.live.service.running import InProcess
 
 from shoal.live.service.app import endpoints
 from shoal.live.service.dashboard import handlers, watching
+from shoal.live.service.keys import ANYBODY
 
 PATHS = sorted(one.path for one in endpoints() if one.handler.__module__ == handlers.__name__)
 
@@ -264,7 +265,7 @@ def test_a_page_that_leaves_before_its_stream_begins_is_not_counted(open_server:
     watch = open_server.app.watch
     known = watch._watched["shops"]
     before = known.listeners
-    asyncio.run(watch.listen(known))  # what it returns is never asked for a message
+    asyncio.run(watch.listen(known, ANYBODY))  # what it returns is never asked for a message
     assert known.listeners == before
 
 
@@ -281,10 +282,35 @@ def test_streams_end_when_the_server_stops() -> None:
         assert time.monotonic() - began < 5.0
 
 
-def test_a_stream_does_not_outlive_its_key_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_asks_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "STREAM", 1.5)
     with InProcess() as server:
         few(server.app.controller, seconds=5.0)
         began = time.monotonic()
         messages(f"{server.url}/dashboard/shops/live", 1000)
         assert time.monotonic() - began < watching.STREAM + watching.IDLE + 2.0
+
+
+def test_a_stream_ends_with_its_key_and_a_key_has_few_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "MOST_OF_ONE", 1)
+    with InProcess(str(tmp_path / "shop.db")) as server:
+        few(server.app.controller, seconds=5.0)
+        url = f"{server.url}/dashboard/shops/live"
+        revoked, text = server.keys.add(["read"])
+        _, expiring = server.keys.add(["read"], expires_in=1.5)
+        for key in (text, expiring):
+            headers = {"authorization": f"Bearer {key}"}
+            with httpx.stream("GET", url, headers=headers, timeout=20.0) as answer:
+                lines = answer.iter_lines()
+                next(lines)
+                refused = httpx.get(url, headers=headers)
+                assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
+                began = time.monotonic()
+                if key == text:
+                    server.keys.revoke(revoked.id)
+                for _ in lines:
+                    pass
+                assert time.monotonic() - began < 10.0  # 2 s on a machine that has time; STREAM is 300
+        assert server.app.watch._watched["shops"].listeners == 0

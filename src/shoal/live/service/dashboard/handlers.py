@@ -133,6 +133,6 @@ async def refused(call: Call) -> Response:
 
 async def live(call: Call) -> Response:
     """What is new, once a second, as server-sent events."""
-    messages = await call.service.watch.listen(await _watched(call))
+    messages = await call.service.watch.listen(await _watched(call), call.key)
     headers = {"x-accel-buffering": "no"}  # proxies pass messages on at once
     return StreamingResponse(messages, headers=headers, media_type="text/event-stream")

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,11 @@ from shoal.live.population.population import Population
 from shoal.live.population.views import Sizes
 from shoal.live.protocol.errors import ControllerError
 from shoal.live.protocol.messages import encoder
-from shoal.live.protocol.problems import BusyError
+from shoal.live.protocol.problems import BusyError, RefusedError
 from shoal.live.service.dashboard.data import Overview, SharingPicture, overview
 from shoal.live.service.dashboard.following import RINGS, Follower
 from shoal.live.service.dashboard.refusals import refused_rewards
+from shoal.live.service.keys import Key
 
 if TYPE_CHECKING:
     from shoal.live.service.service import Service
@@ -26,8 +28,10 @@ IDLE = 5.0
 """Seconds between looks at the journal while no page is open."""
 MOST_LISTENERS = 64
 """Pages that are told what is new, in all."""
+MOST_OF_ONE = 16
+"""Pages of one key."""
 STREAM = 300.0
-"""Seconds after which a page has to ask again, and its key is looked at again."""
+"""Seconds after which a page has to ask again."""
 PATIENCE = 15.0
 """Seconds after which a page hears that nothing is new, so that proxies keep the connection."""
 
@@ -87,6 +91,8 @@ class Watch:
         self._service = service
         self._watched: dict[str, Watched] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._of_key: Counter[str] = Counter()
+        """Open pages by the id of their key."""
 
     async def of(self, name: str) -> Watched:
         """A population, read up to a moment ago. From now on it is followed."""
@@ -128,29 +134,36 @@ class Watch:
             with contextlib.suppress(ControllerError):  # the store is away; it is tried again
                 await self._look(known)
 
-    async def listen(self, known: Watched) -> AsyncIterator[bytes]:
-        """Messages for one page."""
+    async def listen(self, known: Watched, key: Key) -> AsyncIterator[bytes]:
+        """Messages for one page, for as long as its key is valid."""
         if sum(one.listeners for one in self._watched.values()) >= MOST_LISTENERS:
             raise BusyError(f"{MOST_LISTENERS} pages are open already", 5.0)
-        return self._messages(known)
+        if self._of_key[key.id] >= MOST_OF_ONE:
+            raise RefusedError(
+                "too-many", f"the key {key.id} has {MOST_OF_ONE} pages open already", {"retry-after": "5"}
+            )
+        return self._messages(known, key)
 
-    async def _messages(self, known: Watched) -> AsyncIterator[bytes]:
-        end, seen = time.monotonic() + STREAM, -1
+    async def _messages(self, known: Watched, key: Key) -> AsyncIterator[bytes]:
+        end, spoke, seen = time.monotonic() + STREAM, time.monotonic(), -1
         stopping = asyncio.ensure_future(self._service.stopping.wait())
         known.listeners += 1  # here, since a page that leaves at once never begins to listen, and never ends
+        self._of_key[key.id] += 1
         try:
             yield b"retry: 2000\n\n"
             while time.monotonic() < end and not stopping.done() and not known.is_lost:
+                if not self._service.keys.still_opens(key):
+                    return
                 if known.number != seen:
-                    seen = known.number
+                    seen, spoke = known.number, time.monotonic()
                     yield known.message
                 news = asyncio.ensure_future(known.news.wait())
-                done, _ = await asyncio.wait(
-                    (news, stopping), timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED
-                )
+                await asyncio.wait((news, stopping), timeout=TICK, return_when=asyncio.FIRST_COMPLETED)
                 news.cancel()
-                if not done:
+                if time.monotonic() > spoke + PATIENCE:
+                    spoke = time.monotonic()
                     yield b": nothing new\n\n"
         finally:
             stopping.cancel()
             known.listeners -= 1
+            self._of_key[key.id] -= 1
