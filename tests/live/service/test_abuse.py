@@ -164,6 +164,62 @@ def test_slow_and_half_open_connections_end_and_disturb_nobody(
     assert len(abused._server.server_state.connections) <= 2
 
 
+@pytest.fixture(scope="module")
+def large(abused: InProcess) -> tuple[bytes, int]:
+    """A request, and the size of its answer, which is more than the operating system takes of it."""
+    with Caller(abused.url) as call:
+        shop = call.make("large", dim=512)
+        for first in range(0, 800, 400):
+            arms = {f"arm {n}": [n + 0.123456789] * 512 for n in range(first, first + 400)}
+            assert call("PATCH", f"{shop}/catalogue", {"arms": arms}).status_code == 204
+        size = len(call("GET", f"{shop}/catalogue").content)
+    head = b"GET /v1/populations/large/catalogue HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+    return head, size
+
+
+def read_all(sock: socket.socket, pause: float = 0.0) -> int:
+    """How many bytes come, with a pause after each 200,000 of them."""
+    count, due = 0, 0
+    try:
+        while chunk := sock.recv(65536):
+            count += len(chunk)
+            if count > due:
+                due += 200_000
+                time.sleep(pause)
+    except OSError:  # reset
+        pass
+    return count
+
+
+@pytest.mark.parametrize(("bound", "value"), [("PATIENCE", 0.5), ("MOST_UNREAD", 3_000_000)])
+def test_callers_that_do_not_read_are_dropped(
+    abused: InProcess, large: tuple[bytes, int], monkeypatch: pytest.MonkeyPatch, bound: str, value: float
+) -> None:
+    """After a while, or when they hold too much together; one that reads slowly is served."""
+    monkeypatch.setattr(server_module, bound, value)
+    request, size = large
+    idle = []
+    for _ in range(6):
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        sock.connect(("127.0.0.1", abused.port))
+        sock.settimeout(20.0)
+        sock.sendall(request)
+        idle.append(sock)
+    time.sleep(0.1)
+    wait_until(lambda: abused.app.under_way == 0, 20.0)
+    if bound == "PATIENCE":
+        with socket.create_connection(("127.0.0.1", abused.port), timeout=5.0) as slow:
+            slow.sendall(request)
+            assert read_all(slow, 0.05) > size
+        wait_until(lambda: not Protocol._unread, 20.0)
+    assert sum(Protocol._unread.values()) <= 3_000_000
+    sizes = [read_all(sock) for sock in idle]
+    for sock in idle:
+        sock.close()
+    assert sum(one < size for one in sizes) >= (6 if bound == "PATIENCE" else 3), sizes
+
+
 @pytest.mark.parametrize("rest", [HEAD[:30], HEAD + b"content-length: 60\r\n\r\n" + BODY[:20]])
 def test_the_rest_must_come_also_after_a_complete_request(
     abused: InProcess, monkeypatch: pytest.MonkeyPatch, rest: bytes

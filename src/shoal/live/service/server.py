@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 try:
@@ -37,6 +37,10 @@ LARGEST_HEAD = 65_536
 MOST_HEADERS = 100
 PATIENCE = 20.0
 """Seconds within which a request must have arrived."""
+LEAST_READ = 65_536
+"""Bytes of a large answer that a caller must read every PATIENCE seconds."""
+MOST_UNREAD = 100_000_000
+"""Bytes of answers that callers have not read yet, over all connections."""
 RESERVED = 200
 """Descriptors kept for the store, other servers and files."""
 BACKLOG = 100
@@ -244,7 +248,7 @@ class Server(uvicorn.Server):
 
 
 class Protocol(HttpToolsProtocol):
-    """Uvicorn's, except that slow and oversized requests, and too many connections, are refused.
+    """Uvicorn's, except that slow callers, oversized requests and too many connections are refused.
 
     Uvicorn's own limit on connections refuses every client's requests, and accepts idle connections until
     there are no descriptors. Names of uvicorn's that are used here are not public: see pyproject.toml.
@@ -257,6 +261,10 @@ class Protocol(HttpToolsProtocol):
     """Bytes of an incomplete request since the last part of its body."""
     _is_complete = False
     _timer: asyncio.TimerHandle | None = None
+    _reading: asyncio.TimerHandle | None = None
+    """Until when the caller must have read more of an answer."""
+    _unread: ClassVar[dict["Protocol", int]] = {}
+    """Connections whose callers read more slowly than is written, the longest first, and the bytes left."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -275,6 +283,33 @@ class Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         super().connection_lost(exc)
+        self.resume_writing()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_reader()
+        while sum(self._unread.values()) > MOST_UNREAD:
+            next(iter(self._unread))._drop_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unread.pop(self, None)
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+
+    def _await_reader(self) -> None:
+        """Drop a caller that holds an answer in memory without reading it."""
+        left = self.transport.get_write_buffer_size()
+        if left > self._unread.get(self, math.inf) - LEAST_READ:
+            self._drop_reader()
+            return
+        self._unread[self] = left
+        self._reading = self.loop.call_later(PATIENCE, self._await_reader)
+
+    def _drop_reader(self) -> None:
+        self.resume_writing()
+        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         self._is_complete = False
