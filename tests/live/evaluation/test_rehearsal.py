@@ -74,6 +74,8 @@ def test_what_if_is_what_would_have_been() -> None:
         one.what_if(gamma=-1.0)
     with pytest.raises(ValueError, match="epsilon must be 0"):
         one.what_if(epsilon=0.1)
+    with pytest.raises(ValueError, match="policy 'oracle' is not for populations"):
+        one.switch("oracle", labels=[])
 
 
 def _at(graph: Any, name: str) -> int:

@@ -1,19 +1,22 @@
 """What another store or population left behind under the same name is passed over, not believed."""
 
+import re
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pytest
+from msgspec.structs import replace
+from tests.live.conftest import make_place
 from tests.live.places import Place, shop, sound
 from tests.live.population.server import Server
 from tests.live.population.test_snapshotter import run
 
-from shoal.live.journal.archives import base_of
+from shoal.live.journal.archives import base_of, pack_base
 from shoal.live.journal.stores.base import Snapshot
 from shoal.live.population.controller import open as open_controller
 from shoal.live.population.population import Population
@@ -275,6 +278,91 @@ def test_the_archive_of_another_store(place: Place, other: Place, tmp_path: Path
     assert own(one) == 0.0
     (problem,) = place._open[0].verify("shop")["shop"]
     assert "its checksum is another" in problem
+
+
+# Copies of a store, which refer to the same archives
+
+
+@pytest.fixture
+def copy(durable: Place, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Place]]:
+    """Makes a copy of the store, which is closed, as an operator would."""
+    made = make_place(durable.kind, tmp_path / "copy", request)
+
+    def copied() -> Place:
+        durable.close()
+        if durable.kind == "sqlite":
+            (tmp_path / "copy").mkdir()
+            shutil.copy(durable.url, made.url)
+            return made
+        made.store().close()  # makes the tables
+        names = [re.search(r"test\d+", one.url) for one in (durable, made)]
+        old, new = (name[0] for name in names if name)
+        with psycopg.connect(request.getfixturevalue("server").url(), autocommit=True) as db:
+            for table in ("population", "journal", "arms", "gone", "base"):
+                rows = f"OVERRIDING SYSTEM VALUE SELECT * FROM {old}.shoal_{table}"
+                db.execute(f"INSERT INTO {new}.shoal_{table} {rows}")
+        return made
+
+    yield copied
+    made.close()
+
+
+def test_forgetting_in_a_copy_leaves_the_files_of_the_original(
+    durable: Place, copy: Callable[[], Place], tmp_path: Path
+) -> None:
+    archived(durable, tmp_path, 1.0)
+    (file,) = tmp_path.glob("*.parquet")
+    before = file.read_bytes()
+    place = copy()
+    controller = place.open()
+    one = shop(controller)
+    for name in ("ada", "bob"):  # twice: the copy has a file of its own by then
+        learn(one, 1.0) if name == "ada" else one.observe("bob", X, 1.0)
+        one.forget(name)
+        one.settle()
+    (own_file,) = set(tmp_path.glob("*.parquet")) - {file}
+    assert file.read_bytes() == before
+    assert b"ada" not in own_file.read_bytes()
+    assert sound(controller)
+    place.close()
+    controller = durable.open()
+    one = shop(controller)
+    assert one.agents == ["ada"]
+    assert one.export(tmp_path / "rows.jsonl") == 25
+    one.forget("ada")
+    one.settle()
+    assert not file.exists()
+    assert sound(controller)
+
+
+def test_what_the_original_was_about_to_delete_is_not_deleted_by_a_copy(
+    durable: Place, copy: Callable[[], Place], tmp_path: Path
+) -> None:
+    """A copy made while a file is written calls it litter, and opens when it is an archive."""
+    one = archived(durable, tmp_path, 1.0)
+    (file,) = tmp_path.glob("*.parquet")
+    owner = one.owner
+    owner.store.set_base(owner.lease, pack_base(replace(owner.base, litter=(str(file),))))
+    place = copy()
+    shop(place.open()).settle()
+    assert file.exists()
+    place.close()
+    one = shop(durable.open())
+    one.settle()
+    assert not file.exists()
+
+
+def test_a_store_that_was_moved_deletes_its_files(tmp_path: Path) -> None:
+    place = Place("sqlite", tmp_path / "shop.db")
+    archived(place, tmp_path, 1.0)
+    place.close()
+    (file,) = tmp_path.glob("*.parquet")
+    place = Place("sqlite", (tmp_path / "shop.db").rename(tmp_path / "moved.db"))
+    one = shop(place.open())
+    one.forget("ada")
+    one.settle()
+    place.close()
+    assert not file.exists()
 
 
 # Other files beside an SQLite store

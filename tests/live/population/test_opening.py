@@ -29,3 +29,11 @@ def test_whole_numbers_as_reward_range(place: Place) -> None:
     controller = place.open()
     shop(controller, reward_range=(-10, 10), reward_window=5, default_reward=1)
     assert sound(controller)
+
+
+def test_a_policy_that_must_be_told_of_newcomers(place: Place) -> None:
+    """Oracle needs labels, which agents who join by name do not bring: nothing is recorded."""
+    controller = place.open()
+    with pytest.raises(ValueError, match=r"policy 'oracle' is not for populations.*labels must be given"):
+        controller.population("shop", policy="oracle", dim=2, labels=[])
+    assert controller.populations() == []

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from shoal.core.policies.registry import find_live_policy
 from shoal.live.evaluation.dividends import paid, summed
 from shoal.live.evaluation.logs import outcomes
 from shoal.live.journal import archives, snapshots
 from shoal.live.journal.archives import base_of, pack_base
 from shoal.live.journal.arms import checked_by
-from shoal.live.journal.fold import Fold, Plan, current_stamp
+from shoal.live.journal.fold import Fold, Plan, current_stamp, policy_parameters
 from shoal.live.journal.records import SWITCHES, Decided, Row, Settings, decode
 from shoal.live.journal.tally import Sums
 from shoal.live.journal.tally import dividend as dividend_of
@@ -47,18 +46,12 @@ def other_settings(
     settings: Settings, policy: str | None, parameters: dict[str, Any], by: str = ""
 ) -> Settings:
     """Settings with another policy, or other parameters of the same one; checked."""
-    kind = find_live_policy(policy or settings.policy)
     same = policy is None or policy == settings.policy
     known = dict(settings.parameters) if same else {"seed": settings.parameters["seed"]}
-    made = dict(kind(0, settings.dim, **{**known, **parameters}).parameters)
-    if made.get("epsilon"):
-        raise ValueError(f"epsilon must be 0, got {made['epsilon']!r}: a population explores by `explore`")
+    policy = policy or settings.policy
+    made = policy_parameters(policy, settings.dim, {**known, **parameters})
     return msgspec.structs.replace(
-        settings,
-        policy=policy or settings.policy,
-        parameters=made,
-        stamp=current_stamp(),
-        by=checked_by(by),
+        settings, policy=policy, parameters=made, stamp=current_stamp(), by=checked_by(by)
     )
 
 

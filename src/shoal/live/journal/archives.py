@@ -35,6 +35,8 @@ class Archive(msgspec.Struct, frozen=True, array_like=True):
     """Of the file's bytes."""
     wipe: tuple[int, ...] = ()
     """Agents who have been forgotten, but whose rows are still in the file."""
+    home: str = ""
+    """The store that wrote the file, and alone may delete it: a copy of the store refers to it, too."""
 
 
 class Base(msgspec.Struct, frozen=True, array_like=True):
@@ -53,6 +55,8 @@ class Base(msgspec.Struct, frozen=True, array_like=True):
     """Files to delete: begun and not finished, or replaced by one without a forgotten person."""
     key: bytes = b""
     """The journal's, from its first record: what has another key belongs to another journal."""
+    home: str = ""
+    """The store that `litter` is of."""
 
 
 class ArchivedArms(NamedTuple):
@@ -81,7 +85,9 @@ def base_of(store: Store, population: int) -> Base:
     base = Base() if data is None else _decoder.decode(data)
     key = first[0].key if first and isinstance(first[0], Settings) else base.key
     if base.key == key:
-        return base
+        # What the store that this is a copy of was about to delete may be of use to it by now.
+        litter = base.litter if store.is_home(base.home) else ()
+        return msgspec.structs.replace(base, litter=litter, home=store.home)
     if data is not None:
         warnings.warn(
             f"the base of population {population} in {store.url} belongs to another journal; "
@@ -89,7 +95,7 @@ def base_of(store: Store, population: int) -> Base:
             RuntimeWarning,
             stacklevel=2,
         )
-    return Base(key=key)
+    return Base(key=key, home=store.home)
 
 
 # Files
@@ -197,7 +203,7 @@ def tombstone(row: Row) -> Row:
     return Row(row.seq, row.at, None, None, encode(Tombstone(slot)))
 
 
-def rewrite(archive: Archive, path: Path) -> Archive:
+def rewrite(archive: Archive, path: Path, home: str) -> Archive:
     """Write an archive again at `path`, without the people who have been forgotten."""
     kept = {one.digest: one.body for one in read(archive) if isinstance(one, ArchivedArms)}
 
@@ -205,7 +211,7 @@ def rewrite(archive: Archive, path: Path) -> Archive:
         return with_wholes(digests, kept.get)
 
     rows = (one for one in read(archive) if isinstance(one, Row))
-    return Archive(archive.first, archive.last, str(path), write(path, rows, arms_of))
+    return Archive(archive.first, archive.last, str(path), write(path, rows, arms_of), home=home)
 
 
 def with_wholes(digests: set[bytes], find: Any) -> list[tuple[bytes, bytes]]:

@@ -8,6 +8,7 @@ to compiled code together.
 import platform
 from array import array
 from bisect import bisect_left
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import llvmlite.binding
@@ -55,6 +56,27 @@ def current_stamp() -> str:
     """Versions and machine that the last digits of all numbers depend on."""
     versions = f"shoal {shoal.__version__}, numba {numba.__version__}, numpy {np.__version__}"
     return f"{versions}, {platform.machine()} {llvmlite.binding.get_host_cpu_name()}"
+
+
+def policy_parameters(policy: str, dim: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """All parameters of a policy that a population may have, those not given by their defaults; or an error.
+
+    Tried out here, before anything is recorded: agents join a population by name alone.
+    """
+    made = find_live_policy(policy)(0, dim, **given)
+    parameters = dict(made.parameters)
+    if parameters.get("epsilon"):
+        raise ValueError(
+            f"epsilon must be 0, got {parameters['epsilon']!r}: a population explores by `explore`, "
+            "which records its probabilities"
+        )
+    try:
+        made.add_agents(1)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"policy {policy!r} is not for populations, whose agents join one by one: {error}"
+        ) from None
+    return parameters
 
 
 class Plan(NamedTuple):

@@ -16,10 +16,9 @@ from typing import Any, Self
 import msgspec
 
 from shoal.core import validation
-from shoal.core.policies.registry import find_live_policy
 from shoal.live.journal.arms import checked_by, checked_name
 from shoal.live.journal.committer import Committer, uptime
-from shoal.live.journal.fold import current_stamp
+from shoal.live.journal.fold import current_stamp, policy_parameters
 from shoal.live.journal.records import Opened, Settings
 from shoal.live.journal.stores import open_store
 from shoal.live.journal.stores.base import LEASE, Lease, Store
@@ -369,7 +368,7 @@ _OWN_SETTINGS = {field.name for field in msgspec.structs.fields(Settings)}
 def make_settings(given: Mapping[str, Any], by: str = "") -> Settings:
     """Settings from what was given, checked, or an error that names what is wrong."""
     own = dict(given)
-    kind = find_live_policy(own.pop("policy"))
+    policy = own.pop("policy")
     dim = validation.positive_int("dim", own.pop("dim"))
     explore = validation.number("explore", own.pop("explore", 0.02), low=0.0, high=1.0)
     low, high = own.pop("reward_low", None), own.pop("reward_high", None)
@@ -392,14 +391,9 @@ def make_settings(given: Mapping[str, Any], by: str = "") -> Settings:
     own["seed"] = validation.seed_or_none("seed", own.get("seed"))
     if own["seed"] is None:
         own["seed"] = secrets.randbits(32)
-    parameters = dict(kind(0, dim, **own).parameters)
-    if parameters.get("epsilon"):
-        raise ValueError(
-            f"epsilon must be 0, got {parameters['epsilon']!r}: a population explores by `explore`, "
-            "which records its probabilities"
-        )
+    parameters = policy_parameters(policy, dim, own)
     return Settings(
-        given["policy"], dim, parameters, explore, low, high, window, default, lend_after,
+        policy, dim, parameters, explore, low, high, window, default, lend_after,
         secrets.token_bytes(32), current_stamp(), guard, holdout, apprentice, checked_by(by),
     )  # fmt: skip
 

@@ -88,7 +88,7 @@ def _try_to_archive(owner: "Owner", directory: Path, limit: int) -> Archived | N
         at=at,
         joined=tuple(seen.joined.items()),
         imports=seen.imports,
-        archives=(*base.archives, Archive(base.seq + 1, last, str(path), checksum)),
+        archives=(*base.archives, Archive(base.seq + 1, last, str(path), checksum, home=store.home)),
     )
     with owner.settled() as present:
         if present.forgotten_at != forgotten_at:
@@ -206,12 +206,16 @@ def clean(owner: "Owner") -> None:
             }
             _delete(base.litter)
             started = _amend(owner, litter=tuple(map(str, targets.values())))
-        done = tuple(archives.rewrite(one, targets[one]) if one in targets else one for one in base.archives)
+        done = tuple(
+            archives.rewrite(one, targets[one], store.home) if one in targets else one
+            for one in base.archives
+        )
         state = None
         if targets and all(archives.is_there(one) and not one.wipe for one in done):
             plan = snapshots.plan_of(store, number)
             state = snapshots.pack(snapshots.from_archives(done, base.seq, plan))
-        old = tuple(one.path for one in targets)
+        # The store that this one is a copy of still needs its files; people are forgotten there by its owner.
+        old = tuple(one.path for one in targets if store.is_home(one.home))
         with owner.alone():
             if base_of(store, number) != started:
                 return  # another person was forgotten meanwhile: it will be done again

@@ -69,6 +69,15 @@ class Store(ABC):
     """Whether appending takes so little time that callers do it themselves, without a thread for it."""
     is_local = True
     """Whether one process has it to itself: reading waits for no network, and no lease ends."""
+    home = ""
+    """Where the store is: a copy is elsewhere, though everything in it is the same."""
+
+    def is_home(self, home: str) -> bool:
+        """Whether something was written by this store, and not by one that this is a copy of.
+
+        A store that has moved leaves none behind: what was written before is still its own.
+        """
+        return home in ("", self.home)
 
     @abstractmethod
     def populations(self) -> dict[str, int]:

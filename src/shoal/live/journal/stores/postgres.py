@@ -85,6 +85,8 @@ CREATE TABLE IF NOT EXISTS shoal_base (
 
 # A lease is never cut short, not even by a statement that had to wait: its owner counts on it.
 # Rows go in binary (%b): half the processor time of text.
+HOME = "SELECT system_identifier, current_database(), current_schema() FROM pg_control_system()"
+
 APPEND = """
 WITH fence AS (
     UPDATE shoal_population
@@ -192,6 +194,8 @@ class PostgresStore(SQLStore):
             if found[0] is None:
                 raise JournalError(f"{self.url} holds no tables of shoal")
             (version,) = db.execute("SELECT max(version) FROM shoal_schema").fetchone()
+            # One restored from a dump is on another server, or has another name there.
+            self.home = " ".join(map(str, db.execute(HOME).fetchone()))
         if version != SCHEMA:
             raise JournalError(f"{self.url} {other_schema(version)}")
 

@@ -84,6 +84,7 @@ class SQLiteStore(SQLStore):
     def __init__(self, path: str | os.PathLike[str], *, sync: str = "full", read_only: bool = False) -> None:
         self.path = Path(path)
         self.url = str(path)
+        self.home = str(self.path.resolve())
         self.read_only = read_only
         self._lock_file: IO[str] | None = None
         self._reading = threading.RLock()
@@ -103,6 +104,10 @@ class SQLiteStore(SQLStore):
             raise
 
     # Opening and closing
+
+    def is_home(self, home: str) -> bool:
+        """Whether something was written by this store: here, or where there is no file any more."""
+        return super().is_home(home) or not Path(home).is_file()
 
     def _connect(self, sync: str) -> sqlite3.Connection:
         try:
