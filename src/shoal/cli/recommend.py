@@ -35,10 +35,10 @@ def recommend(
 ) -> None:
     """Inspect a log, play the policies that fit on it, and say which to take and why."""
     from shoal.cli.progress import runs_display
-    from shoal.lab.recommendation.logs import recommend_for_log
+    from shoal.lab import recommendation
 
     with runs_display() as progress:
-        found = recommend_for_log(
+        found = recommendation.recommend(
             log, features=features, agent=agent, arm=arm, reward=reward, n_agents=agents, horizon=horizon,
             runs=runs, seed=seed, progress=progress,
         )  # fmt: skip

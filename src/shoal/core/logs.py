@@ -1,4 +1,4 @@
-"""Logs and tables of arms: named columns of CSV files, Parquet files and tables in memory.
+"""Logs and tables of arms: named columns of CSV files, Parquet files and data frames.
 
 Everything that takes a log reads it here: `shoal recommend`, `shoal evaluate`, `shoal population import` and
 `LoggedRatings`. A file is checked whole before anything is made of it; bad rows are named by file and line.
@@ -7,6 +7,7 @@ Everything that takes a log reads it here: `shoal recommend`, `shoal evaluate`, 
 import contextlib
 import csv
 import functools
+import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -16,10 +17,11 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from shoal.core import validation
+from shoal.core import frames, validation
 from shoal.core.types import Vector
 
 FORMS = ("csv", "parquet")
+_digest = functools.partial(hashlib.blake2b, digest_size=12)
 SHOWN = 5
 """Bad rows that an error names."""
 
@@ -41,23 +43,23 @@ class Table:
 
     Parameters
     ----------
-    source : path or table
-        A CSV file (commas between columns, with a heading) or a Parquet file; or a mapping of columns, a
-        pyarrow table or a data frame.
+    source : path or frame
+        A CSV file (commas between columns, with a heading) or a Parquet file; or a mapping of columns or a
+        data frame (pandas, polars, Arrow).
     form : "csv" or "parquet", optional
         Format of a file; by default recognised by its first bytes.
+    name : str
+        What errors call a frame; a file is called by its path.
     """
 
-    def __init__(self, source: Any, form: str | None = None) -> None:
-        self.name, self.memory = "features", None
+    def __init__(self, source: Any, form: str | None = None, name: str = "log") -> None:
+        self.name, self.path = name, None
         if isinstance(source, str | os.PathLike):
-            self._path = Path(source)
-            self.name, self._form = str(self._path), form or _form_of(self._path)
+            self.path = Path(source)
+            self.name, self._form = str(self.path), form or _form_of(self.path)
             validation.one_of("form", self._form, FORMS)
         else:
-            from shoal.core.parquet import pa
-
-            self.memory, self._form = pa.table(source), "memory"
+            self._frame, self._form = frames.open_frame(name, source), "frame"
 
     def where(self, line: int) -> str:
         """A row, for an error message."""
@@ -67,18 +69,25 @@ class Table:
         """The names of its columns."""
         if self._form == "csv":
             return next(self._lines(), (1, list[str]()))[1]
-        with self._arrow() as (names, _):
-            return names
+        if self._form == "frame":
+            return frames.names_in(self._frame)
+        with self._parquet() as file:
+            return list(file.schema_arrow.names)
+
+    def digest(self, columns: Sequence[str]) -> str:
+        """Names a file by its content, and a frame by that of some columns."""
+        if self.path is not None:
+            with self.path.open("rb") as file:
+                return hashlib.file_digest(file, _digest).hexdigest()
+        self._names_with(columns)
+        content = _digest(repr(list(columns)).encode())
+        for batch in frames.batches(self._frame, columns):
+            content.update(repr(batch).encode())
+        return content.hexdigest()
 
     def rows(self, columns: Sequence[str]) -> Iterator[tuple[int, list[Any] | str]]:
         """The lines of all rows with their values in some columns; if one cannot be used, why."""
-        names = self.names()
-        for column in columns:
-            if names.count(column) != 1:
-                often = "no column" if column not in names else f"{names.count(column)} columns"
-                found = ", ".join(map(repr, names)) or "none at all"
-                commas = " (commas separate columns)" if self._form == "csv" and len(names) == 1 else ""
-                raise ValueError(f"{self.name} has {often} {column!r}; it has {found}{commas}")
+        names = self._names_with(columns)
         if self._form == "csv":
             places = [names.index(column) for column in columns]
             for line, row in itertools.islice(self._lines(), 1, None):
@@ -88,12 +97,29 @@ class Table:
                     counts = f"{len(row)} fields, where the heading has {len(names)}"
                     yield line, f"{counts}: {validation.show(row)}"
             return
-        with self._arrow() as (_, batches):
-            line = 0
-            for batch in batches(list(dict.fromkeys(columns))):
-                for values in zip(*(batch.column(column).to_pylist() for column in columns), strict=True):
-                    line += 1
-                    yield line, _filled(columns, list(values))
+        for line, values in enumerate(self._values(columns), 1):
+            yield line, _filled(columns, list(values))
+
+    def _names_with(self, columns: Sequence[str]) -> list[str]:
+        """The names of all columns, among which each of some must be once."""
+        names = self.names()
+        for column in columns:
+            if names.count(column) != 1:
+                often = "no column" if column not in names else f"{names.count(column)} columns"
+                found = ", ".join(map(repr, names)) or "none at all"
+                commas = " (commas separate columns)" if self._form == "csv" and len(names) == 1 else ""
+                raise ValueError(f"{self.name} has {often} {column!r}; it has {found}{commas}")
+        return names
+
+    def _values(self, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        """The values in some columns of a Parquet file or a frame, row by row."""
+        if self._form == "frame":
+            for batch in frames.batches(self._frame, columns):
+                yield from zip(*batch, strict=True)
+            return
+        with self._parquet() as file:
+            for batch in file.iter_batches(columns=list(dict.fromkeys(columns))):
+                yield from zip(*(batch.column(column).to_pylist() for column in columns), strict=True)
 
     def read(self, columns: Sequence[str], take: Callable[[int, list[Any]], None], done: str) -> None:
         """Give every row to `take`, and raise an error that names those it refuses with a ValueError.
@@ -124,7 +150,8 @@ class Table:
 
     def _lines(self) -> Iterator[tuple[int, list[str]]]:
         """The heading and the rows of a CSV file, each with the line where it starts."""
-        with self._path.open(newline="", encoding="utf-8-sig") as file:
+        assert self.path is not None
+        with self.path.open(newline="", encoding="utf-8-sig") as file:
             reader, line = csv.reader(file), 1
             try:
                 for row in reader:
@@ -136,17 +163,12 @@ class Table:
                 raise ValueError(f"{place}: damaged, or not CSV in UTF-8 ({error})") from error
 
     @contextlib.contextmanager
-    def _arrow(self) -> Iterator[tuple[list[str], Callable[[list[str]], Any]]]:
-        """The names of columns, and a function that yields batches of rows with some of them."""
-        if self.memory is not None:
-            memory = self.memory
-            yield memory.column_names, lambda columns: memory.select(columns).to_batches()
-            return
+    def _parquet(self) -> Iterator[Any]:
         from shoal.core.parquet import pq
 
         try:
-            with pq.ParquetFile(self._path) as file:
-                yield list(file.schema_arrow.names), lambda columns: file.iter_batches(columns=columns)
+            with pq.ParquetFile(self.path) as file:
+                yield file
         except Exception as error:  # damage may raise Arrow, OS, decoding or memory errors
             raise ValueError(f"{self.name}: not a Parquet file, or a damaged one ({error})") from error
 

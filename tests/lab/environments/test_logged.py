@@ -137,7 +137,7 @@ def test_the_guide_does_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     guide = (Path(__file__).parents[3] / "docs" / "your-data.md").read_text(encoding="utf-8")
-    _, code, log, arms = re.findall(r"```(?:python)?\n(.*?)```", guide, flags=re.DOTALL)
+    _, code, log, arms, _ = re.findall(r"```(?:python)?\n(.*?)```", guide, flags=re.DOTALL)
     (tmp_path / "log.csv").write_text(log)
     (tmp_path / "arms.csv").write_text(arms)
     monkeypatch.chdir(tmp_path)

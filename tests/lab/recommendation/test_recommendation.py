@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 import shoal
 from shoal.cli.app import app
 from shoal.lab.recommendation import inspecting, logs, modelling, playing, report
-from shoal.lab.recommendation.logs import recommend_for_log
 from shoal.reporting.curves import Curve
 from shoal.reporting.sections import Text
 
@@ -32,7 +31,7 @@ def log_of(rewards: Any, agents: Any = None, arms: Any = None, features: Any = N
     features = np.eye(3) if features is None else np.asarray(features, dtype=float)
     agents = np.arange(n) % 4 if agents is None else np.asarray(agents)
     arms = np.arange(n) // 4 % len(features) if arms is None else np.asarray(arms)
-    return inspecting.RewardLog(Path("log.csv"), agents, arms, np.asarray(rewards, dtype=float), features)
+    return inspecting.RewardLog("log.csv", agents, arms, np.asarray(rewards, dtype=float), features)
 
 
 # What is odd
@@ -297,7 +296,7 @@ def test_bad_logs_are_named(rows: Any, words: str, tmp_path: Path) -> None:
     path = write(tmp_path / "log.csv", ["agent", "arm", "reward"], rows)
     arms = write(tmp_path / "arms.csv", ["arm", "f"], [("x", 1), ("y", 2)])
     with pytest.raises(ValueError, match=words):
-        recommend_for_log(path, features=arms)
+        shoal.recommend(path, features=arms)
 
 
 def test_one_agent_one_row_one_feature() -> None:

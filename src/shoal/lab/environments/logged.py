@@ -1,6 +1,5 @@
 """A user's own log as a bandit: who was shown what, the reward, and the features of what can be shown."""
 
-import hashlib
 import os
 from array import array
 from pathlib import Path
@@ -14,8 +13,8 @@ from shoal.lab.environments.base import Noise, NoiseScale
 from shoal.lab.environments.ratings import ArmFeatures, Numbering, RatedEnvironment, Ratings, prepare_ratings
 from shoal.lab.environments.sources import PathLike
 
-Columns = Any
-"""A mapping from column names to values, a pyarrow table or a pandas data frame."""
+Frame = Any
+"""A mapping from column names to values, or a data frame: pandas, polars, Arrow."""
 
 
 class LogOptions(TypedDict, total=False):
@@ -24,7 +23,7 @@ class LogOptions(TypedDict, total=False):
     agent: str
     arm: str
     reward: str
-    features: Required[PathLike | Columns]
+    features: Required[PathLike | Frame]
     n_agents: int | None
     n_arms: int | None
     dim: int | None
@@ -45,12 +44,12 @@ class LoggedRatings(RatedEnvironment):
 
     Parameters
     ----------
-    path : path
-        The log, in CSV (commas between columns, with a header) or Parquet.
-    features : path or table
+    path : path or frame
+        The log, in CSV (commas between columns, with a header) or Parquet; or a mapping of columns or a data
+        frame (pandas, polars, Arrow).
+    features : path or frame
         One row per arm: a column of the same name as the log's `arm`, and the features, which are a list in
-        the column `features`, or all other columns, in order. A CSV or Parquet file, a mapping of columns, a
-        pyarrow table or a data frame.
+        the column `features`, or all other columns, in order.
     form : "csv" or "parquet", optional
         Format of the log; by default recognised by its first bytes.
     agent, arm, reward : str
@@ -82,9 +81,9 @@ class LoggedRatings(RatedEnvironment):
 
     def __init__(
         self,
-        path: PathLike,
+        path: PathLike | Frame,
         *,
-        features: PathLike | Columns,
+        features: PathLike | Frame,
         form: str | None = None,
         agent: str = "agent",
         arm: str = "arm",
@@ -100,7 +99,7 @@ class LoggedRatings(RatedEnvironment):
         seed: int | None = None,
         cache: PathLike | None = None,
     ) -> None:
-        log, table = open_table(path, form), open_table(features)
+        log, table = open_table(path, "log", form), open_table(features, "features")
 
         def read() -> tuple[Ratings, ArmFeatures]:
             ratings = Ratings.collect(*read_events(log, agent, arm, reward))
@@ -109,7 +108,7 @@ class LoggedRatings(RatedEnvironment):
 
         prepared = prepare_ratings(
             "logged",
-            [Path(path)] if table.memory is not None else [Path(path), Path(features)],
+            [one.path for one in (log, table) if one.path is not None],
             read,
             arms=arms,
             n_arms=n_arms,
@@ -117,7 +116,8 @@ class LoggedRatings(RatedEnvironment):
             fill=fill,
             cache=cache,
             columns=[agent, arm, reward],
-            features=None if table.memory is None else _table_hash(table.memory),
+            log=None if log.path is not None else log.digest([agent, arm, reward]),
+            features=None if table.path is not None else table.digest(table.names()),
         )
         super().__init__(
             prepared.filled,
@@ -126,7 +126,7 @@ class LoggedRatings(RatedEnvironment):
             noise_scale=noise_scale,
             param_norm=param_norm,
             seed=seed,
-            source=str(path),
+            source=log.name,
         )
 
     @classmethod
@@ -164,13 +164,8 @@ def read_events(table: Table, agent: str, arm: str, reward: str) -> LogRows:
     return LogRows(list(agent_codes), list(arm_codes), agents, arms, rewards)
 
 
-def open_table(source: PathLike | Columns, form: str | None = None) -> Table:
-    """A table, or an error that names a file that is not there."""
+def open_table(source: PathLike | Frame, name: str, form: str | None = None) -> Table:
+    """A table, or an error that names a file that is not there; errors call a frame `name`."""
     if isinstance(source, str | os.PathLike) and not Path(source).is_file():
         raise sources.DataUnavailable(f"there is no file {source}")
-    return Table(source, form)
-
-
-def _table_hash(table: Any) -> str:
-    columns = [table.column_names, *(column.to_pylist() for column in table.columns)]
-    return hashlib.sha256(repr(columns).encode()).hexdigest()
+    return Table(source, form, name)

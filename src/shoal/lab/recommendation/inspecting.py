@@ -1,14 +1,12 @@
 """What a log holds, and what is odd about it: read once, before anything is played."""
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from shoal.core.logs import read_arms
 from shoal.core.types import Integers, Matrix, Vector
-from shoal.lab.environments.logged import open_table, read_events
+from shoal.lab.environments.logged import Frame, open_table, read_events
 from shoal.lab.environments.sources import PathLike
 
 FEW_OBSERVED = 0.2
@@ -25,7 +23,8 @@ FAR = 8.0
 class RewardLog:
     """A log as it was read, row by row."""
 
-    path: Path
+    name: str
+    """Its path, or "log"."""
     agents: Integers
     """(rows,) numbered from 0."""
     arms: Integers
@@ -57,15 +56,17 @@ class RewardLog:
         return len(np.unique(cells)) / (self.n_agents * self.n_arms)
 
 
-def read(path: PathLike, features: PathLike | Any, *, agent: str, arm: str, reward: str) -> RewardLog:
+def read(
+    source: PathLike | Frame, features: PathLike | Frame, agent: str, arm: str, reward: str
+) -> RewardLog:
     """Read a log and its features, or raise an error that names file and line."""
-    log, table = open_table(path), open_table(features)
+    log, table = open_table(source, "log"), open_table(features, "features")
     known = read_arms(table, arm)
     events = read_events(log, agent, arm, reward)
     if missing := next((name for name in events.arm_ids if name not in known), None):
-        raise ValueError(f"{table.name}: no row for arm {missing!r}, which is in {path}")
+        raise ValueError(f"{table.name}: no row for arm {missing!r}, which is in {log.name}")
     return RewardLog(
-        Path(path),
+        log.name,
         np.array(events.agents, dtype=np.int64),
         np.array(events.arms, dtype=np.int64),
         np.array(events.rewards),

@@ -174,40 +174,16 @@ def methods(world: Environment) -> list[Method]:
     ]
 
 
-def recommend(
+def compare(
     world: Environment | Callable[[int], Environment],
     *,
-    horizon: int | None = None,
-    runs: int = 6,
-    seed: int = 0,
-    progress: Progress = lambda done, total, what: None,
-    notes: Iterable[str] = (),
+    horizon: int | None,
+    runs: int,
+    seed: int,
+    progress: Progress,
+    notes: Iterable[str],
 ) -> Recommendation:
-    """Play the policies that fit in a world, and say which of them to take.
-
-    Parameters
-    ----------
-    world : Environment, or a function of a seed that makes one
-        A function makes a world for each run, so that intervals also cover what is not known of the world.
-    horizon : int, optional
-        Rounds of a run; by default 30 for each agent, between 5,000 and 50,000.
-    runs : int
-        Runs that the figures are from; three others are used to choose.
-    seed : int
-        Added to the seeds of all runs.
-    progress : callable
-        Told after each run how many are finished, how many there are, and what was played.
-    notes : iterable of str
-        What readers should know of the world, for the report.
-
-    Examples
-    --------
-    >>> import shoal
-    >>> world = shoal.SyntheticClusters(40, 5, 2, 1.0, seed=0)
-    >>> found = shoal.recommend(world, horizon=5_000, runs=4)
-    >>> found.policy
-    'cluster_mixture'
-    """
+    """See `recommend`."""
     worlds = world if callable(world) else lambda seed: world
     seed = validation.natural("seed", seed)
     runs = validation.positive_int("runs", runs)

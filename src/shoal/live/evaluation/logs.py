@@ -5,7 +5,6 @@ A file is checked whole before anything is computed from it; bad rows are named 
 
 import contextlib
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -59,13 +58,13 @@ class LoggedDecisions:
 
 
 def read_log(
-    path: str | os.PathLike[str],
+    path: Any,
     *,
     probability: str,
     reward: str = "reward",
     agent: str | None = None,
     arm: str | None = None,
-    arms: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    arms: Any = None,
     features: str | Sequence[str] | None = None,
     offered: str | None = None,
     target: str | None = None,
@@ -76,16 +75,16 @@ def read_log(
 
     Parameters
     ----------
-    path : path
-        A CSV file with a heading, or a Parquet file; a row for each decision, in order.
+    path : path or frame
+        A CSV file with a heading, a Parquet file or a data frame; a row for each decision, in order.
     probability, reward : str
         Columns with the probability of the logged arm, in (0, 1], and with its reward.
     agent : str, optional
         Column with the agents' names; without it there is one agent.
     arm : str, optional
         Column with the name of the logged arm.
-    arms : path or mapping of names to features, optional
-        Features of the arms: a file with their names in a column that is called as in the log.
+    arms : path, frame or mapping of names to features, optional
+        Features of the arms: a file or frame with their names in a column that is called as in the log.
     features : str or sequence of str, optional
         In that file, the column with the features as a list, or one column for each. By default the column
         `features` if there is one, otherwise all columns but that of the names.
@@ -191,11 +190,9 @@ def _moment(column: str, value: Any) -> float:
     raise ValueError(f"{column} must be a number or a date, got {validation.show(value)}")
 
 
-def _read_arms(
-    arms: str | os.PathLike[str] | Mapping[str, Any], column: str, features: str | Sequence[str] | None
-) -> ArmSet:
+def _read_arms(arms: Any, column: str, features: str | Sequence[str] | None) -> ArmSet:
     if not isinstance(arms, Mapping):
-        arms = read_arms(Table(arms), column, features)
+        arms = read_arms(Table(arms, name="arms"), column, features)
     if not arms:
         raise ValueError("arms must name at least one arm, got none")
     return ArmSet.of(arms, len(next(iter(arms.values()))))

@@ -1,15 +1,16 @@
-"""Exporting a population's journal, as Parquet or JSON lines: one row for each arm shown or observed."""
+"""A population's journal as Parquet, JSON lines or a data frame: one row for each arm shown or observed."""
 
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from shoal.core.atomic import whole_file
+from shoal.core.frames import Library, as_frame
 from shoal.live.journal import archives
 from shoal.live.journal.arms import ArmSet, restored
 from shoal.live.journal.fold import Fold
@@ -28,6 +29,7 @@ from shoal.live.journal.records import (
 from shoal.live.protocol.errors import JournalError
 
 if TYPE_CHECKING:
+    from shoal.core.parquet import pa
     from shoal.live.population.owner import Owner
 
 AT_ONCE = 10_000
@@ -81,10 +83,21 @@ def export(owner: "Owner", path: str | os.PathLike[str], archived: bool) -> int:
     writers = {".parquet": _write_parquet, ".jsonl": _write_json_lines}
     if path.suffix not in writers:
         raise ValueError(f"path must end in .parquet or .jsonl, got {str(path)!r}")
+    return writers[path.suffix](path, _lines(owner, archived))
+
+
+def frame(owner: "Owner", library: Library, archived: bool) -> Any:
+    """See `Population.frame`."""
+    from shoal.core.parquet import pa
+
+    return as_frame(pa.Table.from_batches(_batches(_lines(owner, archived)), _schema()), library)
+
+
+def _lines(owner: "Owner", archived: bool) -> Iterator[Line]:
     owner.wait_until_rebuilt()
     with owner.settled() as fold:
         seq = fold.seq
-    return writers[path.suffix](path, Exporter(owner, fold, seq, archived).lines())
+    return Exporter(owner, fold, seq, archived).lines()
 
 
 class Exporter:
@@ -178,8 +191,8 @@ def _write_json_lines(path: Path, lines: Iterator[Line]) -> int:
     return count
 
 
-def _write_parquet(path: Path, lines: Iterator[Line]) -> int:
-    from shoal.core.parquet import pa, pq
+def _schema() -> "pa.Schema":
+    from shoal.core.parquet import pa
 
     text, real, time = pa.string(), pa.float64(), pa.timestamp("us", tz="UTC")
     types = {
@@ -188,10 +201,25 @@ def _write_parquet(path: Path, lines: Iterator[Line]) -> int:
         "n_arms": pa.int32(), "probability": real, "greedy": text, "own": real, "pooled": real,
         "x": pa.list_(real), "mode": text, "baseline": text,
     }  # fmt: skip
-    schema, count = pa.schema(list(types.items())), 0
-    with whole_file(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        while group := list(islice(lines, AT_ONCE)):
-            columns = [[getattr(line, name) for line in group] for name in types]
-            writer.write_table(pa.table(columns, schema=schema))
-            count += len(group)
+    return pa.schema(list(types.items()))
+
+
+def _batches(lines: Iterator[Line]) -> "Iterator[pa.RecordBatch]":
+    from shoal.core.parquet import pa
+
+    schema = _schema()
+    while group := list(islice(lines, AT_ONCE)):
+        yield pa.record_batch(
+            [[getattr(line, name) for line in group] for name in schema.names], schema=schema
+        )
+
+
+def _write_parquet(path: Path, lines: Iterator[Line]) -> int:
+    from shoal.core.parquet import pq
+
+    count = 0
+    with whole_file(path) as file, pq.ParquetWriter(file, _schema(), compression="zstd") as writer:
+        for batch in _batches(lines):
+            writer.write_batch(batch)
+            count += batch.num_rows
     return count

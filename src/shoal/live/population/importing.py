@@ -1,16 +1,13 @@
-"""Importing logs: samples that were not decided here, from CSV and Parquet files.
+"""Importing logs: samples that were not decided here, from CSV and Parquet files and data frames.
 
 A file is read twice: every row is checked before the first is learned, so that a bad one is named and nothing
 is half imported. Each row is an observation under an id that follows from the file and the line, so that an
 import that was interrupted can be made again: rows that are there already are not counted twice.
 """
 
-import hashlib
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -64,13 +61,13 @@ class _Sample(NamedTuple):
 
 def import_log(
     population: "Population",
-    path: str | os.PathLike[str],
+    source: Any,
     *,
     agent: str,
     reward: str,
     features: str | Sequence[str] | None,
     arm: str | None,
-    arms: str | os.PathLike[str] | Mapping[str, Any] | None,
+    arms: Any,
     id: str | None,
     skip_bad: bool,
     progress: Progress | None,
@@ -82,7 +79,7 @@ def import_log(
     features = features or "features"
     columns = [agent, reward, *([] if id is None else [id])]
     columns += columns_of(features) if arm is None else [arm]
-    log = _Import(population.owner, Path(path), columns, features, known, has_ids=id is not None)
+    log = _Import(population.owner, Table(source), columns, features, known, has_ids=id is not None)
     log.check()
     if log.bad and not skip_bad:
         raise ValueError(log.table.complaint(log.first_bad, len(log.bad), log.total, "imported"))
@@ -95,16 +92,16 @@ class _Import:
     def __init__(
         self,
         owner: "Owner",
-        path: Path,
+        table: Table,
         columns: list[str],
         features: str | Sequence[str],
         arms: ArmSet | None,
         *,
         has_ids: bool,
     ) -> None:
-        self._owner, self.table, self._columns = owner, Table(path), columns
+        self._owner, self.table, self._columns = owner, table, columns
         self._features, self._arms = features, arms
-        self._digest = "" if has_ids else _digest(path)
+        self._digest = "" if has_ids else table.digest(columns)
         self.total = 0
         self.bad: set[int] = set()
         """Lines of bad rows."""
@@ -178,19 +175,13 @@ class _Import:
         return _Sample(line, checked_name(self._columns[0], name), x, reward, key)
 
 
-def _digest(path: Path) -> str:
-    """Names a file by its content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=12)).hexdigest()
-
-
 def _arms(
     population: "Population",
-    arms: str | os.PathLike[str] | Mapping[str, Any] | None,
+    arms: Any,
     column: str,
     features: str | Sequence[str] | None,
 ) -> ArmSet:
-    """The arms that a log names: given, in a file, or the catalogue."""
+    """The arms that a log names: given, in a file or a frame, or the catalogue."""
     if arms is None:
         arms = population.catalogue
         if not arms:
@@ -198,5 +189,5 @@ def _arms(
                 f"arms must be given: population {population.name!r} has no catalogue to find them in"
             )
     if not isinstance(arms, Mapping):
-        arms = read_arms(Table(arms), column, features, population.settings.dim)
+        arms = read_arms(Table(arms, name="arms"), column, features, population.settings.dim)
     return ArmSet.of(arms, population.settings.dim)

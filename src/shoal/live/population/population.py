@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import ArrayLike
 
 from shoal.core import validation
+from shoal.core.frames import Library
 from shoal.core.policy.living import Sharing
 from shoal.live.evaluation import baseline as baseline_
 from shoal.live.evaluation import candidates, dividends, rehearsal
@@ -305,13 +306,13 @@ class Population:
 
     def import_log(
         self,
-        path: str | os.PathLike[str],
+        path: Any,
         *,
         agent: str = "agent",
         reward: str = "reward",
         features: str | Sequence[str] | None = None,
         arm: str | None = None,
-        arms: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+        arms: Any = None,
         id: str | None = None,
         skip_bad: bool = False,
         progress: "importing.Progress | None" = None,
@@ -320,13 +321,14 @@ class Population:
 
         docs/your-data.md says how the files must look.
 
-        All rows are checked before the first is learned. Importing the same file again, whole or after an
+        All rows are checked before the first is learned. Importing the same log again, whole or after an
         import that was interrupted, counts no row twice.
 
         Parameters
         ----------
-        path : path
-            A CSV file with a heading, or a Parquet file.
+        path : path or frame
+            A CSV file with a heading, or a Parquet file; or a mapping of columns or a data frame (pandas,
+            polars, Arrow).
         agent, reward : str
             Columns with the agents' names and the rewards.
         features : str or sequence of str, optional
@@ -335,12 +337,12 @@ class Population:
             column, all columns but the one with the names.
         arm : str, optional
             The column with the arm's name, instead of features.
-        arms : path or mapping of names to features, optional
-            Features of these arms: a file with their names in a column that is called as in the log. The
-            catalogue, if not given.
+        arms : path, frame or mapping of names to features, optional
+            Features of these arms: a file or frame with their names in a column that is called as in the
+            log. The catalogue, if not given.
         id : str, optional
-            A column with ids of the rows. Without one, a row's id is made of the file's content and the line,
-            so that a file that has changed or grown is another file, of which all rows are new.
+            A column with ids of the rows. Without one, a row's id is made of the log's content and the line,
+            so that a log that has changed or grown is another one, of which all rows are new.
         skip_bad : bool
             Pass over rows that cannot be learned, instead of importing nothing.
         progress : callable, optional
@@ -367,6 +369,27 @@ class Population:
             Also what has been archived; its files must be there.
         """
         return exporting.export(self.owner, path, archived)
+
+    def frame(self, library: Library = "pyarrow", *, archived: bool = True) -> Any:
+        """What was decided and observed as a data frame, a row for each arm: the columns of `export`.
+
+        Parameters
+        ----------
+        library : "pyarrow", "pandas" or "polars"
+            Whose frame it is; it must be installed, and pyarrow with it.
+        archived : bool
+            Also what has been archived; its files must be there.
+
+        Examples
+        --------
+        >>> import shoal
+        >>> shop = shoal.open(":memory:").population("shop", policy="bass", dim=2)
+        >>> first = shop.decide("ada", arms={"tea": [1.0, 0.0], "coffee": [0.0, 1.0]}, id="first")
+        >>> shop.reward("first", 1.0)
+        >>> shop.frame("polars").select("agent", "status", "reward").rows()
+        [('ada', 'rewarded', 1.0)]
+        """
+        return exporting.frame(self.owner, library, archived)
 
     # Forgetting
 
