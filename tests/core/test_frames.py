@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,8 @@ import pytest
 import shoal
 from shoal.core.frames import Library
 from shoal.core.logs import Table
+from shoal.lab.experiments.runner import run_experiment
+from shoal.lab.experiments.spec import load_spec
 from shoal.live.evaluation.logs import read_log
 from shoal.live.population.population import Population
 
@@ -169,6 +171,21 @@ def test_a_population_as_a_frame(library: Library, tmp_path: Path) -> None:
     other = shop()
     rewarded = table.filter(pl.col("status") == "rewarded")
     assert other.import_log(rewarded, features="x").added == 2
+
+
+def test_results_as_a_frame(tmp_path: Path) -> None:
+    spec = tmp_path / "grid.toml"
+    spec.write_text(
+        'name = "grid"\nhorizon = 40\nruns = 2\n[[environments]]\nid = "e"\nkind = "synthetic"\n'
+        "[environments.parameters]\nn_agents = 4\ndim = 2\nn_clusters = 2\nangle = 1.0\n"
+        '[[methods]]\nid = "m"\npolicy = "independent"\n'
+    )
+    run_experiment(load_spec(spec), tmp_path / "out")
+    results = shoal.load_results(tmp_path / "out")
+    for library in get_args(Library):
+        frame = results.frame(library)
+        assert type(frame).__module__.split(".")[0] == library
+        assert list(frame["final_regret"].to_numpy()) == results.table["final_regret"].to_pylist()
 
 
 def test_a_library_must_be_known_and_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoal.core.frames import Library, as_frame
 from shoal.core.parquet import pa
 from shoal.lab.experiments import summaries
 from shoal.lab.experiments.results import PROVENANCE, SPEC, load_runs
@@ -36,6 +37,10 @@ class Results:
     cells_total: int
     names: Names
     rows: list[SummaryRow]
+
+    def frame(self, library: Library = "pyarrow") -> Any:
+        """The runs as a data frame of pyarrow, pandas or polars, a row for each; it must be installed."""
+        return as_frame(self.table, library)
 
     @property
     def environments(self) -> list[str]:
