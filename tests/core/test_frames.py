@@ -176,7 +176,7 @@ def test_a_population_as_a_frame(library: Library, tmp_path: Path) -> None:
 def test_results_as_a_frame(tmp_path: Path) -> None:
     spec = tmp_path / "grid.toml"
     spec.write_text(
-        'name = "grid"\nhorizon = 40\nruns = 2\n[[environments]]\nid = "e"\nkind = "synthetic"\n'
+        'name = "g"\nhorizon = 40\nruns = 2\nalphas = [0.5]\n[[environments]]\nid = "e"\nkind = "synthetic"\n'
         "[environments.parameters]\nn_agents = 4\ndim = 2\nn_clusters = 2\nangle = 1.0\n"
         '[[methods]]\nid = "m"\npolicy = "independent"\n'
     )
