@@ -27,7 +27,7 @@ from shoal.core.kernels.linalg import (
     unpack,
 )
 from shoal.core.kernels.twofold import add_outer, add_scaled, add_to_diagonal, cholesky_twofold
-from shoal.core.kernels.ucb import best_arm, best_arm_of_one
+from shoal.core.kernels.ucb import best_arm, best_arm_of_width
 from shoal.core.types import Booleans, Integers, Matrix, Tensor, Vector
 
 REFRESH_EVERY = 256
@@ -246,7 +246,7 @@ def best_arm_of_row(stats: Statistics, row: int, arms: Matrix, width: float, out
     # A large arm in a direction that is well known: the rounding of the inverse would be all of its bonus.
     factor_steep(stats, row)
     d = stats.b.shape[1]
-    return best_arm_of_one(stats.scratch[:d], stats.theta_hat[row], arms, width, stats.scratch[3 * d], out)
+    return best_arm_of_width(stats.theta_hat[row], stats.scratch[:d], arms, width, stats.scratch[3 * d], out)
 
 
 @compiled

@@ -198,19 +198,11 @@ def simulate(
                 choosable = arms[first - start : last - start] if len(arms) > 1 else arms
                 events = slice(offsets[first], offsets[last])
                 predicted = _predictions(policy, agents[events], choosable[0]) if dividend else None
-                play_block(
-                    policy,
-                    offsets[first : last + 1],
-                    agents,
-                    choosable,
-                    means[here],
-                    by_arm[here],
-                    noise[here],
-                    late._replace(offsets=late.offsets[first : last + 1]),
-                    choices,
-                    rewards,
-                    regret[first:last],
-                )
+                rewards_due = late._replace(offsets=late.offsets[first : last + 1])
+                drawn = means[here], by_arm[here], noise[here]
+                filled = choices, rewards, regret[first:last]
+                bounds = offsets[first : last + 1]
+                play_block(policy, Rounds(bounds, agents, choosable, *drawn, rewards_due, *filled))
                 if paid is not None and predicted is not None:
                     chosen = np.take_along_axis(predicted, choices[None, events, None], axis=2)[..., 0]
                     own, pooled = (chosen - rewards[events]) ** 2
@@ -244,6 +236,25 @@ class Late(NamedTuple):
     n_free: Integers  # (1,) how many of them
 
 
+class Rounds(NamedTuple):
+    """Consecutive rounds to play. Round r has the events `offsets[r]`, …, `offsets[r+1] − 1`.
+
+    Agents, choices and rewards are those of the whole run; `means`, `by_arm` and `noise` start with these
+    rounds, of which `choices`, `rewards` and `regret` are filled in.
+    """
+
+    offsets: Integers
+    agents: Integers
+    arms: Tensor
+    means: Matrix
+    by_arm: Matrix
+    noise: Vector
+    late: Late
+    choices: Integers
+    rewards: Vector
+    regret: Vector
+
+
 def _steps(begin: int, end: int, *, singly: bool) -> Iterator[tuple[int, int]]:
     """Rounds to be played together."""
     if singly:
@@ -265,24 +276,9 @@ def recorded_rounds(horizon: int, points: int) -> Integers:
 
 
 @compiled
-def play(
-    state: Any,
-    offsets: Integers,
-    agents: Integers,
-    arms: Tensor,
-    means: Matrix,
-    by_arm: Matrix,
-    noise: Vector,
-    late: Late,
-    choices: Integers,
-    rewards: Vector,
-    regret: Vector,
-) -> None:
-    """Play consecutive rounds and fill the last three arrays.
-
-    Round r consists of the events `offsets[r]`, …, `offsets[r+1] − 1`. Agents, choices and rewards are those
-    of the whole run; `means`, `by_arm` and `noise` start with these rounds.
-    """
+def play(state: Any, rounds: Rounds) -> None:
+    """Play rounds with a compiled policy."""
+    offsets, agents, arms, means, by_arm, noise, late, choices, rewards, regret = rounds
     clock, first = state.common.clock, offsets[0]
     for r in range(offsets.shape[0] - 1):
         t = clock[0] + 1
@@ -338,26 +334,15 @@ def _runs_compiled(policy: Any) -> bool:
     return isinstance(policy, Policy) and kind.select is Policy.select and kind.update in ours
 
 
-def _play_compiled(policy: Any, *block: Any) -> None:
-    offsets, late = block[0], block[6]
+def _play_compiled(policy: Any, rounds: Rounds) -> None:
+    offsets, late = rounds.offsets, rounds.late
     with policy.lock:
         policy.reserve(max(int(offsets[-1] - offsets[0]), int(late.offsets[-1] - late.offsets[0])))
-        play(policy.pinned_state(), *block)
+        play(policy.pinned_state(), rounds)
 
 
-def _play_plain(
-    policy: Any,
-    offsets: Integers,
-    agents: Integers,
-    arms: Tensor,
-    means: Matrix,
-    by_arm: Matrix,
-    noise: Vector,
-    late: Late,
-    choices: Integers,
-    rewards: Vector,
-    regret: Vector,
-) -> None:
+def _play_plain(policy: Any, rounds: Rounds) -> None:
+    offsets, agents, arms, means, by_arm, noise, late, choices, rewards, regret = rounds
     for r in range(len(offsets) - 1):
         choosable = arms[r if len(arms) > 1 else 0]
         events = range(offsets[r], offsets[r + 1])

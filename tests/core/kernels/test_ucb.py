@@ -7,7 +7,7 @@ import pytest
 from tests import reference
 from tests.core.kernels.test_linalg import random_spd
 
-from shoal.core.kernels.ucb import LANES, best_arm, best_arm_of_factor, best_arm_of_one, best_arm_of_width
+from shoal.core.kernels.ucb import LANES, best_arm, best_arm_of_factor, best_arm_of_width
 from shoal.core.types import Matrix, Vector
 
 NOWHERE = np.zeros((2, 0))
@@ -34,10 +34,6 @@ def test_best_arm_is_the_twin_s(d: int, alpha: float) -> None:
             np.asarray(np.linalg.cholesky(A), np.float64),
         )
         assert best_arm(theta_hat, A_inv, arms, width, out) == reference.choose(theta_hat, A, arms, alpha, t)
-        check_scores(out, theta_hat, A, arms, width)
-        out[:] = -7.0
-        choice = best_arm_of_one(L, theta_hat, arms, width, np.zeros(d), out)
-        assert choice == reference.choose(theta_hat, A, arms, alpha, t)
         check_scores(out, theta_hat, A, arms, width)
         out[:] = -7.0
         choice = best_arm_of_width(theta_hat, L, arms, width, np.zeros(d), out)

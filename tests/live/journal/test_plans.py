@@ -22,7 +22,7 @@ from tests.live.population.server import Server
 import shoal
 from shoal.live.journal.records import Row
 from shoal.live.journal.stores import postgres
-from shoal.live.journal.stores.base import Batch, Lease, Snapshot, Store
+from shoal.live.journal.stores.base import ArchivedPart, Batch, Lease, Snapshot, Store, Traces
 from shoal.live.journal.stores.postgres import PostgresStore
 from shoal.live.journal.stores.sqlite import SQLiteStore
 from shoal.live.protocol.errors import NotOwnerError, UnknownError
@@ -276,14 +276,14 @@ def use_all(store: Store) -> None:
     assert store.find(number, "decision 3") == rows[2:3]
     assert store.arms(number, b"digest") == b"arms"
     tombstone, record = Row(start + 3, 3, None, None, b""), Row(start + 7, 7, None, None, b"")
-    forgotten = [tombstone], [b"hash"], [b"other"], LEASE, (b"base", b"state")
+    forgotten = Traces([tombstone], [b"hash"], [b"other"], (b"base", b"state"))
     with pytest.raises(NotOwnerError):
-        store.forget(Batch(former, [record], []), *forgotten)
-    store.forget(Batch(lease, [record], [(b"new", b"arms")]), *forgotten)
+        store.forget(Batch(former, [record], []), forgotten, LEASE)
+    store.forget(Batch(lease, [record], [(b"new", b"arms")]), forgotten, LEASE)
     assert store.has_gone(number, [b"hash", b"another"])
     assert b"hash" in store.gone(number)
     store.set_base(lease, b"base", b"state")
-    store.drop(lease, start + 2, b"base", b"state", ["decision 1"], [b"digest"])
+    store.drop(lease, ArchivedPart(start + 2, b"base", b"state", ["decision 1"], [b"digest"]))
     assert (store.base(number), store.base_state(number)) == (b"base", b"state")
     store.save_snapshot(number, Snapshot(lease.epoch, start + 7, b"content"))
     assert store.snapshots(number) == [(lease.epoch, start + 7)]

@@ -10,7 +10,7 @@ from tests.live.places import Place
 from tests.live.population.server import Server
 
 from shoal.live.journal.records import Row
-from shoal.live.journal.stores.base import Batch, Lease, Snapshot, Store
+from shoal.live.journal.stores.base import ArchivedPart, Batch, Lease, Snapshot, Store, Traces
 from shoal.live.journal.stores.postgres import PostgresStore
 from shoal.live.protocol.errors import NotOwnerError, UnavailableError, UnknownError
 from shoal.live.service.keys import PostgresKeys
@@ -199,7 +199,7 @@ def test_forgetting(store: Store, lease: Lease) -> None:
     lease = append(store, lease, rows(1, 3, decision="a"), [(b"d", b"1"), (b"e", b"2")])
     lease = append(store, lease, rows(4, decision="b", agent=1))
     tombstones = [Row(seq, 1_000 + seq, None, None, b"gone") for seq in (1, 2, 3)]
-    store.forget(Batch(lease, rows(5, agent=None), []), tombstones, [b"h1", b"h2"], [b"d"], LEASE)
+    store.forget(Batch(lease, rows(5, agent=None), []), Traces(tombstones, [b"h1", b"h2"], [b"d"]), LEASE)
     assert list(store.read(lease.population, 0)) == [
         *tombstones,
         *rows(4, decision="b", agent=1),
@@ -219,7 +219,7 @@ def test_forgetting_is_fenced_and_all_or_nothing(store: Store, lease: Lease) -> 
     lease = append(store, lease, rows(1, 2, decision="a"), [(b"d", b"1")])
     stale = Batch(lease._replace(epoch=lease.epoch - 1), rows(3), [])
     with pytest.raises(NotOwnerError):
-        store.forget(stale, [Row(1, 1, None, None, b"gone")], [b"h"], [b"d"], LEASE)
+        store.forget(stale, Traces([Row(1, 1, None, None, b"gone")], [b"h"], [b"d"]), LEASE)
     assert list(store.read(lease.population, 0)) == rows(1, 2, decision="a")
     assert not store.has_gone(lease.population, [b"h"])
     assert store.arms(lease.population, b"d") == b"1"
@@ -231,7 +231,7 @@ def test_dropping_what_is_archived(store: Store, lease: Lease) -> None:
     assert store.base_state(number) is None
     lease = append(store, lease, rows(1, 5, decision="a"), [(b"d", b"1"), (b"e", b"2")])
     for _ in range(2):
-        store.drop(lease, 3, b"base", b"state", [], [b"d"])
+        store.drop(lease, ArchivedPart(3, b"base", b"state", [], [b"d"]))
     assert (store.base(number), store.base_state(number)) == (b"base", b"state")
     assert (store.arms(number, b"d"), store.arms(number, b"e")) == (None, b"2")
     assert store.last_seq(number) == 5
@@ -247,16 +247,16 @@ def test_dropping_keeps_what_is_awaited(store: Store, lease: Lease) -> None:
     lease = append(store, lease, rows(1, 2, decision="a"))
     lease = append(store, lease, rows(3, decision="b"))
     lease = append(store, lease, rows(4, decision="a"))
-    store.drop(lease, 3, b"base", b"state", ["a"], [])
+    store.drop(lease, ArchivedPart(3, b"base", b"state", ["a"], []))
     assert [row.seq for row in store.find(number, "a")] == [1, 2, 4]
     assert store.find(number, "b") == []
     assert [row.seq for row in store.read(number, 3)] == [4]
     lease = append(store, lease, rows(5, decision="c"))
     gone = Row(1, 1, None, None, b"gone")
-    store.forget(Batch(lease, rows(6), []), [gone], [b"h"], [], LEASE, (b"new base", b"new state"))
+    store.forget(Batch(lease, rows(6), []), Traces([gone], [b"h"], [], (b"new base", b"new state")), LEASE)
     assert (store.base(number), store.base_state(number)) == (b"new base", b"new state")
     lease = lease._replace(last_seq=6)
-    store.drop(lease, 5, b"base 2", b"state 2", [], [])
+    store.drop(lease, ArchivedPart(5, b"base 2", b"state 2", [], []))
     assert store.find(number, "a") == []
     assert [row.seq for row in store.read(number, 0)] == [6]
 
@@ -272,7 +272,7 @@ def test_the_base_is_fenced(store: Store, lease: Lease) -> None:
     with pytest.raises(NotOwnerError):
         store.set_base(stale, b"stale")
     with pytest.raises(NotOwnerError):
-        store.drop(stale, 3, b"stale", b"stale", [], [])
+        store.drop(stale, ArchivedPart(3, b"stale", b"stale", [], []))
     assert store.base(number) == b"two"
     assert len(list(store.read(number, 0))) == 5
 

@@ -7,7 +7,6 @@ an arm's score is their sum.
 import math
 
 from shoal.core.jit.compiled import compiled
-from shoal.core.kernels.linalg import dot, solve_lower
 from shoal.core.types import Matrix, Vector
 
 LANES = 16
@@ -32,24 +31,6 @@ def best_arm(theta_hat: Vector, A_inv: Matrix, arms: Matrix, width: float, out: 
                 off_diagonal += A_inv[row, column] * arms[k, column]
             variance += x_row * (A_inv[row, row] * x_row + 2.0 * off_diagonal)
         bonus = width * math.sqrt(max(variance, 0.0))
-        if k < out.shape[1]:
-            out[0, k] = mean
-            out[1, k] = bonus
-        score = mean + bonus
-        if score > best:
-            best = score
-            choice = k
-    return choice
-
-
-@compiled
-def best_arm_of_one(L: Matrix, theta_hat: Vector, arms: Matrix, width: float, z: Vector, out: Matrix) -> int:
-    """`best_arm` from the Cholesky factor `A = L Lᵀ`, one arm at a time; `z` (d,) is scratch."""
-    best = -math.inf
-    choice = 0
-    for k in range(arms.shape[0]):
-        solve_lower(L, arms[k], z)
-        mean, bonus = dot(theta_hat, arms[k]), width * math.sqrt(dot(z, z))
         if k < out.shape[1]:
             out[0, k] = mean
             out[1, k] = bonus
@@ -110,7 +91,8 @@ def best_arm_of_width(
 ) -> int:
     """`best_arm` with estimates and widths of different samples: `θ̂·x + width ‖L⁻¹x‖`; `z` (d,) is scratch.
 
-    For an agent that waits for rewards: what it waits for narrows the width, not the estimate.
+    For an agent that waits for rewards: what it waits for narrows the width, not the estimate. And for a
+    design matrix so steep that its inverse has lost digits.
     """
     best = -math.inf
     choice = 0

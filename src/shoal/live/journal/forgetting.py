@@ -6,7 +6,7 @@ import hashlib
 from shoal.live.journal.archives import base_of, tombstone
 from shoal.live.journal.fold import Fold
 from shoal.live.journal.records import Catalogue, Decided, Joined, Row, decode
-from shoal.live.journal.stores.base import Store
+from shoal.live.journal.stores.base import Store, Traces
 from shoal.live.protocol.errors import UnavailableError
 
 
@@ -28,10 +28,8 @@ def merged_into(fold: Fold, agent: int) -> int:
     return agent
 
 
-def traces(
-    store: Store, number: int, fold: Fold, agents: set[int]
-) -> tuple[list[Row], list[bytes], list[bytes]]:
-    """Tombstones for the rows of some agents, hashes of their ids, and arms that only they saw."""
+def traces(store: Store, number: int, fold: Fold, agents: set[int]) -> Traces:
+    """What some agents have left in the journal that is in the store."""
     tombstones, hashes = [], []
     theirs: set[bytes] = set()
     others = set() if fold.catalogue is None else {fold.catalogue}  # its record may be archived
@@ -46,7 +44,7 @@ def traces(
         if row.decision is not None:
             hashes.append(keyed_hash(fold, "decision", row.decision))
         tombstones.append(tombstone(row))
-    return tombstones, hashes, sorted(theirs - others)
+    return Traces(tombstones, hashes, sorted(theirs - others))
 
 
 def names_with(store: Store, number: int, fold: Fold, hashes: set[bytes]) -> list[str]:

@@ -67,6 +67,14 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
     known: KnownIds
 
 
+AS_THEY_ARE = tuple(
+    name
+    for name in _Content.__struct_fields__
+    if name not in ("format", "pending", "cut_log", "policy", "tally")
+)
+"""What a fold and its snapshot hold in the same form."""
+
+
 class SnapshotError(ValueError):
     """Bytes that are no snapshot, or no longer one."""
 
@@ -77,27 +85,10 @@ def pack(fold: Fold) -> bytes:
         _Waiting(one.seq, one.at, one.decided, one.rewards, one.learned, sorted(one.missed))
         for one in fold.pending.values()
     ]
+    own: dict[str, Any] = {name: getattr(fold, name) for name in AS_THEY_ARE}
+    own |= {"pending": waiting, "cut_log": fold.cut_log.tobytes(), "tally": fold.tally.packed()}
     content = msgspec.msgpack.encode(
-        _Content(
-            FORMAT,
-            fold.seq,
-            fold.at,
-            fold.stamp,
-            fold.settings,
-            fold.names,
-            fold.called,
-            fold.merged,
-            fold.sharing,
-            fold.observed,
-            waiting,
-            fold.catalogue,
-            fold.forgotten_at,
-            fold.cut_log.tobytes(),
-            bytes(fold.policy.to_bytes()),
-            fold.tally.packed(),
-            fold.history,
-            fold.known,
-        )
+        _Content(format=FORMAT, policy=bytes(fold.policy.to_bytes()), **own),
     )
     return MAGIC + hashlib.blake2b(content, digest_size=CHECKSUM).digest() + content
 
@@ -125,12 +116,9 @@ def unpack(data: bytes, source: str) -> Fold:
     except (msgspec.MsgspecError, PolicyFileError) as error:
         raise SnapshotError(f"{source} cannot be read: {error}") from error
     fold.policy.warns = False
-    fold.settings, fold.stamp, fold.seq, fold.at = kept.settings, kept.stamp, kept.seq, kept.at
-    fold.names, fold.called = kept.names, kept.called
-    fold.sharing, fold.observed = kept.sharing, kept.observed
-    fold.catalogue, fold.forgotten_at, fold.merged = kept.catalogue, kept.forgotten_at, kept.merged
+    for name in (*AS_THEY_ARE, "tally"):
+        setattr(fold, name, getattr(kept, name))
     fold.cut_log.frombytes(kept.cut_log)
-    fold.history, fold.tally, fold.known = kept.history, kept.tally, kept.known
     for one in kept.pending:
         standing = Standing(one.seq, one.at, one.decided)
         standing.rewards, standing.learned, standing.missed = one.rewards, one.learned, set(one.missed)

@@ -20,15 +20,16 @@ def forget(owner: Owner, agent: str, remember: Remember) -> None:
     with owner.settled() as fold:
         index = owner.commands.agent(fold, agent)
         agents = {index, *(other for other in fold.merged if merged_into(fold, other) == index)}
-        tombstones, hashes, arms = traces(store, number, fold, agents)
+        left = traces(store, number, fold, agents)
+        hashes = [*left.hashes]
         hashes += [hashed for hashed, agent_ in owner.base.joined if agent_ in agents]
         hashes += [keyed_hash(fold, "agent", name) for name, i in fold.names.items() if i in agents]
         turn = Turn(fold, owner.now)
         turn.write(Forgotten(tuple(sorted(agents))))
         batch = Batch(owner.lease, turn.rows, [])
         try:
-            base = retention.base_without(owner, agents)
-            store.forget(batch, tombstones, hashes, arms, seconds, base)
+            left = left._replace(hashes=hashes, base=retention.base_without(owner, agents))
+            store.forget(batch, left, seconds)
         except Exception as error:
             owner.lose(error if isinstance(error, ControllerError) else UnavailableError(str(error)))
             raise

@@ -17,6 +17,7 @@ from shoal.live.journal.archives import Archive, Base, base_of, pack_base
 from shoal.live.journal.fold import Fold
 from shoal.live.journal.forgetting import hash_of_joining
 from shoal.live.journal.records import Catalogue, Decided, Forgotten, Joined, Observed, Row, decode
+from shoal.live.journal.stores.base import ArchivedPart
 
 if TYPE_CHECKING:
     from shoal.live.population.owner import Owner
@@ -104,7 +105,8 @@ def _try_to_archive(owner: "Owner", directory: Path, limit: int) -> Archived | N
             if isinstance(decided, Decided):
                 needed.add(decided.arms)
         unneeded = _unneeded_arms(owner, fold, seen.arms, needed)
-        store.drop(owner.lease, last, pack_base(new), snapshots.pack(fold), keep, unneeded)
+        part = ArchivedPart(last, pack_base(new), snapshots.pack(fold), keep, unneeded)
+        store.drop(owner.lease, part)
         owner.base = new
         owner.commands.clear()
     for epoch, seq in store.snapshots(number):

@@ -49,6 +49,32 @@ class Snapshot(NamedTuple):
     content: bytes
 
 
+class Traces(NamedTuple):
+    """What somebody who is to be forgotten has left in a store."""
+
+    tombstones: Sequence[Row]
+    """To replace their rows by."""
+    hashes: Sequence[bytes]
+    """To be kept, so that they are known to be gone."""
+    arms: Sequence[bytes]
+    """Digests of sets of arms to delete: only they were offered them."""
+    base: tuple[bytes, bytes] | None = None
+    """Replaces the base and its state, if they are in it."""
+
+
+class ArchivedPart(NamedTuple):
+    """The first part of a journal, which has been archived and may be deleted."""
+
+    upto: int
+    base: bytes
+    state: bytes
+    """After that part."""
+    keep: Sequence[str]
+    """Rows about these decisions stay, to be found; `read` may return them."""
+    arms: Sequence[bytes]
+    """Digests of sets of arms that are no longer needed."""
+
+
 class PopulationOwner(NamedTuple):
     """Who owns a population."""
 
@@ -139,19 +165,8 @@ class Store(ABC):
         """All hashes of what has been forgotten."""
 
     @abstractmethod
-    def forget(
-        self,
-        batch: Batch,
-        tombstones: Sequence[Row],
-        hashes: Sequence[bytes],
-        arms: Sequence[bytes],
-        lease: float,
-        base: tuple[bytes, bytes] | None = None,
-    ) -> None:
-        """Append a batch, replace rows by tombstones, keep hashes, delete sets of arms; all or nothing.
-
-        `base`, if given, replaces the base and its state.
-        """
+    def forget(self, batch: Batch, traces: Traces, lease: float) -> None:
+        """Append a batch, and wipe out traces; all or nothing."""
 
     @abstractmethod
     def scrub(self) -> None:
@@ -170,19 +185,10 @@ class Store(ABC):
         """Replace the base and, if given, its state; `NotOwnerError` under another epoch."""
 
     @abstractmethod
-    def drop(
-        self,
-        lease: Lease,
-        upto: int,
-        base: bytes,
-        state: bytes,
-        keep: Sequence[str],
-        arms: Sequence[bytes],
-    ) -> None:
+    def drop(self, lease: Lease, part: ArchivedPart) -> None:
         """Set the base and delete the rows that it stands for, and sets of arms; all or nothing.
 
-        Rows about the decisions `keep` stay, to be found; `read` may return them. `NotOwnerError` under
-        another epoch.
+        `NotOwnerError` under another epoch.
         """
 
     @abstractmethod

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from shoal.live.journal.records import Row
-from shoal.live.journal.stores.base import Batch, Lease, Snapshot, Store
+from shoal.live.journal.stores.base import ArchivedPart, Batch, Lease, Snapshot, Store, Traces
 from shoal.live.protocol.errors import NotOwnerError, UnavailableError, UnknownError
 
 
@@ -117,24 +117,16 @@ class MemoryStore(Store):
     def gone(self, population: int) -> list[bytes]:
         return sorted(self._journals[population].gone)
 
-    def forget(
-        self,
-        batch: Batch,
-        tombstones: Sequence[Row],
-        hashes: Sequence[bytes],
-        arms: Sequence[bytes],
-        lease: float,
-        base: tuple[bytes, bytes] | None = None,
-    ) -> None:
+    def forget(self, batch: Batch, traces: Traces, lease: float) -> None:
         if refused := self._append(batch):
             raise refused
         journal = self._journals[batch.lease.population]
-        for row in tombstones:
+        for row in traces.tombstones:
             journal.replace(row)
-        if base is not None:
-            journal.base = base
-        journal.gone.update(hashes)
-        for digest in arms:
+        if traces.base is not None:
+            journal.base = traces.base
+        journal.gone.update(traces.hashes)
+        for digest in traces.arms:
             journal.arms.pop(digest, None)
 
     def scrub(self) -> None:
@@ -154,29 +146,21 @@ class MemoryStore(Store):
             raise NotOwnerError("the population was taken over")
         journal.base = (base, state if state is not None else journal.base[1] if journal.base else b"")
 
-    def drop(
-        self,
-        lease: Lease,
-        upto: int,
-        base: bytes,
-        state: bytes,
-        keep: Sequence[str],
-        arms: Sequence[bytes],
-    ) -> None:
-        self.set_base(lease, base, state)
+    def drop(self, lease: Lease, part: ArchivedPart) -> None:
+        self.set_base(lease, part.base, part.state)
         journal = self._journals[lease.population]
-        end = max(0, upto + 1 - journal.first)
+        end = max(0, part.upto + 1 - journal.first)
         dropped = [Row._make(row) for row in [*journal.kept.values(), *journal.rows[:end]]]
-        kept = set(keep)
+        kept = set(part.keep)
         journal.kept = {row.seq: tuple(row) for row in dropped if row.decision in kept}
         for row in dropped:
             if row.decision is not None and row.decision not in kept:
-                stay = [seq for seq in journal.about.pop(row.decision, ()) if seq > upto]
+                stay = [seq for seq in journal.about.pop(row.decision, ()) if seq > part.upto]
                 if stay:
                     journal.about[row.decision] = stay
         del journal.rows[:end]
         journal.first += end
-        for digest in arms:
+        for digest in part.arms:
             journal.arms.pop(digest, None)
 
     def epoch(self, population: int) -> int:

@@ -15,10 +15,12 @@ from shoal.live.journal.records import Row
 from shoal.live.journal.stores.base import (
     LEASE,
     SCHEMA,
+    ArchivedPart,
     Batch,
     Lease,
     PopulationOwner,
     Snapshot,
+    Traces,
     other_schema,
     shown_url,
 )
@@ -324,15 +326,7 @@ class PostgresStore(SQLStore):
         sql = "SELECT 1 FROM shoal_gone WHERE population = %s AND hash = ANY(%s) LIMIT 1"
         return bool(self._query(sql, population, list(hashes)))
 
-    def forget(
-        self,
-        batch: Batch,
-        tombstones: Sequence[Row],
-        hashes: Sequence[bytes],
-        arms: Sequence[bytes],
-        lease: float,
-        base: tuple[bytes, bytes] | None = None,
-    ) -> None:
+    def forget(self, batch: Batch, traces: Traces, lease: float) -> None:
         population = batch.lease.population
         with self._on("write") as db, db.transaction():
             if refused := self._append(db, batch, lease):
@@ -341,18 +335,19 @@ class PostgresStore(SQLStore):
                 "UPDATE shoal_journal SET agent = NULL, decision = NULL, body = one.body "
                 "FROM unnest(%s::bigint[], %s::bytea[]) AS one (seq, body) "
                 "WHERE population = %s AND shoal_journal.seq = one.seq",
-                ([row.seq for row in tombstones], [row.body for row in tombstones], population),
+                ([row.seq for row in traces.tombstones], [row.body for row in traces.tombstones], population),
             )
             db.execute(
                 "INSERT INTO shoal_gone SELECT %s, one FROM unnest(%s::bytea[]) AS one "
                 "ON CONFLICT DO NOTHING",
-                (population, list(hashes)),
+                (population, list(traces.hashes)),
             )
             db.execute(
-                "DELETE FROM shoal_arms WHERE population = %s AND digest = ANY(%s)", (population, list(arms))
+                "DELETE FROM shoal_arms WHERE population = %s AND digest = ANY(%s)",
+                (population, list(traces.arms)),
             )
-            if base is not None:
-                self._set_base(db, batch.lease, *base)
+            if traces.base is not None:
+                self._set_base(db, batch.lease, *traces.base)
 
     def scrub(self) -> None:
         """Remove dead rows; write-ahead files and backups are for the server's operator to let expire."""
@@ -377,25 +372,18 @@ class PostgresStore(SQLStore):
             {"population": lease.population, "base": base, "state": state},
         )
 
-    def drop(
-        self,
-        lease: Lease,
-        upto: int,
-        base: bytes,
-        state: bytes,
-        keep: Sequence[str],
-        arms: Sequence[bytes],
-    ) -> None:
+    def drop(self, lease: Lease, part: ArchivedPart) -> None:
         population = lease.population
         with self._on("write") as db, db.transaction():
-            self._set_base(db, lease, base, state)
+            self._set_base(db, lease, part.base, part.state)
             db.execute(
                 "DELETE FROM shoal_journal WHERE population = %s AND seq <= %s AND NOT EXISTS "
                 "(SELECT 1 FROM unnest(%s::text[]) AS one WHERE one = decision)",
-                (population, upto, list(keep)),
+                (population, part.upto, list(part.keep)),
             )
             db.execute(
-                "DELETE FROM shoal_arms WHERE population = %s AND digest = ANY(%s)", (population, list(arms))
+                "DELETE FROM shoal_arms WHERE population = %s AND digest = ANY(%s)",
+                (population, list(part.arms)),
             )
 
     # Snapshots

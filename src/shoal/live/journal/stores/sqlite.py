@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from shoal.core.atomic import write_whole
 from shoal.live.journal.records import Row
-from shoal.live.journal.stores.base import SCHEMA, Batch, Lease, Snapshot, other_schema
+from shoal.live.journal.stores.base import SCHEMA, ArchivedPart, Batch, Lease, Snapshot, Traces, other_schema
 from shoal.live.journal.stores.sql import COLUMNS, SQLStore
 from shoal.live.protocol.errors import JournalError, NotOwnerError, UnavailableError, UnknownError
 
@@ -286,31 +286,25 @@ class SQLiteStore(SQLStore):
         sql = f"SELECT 1 FROM gone WHERE population = ? AND hash IN ({', '.join('?' * len(hashes))}) LIMIT 1"
         return bool(self._query(sql, population, *hashes))
 
-    def forget(
-        self,
-        batch: Batch,
-        tombstones: Sequence[Row],
-        hashes: Sequence[bytes],
-        arms: Sequence[bytes],
-        lease: float,
-        base: tuple[bytes, bytes] | None = None,
-    ) -> None:
+    def forget(self, batch: Batch, traces: Traces, lease: float) -> None:
         population = batch.lease.population
         with self._transaction() as db:
             if refused := self._append(db, batch):
                 raise refused
             db.executemany(
                 "UPDATE journal SET agent = NULL, decision = NULL, body = ? WHERE population = ? AND seq = ?",
-                [(row.body, population, row.seq) for row in tombstones],
+                [(row.body, population, row.seq) for row in traces.tombstones],
             )
             db.executemany(
-                "INSERT INTO gone VALUES (?, ?) ON CONFLICT DO NOTHING", [(population, one) for one in hashes]
+                "INSERT INTO gone VALUES (?, ?) ON CONFLICT DO NOTHING",
+                [(population, one) for one in traces.hashes],
             )
             db.executemany(
-                "DELETE FROM arms WHERE population = ? AND digest = ?", [(population, one) for one in arms]
+                "DELETE FROM arms WHERE population = ? AND digest = ?",
+                [(population, one) for one in traces.arms],
             )
-            if base is not None:
-                self._set_base(db, batch.lease, *base)
+            if traces.base is not None:
+                self._set_base(db, batch.lease, *traces.base)
 
     def scrub(self) -> None:
         """Free pages are zeroed as they are freed; what is left are frames of the write-ahead file."""
@@ -344,29 +338,22 @@ class SQLiteStore(SQLStore):
             (lease.population, base, state, state),
         )
 
-    def drop(
-        self,
-        lease: Lease,
-        upto: int,
-        base: bytes,
-        state: bytes,
-        keep: Sequence[str],
-        arms: Sequence[bytes],
-    ) -> None:
+    def drop(self, lease: Lease, part: ArchivedPart) -> None:
         population = lease.population
         with self._transaction() as db:
-            self._set_base(db, lease, base, state)
+            self._set_base(db, lease, part.base, part.state)
             db.execute("CREATE TEMP TABLE IF NOT EXISTS keep (decision TEXT PRIMARY KEY) WITHOUT ROWID")
             db.execute("DELETE FROM keep")
-            db.executemany("INSERT INTO keep VALUES (?)", [(one,) for one in keep])
+            db.executemany("INSERT INTO keep VALUES (?)", [(one,) for one in part.keep])
             db.execute(
                 "DELETE FROM journal WHERE population = ? AND seq <= ? "
                 "AND (decision IS NULL OR decision NOT IN (SELECT decision FROM keep))",
-                (population, upto),
+                (population, part.upto),
             )
             db.execute("DELETE FROM keep")
             db.executemany(
-                "DELETE FROM arms WHERE population = ? AND digest = ?", [(population, one) for one in arms]
+                "DELETE FROM arms WHERE population = ? AND digest = ?",
+                [(population, one) for one in part.arms],
             )
 
     # Snapshots: files beside the database, since writing a large one into it would keep the owner waiting
