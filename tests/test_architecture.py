@@ -1,5 +1,6 @@
 """The map in docs/architecture.md is that of the tree."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -32,3 +33,12 @@ def test_files_that_the_page_names_exist() -> None:
     )
     assert len(named) > 10
     assert not [name for name in named if not (ROOT / "src" / "shoal" / name).exists()]
+
+
+def test_a_public_class_name_exists_once() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "src" / "shoal").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not {name: places for name, places in homes.items() if len(places) > 1}

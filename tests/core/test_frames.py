@@ -15,7 +15,7 @@ import pytest
 
 import shoal
 from shoal.core.frames import Library
-from shoal.core.logs import Table
+from shoal.core.logs import LogTable
 from shoal.lab.experiments.runner import run_experiment
 from shoal.lab.experiments.spec import load_spec
 from shoal.live.evaluation.logs import read_log
@@ -109,7 +109,7 @@ def test_missing_values_are_named_by_row(tmp_path: Path) -> None:
         pl.DataFrame({"agent": ["ada", None, "ben"], "reward": [1.0, 1.0, None]}),
         pa.table({"agent": ["ada", None, "ben"], "reward": [1.0, 1.0, None]}),
     ):
-        rows = list(Table(frame).rows(["agent", "reward"]))
+        rows = list(LogTable(frame).rows(["agent", "reward"]))
         assert rows == [(1, ["ada", 1.0]), (2, "agent is empty"), (3, "reward is empty")]
     population = shop()
     with pytest.raises(ValueError, match=r"log, row 2: reward must be .*nan.* Nothing was imported"):
@@ -121,12 +121,12 @@ def test_missing_values_are_named_by_row(tmp_path: Path) -> None:
 
 def test_what_is_no_frame_is_refused() -> None:
     with pytest.raises(ValueError, match=r"log must be a path, a mapping .* got list"):
-        Table([["ada", 1.0]])
+        LogTable([["ada", 1.0]])
     with pytest.raises(ValueError, match=r"log must have columns of one length, got {'a': 1, 'b': 2}"):
-        Table({"a": [1], "b": [1, 2]})
+        LogTable({"a": [1], "b": [1, 2]})
     for twice in (pa.table([[1], [2]], names=["a", "a"]), pd.DataFrame([[1, 2]], columns=["a", "a"])):
         with pytest.raises(ValueError, match="log has 2 columns 'a'"):
-            Table(twice)
+            LogTable(twice)
     with pytest.raises(ValueError, match="log has no column 'agent'; it has 'a'"):
         shop().import_log(pd.DataFrame({"a": [1]}))
     with pytest.raises(ValueError, match="features must be given with a log"):
@@ -141,10 +141,10 @@ def test_another_content_is_another_log(monkeypatch: pytest.MonkeyPatch) -> None
     long = list(map(float, range(2_000)))
     base: dict[str, list[Any]] = {"agent": ["ada"] * 3, "x": [long] * 3}
     changed = {**base, "x": [long, long, [*long[:1_000], 1000.5, *long[1_001:]]]}
-    names = {Table(pl.DataFrame(one)).digest(["agent", "x"]) for one in (base, changed)}
+    names = {LogTable(pl.DataFrame(one)).digest(["agent", "x"]) for one in (base, changed)}
     assert len(names) == 2
     arrays = pd.DataFrame({"agent": changed["agent"], "x": list(map(np.array, changed["x"]))})
-    assert Table(arrays).digest(["agent", "x"]) in names
+    assert LogTable(arrays).digest(["agent", "x"]) in names
 
 
 @pytest.mark.parametrize("library", ["pyarrow", "pandas", "polars"])

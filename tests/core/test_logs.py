@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import shoal
 from shoal.cli.app import app
-from shoal.core.logs import Table, read_arms
+from shoal.core.logs import LogTable, read_arms
 
 ARMS = {"tea": [1.0, 0.0], "coffee": [0.0, 1.0], "7": [0.6, 0.8]}
 
@@ -92,7 +92,7 @@ def test_which_columns_are_features(tmp_path: Path) -> None:
         "features": ["[3, 4]", "[5, 6]"],
         "y": [7, 8],
     }
-    table = Table(write(tmp_path / "arms.csv", columns))
+    table = LogTable(write(tmp_path / "arms.csv", columns))
 
     def found(features: list[str] | None) -> dict[str, list[float]]:
         return {name: x.tolist() for name, x in read_arms(table, "arm", features).items()}
@@ -107,25 +107,25 @@ def test_which_columns_are_features(tmp_path: Path) -> None:
         read_arms(table, "arm", ["x", "z"])
     uneven: dict[str, list[Any]] = {"arm": ["a", "b", "c"], "features": [[1.0], [1.0, 2.0], [float("nan")]]}
     with pytest.raises(ValueError, match=r"row 2: features must .*row 3: features must be finite") as caught:
-        read_arms(Table(write(tmp_path / "arms.parquet", uneven)), "arm")
+        read_arms(LogTable(write(tmp_path / "arms.parquet", uneven)), "arm")
     assert str(caught.value).endswith("Nothing was read; 1 of 3 rows are good")
 
 
 def test_forms(tmp_path: Path) -> None:
     """The first bytes tell the form, and a damaged file that is called Parquet is not taken for CSV."""
     plain = write(tmp_path / "log.parquet", {"x": [1, 2]}).rename(tmp_path / "log.data")
-    assert [row for _, row in Table(plain).rows(["x", "x"])] == [[1, 1], [2, 2]]
+    assert [row for _, row in LogTable(plain).rows(["x", "x"])] == [[1, 1], [2, 2]]
     (tmp_path / "log.parquet").write_text("x\n1\n")
     with pytest.raises(ValueError, match=r"log\.parquet: not a Parquet file, or a damaged one"):
-        Table(tmp_path / "log.parquet").names()
+        LogTable(tmp_path / "log.parquet").names()
     (tmp_path / "log.csv").write_text('\ufeffx,y\n1,"a\nb"\n\n2,\n')  # a byte order mark, a row of two lines
-    assert list(Table(tmp_path / "log.csv").rows(["x", "y"])) == [(2, ["1", "a\nb"]), (5, "y is empty")]
+    assert list(LogTable(tmp_path / "log.csv").rows(["x", "y"])) == [(2, ["1", "a\nb"]), (5, "y is empty")]
 
 
 def test_csv_files_need_no_pyarrow(tmp_path: Path) -> None:
     arms = arms_in(tmp_path / "arms.csv", lists=True)
     code = (
-        "import sys; from shoal.core.logs import Table, read_arms; "
-        f"assert len(read_arms(Table({str(arms)!r}), 'arm')) == 3; assert 'pyarrow' not in sys.modules"
+        "import sys; from shoal.core.logs import LogTable, read_arms; "
+        f"assert len(read_arms(LogTable({str(arms)!r}), 'arm')) == 3; assert 'pyarrow' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

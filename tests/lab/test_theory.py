@@ -533,7 +533,7 @@ def test_upper_separation_time_checks_its_arguments(changes: dict[str, Any], mes
 # --- predictions ----------------------------------------------------------------------------------------
 
 
-def predicted(**changes: Any) -> dict[str, theory.Prediction]:
+def predicted(**changes: Any) -> dict[str, theory.Forecast]:
     arguments: dict[str, Any] = {"dim": 10, "gap": 0.2, "delta": 0.1, "n_agents": 100, "n_clusters": 4}
     return {row.quantity: row for row in theory.predictions(**{**arguments, **changes})}
 

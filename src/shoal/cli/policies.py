@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
     from shoal.lab.benchmark import Cost
     from shoal.lab.experiments.spec import Delay
-    from shoal.lab.theory import Prediction
+    from shoal.lab.theory import Forecast
 
 app = typer.Typer()
 
@@ -180,7 +180,7 @@ def print_runs(rows: list[dict[str, Any]]) -> None:
     console.print(first["policy_parameters"], soft_wrap=True, highlight=False)  # on one line, easy to copy
 
 
-def print_predictions(rows: "tuple[Prediction, ...]") -> None:
+def print_predictions(rows: "tuple[Forecast, ...]") -> None:
     from rich.console import Console
     from rich.table import Table
 

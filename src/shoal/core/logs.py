@@ -38,7 +38,7 @@ class BadRow(NamedTuple):
     reason: str
 
 
-class Table:
+class LogTable:
     """Rows with named columns.
 
     Parameters
@@ -174,13 +174,13 @@ class Table:
 
 
 def read_arms(
-    table: Table, arm: str, features: str | Sequence[str] | None = None, dim: int | None = None
+    table: LogTable, arm: str, features: str | Sequence[str] | None = None, dim: int | None = None
 ) -> dict[str, Vector]:
     """The features of arms, by their names, from a table with a row for each.
 
     Parameters
     ----------
-    table : Table
+    table : LogTable
     arm : str
         The column of names, which are compared as text.
     features : str or sequence of str, optional

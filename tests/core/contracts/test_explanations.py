@@ -8,7 +8,7 @@ from tests.core.contracts.test_policies import N, every_policy, make, play
 from tests.core.contracts.test_sharing import build, kinds, samples
 
 import shoal
-from shoal.core.policy.explanations import AgentExplanation, Lender, PairExplanation, Stop
+from shoal.core.policy.explanations import AgentExplanation, Lender, PairComparison, Stop
 
 
 def called(agent: int) -> str:
@@ -138,13 +138,13 @@ def test_in_words() -> None:
     ],
 )
 def test_sizes_are_said_without_powers_of_ten(number: float, said: str) -> None:
-    pair = PairExplanation(0, 1, True, number, number, -1, 40812, 3)
+    pair = PairComparison(0, 1, True, number, number, -1, 40812, 3)
     assert f"differ by {said} where chance allows {said}. " in str(pair)
     assert str(pair).endswith("lends 40,812.")
 
 
 def test_pairs_in_words() -> None:
-    pair = PairExplanation(0, 1, True, 0.5, 0.9, -1, 1204, 3)
+    pair = PairComparison(0, 1, True, 0.5, 0.9, -1, 1204, 3)
     assert str(pair) == (
         "agent 0 and agent 1 belong together: their estimates differ by 0.5 where chance allows 0.9. "
         "agent 0 borrows 3 samples from agent 1 and lends 1,204."

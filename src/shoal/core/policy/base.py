@@ -22,7 +22,7 @@ from shoal.core.kernels.bits import WORD
 from shoal.core.kernels.graphs import count_edges
 from shoal.core.kernels.random import random_state
 from shoal.core.policy import calls, files, memory
-from shoal.core.policy.explanations import AgentExplanation, PairExplanation, agent_explanation
+from shoal.core.policy.explanations import AgentExplanation, PairComparison, agent_explanation
 from shoal.core.policy.files import PolicyFileError
 from shoal.core.policy.locking import give_lock
 from shoal.core.policy.parameters import Parameters, check, described, signature
@@ -349,7 +349,7 @@ class Policy(ABC):
 
     def _explain_pair(self, agent: int, other: int) -> Any:
         local, lends, borrows = self.state.local, self.neighbors(other), self.neighbors(agent)
-        return PairExplanation(
+        return PairComparison(
             agent=agent,
             other=other,
             together=bool(self._pool(agent)[other]),

@@ -92,7 +92,7 @@ class AgentExplanation(NamedTuple):
         return self.text()
 
 
-class PairExplanation(NamedTuple):
+class PairComparison(NamedTuple):
     """Whether two agents share, in a policy that compares their estimates, or is told the clusters."""
 
     agent: int

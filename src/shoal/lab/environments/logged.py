@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Required, TypedDict, Unpack
 
 import numpy as np
 
-from shoal.core.logs import Table, number, read_arms
+from shoal.core.logs import LogTable, number, read_arms
 from shoal.lab.environments import sources
 from shoal.lab.environments.base import Noise, NoiseScale
 from shoal.lab.environments.ratings import ArmFeatures, Numbering, RatedEnvironment, Ratings, prepare_ratings
@@ -150,7 +150,7 @@ class LogRows(NamedTuple):
     rewards: "array[float]"
 
 
-def read_events(table: Table, agent: str, arm: str, reward: str) -> LogRows:
+def read_events(table: LogTable, agent: str, arm: str, reward: str) -> LogRows:
     """Read all rows of a log."""
     agent_codes, arm_codes = Numbering(), Numbering()
     agents, arms, rewards = array("i"), array("i"), array("d")
@@ -164,8 +164,8 @@ def read_events(table: Table, agent: str, arm: str, reward: str) -> LogRows:
     return LogRows(list(agent_codes), list(arm_codes), agents, arms, rewards)
 
 
-def open_table(source: PathLike | Frame, name: str, form: str | None = None) -> Table:
+def open_table(source: PathLike | Frame, name: str, form: str | None = None) -> LogTable:
     """A table, or an error that names a file that is not there; errors call a frame `name`."""
     if isinstance(source, str | os.PathLike) and not Path(source).is_file():
         raise sources.DataUnavailable(f"there is no file {source}")
-    return Table(source, form, name)
+    return LogTable(source, form, name)

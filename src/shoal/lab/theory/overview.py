@@ -18,7 +18,7 @@ READINGS: tuple[Reading, ...] = ("printed", "derived")
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class Forecast:
     """One line of `predictions`: a quantity, its value as printed and as derived, and a remark."""
 
     quantity: str
@@ -41,7 +41,7 @@ def predictions(
     param_norm: float = 1.0,
     n_clusters: int = 2,
     epsilon: float = 1.0,
-) -> tuple[Prediction, ...]:
+) -> tuple[Forecast, ...]:
     """What the theory predicts for a problem, before anything is run.
 
     Assumes arms and parameters of norm at most 1, synchronous pulling, the squared radius and clusters of
@@ -96,7 +96,7 @@ def predictions(
         *_separation(problem),
         *_regret_while_sharing(problem),
         *_regret_under_clusters(problem),
-        Prediction("communication", cost, None, "units of one observation sent to one agent"),
+        Forecast("communication", cost, None, "units of one observation sent to one agent"),
     )
 
 
@@ -140,7 +140,7 @@ class _Problem(NamedTuple):
         return separation_time_upper(np.eye(self.dim), half, -half, reading=reading, **own)
 
 
-def _confidence_and_gains(problem: _Problem) -> tuple[Prediction, ...]:
+def _confidence_and_gains(problem: _Problem) -> tuple[Forecast, ...]:
     level, dim, gamma, pulls = problem.delta, problem.dim, problem.gamma, problem.pulls
     logdet, limit = dim * math.log1p(pulls / dim), float(gamma_max(dim, level))
     printed, derived = (float(beta(level, logdet, **problem.radius(reading))) for reading in READINGS)
@@ -154,17 +154,17 @@ def _confidence_and_gains(problem: _Problem) -> tuple[Prediction, ...]:
     cluster = float(gain_cluster(level, dim, problem.n_agents, problem.fraction))
     factor = "factor on the single-agent bound; below 1 is a gain"
     return (
-        Prediction("confidence radius β", printed, derived, added),
-        Prediction("largest γ that gains, γ_max", limit, None, useful),
-        Prediction("gain of one of two agents, μ", one, None, factor),
-        Prediction("gain of the mean of two agents, μ′", mean, None, "likewise"),
-        Prediction(
+        Forecast("confidence radius β", printed, derived, added),
+        Forecast("largest γ that gains, γ_max", limit, None, useful),
+        Forecast("gain of one of two agents, μ", one, None, factor),
+        Forecast("gain of the mean of two agents, μ′", mean, None, "likewise"),
+        Forecast(
             "gain of an agent in its cluster, μ″", cluster, None, f"smallest cluster: {problem.smallest}"
         ),
     )
 
 
-def _separation(problem: _Problem) -> tuple[Prediction, ...]:
+def _separation(problem: _Problem) -> tuple[Forecast, ...]:
     printed, derived, corrected = (
         float(separation_time_lower(problem.delta, problem.gap, reading=reading))
         for reading in ("printed", "derived", "corrected")
@@ -177,27 +177,25 @@ def _separation(problem: _Problem) -> tuple[Prediction, ...]:
     except ValueError:
         in_print, chance = None, f"printed: none, its condition on ε is not met; {chance}"
     return (
-        Prediction("no separation before round", printed, derived, holds),
-        Prediction("separation by round", in_print, latest, f"for γ = 2; {chance}"),
+        Forecast("no separation before round", printed, derived, holds),
+        Forecast("separation by round", in_print, latest, f"for γ = 2; {chance}"),
     )
 
 
-def _regret_while_sharing(problem: _Problem) -> tuple[Prediction, ...]:
+def _regret_while_sharing(problem: _Problem) -> tuple[Forecast, ...]:
     pulls, gap, gamma = problem.pulls, problem.gap, problem.gamma
     together = min(problem.latest_separation("derived"), pulls)
     one = problem.both(regret.regret_bound_individual, horizon=together, gamma=gamma, bias=gap)
     mean = problem.both(regret.regret_bound_network, horizon=together, bias=2.0 * gap)
     worst = f"{together:,} rounds together, the worst bias"
     return (
-        Prediction(
-            "regret of an agent alone, ν", *problem.both(regret.nu, horizon=pulls), f"{pulls:,} pulls"
-        ),
-        Prediction("regret of one of two while sharing", *one, worst),
-        Prediction("mean regret of two while sharing", *mean, "likewise"),
+        Forecast("regret of an agent alone, ν", *problem.both(regret.nu, horizon=pulls), f"{pulls:,} pulls"),
+        Forecast("regret of one of two while sharing", *one, worst),
+        Forecast("mean regret of two while sharing", *mean, "likewise"),
     )
 
 
-def _regret_under_clusters(problem: _Problem) -> tuple[Prediction, ...]:
+def _regret_under_clusters(problem: _Problem) -> tuple[Forecast, ...]:
     fraction, wrong = problem.fraction, {reading: _misassigned(problem, reading) for reading in READINGS}
     pooled: dict[str, Any] = {"horizon": problem.pulls, "n_agents": problem.n_agents}
 
@@ -214,10 +212,10 @@ def _regret_under_clusters(problem: _Problem) -> tuple[Prediction, ...]:
     printed, derived = (float(wrong[reading][-1]) for reading in READINGS)
     no_bound = "in the neighbourhood of an agent; printed is no bound in general"
     return (
-        Prediction("regret of an agent under clusters", *learned, "includes the price of misassigned agents"),
-        Prediction("regret of an agent told its cluster", *told, "printed for one cluster only"),
-        Prediction("scale of regret, ν/N", scale, None, "printed as a lower bound, which it is not"),
-        Prediction("misassigned agents in the end", printed, derived, no_bound),
+        Forecast("regret of an agent under clusters", *learned, "includes the price of misassigned agents"),
+        Forecast("regret of an agent told its cluster", *told, "printed for one cluster only"),
+        Forecast("scale of regret, ν/N", scale, None, "printed as a lower bound, which it is not"),
+        Forecast("misassigned agents in the end", printed, derived, no_bound),
     )
 
 

@@ -136,16 +136,18 @@ def populations(deadline: float) -> Plan[list[str]]:
     return found.populations
 
 
-def make(name: str, policy: str, dim: int, settings: dict[str, Any], deadline: float) -> Plan[m.Population]:
+def make(
+    name: str, policy: str, dim: int, settings: dict[str, Any], deadline: float
+) -> Plan[m.PopulationFacts]:
     """Make a population; settings that are not its own are its policy's."""
     own = {key: settings.pop(key) for key in m.NewPopulation.__struct_fields__ if key in settings}
     body = m.NewPopulation(policy, dim, **own, parameters=settings)
-    return exchange("PUT", path_of(name), m.Population, body, deadline=deadline)
+    return exchange("PUT", path_of(name), m.PopulationFacts, body, deadline=deadline)
 
 
-def describe(to: Remote) -> Plan[m.Population]:
+def describe(to: Remote) -> Plan[m.PopulationFacts]:
     """Settings and sizes."""
-    return to.ask("GET", "", m.Population)
+    return to.ask("GET", "", m.PopulationFacts)
 
 
 # Decisions

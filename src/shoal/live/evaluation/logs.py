@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from shoal.core import validation
-from shoal.core.logs import Table, listed, number, read_arms
+from shoal.core.logs import LogTable, listed, number, read_arms
 from shoal.core.types import Integers, Matrix, Vector
 from shoal.live.journal import archives
 from shoal.live.journal.arms import ArmSet
@@ -108,7 +108,7 @@ def read_log(
     columns = {"probability": probability, "reward": reward, "agent": agent, "arm": arm}
     columns |= {"offered": offered, "target": target, "time": time, "id": id}
     reader = _Reader(catalogue, {role: column for role, column in columns.items() if column is not None})
-    table = Table(path)
+    table = LogTable(path)
     table.read(list(reader.columns.values()), reader.take, "evaluated")
     return reader.events(table.name)
 
@@ -192,7 +192,7 @@ def _moment(column: str, value: Any) -> float:
 
 def _read_arms(arms: Any, column: str, features: str | Sequence[str] | None) -> ArmSet:
     if not isinstance(arms, Mapping):
-        arms = read_arms(Table(arms, name="arms"), column, features)
+        arms = read_arms(LogTable(arms, name="arms"), column, features)
     if not arms:
         raise ValueError("arms must name at least one arm, got none")
     return ArmSet.of(arms, len(next(iter(arms.values()))))

@@ -9,7 +9,7 @@ import numpy as np
 from shoal.core.policy.explanations import in_round
 from shoal.core.types import Booleans
 from shoal.live.journal.fold import Fold
-from shoal.live.protocol.answers import Explanation, Lender, PairExplanation, Stopped
+from shoal.live.protocol.answers import Explanation, NamedLender, PairExplanation, Stopped
 
 
 class Graph(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ def explain_agent(fold: Fold, agent: int) -> Explanation:
         sharing=fold.sharing[agent],
         samples=found.samples,
         borrowed=float(sum(one.samples for one in found.lenders)),
-        lenders=[Lender(_name(fold, one.agent), one.samples) for one in found.lenders],
+        lenders=[NamedLender(_name(fold, one.agent), one.samples) for one in found.lenders],
         stopped=stopped,
         text=found.text(lambda index: _name(fold, index), lambda round_: _told(fold, round_)),
     )

@@ -38,7 +38,7 @@ OFFERS = 1_000
 """Sets of arms that are remembered meanwhile."""
 
 
-class Line(msgspec.Struct, frozen=True):
+class ExportedLine(msgspec.Struct, frozen=True):
     """An arm that was shown, or observed elsewhere, with what came of it."""
 
     sequence: int
@@ -93,7 +93,7 @@ def frame(owner: "Owner", library: Library, archived: bool) -> Any:
     return as_frame(pa.Table.from_batches(_batches(_lines(owner, archived)), _schema()), library)
 
 
-def _lines(owner: "Owner", archived: bool) -> Iterator[Line]:
+def _lines(owner: "Owner", archived: bool) -> Iterator[ExportedLine]:
     owner.wait_until_rebuilt()
     with owner.settled() as fold:
         seq = fold.seq
@@ -117,7 +117,7 @@ class Exporter:
             return archives.journal(self._store, self._number, self._seq)
         return self._store.read(self._number, 0, self._seq)
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[ExportedLine]:
         """A line for each arm shown or observed."""
         for row in self._rows():  # first what came of each decision, then the decisions
             record = decode(row.body)
@@ -136,19 +136,19 @@ class Exporter:
                 case Decided():
                     yield from self._of_decision(row, record)
                 case Observed():
-                    yield Line(
+                    yield ExportedLine(
                         row.seq, "observation", _time(row.at), self._agent(record.agent), record.id,
                         "rewarded", record.reward, _time(row.at), None, None, None, None, None, None, None,
                         None, vector(record.x).tolist(), None, None,
                     )  # fmt: skip
 
-    def _of_decision(self, row: Row, record: Decided) -> Iterator[Line]:
+    def _of_decision(self, row: Row, record: Decided) -> Iterator[ExportedLine]:
         offer = self.offer(record.arms)
         features = vector(record.x).reshape(len(record.shown), -1)
         cancelled = self._outcomes.get((record.id, -1))
         for place, position in enumerate(record.shown):
             status, reward, at = cancelled or self._outcomes.get((record.id, place), ("pending", None, 0))
-            yield Line(
+            yield ExportedLine(
                 row.seq, "decision", _time(row.at), self._agent(record.agent), record.id, status, reward,
                 _time(at) if reward is not None else None, str(offer.name(position)), place,
                 record.arms.hex(), len(offer), record.probability, str(offer.name(record.greedy)),
@@ -182,7 +182,7 @@ def _time(at: int) -> datetime:
     return datetime.fromtimestamp(at / 1e6, UTC)
 
 
-def _write_json_lines(path: Path, lines: Iterator[Line]) -> int:
+def _write_json_lines(path: Path, lines: Iterator[ExportedLine]) -> int:
     encoder, count = msgspec.json.Encoder(), 0
     with whole_file(path) as file:
         while group := list(islice(lines, AT_ONCE)):
@@ -204,7 +204,7 @@ def _schema() -> "pa.Schema":
     return pa.schema(list(types.items()))
 
 
-def _batches(lines: Iterator[Line]) -> "Iterator[pa.RecordBatch]":
+def _batches(lines: Iterator[ExportedLine]) -> "Iterator[pa.RecordBatch]":
     from shoal.core.parquet import pa
 
     schema = _schema()
@@ -214,7 +214,7 @@ def _batches(lines: Iterator[Line]) -> "Iterator[pa.RecordBatch]":
         )
 
 
-def _write_parquet(path: Path, lines: Iterator[Line]) -> int:
+def _write_parquet(path: Path, lines: Iterator[ExportedLine]) -> int:
     from shoal.core.parquet import pq
 
     count = 0

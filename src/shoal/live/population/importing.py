@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from shoal.core.logs import BadRow, Table, columns_of, features_in, read_arms
+from shoal.core.logs import BadRow, LogTable, columns_of, features_in, read_arms
 from shoal.live.journal.arms import ArmSet, checked_name
 from shoal.live.journal.fold import Fold
 from shoal.live.protocol.errors import ControllerError, GoneError
@@ -79,7 +79,7 @@ def import_log(
     features = features or "features"
     columns = [agent, reward, *([] if id is None else [id])]
     columns += columns_of(features) if arm is None else [arm]
-    log = _Import(population.owner, Table(source), columns, features, known, has_ids=id is not None)
+    log = _Import(population.owner, LogTable(source), columns, features, known, has_ids=id is not None)
     log.check()
     if log.bad and not skip_bad:
         raise ValueError(log.table.complaint(log.first_bad, len(log.bad), log.total, "imported"))
@@ -92,7 +92,7 @@ class _Import:
     def __init__(
         self,
         owner: "Owner",
-        table: Table,
+        table: LogTable,
         columns: list[str],
         features: str | Sequence[str],
         arms: ArmSet | None,
@@ -189,5 +189,5 @@ def _arms(
                 f"arms must be given: population {population.name!r} has no catalogue to find them in"
             )
     if not isinstance(arms, Mapping):
-        arms = read_arms(Table(arms, name="arms"), column, features, population.settings.dim)
+        arms = read_arms(LogTable(arms, name="arms"), column, features, population.settings.dim)
     return ArmSet.of(arms, population.settings.dim)

@@ -30,7 +30,7 @@ class Sizes(msgspec.Struct, frozen=True):
     """Pairs that have stopped sharing, where the policy separates for good."""
 
 
-class Members(NamedTuple):
+class PresentAgents(NamedTuple):
     """The agents that are there, in the order in which they joined."""
 
     indices: Integers
@@ -56,13 +56,13 @@ def sizes(owner: Owner) -> Sizes:
     return owner.read(question)
 
 
-def members(owner: Owner) -> Members:
+def members(owner: Owner) -> PresentAgents:
     """Who is there."""
 
-    def question(fold: Fold) -> Members:
+    def question(fold: Fold) -> PresentAgents:
         there = [index for index, name in enumerate(fold.called) if name is not None]
         indices = np.array(there, dtype=np.int64)
-        return Members(
+        return PresentAgents(
             indices, [name for name in fold.called if name is not None], fold.policy.pulls[indices]
         )
 

@@ -52,7 +52,7 @@ class Score(msgspec.Struct, frozen=True):
     index: float
 
 
-class Lender(msgspec.Struct, frozen=True):
+class NamedLender(msgspec.Struct, frozen=True):
     """An agent whose samples another one uses."""
 
     agent: str
@@ -85,7 +85,7 @@ class Explanation(msgspec.Struct, frozen=True):
     """Its own."""
     borrowed: float
     """Samples of others that it uses."""
-    lenders: list[Lender]
+    lenders: list[NamedLender]
     """The most helpful first."""
     stopped: list[Stopped]
     """The latest first."""

@@ -85,7 +85,7 @@ class NewPopulation(Request, frozen=True):
     """The policy's."""
 
 
-class Population(Struct, frozen=True):
+class PopulationFacts(Struct, frozen=True):
     """A population: what it is, and how large."""
 
     name: str
@@ -129,7 +129,7 @@ class Populations(Struct, frozen=True):
     populations: list[str]
 
 
-class Catalogue(Request, frozen=True):
+class CatalogueChange(Request, frozen=True):
     """Arms to add to the catalogue, or whose features to change."""
 
     arms: Annotated[dict[Name, Features], Meta(min_length=1)]

@@ -88,15 +88,15 @@ def endpoints() -> list[Endpoint]:
         get("/session", SIGNED_IN, who_is_there, {200: m.Who}),
         delete("/session", None, sign_out, {204: None}, headers=cookie),
         get("/v1/populations", SIGNED_IN, list_populations, {200: m.Populations}),
-        put(p, "admin", put_population, {200: m.Population, 201: m.Population}, m.NewPopulation),
-        get(p, "read", get_population, {200: m.Population, 304: None}),
+        put(p, "admin", put_population, {200: m.PopulationFacts, 201: m.PopulationFacts}, m.NewPopulation),
+        get(p, "read", get_population, {200: m.PopulationFacts, 304: None}),
         post(f"{p}/decisions:batch", "decide", decide_many, {200: m.DecisionResults}, m.Decisions),
         get(f"{p}/decisions/{{id}}", "read", get_decision, {200: m.DecisionStanding, 304: None}),
         delete(f"{p}/decisions/{{id}}", "decide", cancel, {204: None}),
         post(f"{p}/rewards:batch", "reward", reward_many, {200: m.RewardResults}, m.Rewards),
         post(f"{p}/observations", "reward", observe, {200: m.Learned}, m.NewObservation, by_id=True),
         get(f"{p}/catalogue", "read", get_catalogue, {200: m.CatalogueContent, 304: None}),
-        patch(f"{p}/catalogue", "admin", add_arms, {204: None}, m.Catalogue),
+        patch(f"{p}/catalogue", "admin", add_arms, {204: None}, m.CatalogueChange),
         delete(f"{p}/catalogue/{{arm}}", "admin", retire_arm, {204: None}),
         get(f"{p}/agents/{{agent}}", "read", get_agent, {200: m.Agent, 304: None}),
         put(f"{p}/agents/{{agent}}", "admin", put_agent, {204: None}, m.SharingMode),
@@ -269,12 +269,12 @@ async def get_population(call: Call) -> Response:
     return json_response(await _described(population))
 
 
-async def _described(population: AsyncPopulation) -> m.Population:
-    def question(fold: Fold) -> m.Population:
+async def _described(population: AsyncPopulation) -> m.PopulationFacts:
+    def question(fold: Fold) -> m.PopulationFacts:
         s = fold.settings
         known = None if s.reward_low is None or s.reward_high is None else [s.reward_low, s.reward_high]
         agents = sum(name is not None for name in fold.called)
-        return m.Population(
+        return m.PopulationFacts(
             population.population.name, s.policy, s.dim, s.parameters, s.explore, known, s.reward_window,
             s.default_reward, s.lend_after, s.harm_guard, s.holdout, s.apprentice,
             agents, len(fold.pending), fold.seq,

@@ -15,8 +15,8 @@ from shoal.core.policy.cuts import CuttingPolicy
 from shoal.core.types import AnyArray, Booleans, Integers, Vector
 from shoal.live.evaluation.rehearsal import other_settings
 from shoal.live.population.population import Population
-from shoal.live.population.views import Members, Sizes, edges, lent, members, sizes, uses
-from shoal.live.protocol.answers import Explanation, Lender, Stopped, Switch
+from shoal.live.population.views import PresentAgents, Sizes, edges, lent, members, sizes, uses
+from shoal.live.protocol.answers import Explanation, NamedLender, Stopped, Switch
 from shoal.live.protocol.errors import UnknownError
 from shoal.live.service.dashboard.blocks import ALONE, find_blocks, keep_names, spread
 from shoal.live.service.dashboard.following import (
@@ -253,7 +253,7 @@ class AgentDetails(msgspec.Struct, frozen=True):
     text: str
     samples: int
     borrowed: float
-    lenders: list[Lender]
+    lenders: list[NamedLender]
     """The most helpful first."""
     n_lenders: int
     stopped: list[Stopped]
@@ -329,7 +329,7 @@ class SharingPicture:
         self._not_before = 0.0
         self._labels = np.zeros(0, dtype=np.int64)
         """Label of each agent by its index, removed ones included."""
-        self.there = Members(self._labels, [], self._labels)
+        self.there = PresentAgents(self._labels, [], self._labels)
         self._edges: Booleans = np.zeros((0, 0), dtype=np.bool_)
         self._sample = self._labels
         self._drawn: Drawing | HeatMap | None = None
