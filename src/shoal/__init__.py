@@ -28,8 +28,9 @@ if TYPE_CHECKING:
         SyntheticClusters,
         UnitClusters,
     )
+    from shoal.lab.experiments.figures import plot_alpha, plot_f1, plot_regret
     from shoal.lab.experiments.stored import load_results
-    from shoal.lab.plots import plot_ellipsoids, plot_graph, plot_regret
+    from shoal.lab.plots import plot_ellipsoids, plot_graph
     from shoal.lab.recommendation import Recommendation, recommend
     from shoal.lab.rivals.club import CLUB
     from shoal.lab.rivals.cmlb import CMLB
@@ -97,7 +98,9 @@ __all__ = [
     "make_environment",
     "make_policy",
     "open",
+    "plot_alpha",
     "plot_ellipsoids",
+    "plot_f1",
     "plot_graph",
     "plot_regret",
     "policy_names",
@@ -157,7 +160,8 @@ _HOMES = {
     "shoal.lab.separation": ("separated", "separation_statistic"),
     "shoal.lab.simulation": ("Trace", "simulate"),
     "shoal.lab.theory": ("beta",),
-    "shoal.lab.plots": ("plot_ellipsoids", "plot_graph", "plot_regret"),
+    "shoal.lab.experiments.figures": ("plot_alpha", "plot_f1", "plot_regret"),
+    "shoal.lab.plots": ("plot_ellipsoids", "plot_graph"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {

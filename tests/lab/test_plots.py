@@ -213,7 +213,7 @@ def test_regret_of_traces_with_one_label_is_averaged() -> None:
         shoal.simulate(shoal.Independent(n_agents=4, dim=3, alpha=0.5), world, horizon=50, seed=seed)
         for seed in range(3)
     ]
-    ax = plots.plot_regret(traces, labels=["Ind", "Ind", "mine"])
+    ax = shoal.plot_regret(traces, labels=["Ind", "Ind", "mine"])
     by_label = {line.get_label(): line for line in ax.lines}
     assert set(by_label) == {"Ind", "mine"}
     x, y = by_label["Ind"].get_data()
@@ -221,12 +221,12 @@ def test_regret_of_traces_with_one_label_is_averaged() -> None:
     assert np.asarray(y) == pytest.approx((traces[0].regret + traces[1].regret) / 2.0)
     assert by_label["Ind"].get_color() == shoal.Independent.line_style.color
     check_layout(ax.figure)  # type: ignore[arg-type]
-    single = plots.plot_regret(traces[0])
+    single = shoal.plot_regret(traces[0])
     assert [line.get_label() for line in single.lines] == ["run 0"]
     with pytest.raises(ValueError, match="labels"):
-        plots.plot_regret(traces, labels=["a"])
+        shoal.plot_regret(traces, labels=["a"])
     with pytest.raises(ValueError, match="traces"):
-        plots.plot_regret([])
+        shoal.plot_regret([])
 
 
 def test_lines_can_be_seen_on_white() -> None:
@@ -247,18 +247,18 @@ def test_traces_may_come_with_their_labels() -> None:
     policies = {"BASS": shoal.BASS(4, 3, alpha=0.5, delta=0.1), "mine": shoal.Independent(4, 3, alpha=0.5)}
     traces = {label: shoal.simulate(policy, world, horizon=50, seed=1) for label, policy in policies.items()}
     for given in (traces, {label: [trace] for label, trace in traces.items()}):
-        lines = {line.get_label(): line for line in plots.plot_regret(given).lines}
+        lines = {line.get_label(): line for line in shoal.plot_regret(given).lines}
         assert list(lines) == ["BASS", "mine"]
         assert np.asarray(lines["mine"].get_ydata()) == pytest.approx(traces["mine"].regret)
         assert lines["BASS"].get_color() == shoal.BASS.line_style.color
     with pytest.raises(ValueError, match="labels must be left out"):
-        plots.plot_regret(traces, labels=["a", "b"])
+        shoal.plot_regret(traces, labels=["a", "b"])
     with pytest.raises(ValueError, match="traces must be what simulate returned, got ndarray"):
-        plots.plot_regret({"BASS": traces["BASS"].regret[None]})  # type: ignore[dict-item]
-    with pytest.raises(ValueError, match="traces must be what simulate returned, got str"):
-        plots.plot_regret("BASS")  # type: ignore[arg-type]
+        shoal.plot_regret({"BASS": traces["BASS"].regret[None]})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="source must be what load_results or simulate returned, got str"):
+        shoal.plot_regret("BASS")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="traces must not be empty"):
-        plots.plot_regret({})
+        shoal.plot_regret({})
 
 
 def test_plots_are_among_the_public_names() -> None:

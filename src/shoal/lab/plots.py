@@ -1,11 +1,11 @@
-"""Plots for a user's own policies and traces.
+"""Plots of a user's own policies; those of traces and results are in `shoal.lab.experiments.figures`.
 
 Uses matplotlib's objects, never pyplot, so nothing depends on a display or on global state.
 """
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import cycle
 from typing import Any, NamedTuple
 
@@ -22,16 +22,10 @@ from shoal.core.policy.explanations import Name, numbered
 from shoal.core.styles import OTHERS, LineStyle, Style
 from shoal.core.types import Integers, Matrix
 from shoal.lab import theory
-from shoal.lab.simulation import Trace, recorded_rounds
-from shoal.reporting.charts import BLUE, GREEN, GREY, ORANGE, RED, ChartLine, blank, draw_lines, thousands
-from shoal.reporting.curves import mean_curve
-
-Traces = Trace | Sequence[Trace]
+from shoal.reporting.charts import BLUE, GREEN, GREY, ORANGE, RED, blank
 
 MOST_BARS = 8
 """Lenders, and agents with whom one stopped sharing, that get a line of their own."""
-SHOWN_POINTS = 400
-"""Points per curve; the eye cannot tell more apart."""
 
 
 def plot_ellipsoids(
@@ -212,55 +206,6 @@ def plot_explanation(explanation: Any, *, name: Name = numbered, ax: Axes | None
     return ax
 
 
-def plot_regret(
-    traces: Traces | Mapping[str, Traces],
-    *,
-    labels: str | Sequence[str] | None = None,
-    ax: Axes | None = None,
-) -> Axes:
-    """Draw cumulative regret over rounds. Traces with the same label become their mean with its 95% interval.
-
-    Parameters
-    ----------
-    traces : Trace, sequence of Trace, or mapping from labels to either
-        What `simulate` returned.
-    labels : str or sequence of str, optional
-        One per trace, unless `traces` is a mapping; by default "run 0", "run 1", …. A label that starts with
-        the name of a policy gets its colour.
-    ax : matplotlib Axes, optional
-        Where to draw; by default on a new figure.
-
-    Returns
-    -------
-    Axes
-
-    Examples
-    --------
-    >>> import shoal
-    >>> world = shoal.SyntheticClusters(n_agents=4, dim=3, n_clusters=2, angle=1.0, seed=0)
-    >>> policy = shoal.Independent(n_agents=4, dim=3, alpha=0.5)
-    >>> ax = plot_regret(shoal.simulate(policy, world, horizon=100, seed=0), labels="Ind")
-    """
-    listed, names = _labelled(traces, labels)
-    styles = method_styles((name, _policy_named(name)) for name in names)
-    ax = _axes(ax)
-    lines = []
-    for name in dict.fromkeys(names):
-        regrets = [trace.regret for trace, label in zip(listed, names, strict=True) if label == name]
-        if len({len(regret) for regret in regrets}) > 1:
-            raise ValueError(f"traces labelled {name!r} must have the same number of rounds to be averaged")
-        rounds = recorded_rounds(len(regrets[0]), SHOWN_POINTS)
-        values = np.array(regrets, dtype=np.float64)[:, rounds - 1]
-        curve = mean_curve(rounds.astype(np.float64), values, bounds=(0.0, np.inf))
-        lines.append(ChartLine(name, styles[name], curve))
-    draw_lines(ax, lines)
-    ax.set(xlabel="round t", ylabel="cumulative regret (reward units)")
-    ax.set_ylim(bottom=0.0)
-    thousands(ax, "xy")
-    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=9)
-    return ax
-
-
 def method_styles(methods: Iterable[tuple[str, str]]) -> dict[str, Style]:
     """Styles of methods given as (id, policy); variants of a policy share its colour and differ in dashes."""
     others = cycle(OTHERS)
@@ -274,6 +219,16 @@ def method_styles(methods: Iterable[tuple[str, str]]) -> dict[str, Style]:
             styles[method] = families[policy].variant(seen.get(policy, 0))
             seen[policy] = seen.get(policy, 0) + 1
     return styles
+
+
+def policy_named(label: str) -> str:
+    """The policy whose name or label a label starts with; the label itself if there is none."""
+    word = (label.split() or [""])[0].lower()
+    for name in policy_names():
+        own = getattr(policy_class(name), "label", name).split()[0].lower()
+        if word in (name, own):
+            return name
+    return label
 
 
 class Ellipsoid(NamedTuple):
@@ -322,50 +277,12 @@ def draw_ellipsoids(ax: Axes, ellipsoids: Sequence[Ellipsoid], dims: tuple[int, 
     return ax
 
 
-def _labelled(
-    traces: "Traces | Mapping[str, Traces]", labels: str | Sequence[str] | None
-) -> tuple[list[Trace], list[str]]:
-    """Traces and their labels, one each."""
-    if isinstance(traces, Mapping):
-        if labels is not None:
-            raise ValueError("labels must be left out when traces has them as keys")
-        pairs = [(trace, str(name)) for name, group in traces.items() for trace in _listed(group)]
-        listed, names = [trace for trace, _ in pairs], [name for _, name in pairs]
-    else:
-        listed = _listed(traces)
-        names = [labels] if isinstance(labels, str) else list(labels or [])
-        names = [f"run {index}" for index in range(len(listed))] if labels is None else names
-    if not listed:
-        raise ValueError("traces must not be empty")
-    if len(names) != len(listed):
-        raise ValueError(f"labels must have one entry for each of the {len(listed)} traces, got {len(names)}")
-    return listed, names
-
-
-def _listed(traces: "Traces") -> list[Trace]:
-    listed = [traces] if isinstance(traces, Trace) else list(traces)
-    for trace in listed:
-        if not isinstance(trace, Trace):
-            raise ValueError(f"traces must be what simulate returned, got {type(trace).__name__}")
-    return listed
-
-
 def _own_style(policy: str) -> LineStyle | None:
     """The `line_style` of a policy, given by name or as `module:Class`; None if it has none."""
     try:
         return getattr(find_policy(policy), "line_style", None)
     except (ValueError, ImportError):  # a label, or a policy that is no longer installed
         return None
-
-
-def _policy_named(label: str) -> str:
-    """The policy whose name or label a label starts with; the label itself if there is none."""
-    word = (label.split() or [""])[0].lower()
-    for name in policy_names():
-        own = getattr(policy_class(name), "label", name).split()[0].lower()
-        if word in (name, own):
-            return name
-    return label
 
 
 def _check_dims(dims: tuple[int, int], dim: int) -> None:

@@ -9,17 +9,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter
 
 from shoal.core.atomic import write_whole
 from shoal.core.styles import Style
 from shoal.reporting.curves import Curve
+from shoal.reporting.latex import pgf_text
 
 DPI = 150
+TEXT = 8.0
+"""Points of the text in a figure for print, the size of most captions."""
+WIDTHS = {"column": 3.25, "page": 6.75}
+"""Inches of the two widths of figures in print."""
+FITS = 50.0
+"""Largest ratio of the ends of two curves that a linear axis can show; beyond it the axis is logarithmic."""
+PRINT: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "pgf.rcfonts": False, "pgf.texsystem": "pdflatex"}
+"""How figures are saved: PDF with TrueType fonts (type 42), which publishers ask for; PGF in the fonts of the
+document that includes it."""
 BLUE, ORANGE, RED, GREEN = "#1f77b4", "#e87000", "#d62728", "#1b8a5a"
 PURPLE, GREY = "#6a4fb3", "#6b6b6b"
 
@@ -52,8 +64,30 @@ class Axis:
     limits: tuple[float, float] | None = None
     """Ends of the vertical axis; by default from 0 to the largest value."""
     digits: int = 0
+    log_x: bool = False
+    """Whether the horizontal axis is logarithmic, with a tick at every point."""
     every_point: bool = False
     """Whether each point gets a marker."""
+
+
+class PrintedFigure(Figure):
+    """A figure that is saved as print asks for; see `PRINT`."""
+
+    def savefig(self, fname: Any, **options: Any) -> None:
+        """Save it; `fname` and its options are those of matplotlib. PGF needs an installed LaTeX."""
+        kind = options.get("format") or str(getattr(fname, "name", fname)).rpartition(".")[2]
+        with matplotlib.rc_context(PRINT):
+            if kind != "pgf":
+                super().savefig(fname, **options)
+                return
+            texts = [(text, text.get_text()) for text in self.findobj(Text) if isinstance(text, Text)]
+            try:
+                for text, shown in texts:
+                    text.set_text(pgf_text(shown))
+                super().savefig(fname, **options)
+            finally:
+                for text, shown in texts:
+                    text.set_text(shown)
 
 
 def line_figure(lines: Sequence[ChartLine], title: str, axis: Axis) -> Figure:
@@ -61,19 +95,106 @@ def line_figure(lines: Sequence[ChartLine], title: str, axis: Axis) -> Figure:
     figure = blank(width=8.6, height=4.6)
     ax = figure.subplots()
     ax.set_title(literal(title), fontsize=11)
-    draw_lines(ax, lines, every_point=axis.every_point)
-    ax.set(xlabel=axis.xlabel, ylabel=axis.ylabel, yscale="log" if axis.log else "linear")
-    if axis.log:
-        positive = np.concatenate([line.curve.mean[line.curve.mean > 0.0] for line in lines])
-        if len(positive):  # bands may reach below zero, which this axis cannot show
-            ax.set_ylim(bottom=0.5 * float(positive.min()))
+    draw_chart(ax, lines, axis)
+    ax.set(xlabel=axis.xlabel, ylabel=axis.ylabel)
+    legend(figure)
+    return figure
+
+
+def draw_chart(ax: Axes, lines: Sequence[ChartLine], axis: Axis, *, scale: float = 1.0) -> None:
+    """Draw curves on axes that fit them, labelled as on the page, with lines and markers to `scale`."""
+    draw_lines(ax, lines, every_point=axis.every_point, scale=scale)
+    ax.set(xlabel=axis.page_xlabel, ylabel=axis.page_ylabel)
+    x = np.concatenate([line.curve.x for line in lines])
+    if axis.log_x and x.min() > 0.0:
+        ax.set_xscale("log")
+        ticks = _apart(sorted({float(value) for value in x}))
+        ax.set_xticks(ticks, [f"{value:g}" for value in ticks])
+        ax.minorticks_off()
+        ax.margins(x=0.03)
+    else:
+        ax.set_xlim(0.0, float(x.max()))
+    is_log = is_logarithmic(lines, axis)
+    if is_log:
+        ax.set_yscale("log")
+        ax.set_ylim(*_log_limits(lines, axis))
     elif axis.limits is not None:
         ax.set_ylim(*axis.limits)
     else:
-        ax.set_ylim(bottom=0.0)
+        ax.set_ylim(0.0, 1.05 * max(float(line.curve.high.max()) for line in lines) or 1.0)
     thousands(ax, ("" if axis.every_point else "x") + ("" if axis.limits else "y"))
-    legend(figure)
-    return figure
+
+
+def _apart(values: Sequence[float]) -> list[float]:
+    """Those of increasing values whose labels have room on a logarithmic axis, the ends among them."""
+    least = (values[-1] / values[0]) ** 0.15
+    kept = [values[0]]
+    for value in values[1:]:
+        if value >= kept[-1] * least and (value == values[-1] or value * least <= values[-1]):
+            kept.append(value)
+    return kept
+
+
+def is_logarithmic(lines: Sequence[ChartLine], axis: Axis) -> bool:
+    """Whether the vertical axis is logarithmic: as told, or because the curves end too far apart."""
+    ends = [float(line.curve.mean[-1]) for line in lines]
+    if axis.limits is not None or max(ends) <= 0.0:
+        return False
+    return axis.log or (bool(axis.switch) and min(ends) > 0.0 and max(ends) > FITS * min(ends))
+
+
+def _log_limits(lines: Sequence[ChartLine], axis: Axis) -> tuple[float, float]:
+    """From below the lowest mean that matters to above the highest band, which may reach below zero."""
+    # Over rounds, a curve's first tenth goes up from nothing: where it starts says little.
+    first = 0 if axis.every_point else max(len(lines[0].curve.x) // 10, 1)
+    means = np.concatenate([line.curve.mean[first:] for line in lines])
+    positive = means[means > 0.0]
+    low = float(positive.min()) if len(positive) else 1.0
+    return 0.8 * low, 1.15 * max(float(line.curve.high.max()) for line in lines)
+
+
+def print_size(figure: Figure) -> None:
+    """Set all text of a figure in `TEXT` points."""
+    for ax in figure.axes:
+        ax.tick_params(labelsize=TEXT, which="both")
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        text.set_fontsize(TEXT)
+
+
+def printed_axes(width: str | float, panels: int, labels: Sequence[str]) -> list[Axes]:
+    """Axes for panels of a figure of a width in print, with room for a legend of `labels` below."""
+    if isinstance(width, str) and width not in WIDTHS:
+        known = " or ".join(repr(name) for name in WIDTHS)
+        raise ValueError(f"width must be {known} or a number of inches, got {width!r}")
+    inches = WIDTHS[width] if isinstance(width, str) else float(width)
+    if not 1.0 <= inches <= 40.0:
+        raise ValueError(f"width must be between 1 and 40 inches, got {width!r}")
+    across = min(panels, max(int(inches / 2.2), 1))
+    down = -(-panels // across)
+    _, lines = _legend_shape(inches, labels)
+    height = down * (2.3 if across == 1 and inches > 4.0 else 1.95) + 0.17 * lines + 0.1
+    figure = blank(width=inches, height=height)
+    axes = list(figure.subplots(down, across, squeeze=False).flat)
+    for ax in axes[panels:]:
+        ax.set_visible(False)
+    return axes[:panels]
+
+
+def legend_of_panels(axes: Sequence[Axes]) -> None:
+    """One legend below panels in print."""
+    figure = axes[0].get_figure(root=True)
+    assert figure is not None
+    labels = {label for ax in axes for label in ax.get_legend_handles_labels()[1]}
+    across, _ = _legend_shape(figure.get_figwidth(), sorted(labels))
+    legend_below(figure, axes, ncols=across, handlelength=2.4, columnspacing=1.0, handletextpad=0.5)
+
+
+def _legend_shape(inches: float, labels: Sequence[str]) -> tuple[int, int]:
+    """Columns and lines of a legend whose labels are set in `TEXT` points: a letter is 0.068 inches wide."""
+    longest = max(map(len, labels), default=1)
+    across = min(max(int(inches / (0.068 * longest + 0.5)), 1), max(len(labels), 1))
+    return across, -(-len(labels) // across)
 
 
 def chart_data(lines: Sequence[ChartLine], title: str, axis: Axis) -> dict[str, Any]:
@@ -85,7 +206,7 @@ def chart_data(lines: Sequence[ChartLine], title: str, axis: Axis) -> dict[str, 
         "ylabel": axis.page_ylabel,
         "reading": axis.reading,
         "switch": axis.switch,
-        "log": axis.log,
+        "log": is_logarithmic(lines, axis),
         "limits": axis.limits,
         "digits": axis.digits,
         "every_point": axis.every_point,
@@ -129,23 +250,25 @@ def literal(text: str) -> str:
 
 def blank(*, width: float, height: float) -> Figure:
     """An empty figure, in inches."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = PrintedFigure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
-def draw_lines(ax: Axes, lines: Sequence[ChartLine], *, every_point: bool = False) -> None:
+def draw_lines(
+    ax: Axes, lines: Sequence[ChartLine], *, every_point: bool = False, scale: float = 1.0
+) -> None:
     """Draw curves with their intervals, on a grid."""
     for index, line in enumerate(lines):
         curve, style = line.curve, line.style
         spacing = max(len(curve.x) // 8, 1)
         ax.fill_between(curve.x, curve.low, curve.high, color=style.color, alpha=0.12, linewidth=0)
         ax.plot(
-            curve.x, curve.mean, color=style.color, linewidth=style.width, label=literal(line.label),
+            curve.x, curve.mean, color=style.color, linewidth=scale * style.width, label=literal(line.label),
             linestyle=(0, style.dash) if style.dash else "-", marker=style.marker,
             # Markers of different methods start at different points, so that they do not overlap.
             markevery=None if every_point else (index * spacing // max(len(lines), 1), spacing),
-            markersize=9 if style.marker == "*" else 5,
+            markersize=scale * (9 if style.marker == "*" else 5),
         )  # fmt: skip
     ax.grid(alpha=0.25)
 
@@ -157,7 +280,7 @@ def thousands(ax: Axes, which: str) -> None:
         axis.set_major_formatter(formatter)
     if "y" in which and ax.get_yscale() == "log":
         low, high = ax.get_ylim()
-        few = high / low < 30
+        few = high / low < 100
         ax.yaxis.set_minor_formatter(
             FuncFormatter(lambda value, _: f"{value:,.0f}" if few and str(value)[0] in "235" else "")
         )
@@ -168,12 +291,11 @@ def legend(figure: Figure) -> None:
     figure.legend(loc="outside right upper", frameon=False, fontsize=9, handlelength=3.2)
 
 
-def legend_below(figure: Figure, axes: Iterable[Axes]) -> None:
+def legend_below(figure: Figure, axes: Iterable[Axes], **options: Any) -> None:
     """One legend for several panels, each label once."""
     entries: dict[str, Any] = {}
     for ax in axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    figure.legend(
-        list(entries.values()), list(entries), loc="outside lower center", ncols=3, frameon=False, fontsize=9
-    )
+    options = {"ncols": 3, "frameon": False, "fontsize": 9, **options}
+    figure.legend(list(entries.values()), list(entries), loc="outside lower center", **options)

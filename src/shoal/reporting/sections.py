@@ -3,7 +3,7 @@
 Texts are plain text and are shown verbatim, in HTML and in Markdown.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -66,6 +66,10 @@ class Table:
     """One for each line, or empty for none."""
     wordy: bool = False
     """Whether its cells hold sentences."""
+    strong: Collection[tuple[int, int]] = ()
+    """Cells in bold, by line and column."""
+    key: str = ""
+    """What bold and italics mean, shown with the table."""
 
     def marked_lines(self) -> list[tuple[Mark, Sequence[str]]]:
         """The lines with their marks."""

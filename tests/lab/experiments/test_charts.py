@@ -14,7 +14,7 @@ from tests.layout import check_figure, written
 
 from shoal.core.policies.registry import policy_class, policy_names
 from shoal.core.styles import OTHERS
-from shoal.lab.experiments.report import KINDS
+from shoal.lab.experiments.figures import KINDS
 from shoal.lab.plots import method_styles
 from shoal.reporting.charts import ChartLine, chart_data, line_figure, literal
 from shoal.reporting.curves import Curve

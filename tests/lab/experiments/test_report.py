@@ -13,8 +13,8 @@ from tests.browser import Opened, needs_browser, open_browser
 
 import shoal
 from shoal.core.policies import registry
+from shoal.lab.experiments.figures import KINDS
 from shoal.lab.experiments.report import (
-    KINDS,
     Column,
     document,
     notices,

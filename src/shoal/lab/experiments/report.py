@@ -5,19 +5,15 @@ method, still gives a complete page. Nothing is computed here but means and inte
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from shoal.core.parquet import pa
 from shoal.lab.experiments import summaries
+from shoal.lab.experiments.figures import KINDS, Kind, result_lines
 from shoal.lab.experiments.spec import ExperimentSpec, cells
 from shoal.lab.experiments.stored import Results
 from shoal.lab.experiments.summaries import Paired, SummaryRow, best_row
-from shoal.lab.plots import method_styles
 from shoal.reporting import charts
-from shoal.reporting.charts import Axis, ChartLine
-from shoal.reporting.curves import Curve
 from shoal.reporting.sections import Definitions, Document, Heading, Mark, Part, Picture, Section, Table, Text
 from shoal.reporting.words import EMPTY, duration, interval, number, plus_minus
 
@@ -300,53 +296,6 @@ def cpu_time(seconds: float) -> str:
 # Figures
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A figure drawn for every environment: its name, its texts, and how to get the curve of a row."""
-
-    name: str
-    heading: str
-    caption: str
-    axis: Axis
-    curve: Callable[[pa.Table, SummaryRow], Curve | None]
-
-
-_MEAN = "mean over runs; bands are 95% intervals of the mean."
-KINDS = (
-    Kind(
-        "regret",
-        "regret over rounds",
-        f"Cumulative regret at the best α of each method, {_MEAN}",
-        Axis(
-            "round t", "cumulative regret $R_t$ (reward units)", "round t", "cumulative regret",
-            reading="Round ", switch="logarithmic axis",
-        ),
-        lambda table, row: summaries.curve(table, "curve_regret", row.cell),
-    ),
-    Kind(
-        "alpha",
-        "final regret against α",
-        f"Final regret against α, {_MEAN}",
-        Axis(
-            "width α of the confidence bonus", "final regret $R_T$ (reward units)", "α", "final regret",
-            reading="Final regret at α = ", switch="logarithmic axis", log=True, every_point=True,
-        ),
-        lambda _, row: None if row.fixed else row.regret_by_alpha,
-    ),
-    Kind(
-        "f1",
-        "F1 score over rounds",
-        f"F1 score of the graph at the best α of each method, {_MEAN}",
-        Axis(
-            "round t", "F1 score of the graph (0 to 1)", "round t", "F1 score",
-            reading="Round ", limits=(-0.03, 1.03), digits=2,
-        ),
-        lambda table, row: summaries.curve(table, "curve_f1", row.cell),
-    ),
-)  # fmt: skip
-"""One figure of each kind per environment."""
-
-
 def opening_picture(found: Results) -> Picture | None:
     """Regret over rounds in the first environment."""
     return _picture(found, found.environments[0], KINDS[0])
@@ -368,14 +317,7 @@ def figures_section(found: Results, *, without: Picture | None = None) -> Sectio
 
 
 def _picture(found: Results, environment: str, kind: Kind) -> Picture | None:
-    rows = found.of(environment)
-    styles = method_styles((row.method, row.policy) for row in rows)
-    curves = [(row, kind.curve(found.table, row)) for row in rows]
-    lines = [
-        ChartLine(row.label, styles[row.method], curve, row.method)
-        for row, curve in curves
-        if curve is not None
-    ]
+    lines = result_lines(kind, found, found.of(environment))
     if all(len(line.curve.x) < 2 for line in lines):
         return None  # a single α, or no labels to score against
     title = f"{found.title(environment)}: {kind.heading}"

@@ -1,10 +1,10 @@
 """The results of a grid as one object: its runs, its spec, and a row for each method at its best α."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from shoal.core.frames import Library, as_frame
 from shoal.core.parquet import pa
@@ -12,6 +12,9 @@ from shoal.lab.experiments import summaries
 from shoal.lab.experiments.results import PROVENANCE, SPEC, load_runs
 from shoal.lab.experiments.spec import ExperimentSpec, cells, load_spec
 from shoal.lab.experiments.summaries import Names, SummaryRow, unique
+from shoal.reporting.latex import latex_table
+from shoal.reporting.sections import Table
+from shoal.reporting.words import EMPTY, plus_minus
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,97 @@ class Results:
         """Title of an environment."""
         return next((row.title for row in self.rows if row.environment == environment), environment)
 
+    def latex(
+        self,
+        value: Literal["regret", "f1"] = "regret",
+        *,
+        environments: Iterable[str] | None = None,
+        methods: Iterable[str] | None = None,
+        caption: str | None = None,
+        label: str = "",
+    ) -> str:
+        r"""Format a table of methods by environments, mean ± standard deviation, as LaTeX (booktabs).
+
+        Parameters
+        ----------
+        value : "regret" or "f1"
+            Final regret, or final F1 score.
+        environments, methods : iterable of str, optional
+            Ids of the grid's; by default all, in its order.
+        caption : str, optional
+            By default what the numbers are.
+        label : str
+            What `\ref` calls the table.
+
+        Examples
+        --------
+        >>> print(load_results("results/quick").latex(label="tab:regret"))  # doctest: +SKIP
+        """
+        keys = self._known("environments", environments, self.environments)
+        wanted = self._known("methods", methods, unique(row.method for row in self.rows))
+        rows = [row for key in keys for row in self.of(key) if row.method in wanted]
+        said = {"regret": "Final regret", "f1": "F1 score of the graph"}
+        if value not in said:
+            raise ValueError(f'value must be "regret" or "f1", got {value!r}')
+        if caption is None:
+            caption = (
+                f"{said[value]} after {self.spec.horizon:,} rounds, mean ± standard deviation of "
+                f"{self.spec.runs} runs, each method at its best α."
+            )
+        return latex_table(methods_by_environments(rows, value), caption=caption, label=label)
+
+    def _known(self, argument: str, chosen: Iterable[str] | None, known: Sequence[str]) -> list[str]:
+        wanted = list(known) if chosen is None else [chosen] if isinstance(chosen, str) else list(chosen)
+        for name in wanted:
+            if name not in known:
+                raise ValueError(f"{argument} must be among {', '.join(known)}, got {name!r}")
+        return wanted
+
     def of(self, environment: str) -> list[SummaryRow]:
         """The rows of an environment."""
         return [row for row in self.rows if row.environment == environment]
+
+
+def methods_by_environments(
+    rows: Sequence[SummaryRow], value: Literal["regret", "f1"], caption: str = ""
+) -> Table:
+    """A line per method, a column per environment, mean ± standard deviation; the best is in bold."""
+    form = "{:,.1f}" if value == "regret" else "{:.2f}"
+    keys, methods = unique(row.environment for row in rows), unique(row.method for row in rows)
+    found = {
+        (row.method, row.environment): (row, summary)
+        for row in rows
+        if (summary := getattr(row, value)) is not None
+    }
+    strong = set()
+    for place, key in enumerate(keys, start=1):
+        fair = [
+            (summary.mean, line)
+            for line, method in enumerate(methods)
+            if (method, key) in found
+            for row, summary in [found[method, key]]
+            if row.policy != "oracle"
+        ]
+        if fair:
+            best = min(fair)[0] if value == "regret" else max(fair)[0]
+            strong |= {(line, place) for mean, line in fair if form.format(mean) == form.format(best)}
+
+    def cell(method: str, key: str) -> str:
+        if (method, key) not in found:
+            return EMPTY
+        summary = found[method, key][1]
+        return plus_minus(form, summary.mean, summary.std)
+
+    is_told = any(row.policy == "oracle" for row in rows)
+    fair_of = " of the methods that are not told the clusters" if is_told else ""
+    titles, labels = ({row.environment: row.title for row in rows}, {row.method: row.label for row in rows})
+    return Table(
+        caption,
+        ["method", *(titles[key] for key in keys)],
+        [[labels[method], *(cell(method, key) for key in keys)] for method in methods],
+        strong=frozenset(strong),
+        key=f"Bold: the {'lowest' if value == 'regret' else 'highest'} mean{fair_of}." if strong else "",
+    )
 
 
 def load_results(directory: str | Path) -> Results:
