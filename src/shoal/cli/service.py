@@ -38,9 +38,10 @@ def serve(
             "--behind-tls", help="A proxy in front serves HTTPS: cookies for HTTPS only, and a key."
         ),
     ] = False,
-    rate: Annotated[
-        float, typer.Option(min=0.0, help="Requests a second for each key; 0 for any number.")
-    ] = 0.0,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="How much it takes, such as agents=1000. Can be repeated."),
+    ] = None,
     sync: Annotated[
         str, typer.Option(help="What an answer survives: full (power failure) or normal.")
     ] = "full",
@@ -75,7 +76,7 @@ def serve(
         "allow_hosts": allow_host or (),
         "certificate": None if certificate is None else str(certificate),
         "private_key": None if private_key is None else str(private_key),
-        "rate": rate, "sync": sync, "log_requests": log_requests, "lease": lease,
+        "limits": limit or (), "sync": sync, "log_requests": log_requests, "lease": lease,
         "behind_tls": behind_tls,
         "forgotten": None if forgotten is None else str(forgotten.absolute()),
     }  # fmt: skip

@@ -46,6 +46,7 @@ from shoal.live.journal.records import (
 )
 from shoal.live.journal.stores.base import Store
 from shoal.live.population.offers import Offers
+from shoal.live.population.quotas import Room
 from shoal.live.protocol.answers import Decision, Score
 from shoal.live.protocol.errors import ConflictError, ControllerError, GoneError, UnknownError
 from shoal.live.protocol.ids import new_id
@@ -107,6 +108,7 @@ class Commands:
         self._observations: OrderedDict[str, Observed] = OrderedDict()
         """The latest observations with an id."""
         self.offers = Offers(store, number, name)
+        self.room = Room()
 
     def clear(self) -> None:
         """Remember nothing: the state has been built anew."""
@@ -136,6 +138,7 @@ class Commands:
         """The index of an agent, which joins if it is new."""
         index = turn.fold.names.get(name)
         if index is None:
+            self.room.check(turn.fold, agents=1)
             index = len(turn.fold.called)
             turn.write(Joined(index, name, sharing or "both"), agent=index)
         elif sharing is not None and sharing != turn.fold.sharing[index]:
@@ -188,6 +191,8 @@ class Commands:
     def _set_catalogue(self, turn: Turn, arms: ArmSet, by: str) -> None:
         checked_by(by)
         check_scale(turn.fold.policy, "arms", arms.features)
+        self.room.quotas.check("arms", len(arms), f"the catalogue would have {len(arms):,} arms")
+        self.room.check(turn.fold, arm_bytes=arms.features.nbytes)
         turn.arms += self.offers.news(turn.fold, arms)
         turn.write(Catalogue(arms.digest, by))
 
@@ -213,6 +218,7 @@ class Commands:
                 f"that it prefers, and top be 1, got baseline = {validation.show(request.baseline)}, "
                 f"top = {top}"
             )
+        self.room.check(fold, agents=agent not in fold.names, decisions=1)
         if agent not in fold.names or sharing is not None:  # nothing is written for a request that is refused
             check_scale(fold.policy, "arms", offer.features)
         index = self.joining(turn, agent, sharing)

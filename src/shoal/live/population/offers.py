@@ -10,6 +10,8 @@ from shoal.live.protocol.errors import JournalError
 
 REMEMBERED = 64
 """Sets that are known to be in the store."""
+MOST_BYTES = 64_000_000
+"""Of their features."""
 
 
 class Offers:
@@ -25,11 +27,13 @@ class Offers:
     def __init__(self, store: Store, number: int, name: str) -> None:
         self._store, self._number, self._name = store, number, name
         self._known: OrderedDict[bytes, ArmSet] = OrderedDict()
+        self._bytes = 0
         self._latest: ArmSet | None = None
 
     def clear(self) -> None:
         """Know nothing of the store any more: what was on its way there may not have arrived."""
         self._known.clear()
+        self._bytes = 0
         self._latest = None
 
     def catalogue(self, fold: Fold) -> ArmSet | None:
@@ -58,8 +62,9 @@ class Offers:
             self._known.move_to_end(arms.digest)
             return []
         self._known[arms.digest] = arms
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+        self._bytes += arms.features.nbytes
+        while len(self._known) > REMEMBERED or (self._bytes > MOST_BYTES and len(self._known) > 1):
+            self._bytes -= self._known.popitem(last=False)[1].features.nbytes
         return [(arms.digest, arms.stored())]
 
     def offered(self, fold: Fold, digest: bytes) -> ArmSet:

@@ -96,6 +96,23 @@ class UnavailableError(ControllerError):
         self.retry_after = retry_after
 
 
+class LimitError(ControllerError):
+    """A limit of the service is reached; `limit` is its name. Nothing is recorded.
+
+    Examples
+    --------
+    >>> try:
+    ...     raise LimitError("the population has 100,000 agents: the limit agents is 100,000", "agents")
+    ... except LimitError as error:
+    ...     print(error.limit)
+    agents
+    """
+
+    def __init__(self, message: str, limit: str = "") -> None:
+        super().__init__(message)
+        self.limit = limit
+
+
 class NotOwnerError(ControllerError):
     """Another process owns the population.
 

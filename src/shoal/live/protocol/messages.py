@@ -244,6 +244,8 @@ class Problem(Struct, frozen=True, omit_defaults=True):
     """The request's id, which is in the server's log."""
     recorded: Any = UNSET
     """What is recorded, if that is the reason."""
+    limit: str | UnsetType = UNSET
+    """Name of the limit that is reached, if that is the reason."""
 
 
 class DecisionResult(Struct, frozen=True, omit_defaults=True):

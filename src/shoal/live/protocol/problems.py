@@ -10,6 +10,7 @@ from shoal.live.protocol.errors import (
     ControllerError,
     GoneError,
     JournalError,
+    LimitError,
     NotOwnerError,
     UnavailableError,
     UnknownError,
@@ -33,6 +34,7 @@ KINDS = {
     "invalid": (422, "The request is not valid"),
     "id-reused": (422, "The id belongs to another request"),
     "too-many": (429, "Too many requests"),
+    "limit": (507, "A limit is reached"),
     "internal": (500, "The server failed"),
     "unavailable": (503, "Not available now"),
     "damaged": (503, "The journal is damaged"),
@@ -48,9 +50,11 @@ AWAY = "the store cannot take it now; it may be recorded or not: repeat the requ
 class RefusedError(Exception):
     """A request is refused by the service itself."""
 
-    def __init__(self, kind: str, detail: str, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, kind: str, detail: str, headers: dict[str, str] | None = None, limit: str = ""
+    ) -> None:
         super().__init__(detail)
-        self.kind, self.detail, self.headers = kind, detail, headers or {}
+        self.kind, self.detail, self.headers, self.limit = kind, detail, headers or {}, limit
 
 
 class BusyError(UnavailableError):
@@ -74,6 +78,8 @@ def kind_of(error: BaseException, *, by_id: bool = False) -> str:
             return "unknown"
         case ConflictError():
             return "id-reused" if by_id else "conflict"
+        case LimitError():
+            return "limit"
         case UnavailableError():
             return "unavailable"
         case NotOwnerError():
@@ -103,7 +109,8 @@ def problem_of(
     if isinstance(error, UnicodeDecodeError):  # whose message shows bytes
         detail = "text must be UTF-8"
     recorded = error.recorded if isinstance(error, ConflictError) else UNSET
-    return Problem(TYPE + kind, title, status, detail, request, recorded)
+    limit = getattr(error, "limit", "") or UNSET
+    return Problem(TYPE + kind, title, status, detail, request, recorded, limit)
 
 
 def headers_of(error: BaseException) -> dict[str, str]:
@@ -133,6 +140,8 @@ def error_of(problem: Problem, retry_after: float = 1.0) -> Exception:
             return ConflictError(problem.detail, recorded)
         case "unavailable" | "too-many":
             return UnavailableError(problem.detail, retry_after)
+        case "limit":
+            return LimitError(problem.detail, problem.limit if isinstance(problem.limit, str) else "")
         case "not-owner":
             return NotOwnerError(problem.detail)
         case "damaged":

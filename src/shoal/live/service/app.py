@@ -77,7 +77,14 @@ def endpoints() -> list[Endpoint]:
     either, location, cookie = (Explanation, PairExplanation), ("Location",), ("Set-Cookie",)
     return [
         post(
-            f"{p}/decisions", "decide", decide, {201: Decision}, m.NewDecision, by_id=True, headers=location
+            f"{p}/decisions",
+            "decide",
+            decide,
+            {201: Decision},
+            m.NewDecision,
+            by_id=True,
+            headers=location,
+            fills=True,
         ),
         put(f"{p}/decisions/{{id}}/reward", "reward", put_reward, {204: None}, m.Reward),
         get("/livez", None, live, {200: m.Health}),
@@ -88,18 +95,29 @@ def endpoints() -> list[Endpoint]:
         get("/session", SIGNED_IN, who_is_there, {200: m.Who}),
         delete("/session", None, sign_out, {204: None}, headers=cookie),
         get("/v1/populations", SIGNED_IN, list_populations, {200: m.Populations}),
-        put(p, "admin", put_population, {200: m.PopulationFacts, 201: m.PopulationFacts}, m.NewPopulation),
+        put(
+            p,
+            "admin",
+            put_population,
+            {200: m.PopulationFacts, 201: m.PopulationFacts},
+            m.NewPopulation,
+            fills=True,
+        ),
         get(p, "read", get_population, {200: m.PopulationFacts, 304: None}),
-        post(f"{p}/decisions:batch", "decide", decide_many, {200: m.DecisionResults}, m.Decisions),
+        post(
+            f"{p}/decisions:batch", "decide", decide_many, {200: m.DecisionResults}, m.Decisions, fills=True
+        ),
         get(f"{p}/decisions/{{id}}", "read", get_decision, {200: m.DecisionStanding, 304: None}),
         delete(f"{p}/decisions/{{id}}", "decide", cancel, {204: None}),
         post(f"{p}/rewards:batch", "reward", reward_many, {200: m.RewardResults}, m.Rewards),
-        post(f"{p}/observations", "reward", observe, {200: m.Learned}, m.NewObservation, by_id=True),
+        post(
+            f"{p}/observations", "reward", observe, {200: m.Learned}, m.NewObservation, by_id=True, fills=True
+        ),
         get(f"{p}/catalogue", "read", get_catalogue, {200: m.CatalogueContent, 304: None}),
-        patch(f"{p}/catalogue", "admin", add_arms, {204: None}, m.CatalogueChange),
+        patch(f"{p}/catalogue", "admin", add_arms, {204: None}, m.CatalogueChange, fills=True),
         delete(f"{p}/catalogue/{{arm}}", "admin", retire_arm, {204: None}),
         get(f"{p}/agents/{{agent}}", "read", get_agent, {200: m.Agent, 304: None}),
-        put(f"{p}/agents/{{agent}}", "admin", put_agent, {204: None}, m.SharingMode),
+        put(f"{p}/agents/{{agent}}", "admin", put_agent, {204: None}, m.SharingMode, fills=True),
         delete(f"{p}/agents/{{agent}}", "admin", forget, {204: None}),
         get(f"{p}/agents/{{agent}}/explanation", "read", explain, {200: either, 304: None}, query=("other",)),
         get(f"{p}/graph", "read", graph, {200: m.GraphContent, 304: None}, query=("at",)),
@@ -250,7 +268,12 @@ async def put_population(call: Call) -> Response:
     service, body, name = call.service, call.body, call.names["population"]
     _check_candidate(body)
     settings = {key: getattr(body, key) for key in m.NewPopulation.__struct_fields__ if key != "parameters"}
-    is_known = name in service.populations or name in await service.run(service.controller.populations)
+    is_known = name in service.populations
+    if not is_known:
+        names = await service.run(service.controller.populations)
+        is_known = name in names
+        if not is_known:
+            service.quotas.check("populations", len(names) + 1, f"there are {len(names):,} populations")
 
     def make() -> Any:
         try:

@@ -22,7 +22,7 @@ def authorise(service: Service, request: Request, scope: str | None, population:
     request.scope["state"]["key"] = key
     if key.id and (wait := service.limits.take(key.id, key.rate)):
         headers = {"retry-after": whole_seconds(wait)}
-        raise RefusedError("too-many", f"the key {key.id} may go on in {wait:.2f} s", headers)
+        raise RefusedError("too-many", f"the key {key.id} may go on in {wait:.2f} s", headers, "rate")
     if scope not in (None, SIGNED_IN) and not key.allows(scope, population):
         where = "all populations" if population is None else "this population"
         raise RefusedError("forbidden", f"the key {key.id} does not have scope {scope!r} for {where}")

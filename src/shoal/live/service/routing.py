@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from shoal.live.population.asynchronous import AsyncPopulation
+from shoal.live.protocol.errors import LimitError
 from shoal.live.protocol.messages import encoder
 from shoal.live.protocol.problems import RefusedError
 from shoal.live.service.callers import authorise
@@ -44,6 +45,8 @@ class Endpoint(NamedTuple):
     """Whether a conflict means that the caller's id stands for another request."""
     headers: tuple[str, ...] = ()
     """Further headers of a successful answer; those with 304 have an ETag."""
+    fills: bool = False
+    """Whether it makes the store larger; rewards do not count, for decisions that were made should end."""
 
 
 @dataclass(slots=True)
@@ -87,6 +90,8 @@ def route(one: Endpoint, service: Service) -> Route:
             assert service.ownership is not None
             if (answer := await service.ownership.answer(request, population)) is not None:
                 return answer
+        if one.fills and service.full is not None:
+            raise LimitError(str(service.full), service.full.limit)
         query = _query(scope["query_string"], one.query) if scope["query_string"] else {}
         body = None if decoder is None else _decoded(decoder, await read_body(request, largest))
         return await one.handler(Call(service, request, key, names, query, body))

@@ -23,10 +23,10 @@ except ImportError as error:
 
 from shoal.live.journal.stores.base import LEASE, shown_url
 from shoal.live.population.controller import open as open_controller
+from shoal.live.population.quotas import Quotas
 from shoal.live.service import logs
 from shoal.live.service.app import make_app
 from shoal.live.service.keys import Keys, open_keys
-from shoal.live.service.limits import Limits
 from shoal.live.service.middleware import MOST_CONNECTIONS
 from shoal.live.service.service import HOSTS, Service
 from shoal.live.service.sessions import Sessions
@@ -89,7 +89,7 @@ def serve(
     certificate: str | None = None,
     private_key: str | None = None,
     behind_tls: bool = False,
-    rate: float = 0.0,
+    limits: Collection[str] | Mapping[str, float] = (),
     sync: str = "full",
     lease: float = LEASE,
     forgotten: str | None = None,
@@ -113,8 +113,8 @@ def serve(
     behind_tls : bool
         Whether a proxy in front serves HTTPS. Cookies are then for HTTPS only, and there has to be a key,
         since all requests then come from the proxy's address.
-    rate : float
-        Requests a second that a key may make, unless it says otherwise; 0 for any number.
+    limits : collection of str, or mapping
+        How much it takes: `agents=1000`, … instead of the defaults (docs/service.md has the table).
     sync, lease, forgotten : {"full", "normal"}, float, path, optional
         See `shoal.open`.
     log_requests : bool
@@ -136,6 +136,7 @@ def serve(
     if forgotten is not None:
         with open(forgotten, "ab"):  # fail now, rather than when a person has been forgotten
             pass
+    quotas = Quotas.of(limits)
     sessions = Sessions(os.environ.get("SHOAL_SESSION_SECRET"))
     keys = open_keys(url)
     try:
@@ -151,7 +152,7 @@ def serve(
             is_open=is_loopback(host) and not behind_tls,
             hosts={*HOSTS, host.lower(), *(name.lower() for name in allow_hosts)},
             behind_tls=behind_tls,
-            limits=Limits(rate),
+            quotas=quotas,
             sessions=sessions,
             access_log=logs.request_log() if log_requests else None,
         )

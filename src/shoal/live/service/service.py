@@ -19,9 +19,16 @@ from shoal.live.journal.arms import checked_name
 from shoal.live.population.asynchronous import Arrivals, AsyncPopulation
 from shoal.live.population.controller import Controller
 from shoal.live.population.population import Population
-from shoal.live.protocol.errors import ControllerError, JournalError, NotOwnerError, UnknownError
+from shoal.live.population.quotas import NONE, Quotas
+from shoal.live.protocol.errors import (
+    ControllerError,
+    JournalError,
+    LimitError,
+    NotOwnerError,
+    UnknownError,
+)
 from shoal.live.protocol.messages import Problem
-from shoal.live.protocol.problems import AWAY, problem_of
+from shoal.live.protocol.problems import AWAY, RefusedError, problem_of
 from shoal.live.service.dashboard.watching import Watch
 from shoal.live.service.keys import Key, Keys
 from shoal.live.service.limits import Limits
@@ -36,6 +43,8 @@ Result = TypeVar("Result")
 log = logging.getLogger("shoal.service")
 
 HOSTS = ("localhost", "127.0.0.1", "[::1]")
+TEND = 5.0
+"""Seconds between looks at the size of the store."""
 RETRY = 30.0
 """Seconds after which a population whose journal is damaged is tried again."""
 
@@ -54,7 +63,8 @@ class Service:
         Names under which the server may be called; "*" for any.
     behind_tls : bool
         Whether browsers use HTTPS, to a proxy in front of this server, whatever the scheme here.
-    limits : Limits, optional
+    quotas : Quotas
+        How much it takes.
     sessions : Sessions, optional
     access_log : callable, optional
         Writes the line of a request; takes its fields.
@@ -68,12 +78,13 @@ class Service:
         is_open: bool = False,
         hosts: Collection[str] = HOSTS,
         behind_tls: bool = False,
-        limits: Limits | None = None,
+        quotas: Quotas = NONE,
         sessions: Sessions | None = None,
         access_log: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self.controller, self.keys, self.is_open, self.behind_tls = controller, keys, is_open, behind_tls
-        self.hosts, self.limits, self.access_log = frozenset(hosts), limits or Limits(), access_log
+        self.hosts, self.access_log, self.quotas = frozenset(hosts), access_log, quotas
+        self.limits = Limits(0.0 if quotas is NONE else quotas.rate)
         self.store = controller.store.url
         """Where the store is, which clients are not told."""
         self.sessions = sessions or Sessions()
@@ -91,6 +102,8 @@ class Service:
         """Requests under way."""
         self.bytes_read = 0
         """Bytes of the bodies of requests under way."""
+        self.full: LimitError | None = None
+        """Why nothing that fills the store is taken now."""
         self._elsewhere: dict[str, tuple[float, NotOwnerError]] = {}
         """Populations that another process owns: until when it is not asked again, and the error."""
         self._damaged: dict[str, tuple[float, str]] = {}
@@ -107,13 +120,35 @@ class Service:
     async def lifespan(self, _: object) -> AsyncIterator[None]:
         """Serve from the start of the server to its end, as Starlette's `lifespan`."""
         self.begin()
-        preparing = asyncio.create_task(self.prepare())
+        tasks = [asyncio.create_task(self.prepare()), asyncio.create_task(self._tend())]
         yield
-        preparing.cancel()
+        for task in tasks:
+            task.cancel()
         self.end_streams()
         await asyncio.get_running_loop().run_in_executor(None, self.close)
         if self.ownership is not None:
             self.ownership.close()
+
+    async def _tend(self) -> None:
+        """Look, now and then, whether the store is too large or its disk full."""
+        while True:
+            with contextlib.suppress(ControllerError, OSError):  # it is looked at again
+                self.full = await self.run(self._fullness)
+            await asyncio.sleep(TEND)
+
+    def _fullness(self) -> LimitError | None:
+        store = self.controller.store
+        try:
+            size, free = store.nbytes(), store.free()
+            self.quotas.check("disk", size, f"the store has {size:,} bytes")
+            if free < self.quotas.free < math.inf:
+                least = self.quotas.free
+                raise LimitError(
+                    f"{free:,.0f} bytes are free on disk: the limit free is {least:,.0f}", "free"
+                )
+        except LimitError as error:
+            return error
+        return None
 
     def begin(self) -> None:
         """Use the running event loop from now on."""
@@ -227,6 +262,7 @@ class Service:
         if known is None or known.population is not population:
             assert self._arrivals is not None
             known = AsyncPopulation(population, self._arrivals, self._commands)
+            known.commands.room.quotas = self.quotas
             self.populations[population.name] = known
         self._damaged.pop(population.name, None)
         return known
@@ -260,6 +296,12 @@ class Service:
             return True
         known = self.populations.get(population)
         return known is not None and not known.owner.is_lost
+
+    def check_key(self, limit: str, key: Key, count: int, what: str, retry_after: int) -> None:
+        """Refuse a key that has as many of something as it may have."""
+        if count >= (most := getattr(self.quotas, limit)):
+            said = f"the key {key.id} has {count} {what}: the limit {limit} is {most:,.0f}"
+            raise RefusedError("too-many", said, {"retry-after": str(retry_after)}, limit)
 
     def charge(self, key: Key, requests: int) -> None:
         """Count a batch as `requests` requests; one of them has been counted already."""

@@ -12,6 +12,7 @@ import pytest
 from tests.live.service.dashboard.worlds import few
 from tests.live.service.running import InProcess
 
+from shoal.live.population.quotas import Quotas
 from shoal.live.service.app import endpoints
 from shoal.live.service.dashboard import handlers, watching
 from shoal.live.service.keys import ANYBODY
@@ -291,11 +292,8 @@ def test_a_page_asks_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> Non
         assert time.monotonic() - began < watching.STREAM + watching.IDLE + 2.0
 
 
-def test_a_stream_ends_with_its_key_and_a_key_has_few_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watching, "MOST_OF_ONE", 1)
-    with InProcess(str(tmp_path / "shop.db")) as server:
+def test_a_stream_ends_with_its_key_and_a_key_has_few_of_them(tmp_path: Path) -> None:
+    with InProcess(str(tmp_path / "shop.db"), quotas=Quotas(streams=1)) as server:
         few(server.app.controller, seconds=5.0)
         url = f"{server.url}/dashboard/shops/live"
         revoked, text = server.keys.add(["read"])
@@ -307,6 +305,7 @@ def test_a_stream_ends_with_its_key_and_a_key_has_few_of_them(
                 next(lines)
                 refused = httpx.get(url, headers=headers)
                 assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
+                assert refused.json()["limit"] == "streams"
                 began = time.monotonic()
                 if key == text:
                     server.keys.revoke(revoked.id)

@@ -6,6 +6,7 @@ process appends after another one has taken the population over is refused, howe
 between.
 """
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -218,6 +219,10 @@ class Store(ABC):
     @abstractmethod
     def nbytes(self) -> int:
         """Bytes on disk."""
+
+    def free(self) -> float:
+        """Bytes that are free where it is kept, as far as this process can tell."""
+        return math.inf
 
     @abstractmethod
     def close(self) -> None:

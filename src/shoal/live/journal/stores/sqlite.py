@@ -6,6 +6,7 @@ may read at the same time.
 
 import fcntl
 import os
+import shutil
 import socket
 import sqlite3
 import threading
@@ -396,6 +397,9 @@ class SQLiteStore(SQLStore):
     def nbytes(self) -> int:
         beside = [self.path, *self.path.parent.glob(f"{self.path.name}-wal")]
         return sum(path.stat().st_size for path in beside)
+
+    def free(self) -> float:
+        return shutil.disk_usage(self.path.parent).free
 
     def backup(self, target: str | os.PathLike[str]) -> None:
         """Copy the database as of now, while it is in use."""

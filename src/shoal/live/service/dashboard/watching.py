@@ -13,7 +13,7 @@ from shoal.live.population.population import Population
 from shoal.live.population.views import Sizes
 from shoal.live.protocol.errors import ControllerError
 from shoal.live.protocol.messages import encoder
-from shoal.live.protocol.problems import BusyError, RefusedError
+from shoal.live.protocol.problems import BusyError
 from shoal.live.service.dashboard.data import Overview, SharingPicture, overview
 from shoal.live.service.dashboard.following import RINGS, Follower
 from shoal.live.service.dashboard.refusals import refused_rewards
@@ -28,8 +28,6 @@ IDLE = 5.0
 """Seconds between looks at the journal while no page is open."""
 MOST_LISTENERS = 64
 """Pages that are told what is new, in all."""
-MOST_OF_ONE = 16
-"""Pages of one key."""
 STREAM = 300.0
 """Seconds after which a page has to ask again."""
 PATIENCE = 15.0
@@ -138,10 +136,7 @@ class Watch:
         """Messages for one page, for as long as its key is valid."""
         if sum(one.listeners for one in self._watched.values()) >= MOST_LISTENERS:
             raise BusyError(f"{MOST_LISTENERS} pages are open already", 5.0)
-        if self._of_key[key.id] >= MOST_OF_ONE:
-            raise RefusedError(
-                "too-many", f"the key {key.id} has {MOST_OF_ONE} pages open already", {"retry-after": "5"}
-            )
+        self._service.check_key("streams", key, self._of_key[key.id], "pages open", 5)
         return self._messages(known, key)
 
     async def _messages(self, known: Watched, key: Key) -> AsyncIterator[bytes]:
