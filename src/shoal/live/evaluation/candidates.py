@@ -19,6 +19,7 @@ from shoal.live.evaluation import estimators
 from shoal.live.evaluation.estimators import ENOUGH, ESTIMATORS, Log, mean_of, why_not
 from shoal.live.evaluation.logs import LoggedDecisions, is_evaluable, outcomes
 from shoal.live.evaluation.rehearsal import other_settings, rehearse
+from shoal.live.journal.patience import go_on
 from shoal.live.journal.records import Decided
 from shoal.live.protocol.answers import Calibration, Estimate, Evaluation, Replayed
 
@@ -133,6 +134,7 @@ def _replayed(events: LoggedDecisions, policy: Policy) -> Replayed:
     kept = events.probabilities * rng.random(len(events)) < least
     rewards = []
     for t in np.flatnonzero(kept).tolist():
+        go_on()
         agent, arms, shown = int(events.agents[t]), events.offers[t], int(events.shown[t])
         if policy.choose(agent, arms).arm == shown:
             policy.update(agent, arms[shown], float(events.rewards[t]))

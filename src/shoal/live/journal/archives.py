@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from shoal.core.atomic import whole_file
+from shoal.live.journal.patience import go_on
 from shoal.live.journal.records import Catalogue, Decided, Joined, Row, Settings, Tombstone, decode, encode
 from shoal.live.journal.stores.base import Store
 from shoal.live.protocol.errors import JournalError
@@ -240,8 +241,11 @@ def journal(store: Store, population: int, upto: int | None = None) -> Iterator[
             return
         for one in read(archive):
             if isinstance(one, Row) and (upto is None or one.seq <= upto):
+                go_on()
                 yield one
-    yield from store.read(population, base.seq, upto)
+    for row in store.read(population, base.seq, upto):
+        go_on()
+        yield row
 
 
 def arms_in(archives: tuple[Archive, ...]) -> dict[bytes, bytes]:

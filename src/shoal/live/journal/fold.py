@@ -23,6 +23,7 @@ from shoal.core.policy.living import LivePolicy, Sharing
 from shoal.core.policy.steps import BEGIN, CANCEL, FINISH, PULL
 from shoal.core.types import Integers
 from shoal.live.journal.known import KnownIds
+from shoal.live.journal.patience import go_on
 from shoal.live.journal.records import (
     AnyRecord,
     Cancelled,
@@ -203,6 +204,7 @@ class Fold:
     def apply_all(self, rows: Any) -> None:
         """Apply rows in order, many at a time."""
         for row in rows:
+            go_on()
             if row.seq != self.seq + 1:
                 raise JournalError(f"the journal goes on with record {row.seq} after {self.seq}")
             if self._batch is None and self.seq and (self.plan is None or row.seq > self.plan.until):

@@ -104,7 +104,7 @@ def problem_of(
     detail = "" if kind == "internal" else str(error) or title
     if hidden:
         detail = detail.replace(hidden, "the store")
-    if kind == "unavailable" and not isinstance(error, BusyError):
+    if isinstance(error, UnavailableError) and not isinstance(error, BusyError):
         detail = AWAY
     if isinstance(error, UnicodeDecodeError):  # whose message shows bytes
         detail = "text must be UTF-8"

@@ -341,7 +341,7 @@ async def _reading_all(call: Call, function: Callable[..., Result], **options: A
     body = call.body
     _check_candidate(body)
     try:
-        return await call.service.run(lambda: function(body.policy, **options, **body.parameters))
+        return await call.ask(lambda: function(body.policy, **options, **body.parameters))
     except TypeError as error:  # of the policy's signature
         raise ValueError(f"parameters must be those of the policy: {error}") from None
 
@@ -544,7 +544,7 @@ async def put_agent(call: Call) -> Response:
 async def forget(call: Call) -> Response:
     """Forget a person: none of their numbers, names or records stays."""
     population = await call.population()
-    await call.service.run(population.population.forget, call.names["agent"])
+    await call.ask(lambda: population.population.forget(call.names["agent"]), ends=False)
     return Response(status_code=204)
 
 
@@ -568,7 +568,7 @@ async def graph(call: Call) -> Response:
             "too-large", f"graphs of up to {MOST_IN_GRAPH:,} agents are sent, this has {n_agents:,}"
         )
     sequence = population.owner.sequence if at is None else at
-    found_graph: Graph = await call.service.run(inner.graph, at)
+    found_graph: Graph = await call.ask(lambda: inner.graph(at))
     later = np.triu(found_graph.edges, 1)
     edges = [np.flatnonzero(row).tolist() for row in later]
     content = m.GraphContent(sequence, found_graph.agents, edges)
@@ -598,7 +598,7 @@ async def dividend(call: Call) -> Response:
 async def uplift(call: Call) -> Response:
     """What the policy earns more than the product's own rule; reads the whole journal."""
     population = await call.population()
-    return json_response(await call.service.run(population.population.uplift))
+    return json_response(await call.ask(population.population.uplift))
 
 
 async def what_if(call: Call) -> Response:

@@ -94,6 +94,8 @@ class _Sizes(Collector):
 
     def __init__(self, service: "Service") -> None:
         self._service = service
+        self._known: dict[str, dict[str, float]] = {}
+        """Sizes of populations, as they were when the lock was free."""
 
     def collect(self) -> Iterator[Metric]:
         committer = self._service.controller.committer
@@ -111,8 +113,9 @@ class _Sizes(Collector):
             key: GaugeMetricFamily(f"shoal_{key}", text, labels=["population"]) for key, text in SIZES.items()
         }
         for name, one in populations:
-            found = one.owner.peek(_sizes)  # what is in memory, whether or not the store can be reached
-            for key, value in (found or {}).items():
+            # What is in memory, whether or not the store can be reached; nobody waits for a lock here.
+            self._known[name] = one.owner.peek(_sizes, waits=False) or self._known.get(name, {})
+            for key, value in self._known[name].items():
                 sizes[key].add_metric([name], value)
         yield from sizes.values()
 

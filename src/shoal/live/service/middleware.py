@@ -14,7 +14,7 @@ from shoal.live.protocol.messages import encoder
 from shoal.live.protocol.problems import MEDIA_TYPE, BusyError, RefusedError, headers_of, kind_of
 from shoal.live.service.callers import check_host
 from shoal.live.service.logs import log_failure
-from shoal.live.service.service import Service
+from shoal.live.service.service import ClientGoneError, Service
 
 log = logging.getLogger("shoal.service")
 _random = random.Random()  # for ids of requests, on which nothing depends; the system's randomness is slower
@@ -40,10 +40,6 @@ STRICT = [
     (b"cache-control", b"no-store"),
 ]
 """On every answer whose handler does not set them itself."""
-
-
-class ClientGoneError(Exception):
-    """The client closed the connection before its request was complete."""
 
 
 def answered(app: ASGIApp, service: Service) -> ASGIApp:

@@ -17,8 +17,7 @@ from shoal.live.protocol.messages import encoder
 from shoal.live.protocol.problems import RefusedError
 from shoal.live.service.callers import authorise
 from shoal.live.service.keys import Key
-from shoal.live.service.middleware import ClientGoneError
-from shoal.live.service.service import Service
+from shoal.live.service.service import ClientGoneError, Result, Service
 
 LARGEST_BODY = 4_000_000
 LARGEST_UNSIGNED = 1_000
@@ -64,6 +63,10 @@ class Call:
     async def population(self) -> AsyncPopulation:
         """The population in the path."""
         return await self.service.population(self.names["population"])
+
+    async def ask(self, function: Callable[[], Result], *, ends: bool = True) -> Result:
+        """See `Service.ask`."""
+        return await self.service.ask(self.key, self.request, function, ends=ends)
 
     def number(self, name: str, default: int | None = None, *, high: int = 2**62) -> int | None:
         """A number from the query."""

@@ -7,15 +7,18 @@ import logging
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import UNSET
+from starlette.requests import Request
 
 from shoal.core.policies.registry import make_policy
 from shoal.core.policies.warming import FIRST, TRIAL, exercise
 from shoal.live.journal.arms import checked_name
+from shoal.live.journal.patience import Patience
 from shoal.live.population.asynchronous import Arrivals, AsyncPopulation
 from shoal.live.population.controller import Controller
 from shoal.live.population.population import Population
@@ -28,7 +31,7 @@ from shoal.live.protocol.errors import (
     UnknownError,
 )
 from shoal.live.protocol.messages import Problem
-from shoal.live.protocol.problems import AWAY, RefusedError, problem_of
+from shoal.live.protocol.problems import AWAY, BusyError, RefusedError, problem_of
 from shoal.live.service.dashboard.watching import Watch
 from shoal.live.service.keys import Key, Keys
 from shoal.live.service.limits import Limits
@@ -43,10 +46,16 @@ Result = TypeVar("Result")
 log = logging.getLogger("shoal.service")
 
 HOSTS = ("localhost", "127.0.0.1", "[::1]")
+MOST_ASKED = 16
+"""Questions under way that read a whole journal."""
 TEND = 5.0
 """Seconds between looks at the size of the store."""
 RETRY = 30.0
 """Seconds after which a population whose journal is damaged is tried again."""
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection before it was answered."""
 
 
 class Service:
@@ -112,6 +121,10 @@ class Service:
         """Policies that can decide; the event is set once all their other calls are compiled, too."""
         self._commands = ThreadPoolExecutor(16, "shoal-command")
         self._slow = ThreadPoolExecutor(4, "shoal-slow")
+        self._heavy = ThreadPoolExecutor(2, "shoal-heavy")
+        self._asked: Counter[str] = Counter()
+        """Questions under way in it, by the id of their key."""
+        self._patiences: set[Patience] = set()
         self._arrivals: Arrivals | None = None
 
     # Starting and stopping
@@ -192,6 +205,9 @@ class Service:
         """Finish what was begun, and release the populations."""
         if self.ownership is not None:
             self.ownership.stop()
+        for one in list(self._patiences):
+            one.has_ended = True
+        self._heavy.shutdown(cancel_futures=True)
         self._slow.shutdown(cancel_futures=True)
         self._commands.shutdown(cancel_futures=True)
         self.controller.close()
@@ -210,6 +226,45 @@ class Service:
     async def run(self, function: Callable[..., Result], *args: Any) -> Result:
         """Call what may take long, in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._slow, function, *args)
+
+    async def ask(
+        self, key: Key, request: Request, function: Callable[[], Result], *, ends: bool = True
+    ) -> Result:
+        """Have a question answered that reads a whole journal, in threads that nothing else waits for.
+
+        With `ends` it is given up when its caller leaves, and after the limit `seconds`.
+        """
+        self.check_key("heavy", key, self._asked[key.id], "such questions under way", 5)
+        if self._asked.total() >= MOST_ASKED:
+            raise BusyError(f"{MOST_ASKED} such questions are under way", 5.0)
+        patience = Patience()
+        self._asked[key.id] += 1
+        self._patiences.add(patience)
+
+        def is_done(work: "asyncio.Future[Any]") -> None:
+            self._asked[key.id] -= 1
+            self._patiences.discard(patience)
+            if not work.cancelled():
+                work.exception()  # its caller may have left
+
+        work = asyncio.get_running_loop().run_in_executor(self._heavy, patience.call, function)
+        work.add_done_callback(is_done)
+        if not ends:
+            return await work
+        leaving: asyncio.Future[Any] = asyncio.ensure_future(_left(request))
+        longest = self.quotas.seconds
+        try:
+            timeout = None if longest == math.inf else longest
+            await asyncio.wait({work, leaving}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
+            if leaving.done():
+                raise ClientGoneError
+            said = f"it was not answered in time: the limit seconds is {longest:g}"
+            raise RefusedError("unavailable", said, {"retry-after": "60"}, "seconds")
+        finally:
+            leaving.cancel()
+            patience.has_ended = True
 
     async def population(self, name: str) -> AsyncPopulation:
         """A population that exists."""
@@ -306,6 +361,12 @@ class Service:
     def charge(self, key: Key, requests: int) -> None:
         """Count a batch as `requests` requests; one of them has been counted already."""
         self.limits.charge(key.id, requests - 1)
+
+
+async def _left(request: Request) -> None:
+    """Return when the caller has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _exercise(policy: str) -> Iterator[None]:

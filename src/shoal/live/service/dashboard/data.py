@@ -14,6 +14,7 @@ from shoal.core.policies.registry import find_policy, policy_names
 from shoal.core.policy.cuts import CuttingPolicy
 from shoal.core.types import AnyArray, Booleans, Integers, Vector
 from shoal.live.evaluation.rehearsal import other_settings
+from shoal.live.population.explaining import Graph
 from shoal.live.population.population import Population
 from shoal.live.population.views import PresentAgents, Sizes, edges, lent, members, sizes, uses
 from shoal.live.protocol.answers import Explanation, NamedLender, Stopped, Switch
@@ -333,6 +334,8 @@ class SharingPicture:
         self._edges: Booleans = np.zeros((0, 0), dtype=np.bool_)
         self._sample = self._labels
         self._drawn: Drawing | HeatMap | None = None
+        self._replayed: Graph | None = None
+        """The graph at the moment that is drawn, if its policy's cuts do not tell."""
         self._lock = threading.RLock()
         """Held while somebody looks or draws: requests come from several threads."""
 
@@ -390,8 +393,11 @@ class SharingPicture:
         if at is not None and not first <= at <= last:
             raise UnknownError(f"the page can go back to records {first}, …, {last}, got {at}")
         when = None if at is None else self._time_of(at)
+        # Replayed before the lock is taken, which other pages wait for.
+        replayed = None if at is None or self.has_cuts else self.population.graph(at)
         with self._lock:
             self._refresh()
+            self._replayed = replayed
             make = self._heat_map if len(self.there.names) > MOST_DRAWN else self._drawing
             if at is not None:
                 return make(at, when, first, last)
@@ -406,8 +412,7 @@ class SharingPicture:
     def _earlier(self, at: int) -> tuple[Integers, Booleans]:
         """Places of those who were there after a record, and who of them shared with whom."""
         names = self.there.names
-        if not self.has_cuts:
-            graph = self.population.graph(at)
+        if (graph := self._replayed) is not None:
             places = {name: place for place, name in enumerate(names)}
             here = [place for place, name in enumerate(graph.agents) if name in places]
             stayed = np.array([places[graph.agents[place]] for place in here], dtype=np.int64)

@@ -100,7 +100,10 @@ async def overview(call: Call) -> Response:
 
 async def graph(call: Call) -> Response:
     """Who shares with whom, now or after the record `at`."""
-    return await _answer(call, (await _watched(call)).picture.draw, call.number("at"))
+    at, picture = call.number("at"), (await _watched(call)).picture
+    if at is None:
+        return await _answer(call, picture.draw)
+    return json_response(await call.ask(lambda: picture.draw(at)))
 
 
 async def agents(call: Call) -> Response:
