@@ -46,7 +46,7 @@ from shoal.live.journal.records import (
 )
 from shoal.live.journal.stores.base import Store
 from shoal.live.population.offers import Offers
-from shoal.live.population.quotas import Room
+from shoal.live.population.quotas import Headroom
 from shoal.live.protocol.answers import Decision, Score
 from shoal.live.protocol.errors import ConflictError, ControllerError, GoneError, UnknownError
 from shoal.live.protocol.ids import new_id
@@ -108,7 +108,7 @@ class Commands:
         self._observations: OrderedDict[str, Observed] = OrderedDict()
         """The latest observations with an id."""
         self.offers = Offers(store, number, name)
-        self.room = Room()
+        self.room = Headroom()
 
     def clear(self) -> None:
         """Remember nothing: the state has been built anew."""

@@ -65,7 +65,7 @@ class Quotas(msgspec.Struct, frozen=True):
 NONE = Quotas(*[math.inf] * len(Quotas.__struct_fields__))
 
 
-class Room:
+class Headroom:
     """Checks what a population would take if it grew. Used with the population's lock held."""
 
     def __init__(self) -> None:

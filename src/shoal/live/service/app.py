@@ -74,7 +74,12 @@ def endpoints() -> list[Endpoint]:
     They are tried in order, so those that are called most come first.
     """
     p, d = "/v1/populations/{population}", "/dashboard/{population}"
-    either, location, cookie = (Explanation, PairExplanation), ("Location",), ("Set-Cookie",)
+    facts, either, location, cookie = (
+        m.PopulationFacts,
+        (Explanation, PairExplanation),
+        ("Location",),
+        ("Set-Cookie",),
+    )
     return [
         post(
             f"{p}/decisions",
@@ -95,15 +100,8 @@ def endpoints() -> list[Endpoint]:
         get("/session", SIGNED_IN, who_is_there, {200: m.Who}),
         delete("/session", None, sign_out, {204: None}, headers=cookie),
         get("/v1/populations", SIGNED_IN, list_populations, {200: m.Populations}),
-        put(
-            p,
-            "admin",
-            put_population,
-            {200: m.PopulationFacts, 201: m.PopulationFacts},
-            m.NewPopulation,
-            fills=True,
-        ),
-        get(p, "read", get_population, {200: m.PopulationFacts, 304: None}),
+        put(p, "admin", put_population, {200: facts, 201: facts}, m.NewPopulation, fills=True),
+        get(p, "read", get_population, {200: facts, 304: None}),
         post(
             f"{p}/decisions:batch", "decide", decide_many, {200: m.DecisionResults}, m.Decisions, fills=True
         ),
