@@ -24,8 +24,9 @@ def fetch(
 ) -> None:
     """Download a MovieLens data set, verify its checksum and print its path."""
     from shoal.lab.environments import datasets
+    from shoal.lab.environments.sources import fetch as fetch_data
 
-    path = datasets.fetch(name)
+    path = fetch_data(name)
     print(path)
     print_record(datasets.inspect(path))
 

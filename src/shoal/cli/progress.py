@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -79,16 +79,7 @@ def drawing_display() -> Iterator[Any]:
                 f"writing the report: figure {done + 1} of {total}, {escape(title)}"
             )
         return
-    due = time.monotonic() + LINE_SECONDS
-
-    def show(done: int, total: int, title: str) -> None:
-        nonlocal due
-        now = time.monotonic()
-        if now >= due:
-            due = now + LINE_SECONDS
-            print(f"writing the report: figure {done + 1} of {total}", file=sys.stderr, flush=True)
-
-    yield show
+    yield _now_and_then(lambda done, total: f"writing the report: figure {done + 1} of {total}")
 
 
 @contextlib.contextmanager
@@ -109,15 +100,20 @@ def runs_display() -> Iterator[Any]:
             task = bar.add_task("reading and compiling", total=None)
             yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
         return
+    yield _now_and_then(lambda done, total: f"{done} of {total} runs")
+
+
+def _now_and_then(text: Callable[[int, int], str]) -> Callable[[int, int, str], None]:
+    """Prints a line of what is done of how much, where there is no terminal, every ten seconds."""
     due = time.monotonic() + LINE_SECONDS
 
     def show(done: int, total: int, what: str) -> None:
         nonlocal due
         if time.monotonic() >= due:
             due = time.monotonic() + LINE_SECONDS
-            print(f"{done} of {total} runs", file=sys.stderr, flush=True)
+            print(text(done, total), file=sys.stderr, flush=True)
 
-    yield show
+    return show
 
 
 class ProgressLines:

@@ -275,7 +275,7 @@ class TestFetch:
         assert world.arm_ids.tolist() == [1, 2, 5]
         assert (own_cache / "ml-latest-small.zip").read_bytes() == served.read_bytes()
         served.unlink()
-        assert datasets.fetch("ml-latest-small") == own_cache / "ml-latest-small.zip"
+        assert sources.fetch("ml-latest-small") == own_cache / "ml-latest-small.zip"
 
     def test_wrong_checksum(self, served: Path, own_cache: Path) -> None:
         served.write_bytes(b"something else")
@@ -324,7 +324,7 @@ class TestFetch:
 
     def test_unknown_name(self) -> None:
         with pytest.raises(ValueError, match=r"name must be one of 'ml-latest-small', .* got 'ml-2'"):
-            datasets.fetch("ml-2")
+            sources.fetch("ml-2")
 
     def test_checksums_are_the_published_ones(self) -> None:
         starts = {name: digest[:8] for name, digest in sources.MOVIELENS_SHA256.items()}

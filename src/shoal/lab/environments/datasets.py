@@ -11,18 +11,7 @@ from typing import Any
 from shoal.core import validation
 from shoal.lab.environments import letor, movielens
 from shoal.lab.environments.ratings import Ratings, held_out_errors
-from shoal.lab.environments.sources import MOVIELENS_SHA256, DataUnavailable, PathLike, fetch
-
-__all__ = [
-    "DataRecord",
-    "DataUnavailable",
-    "PreparedRecord",
-    "errors",
-    "fetch",
-    "inspect",
-    "kind_of",
-    "prepare",
-]
+from shoal.lab.environments.sources import MOVIELENS_SHA256, PathLike
 
 KINDS = ("movielens", "letor")
 
@@ -88,9 +77,7 @@ def kind_of(path: PathLike | None = None) -> str:
     return "movielens" if is_movielens or path.suffix == ".zip" or _starts_like_a_zip(path) else "letor"
 
 
-def inspect(
-    path: PathLike | None = None, *, kind: str | None = None, cache: PathLike | None = None
-) -> DataRecord:
+def inspect(path: PathLike | None = None, *, kind: str | None = None) -> DataRecord:
     """Count what a data set holds.
 
     Parameters
@@ -99,11 +86,10 @@ def inspect(
         As for `shoal.MovieLens` and `shoal.LearningToRank`.
     kind : "movielens" or "letor", optional
         What is at the path; by default it is recognised by its files.
-    cache : path, optional
     """
     kind = _kind(path, kind)
     if kind == "movielens":
-        files = movielens.locate(path, cache=cache)
+        files = movielens.locate(path)
         ratings, features = movielens.read(files)
         return DataRecord(
             kind,
@@ -151,8 +137,10 @@ def prepare(
 
     Parameters
     ----------
-    path, kind, cache
+    path, kind
         As for `inspect`.
+    cache : path, optional
+        Directory to keep it in; see `cache_directory`.
     arms, fill, **options
         As for `shoal.MovieLens` and `shoal.LearningToRank`: `n_arms`, `dim` and, for the latter, `n_groups`.
     """
@@ -184,22 +172,14 @@ def prepare(
     )
 
 
-def errors(
-    path: PathLike | None = None,
-    *,
-    kind: str | None = None,
-    n_groups: int = letor.N_GROUPS,
-    share: float = 0.2,
-    seed: int = 0,
-    cache: PathLike | None = None,
-) -> dict[str, float]:
+def errors(path: PathLike | None = None, *, kind: str | None = None) -> dict[str, float]:
     """Held-out errors of the fills on a data set; see `shoal.lab.environments.ratings.held_out_errors`."""
     ratings: Ratings
     if _kind(path, kind) == "movielens":
-        ratings = movielens.read_ratings(movielens.locate(path, cache=cache))
+        ratings = movielens.read_ratings(movielens.locate(path))
     else:
-        ratings, _ = letor.group(letor.read(letor.locate(path)), n_groups)
-    return held_out_errors(ratings, share=share, seed=seed)
+        ratings, _ = letor.group(letor.read(letor.locate(path)), letor.N_GROUPS)
+    return held_out_errors(ratings)
 
 
 def _starts_like_a_zip(path: Path) -> bool:

@@ -6,7 +6,6 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, get_args
 
 try:
@@ -76,9 +75,7 @@ class Client(Caller):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -234,9 +231,7 @@ class AsyncClient(Caller):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def close(self) -> None:
