@@ -48,6 +48,8 @@ NEEDED = {
     f"GET {P}/evaluation": "read",
     f"POST {P}/evaluation": "read",
     f"POST {P}/what-if": "read",
+    "POST /ofrep/v1/evaluate/flags/{population}": "decide",
+    "POST /ofrep/v1/evaluate/flags": "any",
     "GET /": None,
     "GET /static/{path:path}": None,
     "GET /dashboard/refusals": "read of all",
@@ -74,6 +76,8 @@ BODIES: dict[str, Any] = {
     f"PUT {P}/settings": {"policy": "bass"},
     f"POST {P}/evaluation": {"policy": "independent"},
     f"POST {P}/what-if": {"policy": "independent"},
+    "POST /ofrep/v1/evaluate/flags/{population}": {"context": {"targetingKey": "ada"}},
+    "POST /ofrep/v1/evaluate/flags": {"context": {"targetingKey": "ada"}},
     "POST /session": {"key": "shoal_nobody_nothing"},
 }
 

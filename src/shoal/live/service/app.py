@@ -7,7 +7,7 @@ Content-Security-Policy or Cache-Control keeps it.
 """
 
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -22,6 +22,7 @@ from shoal.live.journal.fold import Fold
 from shoal.live.population.asynchronous import AsyncPopulation
 from shoal.live.population.commands import Commands, Turn
 from shoal.live.population.explaining import Graph
+from shoal.live.protocol import flags as f
 from shoal.live.protocol import messages as m
 from shoal.live.protocol.answers import (
     Decision,
@@ -40,12 +41,11 @@ from shoal.live.service.journal import events_of
 from shoal.live.service.keys import ANYBODY, Key
 from shoal.live.service.limits import whole_seconds
 from shoal.live.service.middleware import admitted, answered
+from shoal.live.service.ofrep import FLAGS, evaluate_flag, evaluate_flags, refused
 from shoal.live.service.openapi import document
-from shoal.live.service.routing import Call, Endpoint, json_response, route
+from shoal.live.service.routing import Call, Endpoint, check_arms, json_response, route
 from shoal.live.service.service import Result, Service
 
-MOST_ARMS = 10_000
-"""On offer in one request, over all of a batch."""
 MOST_IN_GRAPH = 1_000
 """Agents whose graph is sent whole."""
 MOST_EVENTS = 1_000
@@ -92,6 +92,25 @@ def endpoints() -> list[Endpoint]:
             fills=True,
         ),
         put(f"{p}/decisions/{{id}}/reward", "reward", put_reward, {204: None}, m.Reward),
+        post(
+            f"{FLAGS}/{{population}}",
+            "decide",
+            evaluate_flag,
+            {200: f.FlagEvaluation, 400: f.EvaluationFailure, 404: f.EvaluationFailure},
+            f.EvaluationRequest,
+            fills=True,
+            refusal=refused,
+        ),
+        post(
+            FLAGS,
+            SIGNED_IN,
+            evaluate_flags,
+            {200: f.FlagEvaluations, 304: None, 400: f.EvaluationFailure},
+            f.EvaluationRequest,
+            query=None,
+            fills=True,
+            refusal=refused,
+        ),
         get("/livez", None, live, {200: m.Health}),
         get("/readyz", None, ready, {200: m.Health}),
         get("/openapi.json", None, describe, {200: dict[str, Any]}),
@@ -350,7 +369,7 @@ async def _reading_all(call: Call, function: Callable[..., Result], **options: A
 async def decide(call: Call) -> Response:
     """Choose an arm for an agent. With an id of the caller's, a repeated request gets the same decision."""
     body = call.body
-    _check_arms([body])
+    check_arms([body])
     population = await call.population()
     commands = population.commands
     one = _deciding(call, commands)
@@ -364,7 +383,7 @@ async def decide_many(call: Call) -> Response:
     """Choose for many agents, in one commit; a decision or a problem for each request."""
     requests = call.body.requests
     call.service.charge(call.key, len(requests))
-    _check_arms(requests)
+    check_arms(requests)
     population = await call.population()
     commands = population.commands
     results = await population.perform_each(commands.DECIDES, requests, _deciding(call, commands))
@@ -424,12 +443,6 @@ async def cancel(call: Call) -> Response:
     population = await call.population()
     await population.perform(1, lambda turn: population.commands.cancel(turn, call.names["id"]))
     return Response(status_code=204)
-
-
-def _check_arms(requests: Sequence[m.NewDecision]) -> None:
-    count = sum(len(one.arms) for one in requests if one.arms is not None)
-    if count > MOST_ARMS:
-        raise RefusedError("too-large", f"{MOST_ARMS:,} arms may be on offer in one request, got {count:,}")
 
 
 # Rewards

@@ -32,7 +32,7 @@ LINKS = {
 """What may be done next with what was made."""
 HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
     "X-Request-Id": ("Id of the request, which is in the log.", {"type": "string"}),
-    "ETag": ("Of the population's last record.", {"type": "string", "pattern": '^"[0-9]+-[0-9]+"$'}),
+    "ETag": ("Of this answer.", {"type": "string", "pattern": '^"[0-9a-f-]+"$'}),
     "Location": ("Where the decision is.", {"type": "string", "pattern": "^/v1/populations/"}),
     "Set-Cookie": ("Signs the browser in or out.", {"type": "string"}),
     "Retry-After": ("Seconds to wait.", {"type": "integer", "minimum": 1}),
@@ -111,7 +111,7 @@ def _operation(one: Endpoint, schema_of: dict[str, Any]) -> dict[str, Any]:
                 "headers": _headers(status),
                 "content": {MEDIA_TYPE: {"schema": schema_of[str(Problem)]}},
             }
-            for status in sorted({code for code, _ in KINDS.values()} - {500})
+            for status in sorted({code for code, _ in KINDS.values()} - {500, *one.answers})
         },
     }
     if one.handler.__name__ in LINKS:
@@ -143,7 +143,7 @@ def _answer(one: Endpoint, status: int, schema_of: dict[str, Any]) -> dict[str, 
         }
     schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
     return {
-        "description": "Done",
+        "description": "Done" if status < 400 else "Refused",
         "headers": _headers(status, one),
         "content": {NOT_JSON.get(one.path, "application/json"): {"schema": schema}},
     }

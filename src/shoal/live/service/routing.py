@@ -1,7 +1,7 @@
 """A Starlette route for each row of the table: it checks the key, and decodes names, query and body."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -13,12 +13,14 @@ from starlette.routing import Route
 
 from shoal.live.population.asynchronous import AsyncPopulation
 from shoal.live.protocol.errors import LimitError
-from shoal.live.protocol.messages import encoder
+from shoal.live.protocol.messages import NewDecision, encoder
 from shoal.live.protocol.problems import RefusedError
 from shoal.live.service.callers import authorise
 from shoal.live.service.keys import Key
 from shoal.live.service.service import ClientGoneError, Result, Service
 
+MOST_ARMS = 10_000
+"""On offer in one request, over all of a batch."""
 LARGEST_BODY = 4_000_000
 LARGEST_UNSIGNED = 1_000
 """Bytes of the body of a request that needs no key: `POST /session`."""
@@ -46,6 +48,8 @@ class Endpoint(NamedTuple):
     """Further headers of a successful answer; those with 304 have an ETag."""
     fills: bool = False
     """Whether it makes the store larger; rewards do not count, for decisions that were made should end."""
+    refusal: Callable[[Service, Exception, str | None], Response | None] = lambda *_: None
+    """The answer to a failed request, from its error and population; None for a problem document."""
 
 
 @dataclass(slots=True)
@@ -83,21 +87,30 @@ def route(one: Endpoint, service: Service) -> Route:
     decoder = None if one.body is None else msgspec.json.Decoder(one.body)
     largest = LARGEST_BODY if one.scope is not None else LARGEST_UNSIGNED
 
-    async def endpoint(request: Request) -> Response:
+    async def answer(request: Request, names: dict[str, str]) -> Response:
         scope = request.scope
-        scope["state"]["route"], scope["state"]["by_id"] = one.path, one.by_id
-        names = {name: _unquoted(name, text) for name, text in scope["path_params"].items()}
         population = names.get("population")
         key = authorise(service, request, one.scope, population)
         if population is not None and not service.is_here(population):
             assert service.ownership is not None
-            if (answer := await service.ownership.answer(request, population)) is not None:
-                return answer
+            if (found := await service.ownership.answer(request, population)) is not None:
+                return found
         if one.fills and service.full is not None:
             raise LimitError(str(service.full), service.full.limit)
         query = _query(scope["query_string"], one.query) if scope["query_string"] else {}
         body = None if decoder is None else _decoded(decoder, await read_body(request, largest))
         return await one.handler(Call(service, request, key, names, query, body))
+
+    async def endpoint(request: Request) -> Response:
+        scope, names = request.scope, dict[str, str]()
+        scope["state"]["route"], scope["state"]["by_id"] = one.path, one.by_id
+        try:
+            names = {name: _unquoted(name, text) for name, text in scope["path_params"].items()}
+            return await answer(request, names)
+        except Exception as error:
+            if (refused := one.refusal(service, error, names.get("population"))) is None:
+                raise
+            return refused
 
     return Route(one.path, endpoint, methods=[one.method], name=one.handler.__name__)
 
@@ -105,6 +118,13 @@ def route(one: Endpoint, service: Service) -> Route:
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """An answer in JSON."""
     return Response(encoder.encode(content), status, headers, "application/json")
+
+
+def check_arms(requests: Sequence[NewDecision]) -> None:
+    """Refuse requests with too many arms on offer."""
+    count = sum(len(one.arms) for one in requests if one.arms is not None)
+    if count > MOST_ARMS:
+        raise RefusedError("too-large", f"{MOST_ARMS:,} arms may be on offer in one request, got {count:,}")
 
 
 async def read_body(request: Request, largest: int = LARGEST_BODY) -> bytes:
