@@ -122,7 +122,7 @@ def demo(
 
     def say(url: str) -> None:
         print(
-            f"They live at {url}/ - open it in a browser. Pairs part within a minute. Ctrl-C ends it.",
+            f"They live at {url}/ - open it in a browser. Pairs are cut within a minute. Ctrl-C ends it.",
             flush=True,
         )
 

@@ -167,12 +167,12 @@ def plot_explanation(explanation: Any, *, name: Name = numbered, ax: Axes | None
             f"got {type(explanation).__name__}"
         )
 
-    def called(agent: int | str) -> str:
+    def shown_name(agent: int | str) -> str:
         return agent if isinstance(agent, str) else name(agent)
 
     lenders, stopped = explanation.lenders[:MOST_BARS], explanation.stopped[:MOST_BARS]
-    bars = [(called(explanation.agent), explanation.samples, BLUE)]
-    bars += [(called(one.agent), one.samples, GREEN) for one in lenders]
+    bars = [(shown_name(explanation.agent), explanation.samples, BLUE)]
+    bars += [(shown_name(one.agent), one.samples, GREEN) for one in lenders]
     rest = explanation.lenders[MOST_BARS:]
     if rest:
         bars.append((f"{len(rest):,} more", sum(one.samples for one in rest), GREEN))
@@ -192,14 +192,14 @@ def plot_explanation(explanation: Any, *, name: Name = numbered, ax: Axes | None
             said, (0.0, row), xytext=(3, 0), textcoords="offset points", va="center", fontsize=8, color=RED
         )
     ax.set_yticks(
-        range(rows), [*(bar[0] for bar in bars), *(called(one.agent) for one in stopped)], fontsize=8
+        range(rows), [*(bar[0] for bar in bars), *(shown_name(one.agent) for one in stopped)], fontsize=8
     )
     ax.set_ylim(rows - 0.4, -0.6)
     ax.margins(x=0.12)
     ax.set_xlim(left=0.0)
     ax.set_xlabel("samples that it uses")
     hidden = len(explanation.stopped) - len(stopped)
-    title = f"Whose samples {called(explanation.agent)} uses"
+    title = f"Whose samples {shown_name(explanation.agent)} uses"
     ax.set_title(title + (f" ({hidden:,} more stopped sharing)" if hidden else ""), fontsize=10)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)

@@ -73,12 +73,14 @@ def run_on(
             with open_executor(name) as executor:
                 if deadline is not None:
                     say("The scheduler is back; continuing with what is not finished.")
+                # Patience begins anew with every loss.
                 deadline = None
                 return run(executor)
         except ExecutorLostError as error:
             say(f"{error} Waiting up to {patience:.0f} s for it to return.")
             deadline = time.monotonic() + patience
         except OSError:
+            # Never connected: more likely a wrong address than a scheduler that is starting.
             if deadline is None:
                 raise
             if time.monotonic() >= deadline:

@@ -47,6 +47,7 @@ def foreign_fingerprint(policies: Iterable[str], functions: Iterable[str]) -> st
     Empty if there are none, so that it does not affect the hashes of grids without them.
     """
     classes = [find_policy(name) for name in policies]
+    # Our own are in the code's fingerprint; what users wrote has to be told apart by itself.
     foreign = [found for found in classes if not found.__module__.startswith("shoal.")]
     sources = {_source(found) for found in [*foreign, *map(load, functions)]}
     digests = sorted(hashlib.sha256(source).hexdigest() for source in sources)

@@ -70,6 +70,7 @@ def keep_outcome(out: Path, measurement: Measurement, outcome: Any) -> None:
 def load_outcome(out: Path, measurement_id: str, kind: Any) -> MeasurementFile | None:
     """The outcome of a measurement as a `kind`, or None if it is missing, damaged or of another kind."""
     try:
+        # An older version's file, or half a one, is as good as none: it is measured again.
         kept = msgspec.json.decode(_path(out, measurement_id).read_bytes(), type=MeasurementFile)
         return msgspec.structs.replace(kept, outcome=msgspec.convert(kept.outcome, kind))
     except (FileNotFoundError, msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):

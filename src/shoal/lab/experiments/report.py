@@ -186,6 +186,7 @@ def table_of(
     wordy: bool = False,
 ) -> Table:
     """A table with a line for each entry, without columns that would be empty (all dashes)."""
+    # A column in which nothing is known would only take room.
     first, *others = columns
     filled = [first, *(column for column in others if any(column.text(entry) != EMPTY for entry in entries))]
     header = [column.header for column in filled]

@@ -96,6 +96,7 @@ def write_cell(path: Path, rows: Sequence[Mapping[str, Any]], *, cell_id: str, s
 
     metadata = {"schema_version": str(SCHEMA_VERSION), "spec_hash": spec_hash, "cell": cell_id}
     table = pa.Table.from_pylist(list(rows), schema=columns().with_metadata(metadata))
+    # Into memory first: the file appears whole or not at all.
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     write_whole(path, sink.getvalue())

@@ -178,6 +178,7 @@ def run_experiment(
     """
     started = time.monotonic()
     check_spec(spec)
+    # Everything that can fail without playing fails here, before the directory is touched.
     results.columns()  # needs pyarrow: raises now and not after the first cell
     jobs = processors() if jobs is None else validation.positive_int("jobs", jobs)
     chosen, extra = _choose(cells(spec), measurements, only)
@@ -187,11 +188,13 @@ def run_experiment(
     wanted = [cell for cell in chosen if cell.environment.id not in skipped]
     _refuse_other_results(spec, out, identity)
     (out / results.CELLS).mkdir(parents=True, exist_ok=True)
+    # Two processes would play the same cells, and each would find the other's files half there.
     with results.only_writer(out):
         results.remove_leftovers(out)
         there = _finished_cells(spec, out, identity)
         missing = [cell for cell in wanted if cell.id not in there]
         unmeasured = [item for item in extra if not is_kept(out, item)]
+        # The first one stays: others for the same grid differ in titles at most.
         if not (out / results.SPEC).exists():
             write_whole(out / results.SPEC, to_toml(spec).encode())
         log = _Provenance(out, spec, identity, command=command, jobs=jobs, executor=executor, skipped=skipped)
@@ -270,6 +273,7 @@ def _missing_environments(spec: ExperimentSpec, chosen: list[Cell]) -> dict[str,
         if environment.id not in used:
             continue
         try:
+            # Building one is the check: of its parameters, its data, and the policies that need its labels.
             built = _environment(environment, spec.seed)
         except (DataUnavailable, ImportError) as error:
             if not environment.optional:
@@ -427,6 +431,7 @@ def _play_all(
     done: queue.SimpleQueue[tuple[Cell, Future[TaskResult]]] = queue.SimpleQueue()
     waiting = {cell.id: _Gathered(spec.runs) for cell in missing}
     for cell in missing:
+        # A few runs each: long enough to hide what sending costs, short enough to share out at the end.
         for start in range(0, spec.runs, RUNS_PER_TASK):
             future = submit(_task(spec, cell, range(start, min(start + RUNS_PER_TASK, spec.runs))))
             # Through a queue, because callbacks run in worker threads and files are written in this one.
@@ -457,6 +462,7 @@ def _play_all(
             meter.advance(len(outcome.rows) * spec.horizon)
             meter.workers[outcome.worker] += len(outcome.rows) * spec.horizon
         meter.threads.add((outcome.worker, outcome.thread))
+        # Tasks end in any order; a cell is written when its last run is there.
         gathered = waiting[cell.id]
         gathered.add(outcome)
         if gathered.complete:
@@ -523,6 +529,7 @@ def _play_run(task: Task, run: int, advance: Callable[[int], None] | None) -> di
     seed, cell = task.seed + run, task.cell
     environment = _environment(cell.environment, seed)
     policy = build_policy(cell.method, cell.alpha, environment, seed)
+    # Making the environment and the policy is not counted: it may read files, or compile.
     begin = time.perf_counter()
     trace = simulate(
         policy,
@@ -566,6 +573,7 @@ def _play_run(task: Task, run: int, advance: Callable[[int], None] | None) -> di
     }
 
 
+# All methods and α of a seed play in the same world, which real data takes long to make.
 @functools.lru_cache(maxsize=128)
 def _environment_from(encoded: bytes, seed: int) -> Environment:
     return build_environment(msgspec.json.decode(encoded, type=EnvironmentSpec), seed)
@@ -645,6 +653,7 @@ class _Provenance:
 
     def add(self, rounds: int, cpu_seconds: float, threads: int) -> None:
         """Count a finished cell, and save from time to time: a kill loses only seconds of accounting."""
+        # Processor time of other machines is not in this process's own.
         if self._remote:
             self._elsewhere += cpu_seconds
         wall = time.monotonic() - self._began

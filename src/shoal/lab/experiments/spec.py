@@ -163,6 +163,7 @@ def check_spec(spec: ExperimentSpec) -> None:
     if spec.pulling not in get_args(PullingWord):
         raise fail("pulling", f"must be one of {', '.join(get_args(PullingWord))}, got {spec.pulling!r}")
     _check_delay(spec.delay, fail)
+    # Ids name files and columns, so they have to be unique before anything else is looked at.
     _check_ids("environments", [environment.id for environment in spec.environments], fail)
     _check_ids("methods", [method.id for method in spec.methods], fail)
     for index, environment in enumerate(spec.environments):
@@ -197,6 +198,7 @@ def cells(spec: ExperimentSpec) -> list[Cell]:
         for alpha in (spec.alphas if method.alphas is None else method.alphas)
     ]
     policies = list(dict.fromkeys(method.policy for method in spec.methods))
+    # By policy, so that the first can be played while the next is compiled.
     return sorted(listed, key=lambda cell: policies.index(cell.method.policy))
 
 
@@ -230,6 +232,7 @@ def to_toml(spec: ExperimentSpec) -> str:
     """The spec as a file that `load_spec` reads back, with every default written out."""
     content = msgspec.to_builtins(spec)
     del content["source"]
+    # TOML has no null: what is not set is left out.
     for entry in (*content["environments"], *content["methods"]):
         for key in [key for key, value in entry.items() if value is None]:
             del entry[key]
@@ -239,6 +242,7 @@ def to_toml(spec: ExperimentSpec) -> str:
 def build_environment(environment: EnvironmentSpec, seed: int) -> Environment:
     """The environment of one run."""
     found = find_environment(environment.kind)
+    # A world that is not random has no seed, and every run plays in the same one.
     given = {"seed": seed} if "seed" in inspect.signature(found).parameters else {}
     return found(**environment.parameters, **given)  # type: ignore[arg-type]
 

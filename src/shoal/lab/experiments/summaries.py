@@ -153,6 +153,7 @@ def summarize(values: Vector, bounds: tuple[float, float] = (-math.inf, math.inf
     mean = float(np.mean(values))
     std = float(np.std(values, ddof=1)) if n > 1 else math.nan
     half = float(half_width(std / math.sqrt(n), n)) if n > 1 else math.nan
+    # No interval may promise what cannot be, such as a negative regret.
     low, high = max(mean - half, bounds[0]), min(mean + half, bounds[1])
     return Summary(mean, std, low, high, float(np.median(values)), n)
 
@@ -176,6 +177,7 @@ def profile(table: pa.Table, name: str, cells: Sequence[Runs], bounds: tuple[flo
     mean, low, high = (
         np.array([getattr(summary, part) for summary in found]) for part in ("mean", "low", "high")
     )
+    # One run has a mean and no interval; the band is drawn as a line.
     alone = np.isnan(low)  # a single run
     return Curve(
         np.array([cell.alpha for cell in cells]),
@@ -254,6 +256,7 @@ def compare_paired(own: Vector, other: Vector, *, reference: SummaryRow, row: Su
     """Compare values of the same runs under two methods."""
     difference = summarize(own - other)
     wins, losses = int(np.sum(own < other)), int(np.sum(own > other))
+    # A fixed seed: the same results give the same report, to the last digit.
     rng = np.random.default_rng(0)
     draws = rng.integers(len(own), size=(BOOTSTRAP_SAMPLES, len(own)))
     low, high = np.quantile((own - other)[draws].mean(axis=1), [0.025, 0.975])
@@ -298,6 +301,7 @@ def _on_same_seeds(table: pa.Table, first: Runs, second: Runs) -> tuple[Vector, 
         runs, seeds = column(table, "run", cell), table["seed"].take(pa.array(cell.rows)).to_pylist()
         return dict(zip(zip(runs, seeds, strict=True), column(table, "final_regret", cell), strict=True))
 
+    # A cell may have had other seeds, or fewer runs: only what both have played is compared.
     own, other = by_run(first), by_run(second)
     common = [key for key in own if key in other]
     return np.array([own[key] for key in common]), np.array([other[key] for key in common])

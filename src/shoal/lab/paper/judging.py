@@ -28,7 +28,7 @@ Side = Literal["at most", "at least"]
 
 RADIUS_NAMES = {"beta_squared": "β²", "beta": "β"}
 UNSQUARED = "the test is scaled by β, not β²"
-PARTED = "designs differ once agents part"
+CUT = "designs differ once pairs are cut"
 BONUS = "the bonus is α√ln(t+1), not β"
 RIDGE = "the pool has one ridge, not one for each agent"
 
@@ -304,7 +304,7 @@ def check_clusters(measured: Measured) -> list[Check]:
                     result="Regret of the oracle" if oracle else "Regret under clusters",
                     setting=where if oracle else f"{where}, {RADIUS_NAMES[entry.policy]}",
                     reading=reading,
-                    unmet=(BONUS, RIDGE) if oracle else (*_radius(entry.policy), PARTED, BONUS, RIDGE),
+                    unmet=(BONUS, RIDGE) if oracle else (*_radius(entry.policy), CUT, BONUS, RIDGE),
                     quantity="share of runs with every agent's regret under the bound",
                     note=f"the largest regret is {ratio.max():.0%} of its bound",
                 )

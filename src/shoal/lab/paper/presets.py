@@ -98,8 +98,10 @@ def _usual(presets: list[ExperimentSpec], policy: str, kind: str) -> dict[str, A
                 return dict(method.parameters)
             if elsewhere is None:
                 elsewhere = dict(method.parameters)
-    told = re.compile(r"gap(/.*)?|n_clusters")
-    return {key: value for key, value in (elsewhere or {}).items() if not told.fullmatch(str(value))}
+    of_environment = re.compile(r"gap(/.*)?|n_clusters")
+    return {
+        key: value for key, value in (elsewhere or {}).items() if not of_environment.fullmatch(str(value))
+    }
 
 
 def _sizes(kind: str) -> Parameters:

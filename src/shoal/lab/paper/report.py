@@ -326,8 +326,8 @@ def opening_sentence(found: Results) -> str:
     """What the first picture shows, in a plain sentence: Ind, BASS, ours and Oracle, those that were run."""
     here = found.of(found.environments[0])
     bass, ours = reference_row(here), next((row for row in here if is_ours(row)), None)
-    alone, told = (next((row for row in here if row.policy == name), None) for name in WORDS)
-    rows = [row for row in (alone, bass, ours, told) if row is not None]
+    alone, oracle = (next((row for row in here if row.policy == name), None) for name in WORDS)
+    rows = [row for row in (alone, bass, ours, oracle) if row is not None]
     if len(rows) < 2:
         return harness.scenario_sentence(found, found.environments[0])
     said = ", ".join(

@@ -63,6 +63,7 @@ def read(
     log, table = open_table(source, "log"), open_table(features, "features")
     known = read_arms(table, arm)
     events = read_events(log, agent, arm, reward)
+    # Arms without rows in the log may be missing anywhere; an arm of the log without features may not.
     if missing := next((name for name in events.arm_ids if name not in known), None):
         raise ValueError(f"{table.name}: no row for arm {missing!r}, which is in {log.name}")
     return RewardLog(
@@ -89,6 +90,7 @@ def _of_rewards(log: RewardLog) -> list[str]:
             f"{log.observed:.1%} of the pairs of an agent and an arm were observed. The rest follows from "
             "the features, by a linear model of tastes: the answer says as much about it as about the agents."
         )
+    # Eight standard deviations hardly occur in normal noise, whatever the length of the log.
     far = int(np.count_nonzero(np.abs(log.rewards - log.rewards.mean()) > FAR * spread))
     if far:
         said.append(
@@ -114,6 +116,7 @@ def _of_agents(log: RewardLog) -> list[str]:
         )
     sums, squares = np.bincount(log.agents, log.rewards), np.bincount(log.agents, log.rewards**2)
     several = rows > 1
+    # The variance from sums, one pass for all agents; the tolerance is rounding.
     flat = several & (squares - sums**2 / rows <= 1e-12 * np.maximum(squares, 1e-300))
     if several.any() and flat.sum() > 0.5 * several.sum():
         said.append(
@@ -130,6 +133,7 @@ def _of_features(log: RewardLog) -> list[str]:
     said = []
     values = log.features
     norms, spreads = np.linalg.norm(values, axis=1), values.std(axis=0)
+    # Without the outermost arms: a few odd ones are no reason to scale all.
     low, high = np.quantile(norms, [0.05, 0.95])
     if not NORMS[0] <= low <= high <= NORMS[1]:
         said.append(
@@ -145,6 +149,7 @@ def _of_features(log: RewardLog) -> list[str]:
     constant = int(np.count_nonzero(spreads == 0.0))
     if constant > 1:
         said.append(f"{constant} features are the same for all arms; one such column, of ones, is enough.")
+    # Directions that no arm has cannot be learned, but widen every bonus.
     rank = int(np.linalg.matrix_rank(values))
     if rank < min(values.shape):
         said.append(

@@ -58,13 +58,16 @@ class Tastes:
     def world(self, seed: int, n_agents: int) -> Environment:
         """A world that the log may have come from, with some of its agents."""
         rng = np.random.default_rng([seed, 1])
+        # Another part of a large log in every run, so that intervals cover the choice of agents, too.
         chosen = rng.choice(len(self.means), size=min(n_agents, len(self.means)), replace=False)
+        # A little more than the covariance, which is singular where an agent's rows settle a direction.
         factors = np.linalg.cholesky(self.covariances[chosen] + 1e-12 * np.eye(len(self.mean)))
         draws = rng.standard_normal((len(chosen), len(self.mean), 1))
         tastes = self.means[chosen] + (factors @ draws)[..., 0]
         rewards = tastes @ self.log.features.T + self.effects
         norm = float(np.linalg.norm(self.means, axis=1).max())
         if self.log.is_binary:
+            # The linear model does not know that probabilities end at 0 and 1.
             return Environment(
                 self.log.features, mean_rewards=np.clip(rewards, 0.0, 1.0), noise="bernoulli", param_norm=norm
             )
@@ -76,6 +79,7 @@ class Tastes:
 def fit(log: RewardLog) -> Tastes:
     """Fit tastes, and what arms have beyond their features, in turns."""
     variance, dim = float(log.rewards.var()), log.features.shape[1]
+    # They do not depend on rewards, and so not on the turn.
     squares = _squares(log)
     effects = np.zeros(log.n_arms)
     mean, noise = np.zeros(dim), variance
@@ -85,8 +89,10 @@ def fit(log: RewardLog) -> Tastes:
         products = _products(log, rewards)
         energy = float(rewards @ rewards)
         mean, covariance, noise = _maximise(squares, products, energy, mean, covariance, noise, len(rewards))
+        # Where the model explains every reward, the noise would be 0 and its inverse infinite.
         noise = max(noise, 1e-12 * variance)
         means, covariances = _posterior(squares, products, mean, covariance, noise)
+        # What tastes leave over is split into what is the arm's and what is chance.
         left = log.rewards - np.einsum("nd,nd->n", means[log.agents], log.features[log.arms])
         effects = _effects(log, left, noise)
     return Tastes(log, mean, covariance, means, covariances, effects, float(f"{np.sqrt(noise):.3g}"))
@@ -106,7 +112,9 @@ def _maximise(
         means, covariances = _posterior(squares, products, mean, covariance, noise)
         before, mean = covariance, means.mean(axis=0)
         centred = means - mean
+        # Between agents, and what is not known of each: leaving the latter out would make them too alike.
         covariance = covariances.mean(axis=0) + centred.T @ centred / len(means)
+        # Σ (y − ⟨taste, x⟩)² over all rows, expected given the rows, from sums alone.
         left = energy - 2.0 * np.einsum("nd,nd->", means, products)
         left += np.einsum("nd,nde,ne->", means, squares, means)
         left += np.einsum("nde,ned->", squares, covariances)
@@ -138,6 +146,7 @@ def _posterior(
     floor = 1e-9 * max(float(np.trace(covariance)) / dim, 1e-300)  # tastes may be all alike in some direction
     prior = np.linalg.inv(covariance + floor * np.eye(dim))
     covariances = np.linalg.inv(prior + squares / noise)
+    # Rounding makes the inverse a little asymmetric, and Cholesky would see one half only.
     covariances = (covariances + covariances.transpose(0, 2, 1)) / 2.0
     means = np.einsum("nde,ne->nd", covariances, prior @ mean + products / noise)
     return means, covariances
@@ -147,5 +156,6 @@ def _effects(log: RewardLog, left: Vector, noise: float) -> Vector:
     """What arms have beyond their features, shrunk by how much of it may be chance."""
     counts = np.bincount(log.arms, minlength=log.n_arms)
     effects = np.bincount(log.arms, left, minlength=log.n_arms) / counts
+    # By how much effects vary beyond what chance alone would give (method of moments).
     spread = max(float((effects**2 - noise / counts).mean()), 0.0)
     return np.asarray(effects * spread / (spread + noise / counts))

@@ -156,6 +156,7 @@ def methods(world: Environment) -> list[Method]:
     CLUB, SCLUB and CMLB are left out: their γ follows from the gap between clusters, which nobody knows here.
     """
     bound = world.noise_bound
+    # Bonuses are in units of the reward, so the grid of α is in units of the noise.
     scale = bound if math.isfinite(bound) and bound > 0.0 else 1.0
     alphas = [float(f"{alpha * scale:.3g}") for alpha in ALPHAS]
     own = {} if scale == 1.0 else {"noise_scale": scale}
@@ -190,7 +191,9 @@ def compare(
     if runs < 2:
         raise ValueError(f"runs must be at least 2, for an interval, got {runs}")
     for_choice = range(seed, seed + CHOSEN_ON)
+    # Far from the seeds for choosing, so that no run is in both however many there are.
     reported = range(seed + FIRST_REPORTED, seed + FIRST_REPORTED + runs)
+    # Each world once, for all policies: comparisons are run by run in the same world.
     made = {one: worlds(one) for one in (*for_choice, *reported)}
     first_world = made[for_choice[0]]
     horizon = (
@@ -200,6 +203,7 @@ def compare(
     total = CHOSEN_ON * sum(len(method.grid) for method in tried) + runs * len(tried)
     table = _Table(made, horizon, total, progress)
     every = [(method, parameters) for method in tried for parameters in method.grid]
+    # Parameters are chosen on runs that are not reported, or the largest grid would look best.
     for_each = table.play(every, for_choice)
     best: dict[str, tuple[dict[str, Any], list[Trace]]] = {}
     for (method, parameters), traces in zip(every, for_each, strict=True):
@@ -241,9 +245,11 @@ def choose(played: Sequence[Played]) -> tuple[Played, str]:
     """
     alone = next(one for one in played if one.label == ALONE)
     others = [one for one in played if one.method.can_be_taken and one is not alone]
+    # Several policies are compared with one: together they err once in twenty times (Bonferroni).
     level = 1.0 - 0.05 / max(len(others), 1)
     differences = {one.label: one.against(alone, level) for one in others}
     sure = [one for one in others if sum(differences[one.label]) < 0.0]
+    # Without proof that sharing helps, the policy that needs none of it.
     best = min(sure or [alone], key=lambda one: one.mean)
     if sure:
         mean, margin = differences[best.label]
@@ -314,6 +320,7 @@ def _random_rate(world: Environment) -> float:
 def _late(traces: Sequence[Trace], rate: float) -> float:
     if not rate > 0.0:
         return math.nan
+    # The end of a run shows what was learned; the whole of it, what learning cost.
     start = 3 * len(traces[0].regret) // 4
     lost = np.mean([(trace.regret[-1] - trace.regret[start - 1]) for trace in traces])
     return float(1.0 - lost / ((len(traces[0].regret) - start) * rate))

@@ -104,6 +104,7 @@ def _live(found: Recommendation) -> str:
     taken = next(one for one in found.played if one.method.policy == found.policy)
     said, policy, parameters = "With named agents and late rewards", found.policy, found.parameters
     if not taken.method.is_live:
+        # They are in the order of their regrets, so the first is the best.
         best = next(one for one in found.played if one.method.is_live)
         said += f" (populations do not take {taken.label}; {best.label} was the best of those they take)"
         policy, parameters = best.method.policy, best.parameters

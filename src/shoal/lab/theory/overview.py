@@ -207,13 +207,13 @@ def _regret_under_clusters(problem: _Problem) -> tuple[Forecast, ...]:
         named["smallest_cluster_fraction"] = 1.0 if reading == "printed" else fraction
         return regret.regret_bound_oracle(*own, reading=reading, **named)
 
-    learned, told = problem.both(clustered, **pooled), problem.both(oracle, **pooled)
+    learning, knowing = problem.both(clustered, **pooled), problem.both(oracle, **pooled)
     scale = float(regret.regret_lower(problem.delta, problem.dim, **pooled, **problem.radius("printed")))
     printed, derived = (float(wrong[reading][-1]) for reading in READINGS)
     no_bound = "in the neighbourhood of an agent; printed is no bound in general"
     return (
-        Forecast("regret of an agent under clusters", *learned, "includes the price of misassigned agents"),
-        Forecast("regret of an agent told its cluster", *told, "printed for one cluster only"),
+        Forecast("regret of an agent under clusters", *learning, "includes the price of misassigned agents"),
+        Forecast("regret of an agent told its cluster", *knowing, "printed for one cluster only"),
         Forecast("scale of regret, ν/N", scale, None, "printed as a lower bound, which it is not"),
         Forecast("misassigned agents in the end", printed, derived, no_bound),
     )

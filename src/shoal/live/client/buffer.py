@@ -70,8 +70,10 @@ class Buffer:
         self._send = send
         self._db = sqlite3.connect(Path(path), timeout=10.0, isolation_level=None, check_same_thread=False)
         self._db.execute("PRAGMA journal_mode = WAL")
+        # `put` promises that a reward survives a crash of the machine, not only of the process.
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.executescript(TABLES)
+        # Nobody reports rewards that late; without this the file would grow forever.
         self._db.execute("DELETE FROM fallback WHERE at < ?", (time.time() - REMEMBERED,))
         self._mutex = threading.Lock()
         self._work = threading.Condition(self._mutex)
@@ -129,6 +131,7 @@ class Buffer:
     def _run(self) -> None:
         while True:
             with self._mutex:
+                # Within the lock, so that nothing is put between looking and waiting.
                 rows = self._db.execute(
                     "SELECT n, population, body FROM waiting ORDER BY n LIMIT ?", (AT_ONCE,)
                 ).fetchall()
@@ -137,6 +140,7 @@ class Buffer:
                 if not rows:
                     self._work.wait()
                     continue
+            # In the order in which they were put: a correction must not overtake what it corrects.
             if not all(self._send_some(name, list(some)) for name, some in groupby(rows, lambda row: row[1])):
                 with self._mutex:
                     if not self._closing:
@@ -156,6 +160,8 @@ class Buffer:
             return False
         done: list[tuple[int]] = []
         refused: list[tuple[int, str, bytes, str]] = []
+        # Rewards that the service cannot take now stay; those that it refuses are put aside, to block no
+        # others.
         for (n, _, body), error in zip(rows, errors, strict=True):
             if error is None:
                 done.append((n,))
@@ -163,6 +169,7 @@ class Buffer:
                 done.append((n,))
                 refused.append((n, population, body, str(error)))
                 log.warning("a reward was refused: %s", type(error).__name__)
+        # Together, so that a crash neither loses a refusal nor sends it again.
         with self._mutex, self._transaction():
             self._db.executemany("INSERT OR REPLACE INTO refused VALUES (?, ?, ?, ?)", refused)
             self._db.executemany("DELETE FROM waiting WHERE n = ?", done)

@@ -277,6 +277,7 @@ class AsyncClient(Caller):
                 reply = await self._attempt(step)
 
     async def _attempt(self, step: Attempt) -> Reply:
+        # httpx bounds each phase by itself; this bounds them all together.
         end = asyncio.get_running_loop().time() + step.timeout
         try:
             async with asyncio.timeout_at(end + GRACE) as limit:

@@ -86,12 +86,15 @@ def exchange(
     until = clock() + deadline
     tried = 0
     while True:
+        # An attempt gets a part of the time: a server that hangs must leave some for another one.
         timeout = max(0.001, min(until - clock(), longest or LONGEST_ATTEMPT))
         reply = yield Attempt(method, path, content, timeout)
         assert reply is not None
         tried += 1
         if reply.status not in REPEATED:
             try:
+                # In the first answer this status is an error; in a later one it says that an earlier attempt
+                # succeeded.
                 return content_of(Reply(204) if tried > 1 and reply.status == done else reply, kind)
             except msgspec.DecodeError as error:
                 trouble = f"the answer, with status {reply.status}, cannot be read: {error}"
@@ -99,6 +102,7 @@ def exchange(
         # Full jitter: callers who failed together do not come back together.
         pause = random.uniform(0.0, min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(tried, 20)))
         pause = max(pause, reply.retry_after or 0.0)
+        # The caller hears of it now: waiting until the deadline would change nothing.
         if clock() + pause >= until:
             raise UnavailableError(
                 f"no answer within {deadline:g} s and {tried} attempts: {reply.trouble or error_in(reply)}",

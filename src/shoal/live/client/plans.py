@@ -66,6 +66,7 @@ class Caller:
         if self.buffer is not None:
             self.buffer.remember(id, fallback)
             return
+        # Without a buffer they are kept in memory: rewards of the oldest will be unknown to the service.
         self.fallbacks[id] = fallback
         if len(self.fallbacks) > REMEMBERED:
             self.fallbacks.popitem(last=False)
@@ -168,12 +169,14 @@ def decide(to: Remote, request: RemoteDecision) -> Plan[Decision]:
     # Without `fallback` and `deadline`, which the service does not know, and which are not sent if None.
     body = ready_to_send(msgspec.structs.replace(request, fallback=None, deadline=None))
     fallback = request.fallback
+    # Before anything is sent: an arm that is not on offer is an error even where the service answers.
     known = None if fallback is None else fallback_of(to.name, body, fallback)
     try:
         return (yield from to.ask("POST", "/decisions", Decision, body, deadline=request.deadline))
     except (UnavailableError, NotOwnerError):
         if known is None or fallback is None:
             raise
+    # The service may have made the decision all the same; `observe_fallback` cancels it then.
     made = fallback_decision(body, fallback)
     yield Work(functools.partial(to.client.remember, made.id, known))
     return made
@@ -183,6 +186,7 @@ def decide_many(
     to: Remote, requests: Iterable[Mapping[str, Any]], *, deadline: float | None = None
 ) -> Plan[list[Decision | Exception]]:
     """`decide` for many requests, each a mapping of its arguments; of each, its decision or its error."""
+    # Ids are given before anything is sent, so that a repeated batch gets the same decisions.
     bodies = [ready_to_send(m.request_of(m.NewDecision, one)) for one in requests]
     found: list[Decision | Exception] = []
     for start in range(0, len(bodies), AT_ONCE):
@@ -214,6 +218,7 @@ def reward(
 ) -> Plan[None]:
     """Report the reward of a decision; see `Population.reward`. With a buffer, it is sent later."""
     if to.client.buffer is not None:
+        # Checked now: when the buffer sends it, the caller is gone.
         one = checked(m.NamedReward(id, reward, replaces=replaces, arm=arm))
         yield Work(functools.partial(to.client.buffer.put, to.name, [one]))
         return
@@ -255,6 +260,7 @@ def send_rewards(
         try:
             yield from observe_fallback(one.id, fallback, one.reward, deadline)
             errors[n] = None
+        # Nothing can be said about the rest either; any other error is about this one reward.
         except UnavailableError:
             raise
         except Exception as error:
@@ -279,6 +285,7 @@ def observe(
     id: str | None = None,
 ) -> Plan[bool]:
     """Let an agent learn from an arm tried elsewhere (features, or a name); whether it was new."""
+    # With an id of its own, a repeated attempt counts once.
     features, id = None if x is None else _floats(x), new_id() if id is None else id
     body = m.NewObservation(agent, float(reward), features, arm, id)
     return send_observation(to.name, body, to.client.deadline)
@@ -296,6 +303,7 @@ def observe_fallback(id: str, known: Fallback, reward: float, deadline: float) -
     that the same reward again is counted once.
     """
     until = time.monotonic() + deadline
+    # It may be recorded, if only its answer was lost; what was shown is the fallback.
     with contextlib.suppress(UnknownError):
         path = f"{path_of(known.population)}/decisions/{encoded(id)}"
         yield from exchange("DELETE", path, type(None), deadline=deadline)
@@ -319,6 +327,7 @@ def add(to: Remote, agent: str, *, sharing: m.Sharing = "both") -> Plan[None]:
 
 def forget(to: Remote, agent: str) -> Plan[None]:
     """Forget a person; see `Population.forget`."""
+    # A repeated attempt that finds the person gone has done its work.
     return to.ask("DELETE", f"/agents/{encoded(agent)}", type(None), done=410)
 
 
@@ -351,6 +360,7 @@ def dividend(to: Remote, agent: str | None = None) -> Plan[Dividend]:
 
 def uplift(to: Remote, *, deadline: float = PATIENCE) -> Plan[Uplift]:
     """What the policy earns more than the product's own rule, by `holdout` or as an `apprentice`."""
+    # It reads the whole journal, so a single attempt may take all the time there is.
     return to.ask("GET", "/uplift", Uplift, deadline=deadline, longest=deadline)
 
 
@@ -384,6 +394,7 @@ def switch_back(to: Remote, *, deadline: float = PATIENCE) -> Plan[int]:
     known = yield from switches(to)
     if len(known) < 2:
         raise ConflictError(f"population {to.name!r} has never been switched", None)
+    # The service has no such request: between the two, somebody else may switch.
     past = m.Candidate(known[-2].policy, known[-2].parameters)
     return (yield from _switch_to(to, past, until - time.monotonic()))
 
@@ -447,6 +458,7 @@ def plain_arms(arms: m.Arms) -> Any:
 def checked(reward: m.NamedReward) -> m.NamedReward:
     """A reward to be sent later; ValueError if the service could not read it."""
     given = msgspec.structs.asdict(reward)
+    # Numbers of NumPy and others are as good as floats, which msgspec does not know.
     for key in ("reward", "replaces"):
         if given[key] is not None:
             given[key] = float(given[key])

@@ -21,6 +21,7 @@ FEWEST = 10
 
 def in_holdout(settings: Settings, agent: int) -> bool:
     """Whether the product's own rule decides for an agent: drawn once, from a hash of its number."""
+    # Computed rather than drawn and recorded: an agent is held out for good, from before its first decision.
     draw = hashlib.blake2b(b"holdout:%d" % agent, key=settings.key, digest_size=8).digest()
     return int.from_bytes(draw) < settings.holdout * 2.0**64
 
@@ -42,6 +43,7 @@ def _of_holdout(some: list[Outcome]) -> Uplift:
     """Agents, not decisions, were drawn: the interval counts each agent's rewards as one."""
     means, errors, counts, sizes = [], [], [], []
     for is_held in (False, True):
+        # Rewards of one agent are alike: agents, not rewards, are what the interval counts.
         by_agent: dict[int, list[float]] = {}
         for one in some:
             if (one.decided.mode == "holdout") == is_held and one.decided.baseline >= 0:
@@ -52,6 +54,7 @@ def _of_holdout(some: list[Outcome]) -> Uplift:
         n, groups = float(numbers.sum()), len(by_agent)
         mean = float(sums.sum() / n) if n else math.nan
         # A ratio of two sums over agents, by linearisation.
+        # The mean is a ratio of two sums, so its error is that of what is left of each agent (delta method).
         spread = float(((sums - mean * numbers) ** 2).sum()) if n else math.nan
         means.append(mean)
         errors.append(math.sqrt(spread * groups / (groups - 1)) / n if groups > 1 else math.nan)
@@ -65,6 +68,7 @@ def _of_holdout(some: list[Outcome]) -> Uplift:
         nothing = math.nan, math.nan, math.nan
         return Uplift("holdout", means[0], means[1], *nothing, counts[0], counts[1], sentence)
     difference = means[0] - means[1]
+    # The smaller group decides how far the tails reach.
     half = float(half_width(math.hypot(*errors), min(sizes)))
     bounds = difference - half, difference + half
     return _found("holdout", means[0], means[1], difference, *bounds, counts[0], counts[1])
@@ -77,6 +81,7 @@ def _of_apprentice(some: list[Outcome]) -> Uplift:
     places = [(one.decided.shown[0], one.decided.greedy, one.decided.baseline) for one in some]
     shown, ours, theirs = np.array(places, dtype=np.int64).reshape(-1, 3).T
     differ = ours != theirs
+    # Where the two agree there is nothing to compare: what tells is chance that sided with the policy.
     found = int(np.count_nonzero(differ & (shown == ours)))
     n_rule = int(np.count_nonzero(shown == theirs))
     mean = float(rewards[shown == theirs].mean()) if n_rule else math.nan
@@ -89,6 +94,7 @@ def _of_apprentice(some: list[Outcome]) -> Uplift:
         )
         return Uplift("apprentice", math.nan, mean, math.nan, math.nan, math.nan, found, n_rule, sentence)
     # Weights of both are 1 on average, so a constant may be taken from the rewards: it spares noise.
+    # About the mean: a constant added to all rewards must not widen the interval.
     terms = ((shown == ours).astype(np.float64) - (shown == theirs)) / p * (rewards - rewards.mean())
     gain = mean_of(terms, "")
     value = float(np.mean((shown == theirs) / p * (rewards - rewards.mean())) + rewards.mean())

@@ -36,6 +36,7 @@ def evaluate_population(
     fold, exporter, found = outcomes(owner, since)
     some = [one for one in found if is_evaluable(one)]
     settings = other_settings(fold.settings, policy, parameters)
+    # Decisions go on meanwhile; what is recorded from here on is left out.
     with owner.settled() as present:
         upto = present.seq
     _, opinions = rehearse(owner, settings, exporter, upto, chooses=True)
@@ -63,6 +64,7 @@ def evaluate_population(
             ]
         ),
     )
+    # Replaying needs a policy that has learned nothing yet.
     made = _fresh(settings.policy, events.n_agents, settings.dim, settings.parameters)
     return _judged(events, log, settings.policy, settings.parameters, _replayed(events, made))
 
@@ -118,6 +120,7 @@ def _step_by_step(events: LoggedDecisions, policy: Policy) -> Log:
         choice = policy.choose(agent, arms)
         target[t], expected[t] = choice.arm == shown, choice.pooled
         predicted[t] = policy.predict(agent, arms[shown]).pooled
+        # Only now: it must be judged by rewards that it has not seen.
         policy.update(agent, arms[shown], float(events.rewards[t]))
     return Log(events.rewards, events.probabilities, target, predicted, expected)
 
@@ -131,6 +134,8 @@ def _replayed(events: LoggedDecisions, policy: Policy) -> Replayed:
     assert events.offers is not None
     assert events.shown is not None
     least, rng = float(events.probabilities.min(initial=1.0)), np.random.default_rng(0)
+    # Rejection: of decisions with probability p, a share of least/p is kept, as if arms were drawn uniformly.
+    # Replaying is unbiased on such a log only.
     kept = events.probabilities * rng.random(len(events)) < least
     rewards = []
     for t in np.flatnonzero(kept).tolist():
@@ -152,6 +157,7 @@ def _replayed(events: LoggedDecisions, policy: Policy) -> Replayed:
 def _judged(
     events: LoggedDecisions, log: Log, policy: str, parameters: dict[str, Any], replayed: Replayed | None
 ) -> Evaluation:
+    # A log without features has no model, and the estimators that need one have nothing to say.
     has_model = bool(log.expected.any() or log.predicted.any())
     sentence = why_not(log)
     wanted = ESTIMATORS if has_model else (estimators.ips, estimators.snips)
@@ -189,6 +195,8 @@ def calibration(probabilities: Vector, sizes: Vector | None) -> Calibration:
         return Calibration(math.nan, math.nan, math.nan, "Probabilities were not tested.")
     if (probabilities == 1.0).all():
         return Calibration(math.nan, math.nan, math.nan, "No decision was left to chance.")
+    # These are the weights of a policy that draws uniformly: where the probabilities are right, their mean is
+    # 1.
     terms = 1.0 / (sizes * probabilities)
     mean, error = float(terms.mean()), float(terms.std(ddof=1)) / math.sqrt(len(terms))
     low, high = mean - Z99 * error, mean + Z99 * error

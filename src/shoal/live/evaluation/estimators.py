@@ -70,6 +70,7 @@ def snips(log: Log) -> Estimate:
     if not weights.any():
         return Estimate("SNIPS", math.nan, math.nan, math.nan, 0.0)
     value = float(weights @ log.rewards / weights.sum())
+    # The interval of a ratio of two means, linearised at its value.
     spread = mean_of(weights * (log.rewards - value) / weights.mean(), "")
     return Estimate("SNIPS", value, value + spread.low, value + spread.high, 0.0)
 
@@ -81,6 +82,7 @@ def direct(log: Log) -> Estimate:
 
 def doubly_robust_terms(log: Log, clip: float = math.inf) -> Vector:
     """The model's expectation, corrected by its weighted error where the target agrees, shape (n,)."""
+    # Where the weight is beyond the limit, the prediction stands alone.
     kept = np.where(log.weights <= clip, log.weights, 0.0)
     return log.expected + kept * (log.rewards - log.predicted)
 
@@ -99,6 +101,8 @@ def switch(log: Log) -> Estimate:
     """
     weights = log.weights
     scale = float(np.ptp(log.rewards))
+    # Of the possible thresholds, the one with the smallest bound on the squared error: variance, and the most
+    # that predictions can be wrong by where they stand alone.
     best, threshold = math.inf, math.inf
     for tau in np.unique(np.quantile(weights[weights > 0.0], np.linspace(0.0, 1.0, 21))):
         share = float(
@@ -130,6 +134,7 @@ def why_not(log: Log) -> str:
     n, weights = len(log), log.weights
     if not n:
         return "There are no decisions with a probability and a reward."
+    # A larger weight means that the arm was shown by chance, against the logging policy.
     unlikely = weights > LIKELY
     unseen = 1.0 - float(np.mean(np.where(unlikely, 0.0, weights)))
     if log.wanted is not None:
@@ -146,6 +151,7 @@ def why_not(log: Log) -> str:
     if not found:
         return f"{share}, and not once was that arm tried: it would take more than {n * ENOUGH:,} decisions."
     needed = math.ceil(n * ENOUGH / found)
+    # Rounded up to two digits, since it rests on a handful of cases.
     digits = max(0, len(str(needed)) - 2)
     needed = math.ceil(needed / 10**digits) * 10**digits
     times = "once" if found == 1 else f"{found} times"

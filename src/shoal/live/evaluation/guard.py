@@ -30,6 +30,8 @@ def judge(fold: Fold, agent: int) -> Guarded | None:
         return None
     low, high = asymptotic(sums)
     is_over, borrows = sums.n >= PERIOD, not fold.tally.guarded[agent]
+    # Harm has to be shown to end borrowing. To begin again it is enough that a whole period shows none: the
+    # agent loses what sharing would pay as long as it is kept away.
     if borrows and high < 0.0:
         borrows = False
     elif not borrows and (low > 0.0 or (is_over and high >= 0.0)):

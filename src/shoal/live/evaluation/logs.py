@@ -129,6 +129,7 @@ class _Reader:
         """Check and keep a row."""
         row = dict(zip(self.columns, values, strict=True))
         column = self.columns
+        # All is checked before anything is kept, so that a bad row leaves nothing behind.
         probability = number(column["probability"], row["probability"], low=0.0, high=1.0, open_low=True)
         reward = number(column["reward"], row["reward"])
         target = number(column["target"], row["target"], low=0.0, high=1.0) if "target" in row else 0.0
@@ -155,6 +156,7 @@ class _Reader:
             return catalogue
         on_offer = listed(self.columns["offered"], row["offered"], list[str], '["a", "b"]')
         offered = tuple(map(str, on_offer))
+        # Most logs offer a few sets again and again.
         if offered not in self._subsets:
             if missing := next((name for name in offered if name not in names), None):
                 raise ValueError(f"the arm {missing!r} on offer has no features")
@@ -241,6 +243,7 @@ def outcomes(owner: "Owner", since: float | None = None) -> tuple[Fold, Exporter
         one = found[record.id]
         if isinstance(record, Cancelled):
             one.cancelled = True
+        # Of a ranking, probability and predictions are recorded for the first arm alone.
         elif record.place == 0:
             one.reward = record.new if isinstance(record, Corrected) else record.reward
             one.rewarded_at = row.at

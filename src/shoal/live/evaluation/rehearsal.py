@@ -78,6 +78,7 @@ def rehearse(
     def watch(fold: Fold, row: Row) -> None:
         record = decode(row.body)
         if isinstance(record, Decided):
+            # Asked before the record is applied: with what the policy would have known then.
             own, pooled = fold.predict(record)
             if not chooses:
                 opinions[record.id] = Opinion(own, pooled)
@@ -93,17 +94,18 @@ def what_if(owner: "Owner", policy: str | None, parameters: dict[str, Any]) -> W
     fold, exporter, found = outcomes(owner)
     settings = other_settings(fold.settings, policy, parameters)
     with owner.settled() as present:
-        graph, called, upto = present.policy.graph, list(present.called), present.seq
+        graph, names, upto = present.policy.graph, list(present.called), present.seq
     fold, opinions = rehearse(owner, settings, exporter, upto, chooses=False)
     then, other, better = [], [], []
     for one in found:
         recorded, opinion = paid(one, settings), opinions.get(one.decided.id)
         if recorded is None or opinion is None or one.reward is None:
             continue
+        # On the same rewards, so that differences are not of the sample.
         then.append(recorded)
         other.append(dividend_of(opinion.own, opinion.pooled, one.reward, settings))
         better.append(dividend_of(one.decided.pooled, opinion.pooled, one.reward, settings))
-    gained, lost = _pairs(fold.policy.graph & ~graph, called), _pairs(graph & ~fold.policy.graph, called)
+    gained, lost = _pairs(fold.policy.graph & ~graph, names), _pairs(graph & ~fold.policy.graph, names)
     before, after, gain = (summed(_sums(terms), settings) for terms in (then, other, better))
     text = (
         f"{len(gained):,} edges gained, {len(lost):,} lost; dividend {after.mean:.3g} instead of "
@@ -120,8 +122,8 @@ def _sums(terms: list[float]) -> Sums:
     return Sums(len(terms), float(values.sum()), float(values @ values))
 
 
-def _pairs(edges: Any, called: list[str | None]) -> list[tuple[str, str]]:
-    return [(called[i] or "", called[j] or "") for i, j in np.argwhere(np.triu(edges)).tolist()]
+def _pairs(edges: Any, names: list[str | None]) -> list[tuple[str, str]]:
+    return [(names[i] or "", names[j] or "") for i, j in np.argwhere(np.triu(edges)).tolist()]
 
 
 def switches(owner: "Owner") -> list[Switch]:
@@ -166,6 +168,7 @@ def _take_over(owner: "Owner", settings: Settings) -> int:
 def _try_to_take_over(owner: "Owner", settings: Settings) -> int | None:
     """The same; None if a person was forgotten meanwhile."""
     store, number = owner.store, owner.number
+    # Nothing is locked while the journal is played: this is what it has to be checked against at the end.
     with owner.settled() as state:
         seq, forgotten_at, present = state.seq, state.forgotten_at, state.settings
         if (present.policy, present.parameters) == (settings.policy, settings.parameters):
@@ -176,11 +179,13 @@ def _try_to_take_over(owner: "Owner", settings: Settings) -> int | None:
 
     def command(turn: "Turn") -> int | None:
         with owner.settled() as state:
+            # Whoever was forgotten meanwhile is in what was played: it has to be played again, without them.
             if state.forgotten_at != forgotten_at or owner.is_rebuilding:
                 return None
             if not snapshots.catch_up(fold, store, number, state.seq):
                 return None
             if at_base is not None:
+                # Or a restart would go on from the old policy's state.
                 store.set_base(owner.lease, pack_base(base), snapshots.pack(at_base))
             fold.plan = Plan(settings, fold.seq + 1)
             owner.replace(fold)

@@ -100,6 +100,7 @@ def _lead(dividend: Dividend) -> str:
     if low <= 0.0 <= high:
         size = f"{number('{:.3g}', mean)} ({interval('{:.3g}', low, high)})"
         return f"Whether sharing pays cannot be told yet: its dividend is {size} per reward."
+    # A sentence about harm gives its size, without a sign.
     if high < 0.0:
         mean, low, high = -mean, -high, -low
     size = f"{number('{:.3g}', mean)} ({interval('{:.3g}', low, high)})"
@@ -135,6 +136,7 @@ def _dividend(found: list[Outcome], population: "Population", dividend: Dividend
         ChartLine("so far", Style(BLUE, "", (), 2.0), _thinned(running(terms))),
         ChartLine("in each part", Style(ORANGE, "o", (), 1.2), _in_parts(terms)),
     ]
+    # The first bounds are so wide that a picture of them would show nothing else.
     shown = np.concatenate([lines[1].curve.mean, *(_late(lines[0].curve)), [0.0]])
     low, high = float(np.nanmin(shown)), float(np.nanmax(shown))
     margin = 0.08 * (high - low) or 1.0
@@ -165,6 +167,7 @@ def _dividend(found: list[Outcome], population: "Population", dividend: Dividend
 
 def _thinned(curve: Curve) -> Curve:
     keep = np.unique(np.linspace(0, len(curve.x) - 1, POINTS).round().astype(np.int64))
+    # Before the burn-in there are no bounds to draw.
     known = keep[~np.isnan(curve.low[keep])]
     keep = known if len(known) else keep
     return Curve(*(np.asarray(part[keep]) for part in (curve.x, curve.mean, curve.low, curve.high)))
@@ -228,6 +231,7 @@ def _candidates(evaluations: Sequence[Evaluation]) -> list[Part]:
 def _draw_candidates(evaluations: Sequence[Evaluation]) -> Figure:
     rows = [evaluations[0].logged]
     for one in evaluations:
+        # One estimate for each policy, so that the picture can be read across.
         best = one.best
         rows.append(replace(best, name=f"{one.policy} ({best.name})"))
     figure = blank(width=8.6, height=1.2 + 0.5 * len(rows))

@@ -34,6 +34,7 @@ def asymptotic(sums: Sums, level: float = LEVEL) -> tuple[float, float]:
     if sums.n < BURN_IN:
         return -math.inf, math.inf
     error, n = 1.0 - level, sums.n
+    # The free parameter of the theorem, chosen so that the interval is narrowest at BEST_AT terms.
     rho_sq = (-2.0 * math.log(error) + math.log(1.0 - 2.0 * math.log(error))) / BEST_AT
     inside = n * rho_sq + 1.0
     factor = math.sqrt(2.0 * inside / (n**2 * rho_sq) * math.log(math.sqrt(inside) / error))
@@ -71,5 +72,6 @@ def running(terms: Vector) -> Curve:
         for n, total, square in zip(counts, sums, squares, strict=True)
     ]
     low, high = np.array(bounds).reshape(-1, 2).T
+    # Charts leave out nan, and would stretch to infinity.
     low, high = (np.where(np.isfinite(side), side, math.nan) for side in (low, high))
     return Curve(counts.astype(np.float64), sums / counts, low, high)

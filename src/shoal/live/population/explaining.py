@@ -47,7 +47,7 @@ def explain_agent(fold: Fold, agent: int) -> Explanation:
         borrowed=float(sum(one.samples for one in found.lenders)),
         lenders=[NamedLender(_name(fold, one.agent), one.samples) for one in found.lenders],
         stopped=stopped,
-        text=found.text(lambda index: _name(fold, index), lambda round_: _told(fold, round_)),
+        text=found.text(lambda index: _name(fold, index), lambda round_: _moment(fold, round_)),
     )
 
 
@@ -67,7 +67,7 @@ def explain_pair(fold: Fold, agent: int, other: int) -> PairExplanation:
         sequence=sequence,
         at=at,
         test=said,
-        text=found.text(lambda index: _name(fold, index), lambda round_: _told(fold, round_)),
+        text=found.text(lambda index: _name(fold, index), lambda round_: _moment(fold, round_)),
     )
 
 
@@ -75,7 +75,7 @@ def _name(fold: Fold, agent: int) -> str:
     return fold.called[agent] or "someone who left"
 
 
-def _told(fold: Fold, round_: int) -> str:
+def _moment(fold: Fold, round_: int) -> str:
     """When a round of the policy was, for people."""
     at = _when(fold, round_)[1]
     return in_round(round_) if at is None else f"on {datetime.fromtimestamp(at, UTC):%Y-%m-%d at %H:%M} UTC"

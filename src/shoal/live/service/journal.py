@@ -11,11 +11,11 @@ def events_of(owner: Owner, after: int, limit: int) -> Events:
     """Up to `limit` committed records that come after one."""
     store, number = owner.store, owner.number
     last = min(store.last_seq(number), after + limit)
-    called, dim = owner.read(lambda fold: (list(fold.called), fold.settings.dim))
+    names, dim = owner.read(lambda fold: (list(fold.called), fold.settings.dim))
     offers: dict[bytes, Any] = {}
 
     def name(agent: int | None) -> str | None:
-        return called[agent] if agent is not None and 0 <= agent < len(called) else None
+        return names[agent] if agent is not None and 0 <= agent < len(names) else None
 
     def event(row: Any) -> Event:
         record: Any = decode(row.body)

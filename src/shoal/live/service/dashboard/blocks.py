@@ -126,7 +126,7 @@ def _improve(labels: Integers, together: Booleans, weight: Vector, n_blocks: int
             at = int(labels[agent])
             mine = agreement[:, agent].copy()
             if at != ALONE:
-                mine[at] += weight[agent]  # it is not parted from itself
+                mine[at] += weight[agent]  # it is not cut from itself
             best = int(np.argmax(mine))
             to = best if mine[best] > 0.0 else ALONE
             if to == at or (at != ALONE and to != ALONE and mine[to] <= mine[at]):

@@ -242,7 +242,7 @@ class Relation(msgspec.Struct, frozen=True, array_like=True):
     block: int
     samples: float
     """What it lends; 0 if they have stopped sharing."""
-    parted: bool
+    cut: bool
 
 
 class AgentDetails(msgspec.Struct, frozen=True):
