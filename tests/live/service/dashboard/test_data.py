@@ -185,7 +185,7 @@ def test_an_agent_and_lists_of_them() -> None:
         assert (agent.samples, agent.borrowed) == (said.samples, said.borrowed)  # type: ignore[union-attr]
         assert agent.n_lenders + agent.n_stopped == 19
         assert {one.name for one in agent.around} == {f"shop {k}" for k in range(20)} - {"shop 4"}
-        assert {one.name for one in agent.around if one.parted} == {one.agent for one in agent.stopped}
+        assert {one.name for one in agent.around if one.cut} == {one.agent for one in agent.stopped}
         page = picture.page("SHOP 1")
         assert [one.name for one in page.agents] == [name for name in population.agents if "shop 1" in name]
         line = next(one for one in picture.page().agents if one.name == "shop 4")
@@ -203,7 +203,7 @@ def test_a_neighbourhood_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with open_controller(":memory:") as controller:
         agent = pictured(many(controller, "crowd", 90, 90, 14)).agent("agent 3")
         assert len(agent.around) == 30
-        assert sum(one.parted for one in agent.around) == 15
+        assert sum(one.cut for one in agent.around) == 15
         assert (len(agent.lenders), len(agent.stopped)) == (8, 8)
         assert agent.n_lenders + agent.n_stopped == 89
 
