@@ -1,7 +1,9 @@
 """What every environment offers to a simulation."""
 
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from inspect import Parameter
+from typing import Any, TypedDict, Unpack, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -15,6 +17,13 @@ NoiseFunction = Callable[[Matrix, Integers, np.random.Generator], Matrix]
 
 Noise = str | NoiseFunction
 NoiseScale = float | Sequence[float] | Vector
+
+
+class NoiseOptions(TypedDict, total=False):
+    """How rewards are drawn: what environments pass on to `Environment`, and its defaults hold for."""
+
+    noise: Noise
+    noise_scale: NoiseScale
 
 
 class Environment:
@@ -49,6 +58,10 @@ class Environment:
     array([[1., 0.],
            [0., 1.]])
     """
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls.__signature__ = _spelled_out(cls)  # type: ignore[attr-defined]
 
     def __init__(
         self,
@@ -177,6 +190,21 @@ class Environment:
             name = self.noise if isinstance(self.noise, str) else getattr(self.noise, "__name__", self.noise)
             noise = f"noise={name}"
         return f"{type(self).__name__}({shape}, {noise})"
+
+
+def _spelled_out(kind: type[Environment]) -> inspect.Signature:
+    """The signature of a class, with the options that it passes on to its bases under their own names.
+
+    Specs check parameters by it, and `help` shows it.
+    """
+    _, *named = inspect.signature(kind.__init__).parameters.values()
+    bases = [inspect.signature(base).parameters for base in kind.__mro__[1:-1]]
+    if named and get_origin(named[-1].annotation) is Unpack:
+        (options,) = get_args(named.pop().annotation)
+        for name, hint in get_type_hints(options).items():
+            default = next(known[name].default for known in bases if name in known)
+            named.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
+    return inspect.Signature(named)
 
 
 def _checked_noise(noise: Any) -> Noise:

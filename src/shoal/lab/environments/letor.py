@@ -14,20 +14,21 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Unpack
 
 import numpy as np
 
 from shoal.core import validation
 from shoal.core.types import Integers, Vector
 from shoal.lab.environments import sources
-from shoal.lab.environments.base import Noise, NoiseScale
 from shoal.lab.environments.ratings import (
     FIT_SEED,
     ArmFeatures,
     Numbering,
     Prepared,
+    PrepareOptions,
     RatedEnvironment,
+    RatedOptions,
     Ratings,
     prepare_ratings,
 )
@@ -102,26 +103,15 @@ class LearningToRank(RatedEnvironment):
         dim: int = 10,
         arms: str = "first",
         fill: str = "paper",
-        noise: Noise = "gaussian",
-        noise_scale: NoiseScale = 1.0,
-        param_norm: float = 1.0,
-        seed: int | None = None,
         cache: PathLike | None = None,
+        **options: Unpack[RatedOptions],
     ) -> None:
         files = locate(path)
         prepared = prepare(
             files, n_groups=n_groups, n_arms=n_arms, dim=dim, arms=arms, fill=fill, cache=cache
         )
         source = ", ".join(map(str, files))
-        super().__init__(
-            prepared.filled,
-            n_agents=n_agents,
-            noise=noise,
-            noise_scale=noise_scale,
-            param_norm=param_norm,
-            seed=seed,
-            source=source,
-        )
+        super().__init__(prepared.filled, n_agents=n_agents, source=source, **options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,30 +149,15 @@ def locate(path: PathLike | None = None) -> list[Path]:
     return files
 
 
-def prepare(
-    files: list[Path],
-    *,
-    n_groups: int = N_GROUPS,
-    n_arms: int | None = 30,
-    dim: int | None = 10,
-    arms: str = "first",
-    fill: str = "paper",
-    cache: PathLike | None = None,
-) -> Prepared:
+def prepare(files: list[Path], *, n_groups: int = N_GROUPS, **how: Unpack[PrepareOptions]) -> Prepared:
     """Read the files, group the documents and fill in missing rewards, or load the result from the cache."""
     n_groups = validation.positive_int("n_groups", n_groups)
     hashed = [file for part in files for file in (part, _group_file(part)) if file is not None]
-    return prepare_ratings(
-        "letor",
-        hashed,
-        lambda: group(read(files), n_groups, source=str(files[0])),
-        arms=arms,
-        n_arms=n_arms,
-        dim=dim,
-        fill=fill,
-        cache=cache,
-        n_groups=n_groups,
-    )
+
+    def grouped() -> tuple[Ratings, ArmFeatures]:
+        return group(read(files), n_groups, source=str(files[0]))
+
+    return prepare_ratings("letor", hashed, grouped, **how, n_groups=n_groups)
 
 
 def group(documents: Documents, n_groups: int, *, source: str = "documents") -> tuple[Ratings, ArmFeatures]:

@@ -3,21 +3,27 @@
 import os
 from array import array
 from pathlib import Path
-from typing import Any, NamedTuple, Required, TypedDict, Unpack
+from typing import Any, NamedTuple, Required, Unpack
 
 import numpy as np
 
 from shoal.core.logs import LogTable, number, read_arms
 from shoal.lab.environments import sources
-from shoal.lab.environments.base import Noise, NoiseScale
-from shoal.lab.environments.ratings import ArmFeatures, Numbering, RatedEnvironment, Ratings, prepare_ratings
+from shoal.lab.environments.ratings import (
+    ArmFeatures,
+    Numbering,
+    RatedEnvironment,
+    RatedOptions,
+    Ratings,
+    prepare_ratings,
+)
 from shoal.lab.environments.sources import PathLike
 
 Frame = Any
 """A mapping from column names to values, or a data frame: pandas, polars, Arrow."""
 
 
-class LogOptions(TypedDict, total=False):
+class LogOptions(RatedOptions, total=False):
     """Options of `LoggedRatings`, documented there."""
 
     agent: str
@@ -29,10 +35,6 @@ class LogOptions(TypedDict, total=False):
     dim: int | None
     arms: str
     fill: str
-    noise: Noise
-    noise_scale: NoiseScale
-    param_norm: float
-    seed: int | None
     cache: PathLike | None
 
 
@@ -93,11 +95,8 @@ class LoggedRatings(RatedEnvironment):
         dim: int | None = None,
         arms: str = "first",
         fill: str = "tuned",
-        noise: Noise = "gaussian",
-        noise_scale: NoiseScale = 1.0,
-        param_norm: float = 1.0,
-        seed: int | None = None,
         cache: PathLike | None = None,
+        **options: Unpack[RatedOptions],
     ) -> None:
         log, table = open_table(path, "log", form), open_table(features, "features")
 
@@ -119,15 +118,7 @@ class LoggedRatings(RatedEnvironment):
             log=None if log.path is not None else log.digest([agent, arm, reward]),
             features=None if table.path is not None else table.digest(table.names()),
         )
-        super().__init__(
-            prepared.filled,
-            n_agents=n_agents,
-            noise=noise,
-            noise_scale=noise_scale,
-            param_norm=param_norm,
-            seed=seed,
-            source=log.name,
-        )
+        super().__init__(prepared.filled, n_agents=n_agents, source=log.name, **options)
 
     @classmethod
     def from_csv(cls, path: PathLike, **options: Unpack[LogOptions]) -> "LoggedRatings":

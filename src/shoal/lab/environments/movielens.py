@@ -15,18 +15,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import IO
+from typing import IO, Unpack
 
 import numpy as np
 
 from shoal.core import validation
 from shoal.lab.environments import sources
-from shoal.lab.environments.base import Noise, NoiseScale
 from shoal.lab.environments.ratings import (
     ArmFeatures,
     Numbering,
     Prepared,
+    PrepareOptions,
     RatedEnvironment,
+    RatedOptions,
     Ratings,
     prepare_ratings,
 )
@@ -122,24 +123,13 @@ class MovieLens(RatedEnvironment):
         dim: int = 10,
         arms: str = "first",
         fill: str = "paper",
-        noise: Noise = "gaussian",
-        noise_scale: NoiseScale = 1.0,
-        param_norm: float = 1.0,
-        seed: int | None = None,
         cache: PathLike | None = None,
+        **options: Unpack[RatedOptions],
     ) -> None:
         files = locate(path, cache=cache)
         filled = prepare(files, n_arms=n_arms, dim=dim, arms=arms, fill=fill, cache=cache).filled
         source = str(files.ratings)
-        super().__init__(
-            filled,
-            n_agents=n_agents,
-            noise=noise,
-            noise_scale=noise_scale,
-            param_norm=param_norm,
-            seed=seed,
-            source=source,
-        )
+        super().__init__(filled, n_agents=n_agents, source=source, **options)
 
 
 @dataclass(frozen=True)
@@ -197,26 +187,9 @@ def locate(path: PathLike | None = None, *, cache: PathLike | None = None) -> Fi
     raise ValueError(f"{path}: not a MovieLens data set, which has {expected}")
 
 
-def prepare(
-    files: Files,
-    *,
-    n_arms: int | None = 30,
-    dim: int | None = 10,
-    arms: str = "first",
-    fill: str = "paper",
-    cache: PathLike | None = None,
-) -> Prepared:
-    """Read the files, choose the arms and fill in missing rewards, or load the result from the cache."""
-    return prepare_ratings(
-        "movielens",
-        files.hashed,
-        lambda: read(files),
-        arms=arms,
-        n_arms=n_arms,
-        dim=dim,
-        fill=fill,
-        cache=cache,
-    )
+def prepare(files: Files, **how: Unpack[PrepareOptions]) -> Prepared:
+    """Read the files and fill in missing ratings, or load the result from the cache."""
+    return prepare_ratings("movielens", files.hashed, lambda: read(files), **how)
 
 
 def licence(files: Files) -> str:

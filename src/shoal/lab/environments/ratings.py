@@ -12,14 +12,14 @@ are drawn.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.core import validation
 from shoal.core.types import AnyArray, Booleans, Integers, Matrix, Vector
-from shoal.lab.environments.base import Environment, Noise, NoiseScale
+from shoal.lab.environments.base import Environment, NoiseOptions
 from shoal.lab.environments.sources import PathLike, cached, need
 
 Codes = NDArray[np.int32]
@@ -162,6 +162,23 @@ class FilledRatings:
         validation.matrix("features", self.features)
 
 
+class RatedOptions(NoiseOptions, total=False):
+    """What environments of real data pass on to `RatedEnvironment`."""
+
+    param_norm: float
+    seed: int | None
+
+
+class PrepareOptions(TypedDict, total=False):
+    """What is chosen of the data, and how missing rewards are filled in."""
+
+    arms: str
+    n_arms: int | None
+    dim: int | None
+    fill: str
+    cache: PathLike | None
+
+
 class RatedEnvironment(Environment):
     """Agents drawn from a filled table of ratings; base class of the environments on real data.
 
@@ -188,11 +205,10 @@ class RatedEnvironment(Environment):
         filled: FilledRatings,
         *,
         n_agents: int | None,
-        noise: Noise = "gaussian",
-        noise_scale: NoiseScale = 1.0,
-        param_norm: float = 1.0,
-        seed: int | None,
         source: str,
+        param_norm: float = 1.0,
+        seed: int | None = None,
+        **options: Unpack[NoiseOptions],
     ) -> None:
         available = len(filled.agent_ids)
         n_agents = available if n_agents is None else validation.positive_int("n_agents", n_agents)
@@ -204,11 +220,7 @@ class RatedEnvironment(Environment):
         rng = np.random.default_rng(validation.seed_or_none("seed", seed))
         drawn = rng.choice(available, size=n_agents, replace=False)
         super().__init__(
-            filled.features,
-            mean_rewards=filled.rewards[drawn],
-            noise=noise,
-            noise_scale=noise_scale,
-            param_norm=param_norm,
+            filled.features, mean_rewards=filled.rewards[drawn], param_norm=param_norm, **options
         )
         self.agent_ids = filled.agent_ids[drawn]
         self.arm_ids = filled.arm_ids
@@ -228,11 +240,11 @@ def prepare_ratings(
     files: Sequence[Path],
     read: Callable[[], tuple[Ratings, ArmFeatures]],
     *,
-    arms: str,
-    n_arms: int | None,
-    dim: int | None,
-    fill: str,
-    cache: PathLike | None,
+    arms: str = "first",
+    n_arms: int | None = 30,
+    dim: int | None = 10,
+    fill: str = "paper",
+    cache: PathLike | None = None,
     **others: Any,
 ) -> Prepared:
     """The result of `fill_ratings` on what `read` returns, or the same from the cache.

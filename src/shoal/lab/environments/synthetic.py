@@ -5,12 +5,13 @@ change.
 """
 
 import math
+from typing import Unpack
 
 import numpy as np
 
 from shoal.core import validation
 from shoal.core.types import Integers, Matrix, Tensor
-from shoal.lab.environments.base import Environment, Noise, NoiseScale, equal_clusters
+from shoal.lab.environments.base import Environment, NoiseOptions, equal_clusters
 
 BLOCK = 256
 """Number of rounds whose arms `ChangingArms` draws at once."""
@@ -55,9 +56,8 @@ class SyntheticClusters(Environment):
         *,
         arms_per_cluster: int = 5,
         arm_spread: float = 0.5,
-        noise: Noise = "gaussian",
-        noise_scale: NoiseScale = 1.0,
         seed: int | None = None,
+        **options: Unpack[NoiseOptions],
     ) -> None:
         labels = equal_clusters(n_agents, n_clusters)
         dim = validation.positive_int("dim", dim)
@@ -78,9 +78,15 @@ class SyntheticClusters(Environment):
             _scatter(around, spread, rng),
             theta_star=centers[labels],
             labels=labels,
-            noise=noise,
-            noise_scale=noise_scale,
+            **options,
         )
+
+
+class ClusterOptions(NoiseOptions, total=False):
+    """What the environments below pass on to `SyntheticClusters`."""
+
+    arms_per_cluster: int
+    arm_spread: float
 
 
 class ChangingAgents(SyntheticClusters):
@@ -123,25 +129,12 @@ class ChangingAgents(SyntheticClusters):
         angle: float,
         *,
         change_after: int,
-        arms_per_cluster: int = 5,
-        arm_spread: float = 0.5,
-        noise: Noise = "gaussian",
-        noise_scale: NoiseScale = 1.0,
         seed: int | None = None,
+        **options: Unpack[ClusterOptions],
     ) -> None:
         self.change_after = validation.positive_int("change_after", change_after)
         entropy = _entropy(seed)
-        super().__init__(
-            n_agents,
-            dim,
-            n_clusters,
-            angle,
-            arms_per_cluster=arms_per_cluster,
-            arm_spread=arm_spread,
-            noise=noise,
-            noise_scale=noise_scale,
-            seed=entropy,
-        )
+        super().__init__(n_agents, dim, n_clusters, angle, seed=entropy, **options)
         assert self.theta_star is not None  # by construction
         self.labels = None
         dealt = np.random.default_rng([1, entropy]).permutation(self.n_agents)
@@ -198,28 +191,15 @@ class JumpingAgents(SyntheticClusters):
         *,
         last_jump: int,
         share: float = 0.2,
-        arms_per_cluster: int = 5,
-        arm_spread: float = 0.5,
-        noise: Noise = "gaussian",
-        noise_scale: NoiseScale = 1.0,
         seed: int | None = None,
+        **options: Unpack[ClusterOptions],
     ) -> None:
         last_jump = validation.positive_int("last_jump", last_jump)
         share = validation.number("share", share, low=0.0, high=1.0)
         if validation.positive_int("n_clusters", n_clusters) < 2:
             raise ValueError(f"n_clusters must be at least 2, for agents to jump between, got {n_clusters}")
         entropy = _entropy(seed)
-        super().__init__(
-            n_agents,
-            dim,
-            n_clusters,
-            angle,
-            arms_per_cluster=arms_per_cluster,
-            arm_spread=arm_spread,
-            noise=noise,
-            noise_scale=noise_scale,
-            seed=entropy,
-        )
+        super().__init__(n_agents, dim, n_clusters, angle, seed=entropy, **options)
         assert self.labels is not None  # by construction
         rng, before = np.random.default_rng([2, entropy]), self.labels
         who = rng.permutation(self.n_agents)[: round(share * self.n_agents)]
@@ -275,25 +255,12 @@ class RotatingClusters(SyntheticClusters):
         angle: float,
         *,
         quarter_turn: int,
-        arms_per_cluster: int = 5,
-        arm_spread: float = 0.5,
-        noise: Noise = "gaussian",
-        noise_scale: NoiseScale = 1.0,
         seed: int | None = None,
+        **options: Unpack[ClusterOptions],
     ) -> None:
         self.quarter_turn = validation.positive_int("quarter_turn", quarter_turn)
         entropy = _entropy(seed)
-        super().__init__(
-            n_agents,
-            dim,
-            n_clusters,
-            angle,
-            arms_per_cluster=arms_per_cluster,
-            arm_spread=arm_spread,
-            noise=noise,
-            noise_scale=noise_scale,
-            seed=entropy,
-        )
+        super().__init__(n_agents, dim, n_clusters, angle, seed=entropy, **options)
         assert self.theta_star is not None  # by construction
         self.labels = None
         planes = np.linalg.qr(np.random.default_rng([3, entropy]).standard_normal((self.dim, self.dim)))[0]
@@ -335,18 +302,15 @@ class GaussianClusters(Environment):
         n_clusters: int = 3,
         *,
         n_arms: int = 15,
-        noise: Noise = "gaussian",
-        noise_scale: NoiseScale = 1.0,
         seed: int | None = None,
+        **options: Unpack[NoiseOptions],
     ) -> None:
         labels = equal_clusters(n_agents, n_clusters)
         dim = validation.positive_int("dim", dim)
         rng = np.random.default_rng(validation.seed_or_none("seed", seed))
         centers = rng.standard_normal((n_clusters, dim))
         arms = rng.standard_normal((validation.positive_int("n_arms", n_arms), dim))
-        super().__init__(
-            arms, theta_star=centers[labels], labels=labels, noise=noise, noise_scale=noise_scale
-        )
+        super().__init__(arms, theta_star=centers[labels], labels=labels, **options)
 
 
 class UnitClusters(Environment):
@@ -379,9 +343,8 @@ class UnitClusters(Environment):
         *,
         n_arms: int = 15,
         positive: bool = False,
-        noise: Noise = "gaussian",
-        noise_scale: NoiseScale = 1.0,
         seed: int | None = None,
+        **options: Unpack[NoiseOptions],
     ) -> None:
         labels = equal_clusters(n_agents, n_clusters)
         dim = validation.positive_int("dim", dim)
@@ -397,8 +360,7 @@ class UnitClusters(Environment):
             theta_star=vectors[labels],
             mean_rewards=means[labels],
             labels=labels,
-            noise=noise,
-            noise_scale=noise_scale,
+            **options,
         )
 
 
@@ -441,9 +403,8 @@ class Continuum(Environment):
         spread: float = 0.8,
         n_arms: int = 15,
         arm_spread: float = 0.5,
-        noise: Noise = "gaussian",
-        noise_scale: NoiseScale = 1.0,
         seed: int | None = None,
+        **options: Unpack[NoiseOptions],
     ) -> None:
         n_agents, dim = validation.positive_int("n_agents", n_agents), validation.positive_int("dim", dim)
         if dim < 2:
@@ -455,9 +416,7 @@ class Continuum(Environment):
         middle, direction = np.linalg.qr(rng.standard_normal((dim, 2)))[0].T
         theta_star = middle + spread * rng.uniform(-1.0, 1.0, (n_agents, 1)) * direction
         around = middle + spread * np.linspace(-1.0, 1.0, n_arms)[:, None] * direction
-        super().__init__(
-            _scatter(around, arm_spread, rng), theta_star=theta_star, noise=noise, noise_scale=noise_scale
-        )
+        super().__init__(_scatter(around, arm_spread, rng), theta_star=theta_star, **options)
 
 
 class ChangingArms(Environment):
@@ -485,9 +444,8 @@ class ChangingArms(Environment):
         n_clusters: int = 3,
         *,
         n_arms: int = 15,
-        noise: Noise = "gaussian",
-        noise_scale: NoiseScale = 1.0,
         seed: int | None = None,
+        **options: Unpack[NoiseOptions],
     ) -> None:
         labels = equal_clusters(n_agents, n_clusters)
         dim = validation.positive_int("dim", dim)
@@ -495,9 +453,7 @@ class ChangingArms(Environment):
         self._entropy = _entropy(seed)
         self._shape = (BLOCK, n_arms, dim)
         centers = _on_sphere(self._rng(0).standard_normal((n_clusters, dim)))
-        super().__init__(
-            self._block(0)[0], theta_star=centers[labels], labels=labels, noise=noise, noise_scale=noise_scale
-        )
+        super().__init__(self._block(0)[0], theta_star=centers[labels], labels=labels, **options)
 
     def arms_in(self, first: int, last: int) -> Tensor:
         """Arms of the rounds `first`, …, `last` (counted from 1), shape (rounds, K, d)."""
