@@ -1,13 +1,13 @@
 """The table of routes, and below it the handlers of the API; `dashboard/handlers.py` has those of the page.
 
 A row of the table says which scope a route needs: for the population in its path or, without one, for all.
-A handler takes a `Call` (routing.py) and returns a response. What it raises becomes a problem document: a
-`RefusedError`, an error of the controller, or a ValueError. A response that sets its own
-Content-Security-Policy or Cache-Control keeps it.
+A handler takes a `Call` (routing.py) and returns a response, or None for no content. What it raises becomes
+a problem document: a `RefusedError`, an error of the controller, or a ValueError. A response that sets its
+own Content-Security-Policy or Cache-Control keeps it.
 """
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -245,31 +245,6 @@ def _is_secure(call: Call) -> bool:
     return call.service.behind_tls or str(call.request.scope["scheme"]) == "https"
 
 
-# ETag: number and time of the last record; a new store begins with the same numbers
-
-
-def tagged(handler: Callable[[Call], Awaitable[Response]]) -> Callable[[Call], Awaitable[Response]]:
-    """304 if the client already has this version; for answers that depend on the journal alone."""
-
-    @functools.wraps(handler)
-    async def answer(call: Call) -> Response:
-        # Before the state is read: an answer may be newer than its tag, never older.
-        tag = _etag(await call.population())
-        seen = call.request.scope["state"]["headers"].get(b"if-none-match")
-        if tag and seen is not None and tag["etag"].encode() in (one.strip() for one in seen.split(b",")):
-            return Response(status_code=304, headers=tag)
-        response = await handler(call)
-        response.headers.update(tag)
-        return response
-
-    return answer
-
-
-def _etag(population: AsyncPopulation) -> dict[str, str]:
-    version = population.owner.version
-    return {} if version is None else {"etag": f'"{version}"', "cache-control": "private, no-cache"}
-
-
 # Populations
 
 
@@ -302,7 +277,6 @@ async def put_population(call: Call) -> Response:
     return json_response(await _described(population), 200 if is_known else 201)
 
 
-@tagged
 async def get_population(call: Call) -> Response:
     """Settings and sizes of a population."""
     population = await call.population()
@@ -323,7 +297,6 @@ async def _described(population: AsyncPopulation) -> m.PopulationFacts:
     return await population.read(question)
 
 
-@tagged
 async def list_settings(call: Call) -> Response:
     """Policies and parameters so far, and who set them."""
     population = await call.population()
@@ -418,7 +391,6 @@ def _deciding(call: Call, commands: Commands) -> Callable[[Turn, m.NewDecision],
     return decide
 
 
-@tagged
 async def get_decision(call: Call) -> Response:
     """What is recorded of a decision."""
     population = await call.population()
@@ -438,17 +410,16 @@ async def get_decision(call: Call) -> Response:
     return json_response(await population.call(population.owner.read, question))
 
 
-async def cancel(call: Call) -> Response:
+async def cancel(call: Call) -> None:
     """Cancel a decision that was never shown."""
     population = await call.population()
     await population.perform(1, lambda turn: population.commands.cancel(turn, call.names["id"]))
-    return Response(status_code=204)
 
 
 # Rewards
 
 
-async def put_reward(call: Call) -> Response:
+async def put_reward(call: Call) -> None:
     """Report the reward of a decision, once or again; with `replaces`, correct it."""
     request = m.NamedReward(call.names["id"], **msgspec.structs.asdict(call.body))
     population = await call.population()
@@ -459,7 +430,6 @@ async def put_reward(call: Call) -> Response:
         _count_refused(call, name, error)
         raise
     _count_reward(call, name, delay)
-    return Response(status_code=204)
 
 
 async def reward_many(call: Call) -> Response:
@@ -506,7 +476,6 @@ def _count_refused(call: Call, population: str, error: BaseException) -> None:
 # The catalogue
 
 
-@tagged
 async def get_catalogue(call: Call) -> Response:
     """The arms that the population keeps."""
     population = await call.population()
@@ -515,24 +484,21 @@ async def get_catalogue(call: Call) -> Response:
     return json_response(m.CatalogueContent(arms, sequence))
 
 
-async def add_arms(call: Call) -> Response:
+async def add_arms(call: Call) -> None:
     """Add arms to the catalogue, or change their features."""
     population = await call.population()
     await population.call(population.population.set_arms, call.body.arms, by=call.key.id)
-    return Response(status_code=204)
 
 
-async def retire_arm(call: Call) -> Response:
+async def retire_arm(call: Call) -> None:
     """Take an arm out of the catalogue; decisions about it stay."""
     population = await call.population()
     await population.call(population.population.retire, call.names["arm"], by=call.key.id)
-    return Response(status_code=204)
 
 
 # Agents
 
 
-@tagged
 async def get_agent(call: Call) -> Response:
     """How an agent shares, and how many rewards it has had."""
     population = await call.population()
@@ -545,21 +511,18 @@ async def get_agent(call: Call) -> Response:
     return json_response(await population.read(question))
 
 
-async def put_agent(call: Call) -> Response:
+async def put_agent(call: Call) -> None:
     """Let an agent join before its first decision, or change how it shares."""
     population = await call.population()
     await population.call(population.population.add, call.names["agent"], sharing=call.body.sharing)
-    return Response(status_code=204)
 
 
-async def forget(call: Call) -> Response:
+async def forget(call: Call) -> None:
     """Forget a person: none of their numbers, names or records stays."""
     population = await call.population()
     await call.ask(lambda: population.population.forget(call.names["agent"]), ends=False)
-    return Response(status_code=204)
 
 
-@tagged
 async def explain(call: Call) -> Response:
     """Whose samples an agent uses, and with whom it stopped sharing; with `other`, the same of a pair."""
     population = await call.population()
@@ -567,7 +530,6 @@ async def explain(call: Call) -> Response:
     return json_response(said)
 
 
-@tagged
 async def graph(call: Call) -> Response:
     """Who shares with whom, now or after the record `at`, of up to a thousand agents."""
     population = await call.population()
@@ -586,7 +548,6 @@ async def graph(call: Call) -> Response:
     return json_response(content)
 
 
-@tagged
 async def events(call: Call) -> Response:
     """Records of the journal after one, in order, up to a thousand."""
     population = await call.population()
@@ -597,7 +558,6 @@ async def events(call: Call) -> Response:
 # Whether it pays
 
 
-@tagged
 async def dividend(call: Call) -> Response:
     """What sharing pays, for all agents or one."""
     population = await call.population()
@@ -605,7 +565,6 @@ async def dividend(call: Call) -> Response:
     return json_response(found)
 
 
-@tagged
 async def uplift(call: Call) -> Response:
     """What the policy earns more than the product's own rule; reads the whole journal."""
     population = await call.population()
@@ -620,7 +579,6 @@ async def what_if(call: Call) -> Response:
     return json_response(msgspec.structs.replace(found, gained=gained, lost=lost))
 
 
-@tagged
 async def evaluate_policy(call: Call) -> Response:
     """What another policy, with its defaults, would have earned; reads the whole journal."""
     call.body = m.Candidate(call.query.get("policy"))

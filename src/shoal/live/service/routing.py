@@ -33,7 +33,8 @@ class Endpoint(NamedTuple):
     path: str
     scope: str | None
     """What the key must allow; SIGNED_IN for any key, None for no key."""
-    handler: Callable[["Call"], Awaitable[Response]]
+    handler: "Handler"
+    """Its answer; None for no content."""
     answers: Mapping[int, Any] = {}
     """Answers to a successful request, by status: a type, several types, or None for no content.
 
@@ -82,8 +83,13 @@ class Call:
         return int(text)
 
 
+Handler = Callable[[Call], Awaitable[Response | None]]
+
+
 def route(one: Endpoint, service: Service) -> Route:
     """The Starlette route of a row."""
+    # What a GET answers depends on the journal alone, if it may answer 304; a POST has to know for itself.
+    handler = _tagged(one.handler) if one.method == "GET" and 304 in one.answers else one.handler
     decoder = None if one.body is None else msgspec.json.Decoder(one.body)
     largest = LARGEST_BODY if one.scope is not None else LARGEST_UNSIGNED
 
@@ -99,7 +105,8 @@ def route(one: Endpoint, service: Service) -> Route:
             raise LimitError(str(service.full), service.full.limit)
         query = _query(scope["query_string"], one.query) if scope["query_string"] else {}
         body = None if decoder is None else _decoded(decoder, await read_body(request, largest))
-        return await one.handler(Call(service, request, key, names, query, body))
+        made = await handler(Call(service, request, key, names, query, body))
+        return Response(status_code=204) if made is None else made
 
     async def endpoint(request: Request) -> Response:
         scope, names = request.scope, dict[str, str]()
@@ -113,6 +120,29 @@ def route(one: Endpoint, service: Service) -> Route:
             return refused
 
     return Route(one.path, endpoint, methods=[one.method], name=one.handler.__name__)
+
+
+def _tagged(handler: Handler) -> Handler:
+    """304 if the client already has this version; for answers that depend on the journal alone."""
+
+    async def answer(call: Call) -> Response | None:
+        # Before the state is read: an answer may be newer than its tag, never older.
+        tag = _etag(await call.population())
+        seen = call.request.scope["state"]["headers"].get(b"if-none-match")
+        if tag and seen is not None and tag["etag"].encode() in (one.strip() for one in seen.split(b",")):
+            return Response(status_code=304, headers=tag)
+        response = await handler(call)
+        assert response is not None  # a route that answers 304 has something to answer
+        response.headers.update(tag)
+        return response
+
+    return answer
+
+
+def _etag(population: AsyncPopulation) -> dict[str, str]:
+    """Number and time of the last record: a new store begins with the same numbers."""
+    version = population.owner.version
+    return {} if version is None else {"etag": f'"{version}"', "cache-control": "private, no-cache"}
 
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
