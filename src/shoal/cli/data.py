@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from shoal.cli.printing import print_table
+
 app = typer.Typer(help="Fetch, inspect and prepare the real data sets.", no_args_is_help=True)
 
 DataPath = Annotated[
@@ -57,30 +59,18 @@ def prepare(
 
 
 def print_record(record: Any) -> None:
+    """Print a record as a table; what has several lines comes below it."""
     from dataclasses import asdict
 
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(show_header=False, box=None)
-    longest = ""
+    rows, longest = [], ""
     for name, value in asdict(record).items():
         if isinstance(value, dict):
             value = ", ".join(f"{file} ({size:,} bytes)" for file, size in value.items())
-        text = _shown(value)
-        if "\n" in text:
-            longest = text
+        if isinstance(value, str) and "\n" in value:
+            longest = value
         else:
-            table.add_row(name.removeprefix("n_").replace("_", " "), text)
-    console = Console(highlight=False)
-    console.print(table)
+            shown = f"{value:.4g}" if isinstance(value, float) else value
+            rows.append([name.removeprefix("n_").replace("_", " "), shown])
+    print_table(None, rows)
     if longest:
-        console.print("\n" + longest, markup=False)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return (
-        f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
-    )
+        print(f"\n{longest}")

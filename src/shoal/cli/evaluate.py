@@ -9,7 +9,8 @@ import typer
 from msgspec.structs import replace
 
 from shoal.cli.policies import assignment
-from shoal.cli.population import AsJson, columns_in, moment, opened, print_json, print_table
+from shoal.cli.population import AsJson, columns_in, moment, opened
+from shoal.cli.printing import print_json, print_table
 
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
     from shoal.live.protocol.answers import Evaluation

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shoal.cli.printing import print_table
+
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
     from shoal.lab.benchmark import Cost
     from shoal.lab.experiments.spec import Delay
@@ -152,13 +154,9 @@ def warm(
 def print_runs(rows: list[dict[str, Any]]) -> None:
     import numpy as np
     from rich.console import Console
-    from rich.table import Table
 
-    first = rows[0]
+    first, lines = rows[0], []
     what = f"{first['policy']} in {first['environment']}: {len(rows)} × {first['horizon']:,} rounds"
-    table = Table(title=what)
-    for heading in ("", "mean", "std", "min", "max"):
-        table.add_column(heading, justify="right" if heading else "left")
     for name in (
         "final_regret",
         "final_f1",
@@ -174,57 +172,40 @@ def print_runs(rows: list[dict[str, Any]]) -> None:
                 f"{value:,.3f}" if name in ("final_f1", "separated_share") else f"{value:,.0f}"
                 for value in (values.mean(), spread, values.min(), values.max())
             ]
-            table.add_row(name.replace("_", " "), *("–" if text == "nan" else text for text in shown))
-    console = Console()
-    console.print(table)
-    console.print(first["policy_parameters"], soft_wrap=True, highlight=False)  # on one line, easy to copy
+            lines.append([name.replace("_", " "), *("–" if text == "nan" else text for text in shown)])
+    columns = ("mean", "std", "min", "max")
+    print_table(("", *columns), lines, numbers=columns, title=what)
+    Console(highlight=False).print(first["policy_parameters"], soft_wrap=True)  # on one line, easy to copy
 
 
 def print_predictions(rows: "tuple[Forecast, ...]") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(
-        title="What the theory predicts",
-        caption="printed: as in the paper; derived: what its proofs support; arms of norm at most 1, and β²",
-    )
-    table.add_column("quantity")
-    for heading in ("printed", "derived"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("remark")
+    lines = []
     for row in rows:
         values = ("–" if value is None else _significant(value) for value in (row.printed, row.derived))
-        table.add_row(row.quantity, *values, row.remark)
-    Console().print(table)
+        lines.append([row.quantity, *values, row.remark])
+    columns = ("printed", "derived")
+    caption = "printed: as in the paper; derived: what its proofs support; arms of norm at most 1, and β²"
+    title = "What the theory predicts"
+    print_table(("quantity", *columns, "remark"), lines, numbers=columns, title=title, caption=caption)
 
 
 def print_costs(costs: "list[Cost]", title: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title)
-    table.add_column("policy")
-    for heading in ("µs a round", "rounds/s", "× independent", "state", "online µs"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    lines = []
     plain = next((cost.microseconds for cost in costs if cost.policy == "independent"), None)
     for cost in costs:
         if cost.problem:
-            table.add_row(cost.policy, *["–"] * 5)
+            lines.append([cost.policy, *["–"] * 5])
             continue
-        table.add_row(
-            cost.policy,
-            f"{cost.microseconds:,.2f}",
-            f"{1e6 / cost.microseconds:,.0f}",
-            f"{cost.microseconds / plain:,.1f}" if plain and math.isfinite(plain) else "–",
-            f"{cost.state_bytes / 1e6:,.1f} MB",
-            f"{cost.online_microseconds:,.1f}",
-        )
-    console = Console(highlight=False)
-    console.print(table)
-    console.print("online: one select and one update, called from Python")
+        times = f"{cost.microseconds / plain:,.1f}" if plain and math.isfinite(plain) else "–"
+        round_ = f"{cost.microseconds:,.2f}", f"{1e6 / cost.microseconds:,.0f}", times
+        online = f"{cost.online_microseconds:,.1f}"
+        lines.append([cost.policy, *round_, f"{cost.state_bytes / 1e6:,.1f} MB", online])
+    columns = ("µs a round", "rounds/s", "× independent", "state", "online µs")
+    print_table(("policy", *columns), lines, numbers=columns, title=title)
+    print("online: one select and one update, called from Python")
     for cost in costs:
         if cost.problem:
-            console.print(f"{cost.policy}: {cost.problem}", markup=False)
+            print(f"{cost.policy}: {cost.problem}")
 
 
 def _significant(value: float) -> str:

@@ -3,7 +3,6 @@
 
 import contextlib
 import getpass
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shoal.cli.policies import assignment
+from shoal.cli.printing import print_json, print_table
 
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
     from shoal.live.client import Client
@@ -353,33 +353,3 @@ def moment(text: str, option: str = "--before") -> datetime:
             f"{option} must be a date such as 2026-01-31, or a number of days such as 90d, got {text!r}"
         ) from None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-
-
-def print_json(value: Any) -> None:
-    """For programs."""
-    print(json.dumps(value, indent=2, default=str))
-
-
-def print_table(headings: tuple[str, ...] | None, rows: list[list[Any]]) -> None:
-    """For people."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, show_header=headings is not None)
-    for heading in headings or ("", ""):
-        table.add_column(heading.replace("_", " "), overflow="fold")
-    for row in rows:
-        table.add_row(*map(shown_as_text, row))
-    Console(highlight=False).print(table)
-
-
-def shown_as_text(value: Any) -> str:
-    from rich.markup import escape
-
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, dict):
-        return escape(", ".join(f"{key}={one!r}" for key, one in value.items()))
-    if isinstance(value, list):
-        return escape("\n".join(map(str, value)))
-    return "–" if value is None else f"{value:,}" if isinstance(value, int) else escape(str(value))

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from shoal.cli.printing import print_table
+
 app = typer.Typer()
 keys_app = typer.Typer(help="Make, list and revoke keys to the service.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
@@ -183,18 +185,12 @@ def list_keys(store: StoreUrl, as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("id", "scopes", "populations", "rate", "made", "expires", "revoked", "note", box=None)
+    rest = ("rate", "made", "expires", "revoked", "note")
+    lines = []
     for row in rows:
         where = "all" if row["populations"] is None else ", ".join(row["populations"])
-        rest = [
-            "" if row[key] is None else str(row[key])
-            for key in ("rate", "made", "expires", "revoked", "note")
-        ]
-        table.add_row(str(row["id"]), ", ".join(row["scopes"]), where, *rest)
-    Console(highlight=False, markup=False).print(table)
+        lines.append([row["id"], ", ".join(row["scopes"]), where, *(row[key] for key in rest)])
+    print_table(("id", "scopes", "populations", *rest), lines)
 
 
 @keys_app.command("revoke")

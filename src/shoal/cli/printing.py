@@ -1,0 +1,46 @@
+"""What commands print: tables for people, JSON for programs."""
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+
+def print_json(value: Any) -> None:
+    """For programs."""
+    print(json.dumps(value, indent=2, default=str))
+
+
+def print_table(
+    headings: Sequence[str] | None,
+    rows: Sequence[Sequence[Any]],
+    *,
+    numbers: Collection[str] = (),
+    title: str | None = None,
+    caption: str | None = None,
+) -> None:
+    """For people; `numbers` are the headings of columns of numbers. A table with a title has lines, too."""
+    from rich.box import HEAVY_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    box = HEAVY_HEAD if title else None
+    table = Table(title=title, caption=caption, box=box, show_header=headings is not None)
+    for heading in headings or ("", ""):
+        is_number = heading in numbers
+        justify: Any = "right" if is_number else "left"
+        table.add_column(heading.replace("_", " "), overflow="fold", justify=justify, no_wrap=is_number)
+    for row in rows:
+        table.add_row(*map(shown_as_text, row))
+    Console(highlight=False).print(table)
+
+
+def shown_as_text(value: Any) -> str:
+    from rich.markup import escape
+
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return escape(", ".join(f"{key}={one!r}" for key, one in value.items()))
+    if isinstance(value, list):
+        return escape("\n".join(map(str, value)))
+    return "–" if value is None else f"{value:,}" if isinstance(value, int) else escape(str(value))
