@@ -783,3 +783,51 @@ def test_addresses_that_are_none() -> None:
         with pytest.raises(ValueError, match="key must be as") as caught:
             shoal.Client("http://127.0.0.1:8000", key)
         assert "secret" not in str(caught.value)
+
+
+def test_many_at_once_cost_no_more_than_a_few(running: InProcess) -> None:
+    """Functions called by the client for a decision and its reward: as many among 160 as among 10."""
+
+    async def calls(client: shoal.AsyncClient, at_once: int) -> float:
+        cafe = await client.population("busy cafe", policy="independent", dim=2)
+
+        async def pair(n: int) -> None:
+            decision = await cafe.decide(f"agent {n % 5}", ARMS, deadline=60.0)
+            await cafe.reward(decision.id, 1.0)
+
+        await asyncio.gather(*(pair(n) for n in range(at_once)))  # connections are made
+        count = 0
+
+        def counted(frame: Any, event: str, argument: Any) -> None:
+            nonlocal count
+            count += event == "call"
+
+        sys.setprofile(counted)
+        try:
+            for _ in range(160 // at_once):
+                await asyncio.gather(*(pair(n) for n in range(at_once)))
+        finally:
+            sys.setprofile(None)
+        return count / 160
+
+    async def measure() -> tuple[float, float]:
+        async with shoal.AsyncClient(running.url, deadline=60.0) as client:
+            few = await calls(client, 10)
+        async with shoal.AsyncClient(running.url, deadline=60.0) as client:
+            many = await calls(client, 160)
+            assert len(client._idle) <= 160
+        return few, many
+
+    few, many = asyncio.run(measure())
+    assert many < 1.5 * few
+
+
+def test_no_more_connections_than_there_may_be(running: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.live.client.clients.CONNECTIONS", 3)
+
+    async def ask() -> int:
+        async with shoal.AsyncClient(running.url, deadline=30.0) as client:
+            await asyncio.gather(*(client.populations() for _ in range(20)))
+            return len(client._idle)
+
+    assert asyncio.run(ask()) == 3

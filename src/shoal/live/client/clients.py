@@ -1,11 +1,12 @@
 """`Client`, which blocks, and `AsyncClient`, which does not: two ways to carry out the same plans."""
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import os
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, get_args
 
 try:
@@ -24,6 +25,8 @@ P = ParamSpec("P")
 Result = TypeVar("Result")
 Method = TypeVar("Method", bound=Callable[..., Any])
 DEADLINE = 10.0
+CONNECTIONS = 256
+"""Open at a time, at most."""
 
 
 class Client(Caller):
@@ -68,7 +71,7 @@ class Client(Caller):
         http: httpx.Client | None = None,
     ) -> None:
         super().__init__(url, key, deadline)
-        self._http = http or httpx.Client(limits=httpx.Limits(max_connections=256))
+        self._http = http or httpx.Client(limits=httpx.Limits(max_connections=CONNECTIONS))
         if buffer is not None:
             self.buffer = Buffer(buffer, self._send_buffered)
 
@@ -222,7 +225,9 @@ class AsyncClient(Caller):
         http: httpx.AsyncClient | None = None,
     ) -> None:
         super().__init__(url, key, deadline)
-        self._http = http or httpx.AsyncClient(limits=httpx.Limits(max_connections=256))
+        self._http, self._tls = http, httpx.create_ssl_context()
+        self._idle: list[httpx.AsyncClient] = []
+        self._places = asyncio.Semaphore(CONNECTIONS)
         self._sender: Client | None = None
         if buffer is not None:
             self._sender = Client(url, key, deadline=deadline, buffer=buffer)
@@ -238,7 +243,8 @@ class AsyncClient(Caller):
         """Close connections, and the buffer; what is in it stays there."""
         if self._sender is not None:
             await asyncio.to_thread(self._sender.close)
-        await self._http.aclose()
+        for http in (*self._idle, *([] if self._http is None else [self._http])):
+            await http.aclose()
 
     async def populations(self) -> list[str]:
         """Names of the populations that the key is for."""
@@ -278,7 +284,8 @@ class AsyncClient(Caller):
 
     async def _attempt(self, step: Attempt) -> Reply:
         # httpx bounds each phase by itself; this bounds them all together.
-        end = asyncio.get_running_loop().time() + step.timeout
+        now = asyncio.get_running_loop().time
+        end = now() + step.timeout
         try:
             async with asyncio.timeout_at(end + GRACE) as limit:
 
@@ -286,18 +293,37 @@ class AsyncClient(Caller):
                     if event.endswith("send_request_headers.started") and not limit.expired():
                         limit.reschedule(end)  # connected
 
-                response = await self._http.request(
-                    step.method,
-                    self.url + step.path,
-                    content=step.content,
-                    headers=self._headers,
-                    extensions={"timeout": Timeouts(step.timeout), "trace": trace},
-                )
+                async with self._connection() as http:
+                    response = await http.request(
+                        step.method,
+                        self.url + step.path,
+                        content=step.content,
+                        headers=self._headers,
+                        extensions={"timeout": Timeouts(end - now()), "trace": trace},
+                    )
         except TimeoutError:
             return _trouble(httpx.ReadTimeout("no complete answer in time"))
         except (httpx.TransportError, httpx.DecodingError) as error:
             return _trouble(error)
         return _reply(response)
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[httpx.AsyncClient]:
+        """A connection to oneself: the one used last, or a new one.
+
+        Each has a pool of its own, as httpx goes through all connections and requests of a pool whenever one
+        of them begins or ends: n at a time would take n² steps.
+        """
+        if self._http is not None:
+            yield self._http
+            return
+        async with self._places:
+            one = httpx.Limits(max_connections=1)
+            http = self._idle.pop() if self._idle else httpx.AsyncClient(limits=one, verify=self._tls)
+            try:
+                yield http
+            finally:
+                self._idle.append(http)
 
 
 def _awaited(
