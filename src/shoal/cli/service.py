@@ -44,6 +44,12 @@ def serve(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="How much it takes, such as agents=1000. Can be repeated."),
     ] = None,
+    archive: Annotated[
+        Path | None, typer.Option(metavar="DIRECTORY", help="Where to move old records, while it serves.")
+    ] = None,
+    retain: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Age from which on they are moved: 90d, 12h or 30m.")
+    ] = None,
     sync: Annotated[
         str, typer.Option(help="What an answer survives: full (power failure) or normal.")
     ] = "full",
@@ -80,6 +86,7 @@ def serve(
         "private_key": None if private_key is None else str(private_key),
         "limits": limit or (), "sync": sync, "log_requests": log_requests, "lease": lease,
         "behind_tls": behind_tls,
+        "archive": None if archive is None else str(archive.absolute()), "retain": _seconds(retain, "retain"),
         "forgotten": None if forgotten is None else str(forgotten.absolute()),
     }  # fmt: skip
     if ray is not None:
@@ -241,13 +248,13 @@ def _durable(store: str) -> str:
     return store
 
 
-def _seconds(text: str | None) -> float | None:
+def _seconds(text: str | None, name: str = "expires") -> float | None:
     """How long from now, of a text such as 90d."""
     if text is None:
         return None
     found = re.fullmatch(r"(\d{1,6})([dhm])", text)
     if not found:
-        raise ValueError(f"expires must be such as 90d, 12h or 30m, got {text!r}")
+        raise ValueError(f"{name} must be such as 90d, 12h or 30m, got {text!r}")
     return int(found[1]) * {"d": 86400.0, "h": 3600.0, "m": 60.0}[found[2]]
 
 

@@ -121,8 +121,12 @@ class Committer:
         self._dead: dict[object, ControllerError] = {}
         """Lives of populations whose rows were refused, and why: what they sent after that is refused too."""
         self.commits = 0
-        self.seconds = 0.0
-        """Spent committing."""
+        self.failures = 0
+        """Commits that were given up."""
+        self.trouble = ""
+        """Why the store cannot commit, as far as is known."""
+        self.on_commit: Callable[[float], object] = lambda seconds: None
+        """Called with the time that each commit took."""
         self._thread = threading.Thread(target=self._run, name="shoal-committer", daemon=True)
         self._thread.start()
 
@@ -214,7 +218,7 @@ class Committer:
             if items:
                 start = time.perf_counter()
                 self._commit(items)
-                self.seconds += time.perf_counter() - start
+                self.on_commit(time.perf_counter() - start)
                 with self._mutex:
                     self._in_flight -= sum(len(item.rows) for item in items)
                     self._tell_of_room()
@@ -260,6 +264,7 @@ class Committer:
             try:
                 refused = self.store.append(batches, self.lease)
                 self.commits += 1
+                self.trouble = ""
                 return [_as_controller_error(error) for error in refused]
             except NotOwnerError as error:
                 return [error] * len(batches)
@@ -267,6 +272,8 @@ class Committer:
                 trouble = _as_controller_error(error)
                 if attempt + 1 < TRIES:
                     time.sleep(0.05 * 4**attempt)
+        self.failures += 1
+        self.trouble = str(trouble)
         return [trouble] * len(batches)
 
 

@@ -36,6 +36,9 @@ from shoal.live.protocol.errors import (
     UnknownError,
 )
 
+NEARLY_FULL = 10e6
+"""Bytes left on disk below which it is tried whether the store can commit."""
+
 
 def open(
     url: str | os.PathLike[str],
@@ -124,7 +127,9 @@ class Controller:
         self._populations: dict[str, Population] = {}
         self._lock = threading.RLock()
         self._forgotten = None if forgotten is None else Path(forgotten)
-        self.committer = None if read_only else Committer(store, lease, self._beat)
+        self.committer: Committer | None = None
+        if not read_only:
+            self.committer = Committer(store, lease, self._beat)
 
     def __enter__(self) -> Self:
         return self
@@ -265,15 +270,22 @@ class Controller:
         owners = [one.owner for one in list(self._populations.values())]  # no lock: its holder may be waiting
         own = {one.number: one for one in owners if not one.is_lost}
         sure_until = uptime() + self._lease
+        committer = self.committer
+        if committer is None:  # it is being made
+            return
         try:
+            # While nothing is committed, nothing else would notice that the store is well again, or full.
+            if committer.trouble or self.store.free() < NEARLY_FULL:
+                self.store.probe()
             lost = self.store.renew([one.lease for one in own.values()], self._lease)
             for number, one in own.items():
                 if number in lost:
                     one.lose(NotOwnerError(f"population {one.name!r} was taken over by {lost[number]}"))
                 else:
                     one.sure_until = sure_until
-        except Exception:  # the thread that beats also commits, and must go on
-            pass  # the next append, or the next beat, will tell
+            committer.trouble = ""
+        except Exception as error:  # the thread that beats also commits, and must go on
+            committer.trouble = str(error)
         for one in own.values():
             one.miss_rewards()
             if one.snapshotter is not None:

@@ -148,6 +148,8 @@ class Process:
         self._closed = False
         self._last = -1
         """Sequence number at which the last one was started."""
+        self._written = 0
+        """The last sequence number that a snapshot is known to hold."""
 
     def tend(self, owner: "Owner") -> None:
         """Start one if it is due, and warn if the last one failed. Never raises."""
@@ -160,6 +162,10 @@ class Process:
         except Exception as error:
             log.warning("population %r: no snapshot could be started: %s", owner.name, error)
             self._last = owner.lease.last_seq
+
+    def age(self, owner: "Owner") -> int:
+        """Records that opening the population would have to apply."""
+        return owner.lease.last_seq - max(self._written, owner.snapshot_seq)
 
     def due_at_close(self, owner: "Owner") -> bool:
         """Whether enough rows have come for a snapshot when the population is closed."""
@@ -189,7 +195,7 @@ class Process:
         """Rows that have come since the last snapshot."""
         if self._last < 0:
             found = owner.store.snapshots(owner.number)
-            self._last = found[0][1] if found else owner.base.seq
+            self._last = self._written = found[0][1] if found else owner.base.seq
         return owner.lease.last_seq - max(self._last, owner.snapshot_seq)
 
     def _start(self, owner: "Owner") -> None:
@@ -212,7 +218,9 @@ class Process:
     def _finish(self, name: str) -> None:
         assert self._running is not None
         assert self._errors is not None
-        if self._running.returncode:
+        if not self._running.returncode:
+            self._written = self._last
+        else:
             self._errors.seek(0)
             lines = self._errors.read().decode(errors="replace").splitlines()
             why = "; ".join(line.removeprefix("shoal: ") for line in lines[-3:])

@@ -174,7 +174,10 @@ async def ready(call: Call) -> Response:
     if service.stopping.is_set():
         raise RefusedError("unavailable", "the server is stopping", {"retry-after": "5"})
     if not service.is_prepared:
-        raise RefusedError("unavailable", "populations are being opened", {"retry-after": "1"})
+        raise RefusedError("unavailable", service.unprepared(), {"retry-after": "1"})
+    if trouble := service.trouble():
+        why = f": {trouble}" if _may_read_all(call) else ""
+        raise RefusedError("unavailable", f"the store cannot commit{why}", {"retry-after": "1"})
     if unopened := service.unopened():
         count = len(unopened) + len(service.populations)
         said = f"{len(unopened)} of {count} populations cannot be opened"

@@ -1,13 +1,22 @@
 """What a Prometheus server scrapes at /metrics; docs/service.md lists it."""
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+import shoal
 from shoal.core.policy.cuts import CuttingPolicy
 from shoal.live.evaluation.dividends import summed
 from shoal.live.journal.fold import Fold
@@ -28,6 +37,7 @@ SIZES = {
     "edges": "Pairs that share",
     "dividend": "What sharing pays per reward",
     "cuts": "Pairs that stopped sharing",
+    "snapshot_age_records": "Records since the last snapshot, which opening would apply",
 }
 """Of a population, as they are now."""
 
@@ -36,6 +46,7 @@ class Metrics:
     """Counters that requests increment, and sizes that are looked up when scraped."""
 
     def __init__(self, service: "Service") -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more for each counter, that nobody asks for
         self.registry = CollectorRegistry()
         self._seconds = self._histogram("shoal_request_seconds", "Time to answer", ["route"], FAST)
         self._responses = self._counter("shoal_responses_total", "Answers", ["method", "route", "status"])
@@ -54,6 +65,10 @@ class Metrics:
             "shoal_forwarded_total",
             "Requests passed on to the owners of their populations",
             ["result"],
+        )
+        self.commit = self._histogram("shoal_commit_seconds", "Time of a commit", [], FAST)
+        self.lag = self._histogram(
+            "shoal_loop_lag_seconds", "How much later than it should the event loop did something", [], FAST
         )
         self.taken = self._counter("shoal_taken_total", "Populations that this server took", [])
         self.lost = self._counter("shoal_lost_total", "Populations that others took from this server", [])
@@ -101,8 +116,19 @@ class _Sizes(Collector):
         committer = self._service.controller.committer
         if committer is not None:
             yield GaugeMetricFamily("shoal_queue_rows", "Rows that wait to be committed", committer.in_flight)
-            yield CounterMetricFamily("shoal_commits", "Commits", committer.commits)
-            yield CounterMetricFamily("shoal_commit_seconds", "Time spent committing", committer.seconds)
+            yield CounterMetricFamily(
+                "shoal_commit_failures", "Commits that were given up", committer.failures
+            )
+            yield GaugeMetricFamily(
+                "shoal_store_available", "Whether the store can commit", not committer.trouble
+            )
+        build = GaugeMetricFamily("shoal_build_info", "The version", labels=["version"])
+        build.add_metric([shoal.__version__], 1.0)
+        yield build
+        size, free = self._service.disk
+        yield GaugeMetricFamily("shoal_store_bytes", "Bytes of the store", size)
+        if free < math.inf:
+            yield GaugeMetricFamily("shoal_disk_free_bytes", "Bytes that are free beside the store", free)
         populations = list(self._service.populations.items())
         owned = sum(not one.owner.is_lost for _, one in populations)
         yield GaugeMetricFamily("shoal_owned_populations", "Populations that this server owns", owned)
@@ -117,6 +143,8 @@ class _Sizes(Collector):
             self._known[name] = one.owner.peek(_sizes, waits=False) or self._known.get(name, {})
             for key, value in self._known[name].items():
                 sizes[key].add_metric([name], value)
+            if one.owner.snapshotter is not None:
+                sizes["snapshot_age_records"].add_metric([name], one.owner.snapshotter.age(one.owner))
         yield from sizes.values()
 
 

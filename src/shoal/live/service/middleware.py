@@ -35,6 +35,8 @@ HEADERS = [
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
 """On every answer."""
+TRANSPORT = [(b"strict-transport-security", b"max-age=31536000")]
+"""On every answer over TLS: browsers then use nothing else."""
 STRICT = [
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cache-control", b"no-store"),
@@ -71,7 +73,8 @@ def answered(app: ASGIApp, service: Service) -> ASGIApp:
                 given = {name for name, _ in message["headers"]}
                 strict = [one for one in STRICT if one[0] not in given]
                 own_id = (b"x-request-id", request_id.encode())
-                message["headers"] = [*message["headers"], *HEADERS, own_id, *strict]
+                safe = TRANSPORT if service.behind_tls or scope["scheme"] == "https" else ()
+                message["headers"] = [*message["headers"], *HEADERS, own_id, *strict, *safe]
             await send(message)
 
         try:

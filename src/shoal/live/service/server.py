@@ -90,6 +90,8 @@ def serve(
     private_key: str | None = None,
     behind_tls: bool = False,
     limits: Collection[str] | Mapping[str, float] = (),
+    archive: str | None = None,
+    retain: float | None = None,
     sync: str = "full",
     lease: float = LEASE,
     forgotten: str | None = None,
@@ -115,6 +117,9 @@ def serve(
         since all requests then come from the proxy's address.
     limits : collection of str, or mapping
         How much it takes: `agents=1000`, … instead of the defaults (docs/service.md has the table).
+    archive, retain : path, float, optional
+        Directory to which records older than `retain` seconds are moved while it serves (`pip install
+        'shoal[parquet]'`); see `Population.archive`.
     sync, lease, forgotten : {"full", "normal"}, float, path, optional
         See `shoal.open`.
     log_requests : bool
@@ -137,6 +142,12 @@ def serve(
         with open(forgotten, "ab"):  # fail now, rather than when a person has been forgotten
             pass
     quotas = Quotas.of(limits)
+    if (archive is None) != (retain is None):
+        raise ValueError("archive and retain go together: where old records are moved, and from which age on")
+    if archive is not None:
+        if not os.path.isdir(archive):
+            raise NotADirectoryError(20, "archive must be a directory that exists", archive)
+        import shoal.core.parquet  # noqa: F401  fail now, rather than when something is to be moved
     sessions = Sessions(os.environ.get("SHOAL_SESSION_SECRET"))
     keys = open_keys(url)
     try:
@@ -153,6 +164,7 @@ def serve(
             hosts={*HOSTS, host.lower(), *(name.lower() for name in allow_hosts)},
             behind_tls=behind_tls,
             quotas=quotas,
+            retention=None if archive is None or retain is None else (archive, retain),
             sessions=sessions,
             access_log=logs.request_log() if log_requests else None,
         )

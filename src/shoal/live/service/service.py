@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import logging
 import math
@@ -46,6 +47,9 @@ Result = TypeVar("Result")
 log = logging.getLogger("shoal.service")
 
 HOSTS = ("localhost", "127.0.0.1", "[::1]")
+HOUR = 3600.0
+LAG = 0.25
+"""Seconds between looks at how late the event loop is."""
 MOST_ASKED = 16
 """Questions under way that read a whole journal."""
 TEND = 5.0
@@ -74,6 +78,8 @@ class Service:
         Whether browsers use HTTPS, to a proxy in front of this server, whatever the scheme here.
     quotas : Quotas
         How much it takes.
+    retention : pair of a path and a number, optional
+        Directory to which records older than so many seconds are moved, once an hour.
     sessions : Sessions, optional
     access_log : callable, optional
         Writes the line of a request; takes its fields.
@@ -88,11 +94,13 @@ class Service:
         hosts: Collection[str] = HOSTS,
         behind_tls: bool = False,
         quotas: Quotas = NONE,
+        retention: tuple[str, float] | None = None,
         sessions: Sessions | None = None,
         access_log: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self.controller, self.keys, self.is_open, self.behind_tls = controller, keys, is_open, behind_tls
         self.hosts, self.access_log, self.quotas = frozenset(hosts), access_log, quotas
+        self.retention = retention
         self.limits = Limits(0.0 if quotas is NONE else quotas.rate)
         self.store = controller.store.url
         """Where the store is, which clients are not told."""
@@ -102,6 +110,8 @@ class Service:
         self.stopping = asyncio.Event()
         self.is_prepared = False
         """Whether every population has been opened and its policy compiled, or found damaged."""
+        self.disk = (0, math.inf)
+        """Bytes of the store, and those that are free beside it."""
         self.populations: dict[str, AsyncPopulation] = {}
         self.ownership: Ownership | None = None
         """Which server owns which population, where several servers share the store."""
@@ -119,6 +129,8 @@ class Service:
         """Populations whose journals cannot be read: when that was tried, and why it failed."""
         self._compiled: dict[str, asyncio.Event] = {}
         """Policies that can decide; the event is set once all their other calls are compiled, too."""
+        self._compiling = ""
+        """The policy whose first calls are being compiled."""
         self._commands = ThreadPoolExecutor(16, "shoal-command")
         self._slow = ThreadPoolExecutor(4, "shoal-slow")
         self._heavy = ThreadPoolExecutor(2, "shoal-heavy")
@@ -133,7 +145,8 @@ class Service:
     async def lifespan(self, _: object) -> AsyncIterator[None]:
         """Serve from the start of the server to its end, as Starlette's `lifespan`."""
         self.begin()
-        tasks = [asyncio.create_task(self.prepare()), asyncio.create_task(self._tend())]
+        work = (self.prepare, self._tend, self._feel_lag, self._retain)
+        tasks = [asyncio.create_task(one()) for one in work]
         yield
         for task in tasks:
             task.cancel()
@@ -149,10 +162,31 @@ class Service:
                 self.full = await self.run(self._fullness)
             await asyncio.sleep(TEND)
 
+    async def _retain(self) -> None:
+        """Move old records of each population to archives, now and then."""
+        while self.retention is not None:
+            directory, age = self.retention
+            for name, one in list(self.populations.items()):
+                archive = functools.partial(one.population.archive, directory, before=time.time() - age)
+                try:
+                    moved = await asyncio.get_running_loop().run_in_executor(self._heavy, archive)
+                    if moved is not None:
+                        log.info("population %r: records up to %d were archived", name, moved.last)
+                except (ControllerError, ValueError, OSError) as error:
+                    log.warning("population %r was not archived: %s", name, error)
+            await asyncio.sleep(HOUR)
+
+    async def _feel_lag(self) -> None:
+        """Note how late the event loop wakes who sleeps: whatever else runs in it keeps requests waiting."""
+        while True:
+            due = time.perf_counter() + LAG
+            await asyncio.sleep(LAG)
+            self.metrics.lag.observe(max(0.0, time.perf_counter() - due))
+
     def _fullness(self) -> LimitError | None:
         store = self.controller.store
         try:
-            size, free = store.nbytes(), store.free()
+            size, free = self.disk = store.nbytes(), store.free()
             self.quotas.check("disk", size, f"the store has {size:,} bytes")
             if free < self.quotas.free < math.inf:
                 least = self.quotas.free
@@ -166,6 +200,8 @@ class Service:
     def begin(self) -> None:
         """Use the running event loop from now on."""
         self._arrivals = Arrivals(asyncio.get_running_loop())
+        if self.controller.committer is not None:
+            self.controller.committer.on_commit = self.metrics.commit.observe
         self.keys.listen()
 
     def end_streams(self) -> None:
@@ -200,6 +236,17 @@ class Service:
                 del waiting[name]
             if waiting:
                 await asyncio.sleep(1.0)
+
+    def trouble(self) -> str:
+        """Why the store cannot commit, as far as is known; it may name places."""
+        return "" if self.controller.committer is None else self.controller.committer.trouble
+
+    def unprepared(self) -> str:
+        """What has to be done before requests need not wait."""
+        later = (name for name, done in self._compiled.items() if not done.is_set())
+        if compiling := self._compiling or next(later, ""):
+            return f"the policy {compiling!r} is being compiled"
+        return f"populations are being opened: {len(self.populations)} so far"
 
     def close(self) -> None:
         """Finish what was begun, and release the populations."""
@@ -327,7 +374,9 @@ class Service:
         if policy not in self._compiled:
             steps = _exercise(policy)
             loop = asyncio.get_running_loop()
+            self._compiling = policy
             await loop.run_in_executor(self._commands, _take, steps, FIRST)  # an opening waits for it
+            self._compiling = ""
             self._compiled[policy] = done = asyncio.Event()
             what = policy, steps, loop, done
             # A daemon thread, so that a stop need not wait for a step, which may take seconds.

@@ -220,6 +220,10 @@ class Store(ABC):
     def nbytes(self) -> int:
         """Bytes on disk."""
 
+    def probe(self) -> None:
+        """Commit something that changes nothing; raise if that fails."""
+        return
+
     def free(self) -> float:
         """Bytes that are free where it is kept, as far as this process can tell."""
         return math.inf

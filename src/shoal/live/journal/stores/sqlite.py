@@ -398,6 +398,10 @@ class SQLiteStore(SQLStore):
         beside = [self.path, *self.path.parent.glob(f"{self.path.name}-wal")]
         return sum(path.stat().st_size for path in beside)
 
+    def probe(self) -> None:
+        with self._transaction() as db:
+            db.execute(f"PRAGMA user_version = {SCHEMA}")  # a page is written, although it is the same
+
     def free(self) -> float:
         return shutil.disk_usage(self.path.parent).free
 
