@@ -310,3 +310,34 @@ def test_forgetting_under_load(durable: Place) -> None:
     assert sorted(one.agents) == [f"agent {n}" for n in range(3)]
     assert one.owner.read(lambda fold: [fold.observed[fold.names[name]] for name in one.agents]) == [15] * 3
     assert sound(controller)
+
+
+def test_others_go_on_while_the_journal_is_searched(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what came meanwhile is read while they wait; what they did in that time is searched, too."""
+    controller = place.open()
+    one = shop(controller)
+    canaries = live(one)
+    read, lengths = SQLiteStore.read, []
+
+    def watched(self: SQLiteStore, population: int, after: int, upto: int | None = None) -> Iterator[Any]:
+        rows = list(read(self, population, after, upto))
+        lengths.append(len(rows))
+        if len(lengths) == 1:
+            decides = threading.Thread(
+                target=one.decide, args=(NAME, [FEATURES[0]]), kwargs={"id": f"{DECISION}-late"}
+            )
+            decides.start()
+            decides.join(20.0)
+            assert not decides.is_alive()
+        return iter(rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SQLiteStore, "read", watched)
+        before = one.sequence
+        one.forget(NAME)
+    assert lengths[:2] == [before, 1]
+    one.settle()
+    assert found(Path(place.url).parent, [*canaries, b"-late"]) == []
+    with pytest.raises(GoneError):
+        one.reward(f"{DECISION}-late", 1.0)
+    assert sound(controller)

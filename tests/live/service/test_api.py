@@ -428,3 +428,14 @@ def test_the_document_is_served_and_valid(call: Caller) -> None:
     assert DOCUMENT["openapi"] == "3.1.0"
     ids = [one["operationId"] for path in DOCUMENT["paths"].values() for one in path.values()]
     assert len(ids) == len(set(ids))
+
+
+def test_explanations_are_bounded(call: Caller, shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many agents the most helpful are listed, and all are counted."""
+    monkeypatch.setattr("shoal.live.service.app.MOST_LISTED", 2)
+    for n in range(6):
+        call("POST", f"{shop}/observations", {"agent": f"agent {n}", "x": [1.0, 0.0], "reward": 1.0})
+    found = call("GET", f"{shop}/agents/agent 0/explanation").json()
+    assert (len(found["lenders"]), found["n_lenders"], found["borrowed"]) == (2, 5, 5.0)
+    assert (found["stopped"], found["n_stopped"]) == ([], 0)
+    assert "5 others" in found["text"]

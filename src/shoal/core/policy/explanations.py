@@ -128,8 +128,9 @@ def agent_explanation(
     stopped: Sequence[Stop] = (),
 ) -> AgentExplanation:
     """What `lent`, shape (N,), says of an agent: the samples that it uses of each."""
-    others = [who for who in np.argsort(-lent, kind="stable").tolist() if who != agent and lent[who] > 0.0]
-    lenders = tuple(Lender(who, float(lent[who])) for who in others)
+    order = np.argsort(-lent, kind="stable")
+    others = order[(order != agent) & (lent[order] > 0.0)]
+    lenders = tuple(map(Lender, others.tolist(), lent[others].tolist()))
     return AgentExplanation(agent, sharing, int(pulls[agent]), lenders, tuple(stopped), apart)
 
 

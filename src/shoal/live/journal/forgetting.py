@@ -28,23 +28,36 @@ def merged_into(fold: Fold, agent: int) -> int:
     return agent
 
 
-def traces(store: Store, number: int, fold: Fold, agents: set[int]) -> Traces:
-    """What some agents have left in the journal that is in the store."""
-    tombstones, hashes = [], []
-    theirs: set[bytes] = set()
-    others = set() if fold.catalogue is None else {fold.catalogue}  # its record may be archived
-    for row in store.read(number, 0):
-        record = decode(row.body)
-        if isinstance(record, Decided | Catalogue):
-            (theirs if row.agent in agents else others).add(record.arms)
-        if row.agent not in agents:
-            continue
-        if isinstance(record, Joined):
-            hashes.append(hash_of_joining(fold, row, record))
-        if row.decision is not None:
-            hashes.append(keyed_hash(fold, "decision", row.decision))
-        tombstones.append(tombstone(row))
-    return Traces(tombstones, hashes, sorted(theirs - others))
+class Trail:
+    """What is left of some agents in a journal: read in parts, the last of them while nobody else acts."""
+
+    def __init__(self, store: Store, number: int, fold: Fold, agents: set[int]) -> None:
+        self._store, self._number, self._fold, self.agents = store, number, fold, agents
+        self._seq = 0
+        self._theirs: set[bytes] = set()
+        self._others: set[bytes] = set()
+        self._tombstones: list[Row] = []
+        self._hashes: list[bytes] = []
+
+    def read_on(self) -> None:
+        """Read what was recorded since."""
+        for row in self._store.read(self._number, self._seq):
+            self._seq = row.seq
+            record = decode(row.body)
+            if isinstance(record, Decided | Catalogue):
+                (self._theirs if row.agent in self.agents else self._others).add(record.arms)
+            if row.agent not in self.agents:
+                continue
+            if isinstance(record, Joined):
+                self._hashes.append(hash_of_joining(self._fold, row, record))
+            if row.decision is not None:
+                self._hashes.append(keyed_hash(self._fold, "decision", row.decision))
+            self._tombstones.append(tombstone(row))
+
+    def traces(self, present: Fold) -> Traces:
+        """Tombstones for their rows, hashes of their ids, and arms that only they saw."""
+        used = set() if present.catalogue is None else {present.catalogue}  # its record may be archived
+        return Traces(self._tombstones, self._hashes, sorted(self._theirs - self._others - used))
 
 
 def names_with(store: Store, number: int, fold: Fold, hashes: set[bytes]) -> list[str]:

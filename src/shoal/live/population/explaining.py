@@ -27,8 +27,8 @@ def graph_of(fold: Fold) -> Graph:
     return Graph(names, fold.policy.graph[np.ix_(there, there)])
 
 
-def explain_agent(fold: Fold, agent: int) -> Explanation:
-    """Whose samples an agent uses, and with whom it stopped sharing."""
+def explain_agent(fold: Fold, agent: int, most: int | None = None) -> Explanation:
+    """Whose samples an agent uses, and with whom it stopped sharing; of each list the first `most`."""
     found = fold.policy.explain(agent)
     stopped = [
         Stopped(
@@ -38,15 +38,17 @@ def explain_agent(fold: Fold, agent: int) -> Explanation:
             distance=one.distance,
             allowed=None if math.isnan(one.allowed) else one.allowed,
         )
-        for one in found.stopped
+        for one in found.stopped[:most]
     ]
     return Explanation(
         agent=_name(fold, agent),
         sharing=fold.sharing[agent],
         samples=found.samples,
         borrowed=float(sum(one.samples for one in found.lenders)),
-        lenders=[NamedLender(_name(fold, one.agent), one.samples) for one in found.lenders],
+        lenders=[NamedLender(_name(fold, one.agent), one.samples) for one in found.lenders[:most]],
         stopped=stopped,
+        n_lenders=len(found.lenders),
+        n_stopped=len(found.stopped),
         text=found.text(lambda index: _name(fold, index), lambda round_: _moment(fold, round_)),
     )
 

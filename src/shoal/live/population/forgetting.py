@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from shoal.live.journal.forgetting import keyed_hash, merged_into, names_with, traces
+from shoal.live.journal.fold import Fold
+from shoal.live.journal.forgetting import Trail, keyed_hash, merged_into, names_with
 from shoal.live.journal.records import Forgotten
 from shoal.live.journal.stores.base import Batch
 from shoal.live.population import retention
@@ -18,9 +19,15 @@ def forget(owner: Owner, agent: str, remember: Remember) -> None:
     """See `Population.forget`."""
     seconds, store, number = owner.writer().lease, owner.store, owner.number
     with owner.settled() as fold:
-        index = owner.commands.agent(fold, agent)
-        agents = {index, *(other for other in fold.merged if merged_into(fold, other) == index)}
-        left = traces(store, number, fold, agents)
+        found = Trail(store, number, fold, _same_person(owner, fold, agent))
+        before = found.agents, fold.forgotten_at, owner.base.seq
+    found.read_on()  # the long part, while others go on
+    with owner.settled() as fold:
+        agents = _same_person(owner, fold, agent)
+        if before != (agents, fold.forgotten_at, owner.base.seq):
+            found = Trail(store, number, fold, agents)
+        found.read_on()
+        left = found.traces(fold)
         hashes = [*left.hashes]
         hashes += [hashed for hashed, agent_ in owner.base.joined if agent_ in agents]
         hashes += [keyed_hash(fold, "agent", name) for name, i in fold.names.items() if i in agents]
@@ -43,6 +50,12 @@ def forget(owner: Owner, agent: str, remember: Remember) -> None:
         owner.snapshot_seq = 0
     store.scrub()
     rebuild_soon(owner)
+
+
+def _same_person(owner: Owner, fold: Fold, agent: str) -> set[int]:
+    """An agent, and those who turned out to be the same."""
+    index = owner.commands.agent(fold, agent)
+    return {index, *(other for other in fold.merged if merged_into(fold, other) == index)}
 
 
 def forget_again(owner: Owner, hashes: set[bytes], remember: Remember) -> None:

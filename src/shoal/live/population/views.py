@@ -11,7 +11,9 @@ import numpy as np
 
 from shoal.core.types import Booleans, Integers
 from shoal.live.journal.fold import Fold
+from shoal.live.population.explaining import explain_agent
 from shoal.live.population.owner import Owner
+from shoal.live.protocol.answers import Explanation
 
 AT_ONCE = 64
 """Agents whose neighbours are looked up before others get their turn."""
@@ -103,3 +105,8 @@ def lent(owner: Owner, indices: list[int]) -> list[Lent]:
         return found
 
     return owner.read(question)
+
+
+def explained(owner: Owner, agent: str, most: int) -> Explanation:
+    """Whose samples an agent uses, and with whom it stopped sharing: the first `most` of each."""
+    return owner.read(lambda fold: explain_agent(fold, owner.commands.agent(fold, agent), most))

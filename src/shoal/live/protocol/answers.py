@@ -90,6 +90,9 @@ class Explanation(msgspec.Struct, frozen=True):
     stopped: list[Stopped]
     """The latest first."""
     text: str
+    n_lenders: int
+    """How many there are; a service lists the first 1,000 of each."""
+    n_stopped: int
 
     def __str__(self) -> str:
         return self.text

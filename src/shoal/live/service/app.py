@@ -22,6 +22,7 @@ from shoal.live.journal.fold import Fold
 from shoal.live.population.asynchronous import AsyncPopulation
 from shoal.live.population.commands import Commands, Turn
 from shoal.live.population.explaining import Graph
+from shoal.live.population.views import explained
 from shoal.live.protocol import flags as f
 from shoal.live.protocol import messages as m
 from shoal.live.protocol.answers import (
@@ -49,6 +50,8 @@ from shoal.live.service.service import Result, Service
 MOST_IN_GRAPH = 1_000
 """Agents whose graph is sent whole."""
 MOST_EVENTS = 1_000
+MOST_LISTED = 1_000
+"""Agents in an explanation."""
 MOST_PAIRS = 1_000
 """Pairs of agents that are listed."""
 OWN_SETTINGS = ("name", "by", "since", *m.NewPopulation.__struct_fields__)
@@ -529,8 +532,10 @@ async def forget(call: Call) -> None:
 async def explain(call: Call) -> Response:
     """Whose samples an agent uses, and with whom it stopped sharing; with `other`, the same of a pair."""
     population = await call.population()
-    said = await population.call(population.population.explain, call.names["agent"], call.query.get("other"))
-    return json_response(said)
+    agent, other = call.names["agent"], call.query.get("other")
+    if other is None:
+        return json_response(await population.call(explained, population.owner, agent, MOST_LISTED))
+    return json_response(await population.call(population.population.explain, agent, other))
 
 
 async def graph(call: Call) -> Response:

@@ -16,8 +16,8 @@ from shoal.core.types import AnyArray, Booleans, Integers, Vector
 from shoal.live.evaluation.rehearsal import other_settings
 from shoal.live.population.explaining import Graph
 from shoal.live.population.population import Population
-from shoal.live.population.views import PresentAgents, Sizes, edges, lent, members, sizes, uses
-from shoal.live.protocol.answers import Explanation, NamedLender, Stopped, Switch
+from shoal.live.population.views import PresentAgents, Sizes, edges, explained, lent, members, sizes, uses
+from shoal.live.protocol.answers import NamedLender, Stopped, Switch
 from shoal.live.protocol.errors import UnknownError
 from shoal.live.service.dashboard.blocks import ALONE, find_blocks, keep_names, spread
 from shoal.live.service.dashboard.following import (
@@ -483,7 +483,10 @@ class SharingPicture:
         if at is not None:
             rows = rows & present
         # how many of a group each of those asked shares with, shape (asked, groups)
-        by_group = np.add.reduceat(rows[:, order], starts, axis=1, dtype=np.float32)
+        ends = [*starts[1:].tolist(), len(order)]
+        parts = [order[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
+        by_group = np.stack([np.count_nonzero(rows[:, one], axis=1) for one in parts], axis=1)
+        by_group = by_group.astype(np.float32)
         by_group[np.arange(len(asked)), group[asked]] -= 1.0  # itself
         counted = np.zeros((n_groups, n_groups), dtype=np.float32)
         np.add.at(counted, group[asked], by_group)
@@ -542,8 +545,7 @@ class SharingPicture:
         with self._lock:
             self._refresh()
             block = dict(zip(self.there.names, self._labels[self.there.indices].tolist(), strict=True))
-        found = self.population.explain(name)
-        assert isinstance(found, Explanation)
+        found = explained(self.population.owner, name, MOST_AROUND)
         half = MOST_AROUND // 2
         n_lenders = min(len(found.lenders), MOST_AROUND - min(len(found.stopped), half))
         around = [
@@ -562,9 +564,9 @@ class SharingPicture:
             found.samples,
             found.borrowed,
             found.lenders[:MOST_LISTED],
-            len(found.lenders),
+            found.n_lenders,
             found.stopped[:MOST_LISTED],
-            len(found.stopped),
+            found.n_stopped,
             around,
         )
 
