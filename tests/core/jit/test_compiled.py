@@ -20,9 +20,8 @@ from shoal.lab.experiments.fingerprint import PLAYED
 from shoal.lab.warm import warm
 
 RUN = (
-    "import shoal, time\n"
+    "import shoal\n"
     "world = shoal.GaussianClusters(4, 2, 2, seed=0)\n"
-    "start = time.perf_counter()\n"
     "for name, own in (('independent', {}), ('oracle', {'labels': world.labels})):\n"
     "    policy = shoal.make_policy(name, 4, 2, alpha=0.5, **own)\n"
     "    trace = shoal.simulate(policy, world, horizon=50, seed=0)\n"
@@ -340,6 +339,28 @@ def test_cached_code_is_never_taken_from_a_directory_that_others_can_write(
         assert cache._private_directory() == planted
 
 
+def test_entries_that_nobody_used_for_long_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = tmp_path / "numba-0-py3", tmp_path / "numba-1-py3"
+    monkeypatch.setattr(cache, "directory", lambda: new)
+    monkeypatch.setattr(cache, "LARGEST", 3_500)
+    for n, name in enumerate(("unused", "used", "other", "last")):
+        place = (old if n == 2 else new) / name
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(bytes(1_000))
+        os.utime(place, (n, n))
+    cache.load("used")
+    cache._prune.cache_clear()
+    assert cache.save("saved", "content")
+    assert sorted(path.name for path in tmp_path.glob("*/*")) == ["last", "other", "saved", "used"]
+    monkeypatch.setattr(cache, "LARGEST", 1_500)
+    cache._prune.cache_clear()
+    assert cache.save("saved", "content")
+    assert sorted(path.name for path in tmp_path.glob("*/*")) == ["saved", "used"]
+    assert cache.load("saved") == "content"
+
+
 LIFE = """
 import gc
 import sys
@@ -376,6 +397,7 @@ print(sorted(name for name, count in loaded().items() if count != before.get(nam
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["bass", "cluster_mixture", "club"])
 def test_after_warm_no_call_has_anything_left_to_compile(policy: str) -> None:
     """In a process of its own, where nothing else has loaded code."""

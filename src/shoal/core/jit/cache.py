@@ -1,7 +1,8 @@
 """Compiled code on disk: one file for each function and types of arguments, named by what it was made from.
 
 Entries are never changed: another source, version or machine has other names. So processes need no locks, and
-stale code is never found. A file that is missing, damaged or unreadable is compiled again.
+stale code is never found. A file that is missing, damaged or unreadable is compiled again. What was not used
+for longest is deleted once there is too much of it.
 
 A cache that was filled ahead of time (`shoal warm`) also works where it is read-only, as in a container.
 """
@@ -13,6 +14,7 @@ import pickle
 import stat
 import sys
 import tempfile
+import time
 import uuid
 import warnings
 from functools import cache
@@ -31,7 +33,10 @@ SWITCHES = (
     *("BOUNDSCHECK", "USING_SVML", "DEBUGINFO_DEFAULT", "ENABLE_PROFILING", "CAPTURED_ERRORS"),
 )
 """Settings of Numba that change the code; those of the processor are part of `machine`."""
+LARGEST = 100_000_000
+"""Bytes of entries that are kept, those of other versions included; all policies take five million."""
 _CHECKSUM = 32
+_DAY = 86_400.0
 
 
 @cache
@@ -111,8 +116,12 @@ def _compiler() -> tuple[str, ...]:
 
 def load(name: str) -> Any:
     """The content of an entry; None if there is none, or it is damaged."""
+    path = directory() / name
     try:
-        content = (directory() / name).read_bytes()
+        content = path.read_bytes()
+        with contextlib.suppress(OSError):  # read-only
+            if path.stat().st_mtime < time.time() - _DAY:
+                path.touch()  # for `_prune`
         if hashlib.sha256(content[_CHECKSUM:]).digest() != content[:_CHECKSUM]:
             return None
         return pickle.loads(content[_CHECKSUM:])
@@ -122,6 +131,7 @@ def load(name: str) -> Any:
 
 def save(name: str, content: Any) -> bool:
     """Write an entry, whole or not at all; False if it cannot be written."""
+    _prune()
     temporary = directory() / f".{uuid.uuid4().hex}.tmp"
     try:
         # Not by value: a class of `__main__` is that of the process that loads the entry.
@@ -134,3 +144,20 @@ def save(name: str, content: Any) -> bool:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
     return True
+
+
+@cache
+def _prune() -> None:
+    """Delete the entries that were used least recently, as far as there are too many; once in a process."""
+    found = []
+    for path in directory().parent.glob("numba-*/*"):
+        with contextlib.suppress(OSError):  # another process deletes, too
+            state = path.stat()
+            found.append((state.st_mtime, state.st_size, path))
+    excess = sum(size for _, size, _ in found) - LARGEST
+    for _, size, path in sorted(found):
+        if excess <= 0:
+            return
+        with contextlib.suppress(OSError):
+            path.unlink()
+            excess -= size
