@@ -9,8 +9,10 @@ docs_EXTRAS := docs,client
 all_EXTRAS := test,docs,parquet,cluster,data,postgres,serve,client,ray
 SETS := run serve docs
 
-# A process per core, up to four: each takes a gigabyte. A file's tests stay in one process: they share fixtures.
-PARALLEL := -n auto --maxprocesses 4 --dist loadfile
+# One process more than there are cores, as tests of servers mostly wait, and up to four: each takes a gigabyte. A
+# file's tests stay in one process, as they share fixtures; tests/conftest.py puts long files first.
+PROCESSES := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PARALLEL := -n $(PROCESSES) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 COVERED := $(BIN)/python -m pytest --cov --cov-report= --cov-fail-under=0
 
 # What `make check` runs: the arithmetic, the same seed giving the same run, what is refused, records and stores.
@@ -25,7 +27,7 @@ ONE = tests/core tests/test_golden.py tests/lab/test_simulation.py -k "$(or $($(
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run serve check test chaos lint docs bench bench-peers release clean
+.PHONY: help setup run serve check test warm chaos lint docs bench bench-peers release clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,7 +54,8 @@ serve: $(VENV)/.setup-serve  ## See three simulated populations live, in the bro
 check: lint  ## Lint and the quick tests, for while you work (POLICY=bass: those of one policy instead)
 	$(BIN)/python -m pytest -q -m "not slow" $(if $(POLICY),$(ONE),$(QUICK))
 
-test: lint  ## Lint, run all tests, those of kernels again without compilation and as plain Numba, and count the lines they reach
+test: setup  ## Lint, run all tests, those of kernels again without compilation and as plain Numba, and count the lines they reach
+	@$(MAKE) --no-print-directory -j2 lint warm
 	$(BIN)/coverage erase
 	$(COVERED) $(PARALLEL) --ignore tests/test_speed.py
 	NUMBA_DISABLE_JIT=1 $(COVERED) $(PARALLEL) --dist load --cov-append tests/core/kernels tests/core/policies/test_against_reference.py::test_same_run
@@ -62,6 +65,9 @@ test: lint  ## Lint, run all tests, those of kernels again without compilation a
 
 chaos: setup  ## Attack files, threads, forks and signals for many minutes (SHOAL_CHAOS=20 by default)
 	SHOAL_CHAOS=$${SHOAL_CHAOS:-20} $(BIN)/python -m pytest $(PARALLEL) tests/core/attack tests/live --timeout 0
+
+warm: setup  # so that the tests' processes do not all compile the same, and slowly, as their lines are counted
+	@$(BIN)/shoal warm
 
 lint: setup  ## Style, formatting, types, import direction, private members
 	$(BIN)/ruff check

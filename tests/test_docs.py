@@ -83,6 +83,7 @@ def given(page: str, directory: Path) -> None:
         write("set1.train.txt", ((rng.integers(5), f"qid:{q}", text) for q, text in values), between=" ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_examples_run(page: str, tmp_path: Path) -> None:
     blocks = python_blocks(page)
@@ -114,6 +115,7 @@ def test_pages_whose_code_does_not_run_are_few_and_have_code() -> None:
     assert len(NOT_RUN) == 1
 
 
+@pytest.mark.slow
 def test_docstring_examples_are_true(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (policies, environments):  # examples register some of their own
         monkeypatch.setattr(module._registry, "_known", {**module._registry._known})

@@ -20,6 +20,8 @@ from tools.website import FURTHER
 
 import shoal
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 

@@ -3,9 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.live.places import Place
 from tests.live.population.server import MISSING, Server, find_binaries
+
+httpx._config.DEFAULT_TIMEOUT_CONFIG.read = 60.0  # five seconds are a clock on every test
 
 
 @pytest.fixture(scope="session")

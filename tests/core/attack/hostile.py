@@ -16,6 +16,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -118,17 +119,19 @@ def mutated_headers(header: dict[str, Any], arrays: dict[str, Any]) -> Iterator[
         yield f"header {label}", pack(content.encode("utf-8", "surrogateescape"), arrays)
 
 
+@cache
+def bomb(method: int) -> bytes:
+    """An archive of a few bytes whose header has 128 MB."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", method, compresslevel=9) as archive:
+        archive.writestr("header.npy", bytes(2**27))
+    return content.getvalue()
+
+
 def mutated_archives(content: bytes, header: Any, arrays: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
     """Archives that do not hold what they say, or too much."""
-    for method, compresslevel in (
-        (zipfile.ZIP_DEFLATED, 9),
-        (zipfile.ZIP_BZIP2, 9),
-        (zipfile.ZIP_LZMA, None),
-    ):
-        bomb = io.BytesIO()
-        with zipfile.ZipFile(bomb, "w", method, compresslevel=compresslevel) as archive:
-            archive.writestr("header.npy", bytes(2**27))
-        yield f"bomb {method}", bomb.getvalue()
+    for method in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        yield f"bomb {method}", bomb(method)
     twice = io.BytesIO()
     with zipfile.ZipFile(twice, "w") as archive:
         with zipfile.ZipFile(io.BytesIO(content)) as original:

@@ -23,6 +23,7 @@ from shoal.core.types import Vector
 SAVED = Path(__file__).parents[2] / "saved"
 
 
+@pytest.mark.slow
 def test_mutated_files_of_every_policy_are_refused_or_work() -> None:
     done = run("-m", "tests.core.attack.hostile", "0", str(SCALE))
     last = done.stderr.splitlines()[-1:]

@@ -106,22 +106,23 @@ def own_parameters(name: str, environment: Environment, gamma: float) -> dict[st
 
 
 @pytest.mark.parametrize("pulling", [ASYNCHRONOUS, SYNCHRONOUS, SCHEDULE])
-@pytest.mark.parametrize("angle", [math.pi / 16, 7 * math.pi / 16])
+@pytest.mark.parametrize(("angle", "seed"), [(math.pi / 16, 0), (7 * math.pi / 16, 1)])
 @pytest.mark.parametrize("name", NAMES)
-def test_same_run(name: str, angle: float, pulling: str) -> None:
-    for seed in range(2):
-        environment = shoal.SyntheticClusters(12, 4, 3, angle, seed=seed)
-        # thresholds at which clusters form, split and merge within the run
-        gamma = {"club": 0.45, "sclub": 0.7, "cmlb": 0.9}.get(name, 1.0)
-        policy, twin = both(name, environment, 0.4, seed, **own_parameters(name, environment, gamma))
-        horizon = 400 if pulling == ASYNCHRONOUS else 60
-        if pulling != ASYNCHRONOUS and name == "cmlb":
-            horizon = 80
-        play_both(policy, twin, environment, pulling, horizon, seed)
+def test_same_run(name: str, angle: float, seed: int, pulling: str) -> None:
+    environment = shoal.SyntheticClusters(12, 4, 3, angle, seed=seed)
+    # thresholds at which clusters form, split and merge within the run
+    gamma = {"club": 0.45, "sclub": 0.7, "cmlb": 0.9}.get(name, 1.0)
+    policy, twin = both(name, environment, 0.4, seed, **own_parameters(name, environment, gamma))
+    horizon = 400 if pulling == ASYNCHRONOUS else 60
+    if pulling != ASYNCHRONOUS and name == "cmlb":
+        horizon = 80
+    play_both(policy, twin, environment, pulling, horizon, seed)
 
 
-@pytest.mark.parametrize("radius", ["beta", "beta_squared"])
-@pytest.mark.parametrize(("n", "d"), [(1, 1), (2, 1), (5, 2), (8, 20), (30, 5), (60, 3)])
+SIZES = [(n, d, radius) for n, d in ((1, 1), (2, 1), (5, 2), (8, 20)) for radius in ("beta", "beta_squared")]
+
+
+@pytest.mark.parametrize(("n", "d", "radius"), [*SIZES, (30, 5, "beta_squared"), (60, 3, "beta")])
 def test_bass_over_sizes(n: int, d: int, radius: str) -> None:
     environment = shoal.GaussianClusters(n, d, min(3, n), n_arms=6, seed=n)
     gamma = 2.0 if radius == "beta" else 0.8
@@ -164,8 +165,7 @@ def test_arms_that_change_every_round(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("angle", [math.pi / 16, 7 * math.pi / 16])
-@pytest.mark.parametrize("radius", ["beta", "beta_squared"])
+@pytest.mark.parametrize(("angle", "radius"), [(math.pi / 16, "beta"), (7 * math.pi / 16, "beta_squared")])
 def test_bass_at_the_paper_s_dimension(angle: float, radius: str) -> None:
     environment = shoal.SyntheticClusters(20, 10, 3, angle, seed=3)
     gamma = 2.0 if radius == "beta" else 1.0

@@ -189,6 +189,7 @@ def test_the_largest_seeds_are_played(tmp_path: Path) -> None:
 # Disks, files and signals
 
 
+@pytest.mark.slow
 def test_a_disk_full_while_the_report_is_written_is_said_and_the_report_can_be_made_later(
     tmp_path: Path,
 ) -> None:

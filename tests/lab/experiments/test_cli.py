@@ -1,4 +1,4 @@
-"""The command line, as a user meets it: in a process of its own."""
+"""The command line, as a user meets it."""
 
 import json
 import os
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import typer
+from tests.commands import Done, call
 
 import shoal
 from shoal.cli import progress
@@ -49,12 +50,21 @@ parameters = { delta = 0.1 }
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-def run(
-    *arguments: str, cwd: Path, code: int = 0, file_size_limit: int | None = None
-) -> "subprocess.CompletedProcess[str]":
+def run(*arguments: str, cwd: Path, code: int = 0) -> Done:
+    done = call(*arguments, cwd=cwd, COLUMNS="120")
+    assert done.returncode == code, done
+    if code == 2:
+        assert "Traceback" not in done.stderr
+    return done
+
+
+def run_process(
+    *arguments: str, cwd: Path, code: int = 0, file_size_limit: int = resource.RLIM_INFINITY
+) -> Done:
+    """The same, in a process of its own."""
+
     def limit() -> None:
-        if file_size_limit is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_size_limit, file_size_limit))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_size_limit, file_size_limit))
 
     command = [sys.executable, "-c", "from shoal.cli import main; main()", *arguments]
     environment = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1"}
@@ -62,9 +72,7 @@ def run(
         command, cwd=cwd, env=environment, capture_output=True, text=True, preexec_fn=limit, timeout=550
     )
     assert done.returncode == code, done
-    if code == 2:
-        assert "Traceback" not in done.stderr
-    return done
+    return Done(code, done.stdout, done.stderr)
 
 
 @pytest.fixture
@@ -73,10 +81,11 @@ def tiny(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_run_continues_and_reports(tiny: Path) -> None:
     out = tiny / "results" / "tiny"
     run_experiment(load_spec(tiny / "tiny.toml"), out, only="bass")
-    done = run("run", "tiny.toml", "--jobs", "2", cwd=tiny)
+    done = run_process("run", "tiny.toml", "--jobs", "2", cwd=tiny)
     assert "2 cells computed, 2 found finished, in results/tiny" in done.stdout
     assert load_runs(out).num_rows == 4 * 2
     assert json.loads((out / "provenance.json").read_text())["command"] == "shoal run tiny.toml --jobs 2"
@@ -177,18 +186,19 @@ def test_bench_measures_the_sizes_it_is_given(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_warm_fills_the_cache_that_is_then_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    first = run("warm", "independent", cwd=tmp_path)
+    first = run_process("warm", "independent", cwd=tmp_path)
     assert re.match(r"independent +\d+\.\d s\nkept in ", first.stdout)
     assert first.stderr == ""
     files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("numba-*/*")}
     assert len(files) > 4
-    run("warm", "independent", cwd=tmp_path)
+    run_process("warm", "independent", cwd=tmp_path)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("numba-*/*")} == files
     assert "policy must be one of" in run("warm", "indep", cwd=tmp_path, code=2).stderr
 
 
 def test_version_and_help(tmp_path: Path) -> None:
     assert run("--version", cwd=tmp_path).stdout == f"shoal {shoal.__version__}\n"
+    assert "No such command 'x'" in run_process("x", cwd=tmp_path, code=2).stderr
     assert "reproduce" in run("--help", cwd=tmp_path).stdout
 
 
@@ -255,7 +265,7 @@ def test_a_full_disk_is_said_and_finished_cells_stay(tiny: Path) -> None:
     run_experiment(spec, tiny / "warm")  # nothing is left to compile, which would also be written
     run_experiment(spec, tiny / "out", only="bass")
     before = {path: path.stat().st_ino for path in results.cell_files(tiny / "out")}
-    errors = run("run", "tiny.toml", "--out", "out", cwd=tiny, code=2, file_size_limit=3000).stderr
+    errors = run_process("run", "tiny.toml", "--out", "out", cwd=tiny, code=2, file_size_limit=3000).stderr
     assert "cells/synthetic-m3-w7__ind__a" in errors
     assert ".parquet: could not be written: File too large" in errors
     assert {path: path.stat().st_ino for path in results.cell_files(tiny / "out")} == before

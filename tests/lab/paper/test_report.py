@@ -47,6 +47,8 @@ from shoal.lab.paper.report import (
 )
 from shoal.reporting import render
 
+pytestmark = pytest.mark.slow
+
 SPEC = """
 name = "small <b>&amp; quick"
 horizon = 300

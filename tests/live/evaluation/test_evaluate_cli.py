@@ -2,14 +2,12 @@
 
 import getpass
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.browser import needs_browser, open_browser
+from tests.commands import Done, call
 from tests.live.evaluation.shops import shop
 from tests.live.evaluation.test_baseline import serve
 from tests.live.evaluation.test_logs import ARMS, rows, write
@@ -18,10 +16,8 @@ import shoal
 from shoal.live.evaluation.report import document, write_evaluation
 
 
-def run(*arguments: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-c", "from shoal.cli import main; main()", *arguments]
-    environment = {**os.environ, "COLUMNS": "160", "NO_COLOR": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+def run(*arguments: str, code: int = 0) -> Done:
+    done = call(*arguments)
     assert done.returncode == code, done.stderr
     return done
 

@@ -33,6 +33,8 @@ from shoal.live.journal.records import decode
 from shoal.live.journal.stores.postgres import PostgresStore
 from shoal.live.population.servers import move, url_of
 
+pytestmark = pytest.mark.slow
+
 LEASE = 1.0 if SCALE == 1 else 3.0
 POPULATIONS = ["shop 0", "shop 1", "shop 2"]
 THREADS = 6

@@ -1,12 +1,9 @@
 """Several servers on one database: who takes what, what is passed on, what a request can and cannot do."""
 
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +14,7 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
+from tests.commands import Done, call
 from tests.live.places import Place
 from tests.live.service.running import ARMS, Caller, InProcess, Process, damage, wait_until
 
@@ -73,10 +71,8 @@ def decide(call: Caller, path: str, id: str) -> httpx.Response:
     return call("POST", f"{path}/decisions", {"agent": "ada", "arms": ARMS, "id": id})
 
 
-def run_cli(*arguments: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-W", "error", "-m", "shoal.cli", "population", *arguments]
-    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+def run_cli(*arguments: str, code: int = 0) -> Done:
+    done = call("population", *arguments, COLUMNS="200")
     assert done.returncode == code, done.stderr
     return done
 
@@ -161,9 +157,9 @@ def test_a_clean_stop_hands_over_at_once(shared: Place) -> None:
             shop = other.make("shop")
             assert decide(call, shop, "d1").status_code == 201
             assert stays.app.populations == {}
-        start = time.monotonic()
-        wait_until(lambda: "shop" in stays.app.populations, 10.0)  # nobody asks for it
-        assert time.monotonic() - start < 5.0
+        wait_until(
+            lambda: "shop" in stays.app.populations, 20.0
+        )  # nobody asks for it, nor has the lease ended
         assert decide(call, shop, "d1").status_code == 201
         assert call("GET", shop).json()["sequence"] == 3
 
@@ -178,10 +174,9 @@ def test_readers_do_not_keep_a_server_from_taking_over(shared: Place) -> None:
             for _ in range(8):
                 server.app._slow.submit(go_on.wait, 60.0)
             shared.close()
-            start = time.monotonic()
-            wait_until(lambda: "shop" in server.app.populations, 10.0)  # nobody asks for it
+            wait_until(lambda: "shop" in server.app.populations, 30.0)  # nobody asks for it
             assert decide(call, "/v1/populations/shop", "d1").status_code == 201
-            assert time.monotonic() - start < 10.0
+            assert not go_on.is_set()
         finally:
             go_on.set()
 
@@ -199,14 +194,13 @@ def test_streams_that_are_passed_on_end_with_the_server(shared: Place) -> None:
     with InProcess(shared.url, shares=True, lease=30.0) as stays, Caller(stays.url) as call:
         call.make("shop")
         leaves = InProcess(shared.url, shares=True, lease=30.0)
+        leaves.waits_for_ever()
         page = threading.Thread(target=look, args=(leaves.url,), daemon=True)
         page.start()
         try:
             assert begun.wait(10.0)
-            start = time.monotonic()
         finally:
             leaves.close()
-        assert time.monotonic() - start < 10.0
         page.join(10.0)
         assert not page.is_alive()
         assert "retry: 2000" in "".join(seen)
@@ -232,6 +226,7 @@ def test_a_stream_whose_first_part_comes_while_the_server_stops_ends(shared: Pla
         owner.population("shop", "independent", 2)
         threads = [threading.Thread(target=own, daemon=True)]
         server = InProcess(shared.url, shares=True, lease=LEASE)
+        server.waits_for_ever()
         path = f"{server.url}/dashboard/shop/live"
         threads.append(
             threading.Thread(target=httpx.get, args=(path,), kwargs={"timeout": 60.0}, daemon=True)
@@ -242,11 +237,9 @@ def test_a_stream_whose_first_part_comes_while_the_server_stops_ends(shared: Pla
             assert asked.wait(10.0)
             server._server.should_exit = True
             wait_until(server.app.stopping.is_set, 5.0)
-            start = time.monotonic()
             go_on.set()
         finally:
             server.close()
-        assert time.monotonic() - start < 10.0
         for thread in threads:
             thread.join(10.0)
 
@@ -261,9 +254,7 @@ def test_what_a_silent_server_owned_is_taken_after_its_lease(shared: Place) -> N
         assert int(refused.headers["retry-after"]) >= 1
         assert metric(server, "shoal_forwarded_total", result="failed") == 1.0
         shared.crash(owner)
-        start = time.monotonic()
         wait_until(lambda: decide(call, "/v1/populations/shop", "d1").status_code == 201, 10.0)
-        assert time.monotonic() - start < 2.5 * LEASE
 
 
 def test_a_population_without_its_first_record(shared: Place, caplog: pytest.LogCaptureFixture) -> None:
@@ -384,6 +375,7 @@ def test_no_log_holds_a_name(shared: Place, tmp_path: Path) -> None:
 # Moving
 
 
+@pytest.mark.slow
 def test_moved(two: Two) -> None:
     with Caller(two.first.url) as one, Caller(two.second.url) as other:
         shop = one.make("shop")
@@ -497,9 +489,9 @@ def test_a_server_that_does_not_take_what_it_was_given(two: Two) -> None:
         assert ownership is not None
         ownership._is_ours_to_take = lambda *_: False  # type: ignore[method-assign]
         store = PostgresStore(two.place.url)
+        start = time.monotonic()
         move(store, "shop", two.second.url)
         store.close()
-        start = time.monotonic()
         wait_until(lambda: two.owner("shop") is two.first, 10.0)
         assert time.monotonic() - start > 0.5 * LEASE
         wait_until(lambda: decide(one, shop, "d1").status_code == 201, 10.0)

@@ -13,6 +13,8 @@ from tests.live.service.test_kill import free_port
 
 from shoal.live.service.on_ray import start
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed here")
 def test_a_node_is_killed(shared: Place) -> None:

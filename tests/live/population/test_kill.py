@@ -21,6 +21,8 @@ from tests.live.population.worker import acknowledged, events, open_shop, plan
 
 from shoal.live.journal.records import decode
 
+pytestmark = pytest.mark.slow
+
 POLICIES = ["independent", "bass", "cluster_mixture"]
 KILLS = 7 if SCALE == 1 else 13 * SCALE
 """Of each store and policy."""

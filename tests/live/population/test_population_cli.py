@@ -1,24 +1,20 @@
 """`shoal population`, as a user meets it."""
 
 import json
-import os
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.commands import Done, call
 
 import shoal
 
 ARMS = {"tea": [1.0, 0.0], "coffee": [0.0, 1.0]}
 
 
-def run(*arguments: str, code: int = 0, answer: str = "") -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-c", "from shoal.cli import main; main()", "population", *arguments]
-    environment = {**os.environ, "COLUMNS": "160", "NO_COLOR": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, input=answer, timeout=300)
+def run(*arguments: str, code: int = 0, answer: str = "") -> Done:
+    done = call("population", *arguments, answer=answer)
     assert done.returncode == code, done.stderr
     return done
 

@@ -63,6 +63,10 @@ class InProcess:
         if check_ready:
             wait_until(lambda: httpx.get(f"{self.url}/readyz").status_code == 200)
 
+    def waits_for_ever(self) -> None:
+        """From now on, `close` fails if a connection keeps the server from stopping."""
+        self._server.config.timeout_graceful_shutdown = 3600
+
     def close(self) -> None:
         self._server.should_exit = True
         self._thread.join(30)

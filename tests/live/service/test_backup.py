@@ -1,18 +1,17 @@
 """Copies made while the server works, put back; and admin commands against a service."""
 
 import json
-import os
 import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from tests.commands import Done, call
 from tests.live.population.server import Server
 from tests.live.service.running import ARMS, Caller, InProcess, Process, wait_until
 
@@ -22,10 +21,8 @@ from shoal.live.protocol.errors import JournalError
 from shoal.live.service.keys import SQLiteKeys
 
 
-def run(*arguments: str, key: str = "") -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, "SHOAL_KEY": key, "NO_COLOR": "1"}
-    command = [sys.executable, "-W", "error", "-m", "shoal.cli", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+def run(*arguments: str, key: str = "") -> Done:
+    return call(*arguments, SHOAL_KEY=key)
 
 
 def test_a_copy_made_under_load_holds_what_was_acknowledged_before(file: str, tmp_path: Path) -> None:

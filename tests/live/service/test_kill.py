@@ -24,6 +24,8 @@ import shoal
 from shoal.live.client import exchange
 from shoal.live.journal.records import decode
 
+pytestmark = pytest.mark.slow
+
 KILLS = 5 if SCALE == 1 else 10 * SCALE
 THREADS = 4
 STRAY = "from the frozen one"

@@ -7,11 +7,12 @@ import socket
 import subprocess
 import sys
 import threading
-import time
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
+from tests import commands
 from tests.live.places import Place
 from tests.live.service.running import ARMS, Caller, InProcess, Process, damage, wait_until
 
@@ -32,7 +33,7 @@ def shoal(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def add_key(url: str, *options: str) -> str:
-    done = shoal("keys", "add", url, *options)
+    done = commands.call("keys", "add", url, *options)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -45,6 +46,7 @@ def test_without_a_key_only_this_machine(file: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_life(durable: Place, tmp_path: Path) -> None:
     """Keys, decisions, revocation beside a running server, logs without names or secrets, and a clean end."""
     log = tmp_path / "log"
@@ -66,9 +68,9 @@ def test_a_life(durable: Place, tmp_path: Path) -> None:
             call("GET", f"{shop}/agents/Zaphod")
             assert call("GET", "/metrics").status_code == 403  # the key is for one population
             id = key.split("_")[1]
-            listed = json.loads(shoal("keys", "list", durable.url, "--json").stdout)
+            listed = json.loads(commands.call("keys", "list", durable.url, "--json").stdout)
             assert [(one["id"], one["valid"], one["populations"]) for one in listed] == [(id, True, ["shop"])]
-            assert shoal("keys", "revoke", durable.url, id).returncode == 0
+            assert commands.call("keys", "revoke", durable.url, id).returncode == 0
             patience = 0.0 if durable.kind == "sqlite" else 2.0  # which is told over the network
             if patience:
                 wait_until(lambda: call("GET", shop).status_code == 401, patience)
@@ -98,9 +100,9 @@ def test_a_life(durable: Place, tmp_path: Path) -> None:
         controller.close()
 
 
-def test_stopping_finishes_what_was_acknowledged_and_lets_go(durable: Place) -> None:
+def test_stopping_finishes_what_was_acknowledged_and_lets_go(durable: Place, tmp_path: Path) -> None:
     acknowledged: list[str] = []
-    with Process(durable.url) as server:
+    with Process(durable.url, log=tmp_path / "log") as server:
         server.wait_ready()
         with Caller(server.url) as call:
             call.make("shop")
@@ -124,19 +126,17 @@ def test_stopping_finishes_what_was_acknowledged_and_lets_go(durable: Place) -> 
         for thread in threads:
             thread.start()
         wait_until(lambda: len(acknowledged) > 50)
-        start = time.monotonic()
         code = server.kill(signal.SIGTERM)
-        took = time.monotonic() - start
         stop.set()
         for thread in threads:
             thread.join()
     assert code == 0
-    assert took < 15.0
-    start = time.monotonic()
-    controller = open_controller(durable.url, lease=30.0)  # its lease was released, or this would take long
+    assert "graceful" not in (tmp_path / "log").read_text()  # as uvicorn says if a request kept it waiting
+    with closing(durable.store()) as store:
+        assert [one.owner for one in store.standings().values()] == [""] * (durable.kind == "postgres")
+    controller = open_controller(durable.url, lease=30.0)
     try:
         shop = controller.population("shop")
-        assert time.monotonic() - start < 10.0
         before = shop.sequence
         for id in acknowledged:
             shop.decide(f"agent {id.split('-')[0]}", ARMS, id=id)
@@ -272,6 +272,7 @@ def test_what_is_damaged_is_tried_again(durable: Place, monkeypatch: pytest.Monk
         assert call("GET", "/readyz").status_code == 200
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_after_warm(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither when a population is made nor when its journal is read again."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
@@ -343,14 +344,14 @@ def test_a_port_that_is_taken(file: str) -> None:
     ],
 )
 def test_keys_that_cannot_be(file: str, arguments: list[str], said: str) -> None:
-    done = shoal("keys", "add", file, *arguments)
+    done = commands.call("keys", "add", file, *arguments)
     assert done.returncode == 2
     assert said in done.stderr
 
 
 def test_a_key_nobody_has(file: str) -> None:
     add_key(file, "--scope", "read")
-    done = shoal("keys", "revoke", file, "nobody")
+    done = commands.call("keys", "revoke", file, "nobody")
     assert done.returncode == 2
     assert "no key 'nobody'" in done.stderr
     assert os.stat(file).st_size > 0

@@ -1,0 +1,79 @@
+"""Breaks the code on purpose, one line at a time, and says whether the tests notice.
+
+    python tools/mutants.py [WORD ...]    those whose name or file has one of the words; all without any
+
+tools/mutants.toml lists what is replaced, and the tests that should notice: they run, until one fails, in a
+temporary copy of the tracked files. After a change of the tests that should lose nothing, what was caught
+before must be caught. All of them take about half an hour of one core.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PATIENCE = 900.0
+"""Seconds for the tests of one mutant; one that makes them hang is caught."""
+
+
+def main(words: list[str]) -> int:
+    """Try the mutants that have one of the words; the number that was missed."""
+    listed = tomllib.loads(ROOT.joinpath("tools/mutants.toml").read_text())
+    named = {one["name"]: one for one in listed["mutants"]}
+    chosen = {
+        name: one
+        for name, one in named.items()
+        if not words or any(word in name + one["file"] for word in words)
+    }
+    missed = 0
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        copy = Path(folder)
+        tracked = subprocess.run(
+            ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        for file in filter(None, tracked.stdout.split("\0")):
+            (copy / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / file, copy / file)
+        for name, one in chosen.items():
+            begin = time.monotonic()
+            tests = [path for test in one["tests"] for path in listed["tests"].get(test, [test])]
+            failed = notice(one, tests, copy)
+            missed += failed is None
+            verdict = "MISSED" if failed is None else "caught"
+            print(f"{name:24} {verdict} {time.monotonic() - begin:5.0f} s  {failed or ''}", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} caught")
+    return missed
+
+
+def notice(one: dict[str, Any], tests: list[str], copy: Path) -> str | None:
+    """The test that fails with a mutant in a copy of the project; None if none does."""
+    path = copy / "src/shoal" / one["file"]
+    whole = path.read_text()
+    if whole.count(one["old"]) != 1:
+        raise SystemExit(f"{one['name']}: {one['file']} has {whole.count(one['old'])} times {one['old']!r}")
+    path.write_text(whole.replace(one["old"], one["new"]))
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
+    command += [f"tests/{test}" for test in tests]
+    environment = {**os.environ, "PYTHONPATH": str(copy / "src")}
+    try:
+        ran = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=PATIENCE
+        )
+    except subprocess.TimeoutExpired:
+        return "timeout"
+    finally:
+        path.write_text(whole)
+    if ran.returncode == 0:
+        return None
+    lines = [line.split()[1] for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return lines[0] if lines else f"exit code {ran.returncode}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
