@@ -1,4 +1,4 @@
-"""The service: `shoal serve`, `demo`, `keys add|list|revoke`, `backup` and `restore`."""
+"""The service: `shoal serve`, `demo`, `keys add|list|revoke|rotate`, `backup` and `restore`."""
 
 import json
 import re
@@ -12,7 +12,7 @@ import typer
 from shoal.cli.printing import print_table
 
 app = typer.Typer()
-keys_app = typer.Typer(help="Make, list and revoke keys to the service.", no_args_is_help=True)
+keys_app = typer.Typer(help="Make, list, rotate and revoke keys to the service.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
 
 StoreUrl = Annotated[str, typer.Argument(metavar="STORE", help="An SQLite file, or postgresql://….")]
@@ -62,6 +62,20 @@ def serve(
         ),
     ] = None,
     log_requests: Annotated[bool, typer.Option(help="Log each request.")] = True,
+    audit: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Administrative calls, refused callers and looks at explanations. [default: in the log]",
+        ),
+    ] = None,
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ADDRESS", help="A proxy that signs users in. Can be repeated."),
+    ] = None,
+    user_header: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The header in which that proxy names the user.")
+    ] = None,
     advertise: Annotated[
         str | None,
         typer.Option(
@@ -85,7 +99,8 @@ def serve(
         "certificate": None if certificate is None else str(certificate),
         "private_key": None if private_key is None else str(private_key),
         "limits": limit or (), "sync": sync, "log_requests": log_requests, "lease": lease,
-        "behind_tls": behind_tls,
+        "behind_tls": behind_tls, "proxies": proxy or (), "user_header": user_header,
+        "audit": None if audit is None else str(audit.absolute()),
         "archive": None if archive is None else str(archive.absolute()), "retain": _seconds(retain, "retain"),
         "forgotten": None if forgotten is None else str(forgotten.absolute()),
     }  # fmt: skip
@@ -151,16 +166,26 @@ def add_key(
         float | None, typer.Option(min=0.0, help="Requests a second. [default: the server's]")
     ] = None,
     note: Annotated[str, typer.Option(help="What it is for.")] = "",
+    user: Annotated[
+        str | None, typer.Option(help="For a user whom a proxy signs in, instead of a secret; * for all.")
+    ] = None,
 ) -> None:
     """Make a key and show it, once. A running server knows it at once."""
-    from shoal.live.service.keys import open_keys
+    from shoal.live.service.keys import USER, open_keys
 
+    if user is not None:
+        if note or not user:
+            raise ValueError(f"user must be a name, and stands in place of a note, got {user!r} and {note!r}")
+        note = USER + user
     keys = open_keys(_durable(store))
     try:
         scopes = [one.strip() for one in scope.split(",")]
         made, text = keys.add(scopes, population or None, expires_in=_seconds(expires), rate=rate, note=note)
     finally:
         keys.close()
+    if user is not None:
+        print(f"key {made.id} is for {'every user' if user == '*' else user}")
+        return
     print(text)
     typer.echo(f"key {made.id}; it is not kept anywhere, so write it down now", err=True)
 
@@ -213,6 +238,26 @@ def revoke_key(
     finally:
         keys.close()
     print(f"revoked: {key}")
+
+
+@keys_app.command("rotate")
+def rotate_key(
+    store: StoreUrl,
+    key: Annotated[str, typer.Argument(metavar="ID", help="The key's id, see `list`.")],
+    grace: Annotated[
+        str | None, typer.Option(help="How long the old one goes on: 7d, 12h or 30m. [default: not at all]")
+    ] = None,
+) -> None:
+    """Make a key that allows the same for as long again, show it, once, and let the old one end."""
+    from shoal.live.service.keys import open_keys
+
+    keys = open_keys(_durable(store))
+    try:
+        made, text = keys.rotate(key, _seconds(grace, "grace") or 0.0)
+    finally:
+        keys.close()
+    print(text)
+    typer.echo(f"key {made.id} in place of {key}; it is not kept anywhere, so write it down now", err=True)
 
 
 @app.command()

@@ -118,7 +118,7 @@ def endpoints() -> list[Endpoint]:
         get("/readyz", None, ready, {200: m.Health}),
         get("/openapi.json", None, describe, {200: dict[str, Any]}),
         get("/metrics", "read", scrape, {200: str}),
-        post("/session", None, sign_in, {200: m.Who}, m.Session, headers=cookie),
+        post("/session", None, sign_in, {200: m.Who}, m.Session, headers=cookie, audited=True),
         get("/session", SIGNED_IN, who_is_there, {200: m.Who}),
         delete("/session", None, sign_out, {204: None}, headers=cookie),
         get("/v1/populations", SIGNED_IN, list_populations, {200: m.Populations}),
@@ -139,7 +139,14 @@ def endpoints() -> list[Endpoint]:
         get(f"{p}/agents/{{agent}}", "read", get_agent, {200: m.Agent, 304: None}),
         put(f"{p}/agents/{{agent}}", "admin", put_agent, {204: None}, m.SharingMode, fills=True),
         delete(f"{p}/agents/{{agent}}", "admin", forget, {204: None}),
-        get(f"{p}/agents/{{agent}}/explanation", "read", explain, {200: either, 304: None}, query=("other",)),
+        get(
+            f"{p}/agents/{{agent}}/explanation",
+            "read",
+            explain,
+            {200: either, 304: None},
+            query=("other",),
+            audited=True,
+        ),
         get(f"{p}/graph", "read", graph, {200: m.GraphContent, 304: None}, query=("at",)),
         get(f"{p}/settings", "read", list_settings, {200: m.Switches, 304: None}),
         put(f"{p}/settings", "admin", switch, {200: m.Switches}, m.Candidate),
@@ -156,7 +163,7 @@ def endpoints() -> list[Endpoint]:
         get(f"{d}/overview", "read", page.overview, query=("step",)),
         get(f"{d}/graph", "read", page.graph, query=("at",)),
         get(f"{d}/agents", "read", page.agents, query=("search", "start", "from", "to")),
-        get(f"{d}/agents/{{agent}}", "read", page.agent),
+        get(f"{d}/agents/{{agent}}", "read", page.agent, audited=True),
         get(f"{d}/arms", "read", page.arms),
         get(f"{d}/settings", "read", page.settings),
         get(f"{d}/live", "read", page.live),
@@ -226,6 +233,7 @@ async def sign_in(call: Call) -> Response:
     key = service.keys.check(call.body.key)
     if key is None:
         raise unauthenticated("the key is not known, has expired or was revoked")
+    call.request.scope["state"]["key"] = key  # for the logs
     cookie = service.sessions.begin(key.id, is_secure=_is_secure(call))
     return json_response(_who(key), headers={"set-cookie": cookie})
 

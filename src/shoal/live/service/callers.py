@@ -30,7 +30,7 @@ def authorise(service: Service, request: Request, scope: str | None, population:
 
 
 def key_of(service: Service, request: Request) -> Key:
-    """The key that a request was made with: in its header, or by the cookie of a browser."""
+    """The key that a request was made with: in its header, by the proxy's word, or by a browser's cookie."""
     headers = request.scope["state"]["headers"]
     given = headers.get(b"authorization")
     if given is not None:
@@ -41,6 +41,8 @@ def key_of(service: Service, request: Request) -> Key:
         return key
     if request.method not in ("GET", "HEAD"):
         _check_origin(headers)
+    if (key := _vouched_for(service, request)) is not None:
+        return key
     if (cookie := headers.get(b"cookie")) is not None and (id := service.sessions.key(cookie)) is not None:
         key = service.keys.find(id)
         if key is not None and key.is_valid(time.time()):
@@ -48,6 +50,22 @@ def key_of(service: Service, request: Request) -> Key:
     if service.is_open and not service.keys.exist():
         return ANYBODY
     raise unauthenticated("send a key as `Authorization: Bearer shoal_…`; `shoal keys add` makes one")
+
+
+def _vouched_for(service: Service, request: Request) -> Key | None:
+    """The key of a user whom the proxy in front has signed in; others may send its header in vain."""
+    proxy, state = service.proxy, request.scope["state"]
+    came_from = "" if request.client is None else request.client.host.removeprefix("::ffff:")
+    if proxy is None or came_from not in proxy.addresses or proxy.header not in state["headers"]:
+        return None
+    if sum(name == proxy.header for name, _ in request.scope["headers"]) > 1:  # one may be the user's own
+        raise RefusedError("malformed", f"a request must have one header {proxy.header.decode()!r}")
+    user = state["user"] = state["headers"][proxy.header].decode("latin-1")
+    if (key := service.keys.of_user(user)) is None:
+        raise RefusedError("forbidden", "no key is for the user who is signed in; `shoal keys add --user`")
+    # A server that this request is passed on to believes a cookie of ours, not the header.
+    state["headers"][b"cookie"] = service.sessions.begin(key.id, is_secure=True).partition(";")[0].encode()
+    return key
 
 
 def address_of(service: Service, request: Request) -> str:

@@ -29,6 +29,8 @@ from shoal.live.protocol.errors import UnavailableError, UnknownError
 SCOPES = ("decide", "reward", "read", "admin")
 """What a key may allow: to decide, to report rewards, to look, to change populations and forget agents."""
 COLUMNS = "id, digest, scopes, populations, rate, made, expires, revoked, note"
+USER = "user:"
+"""How the note of a key begins that is for a user whom a proxy signs in."""
 STALE = 10.0
 """Seconds after which keys that cannot be read again from PostgreSQL are no longer trusted."""
 CHANNEL = "shoal_key"
@@ -84,6 +86,10 @@ class Keys(ABC):
 
     @abstractmethod
     def _revoke(self, id: str, at: float) -> None: ...
+
+    @abstractmethod
+    def _end(self, id: str, at: float) -> None:
+        """Let a key expire at a time, unless it does earlier."""
 
     @abstractmethod
     def close(self) -> None:
@@ -145,6 +151,32 @@ class Keys(ABC):
             raise UnknownError(f"no key {validation.show(id)}; `shoal keys list` shows them")
         self._revoke(id, time.time())
 
+    def rotate(self, id: str, grace: float = 0.0) -> tuple[Key, str]:
+        """Make a key that allows what another one does, for as long again; the old one ends after `grace`.
+
+        Returns
+        -------
+        The new key, and its text, which is kept nowhere.
+        """
+        old, grace = self.find(id), validation.number("grace", grace, low=0.0)
+        if old is None:
+            raise UnknownError(f"no key {validation.show(id)}; `shoal keys list` shows them")
+        if not old.is_valid(now := time.time()):
+            raise ValueError(f"id must be of a valid key: {id} has expired or was revoked")
+        life = None if old.expires is None else old.expires - old.made
+        made = self.add(old.scopes, old.populations, expires_in=life, rate=old.rate, note=old.note)
+        if grace:
+            self._end(id, now + grace)
+        else:
+            self._revoke(id, now)
+        return made
+
+    def of_user(self, user: str) -> Key | None:
+        """The latest valid key for a user whom a proxy signs in, or for all of them (`*`)."""
+        now, found = time.time(), [key for key in reversed(self.all()) if key.note.startswith(USER)]
+        notes = (USER + user, USER + "*")
+        return next((key for note in notes for key in found if key.note == note and key.is_valid(now)), None)
+
     def check(self, text: str) -> Key | None:
         """The key that a text is, if it is a valid one."""
         parts = text.split("_", 2)
@@ -178,6 +210,10 @@ class MemoryKeys(Keys):
 
     def _revoke(self, id: str, at: float) -> None:
         self._keys[id] = msgspec.structs.replace(self._keys[id], revoked=at)
+
+    def _end(self, id: str, at: float) -> None:
+        key = self._keys[id]
+        self._keys[id] = msgspec.structs.replace(key, expires=min(at, key.expires or at))
 
     def close(self) -> None:
         return
@@ -225,6 +261,9 @@ class SQLiteKeys(Keys):
 
     def _revoke(self, id: str, at: float) -> None:
         self._write("UPDATE key SET revoked = coalesce(revoked, ?) WHERE id = ?", at, id)
+
+    def _end(self, id: str, at: float) -> None:
+        self._write("UPDATE key SET expires = min(coalesce(expires, ?1), ?1) WHERE id = ?2", at, id)
 
     def close(self) -> None:
         self._db.close()
@@ -305,6 +344,9 @@ class PostgresKeys(Keys):
 
     def _revoke(self, id: str, at: float) -> None:
         self._write("UPDATE shoal_key SET revoked = coalesce(revoked, %s) WHERE id = %s", at, id)
+
+    def _end(self, id: str, at: float) -> None:
+        self._write("UPDATE shoal_key SET expires = least(expires, %s) WHERE id = %s", at, id)
 
     def _write(self, sql: str, *values: Any) -> None:
         with closing(self._connect()) as db:

@@ -13,7 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from shoal.live.protocol.messages import encoder
 from shoal.live.protocol.problems import MEDIA_TYPE, BusyError, RefusedError, headers_of, kind_of
 from shoal.live.service.callers import check_host
-from shoal.live.service.logs import log_failure
+from shoal.live.service.forwarding import HOP
+from shoal.live.service.logs import log_failure, log_seldom
 from shoal.live.service.service import ClientGoneError, Service
 
 log = logging.getLogger("shoal.service")
@@ -24,6 +25,8 @@ PROBES = ("/livez", "/readyz")
 MOST_WAITING = 2_000
 """Requests under way."""
 MOST_CONNECTIONS = 5_000
+DENIALS = 10.0
+"""Requests a second without a valid key that are audited."""
 MOST_READ = 100_000_000
 """Bytes of the bodies of all requests under way."""
 SINGLE = (b"authorization", b"host", b"content-type")
@@ -59,6 +62,9 @@ def answered(app: ASGIApp, service: Service) -> ASGIApp:
             "request_id": request_id,
             "route": "none",
             "key": None,
+            "user": None,
+            "population": None,
+            "audited": False,
             "by_id": False,
         }
         scope["state"] = state
@@ -70,6 +76,7 @@ def answered(app: ASGIApp, service: Service) -> ASGIApp:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                _audit(service, scope, status)
                 given = {name for name, _ in message["headers"]}
                 strict = [one for one in STRICT if one[0] not in given]
                 own_id = (b"x-request-id", request_id.encode())
@@ -81,6 +88,7 @@ def answered(app: ASGIApp, service: Service) -> ASGIApp:
             await app(scope, receive, send_on)
         except ClientGoneError:
             status = 499
+            _audit(service, scope, status)
         except Exception as error:
             response = _problem(service, error, state)
             if not status:
@@ -152,6 +160,28 @@ def _record(service: Service, scope: Scope, status: int, seconds: float) -> None
             {"request": state["request_id"], "method": method, "route": state["route"], "status": status,
              "key": key, "ms": round(seconds * 1e3, 3)}
         )  # fmt: skip
+
+
+def _audit(service: Service, scope: Scope, status: int) -> None:
+    """Write down an administrative call, a refused caller or a look at an explanation, before the answer."""
+    state, refused = scope["state"], status in (401, 403)
+    if service.audit is None or not (state["audited"] or refused):
+        return
+    if status == 401 and service.limits.take("audit", DENIALS):  # strangers cannot fill the disk
+        service.unaudited += 1
+        return
+    key = state["key"]
+    fields = {
+        "request": state["request_id"], "key": None if key is None else key.id, "user": state["user"],
+        "method": scope["method"], "route": state["route"],
+        "population": None if status in (401, 404) else state["population"],  # a stranger's text, if any
+        "status": status, "forwarded": HOP in state["headers"], "left_out": service.unaudited,
+    }  # fmt: skip
+    service.unaudited = 0
+    try:
+        service.audit(fields)
+    except OSError as error:
+        log_seldom(log, f"the audit log cannot be written: {error}")
 
 
 def _request_id(given: bytes | None) -> str:

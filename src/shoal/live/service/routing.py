@@ -47,6 +47,8 @@ class Endpoint(NamedTuple):
     """Whether a conflict means that the caller's id stands for another request."""
     headers: tuple[str, ...] = ()
     """Further headers of a successful answer; those with 304 have an ETag."""
+    audited: bool = False
+    """Whether each call is in the audit log, as are those of `admin` routes."""
     fills: bool = False
     """Whether it makes the store larger; rewards do not count, for decisions that were made should end."""
     refusal: Callable[[Service, Exception, str | None], Response | None] = lambda *_: None
@@ -110,9 +112,10 @@ def route(one: Endpoint, service: Service) -> Route:
 
     async def endpoint(request: Request) -> Response:
         scope, names = request.scope, dict[str, str]()
-        scope["state"]["route"], scope["state"]["by_id"] = one.path, one.by_id
+        scope["state"].update(route=one.path, by_id=one.by_id, audited=one.audited or one.scope == "admin")
         try:
             names = {name: _unquoted(name, text) for name, text in scope["path_params"].items()}
+            scope["state"]["population"] = names.get("population")
             return await answer(request, names)
         except Exception as error:
             if (refused := one.refusal(service, error, names.get("population"))) is None:

@@ -6,6 +6,7 @@ import ipaddress
 import logging
 import math
 import os
+import re
 import resource
 import socket
 import threading
@@ -29,7 +30,7 @@ from shoal.live.service.app import make_app
 from shoal.live.service.keys import Keys, open_keys
 from shoal.live.service.middleware import MOST_CONNECTIONS
 from shoal.live.service.service import HOSTS, Service
-from shoal.live.service.sessions import Sessions
+from shoal.live.service.sessions import Proxy, Sessions
 
 log = logging.getLogger("shoal.service")
 LARGEST_HEAD = 65_536
@@ -96,6 +97,9 @@ def serve(
     lease: float = LEASE,
     forgotten: str | None = None,
     log_requests: bool = True,
+    audit: str | None = None,
+    proxies: Collection[str] = (),
+    user_header: str | None = None,
     advertise: str | None = None,
     until: threading.Event | None = None,
     on_start: Callable[[str], None] | None = None,
@@ -124,6 +128,11 @@ def serve(
         See `shoal.open`.
     log_requests : bool
         Whether each request is logged.
+    audit : path, optional
+        Where administrative calls, refused callers and looks at explanations are written down; by default to
+        stderr, with the logs.
+    proxies, user_header : collection of str, str, optional
+        Addresses of a proxy in front that signs users in, and the header in which it names them.
     advertise : str, optional
         URL at which other servers on the same PostgreSQL database reach this one. By default the address
         that it listens on, or, if that is every address, the machine's name.
@@ -141,6 +150,9 @@ def serve(
     if forgotten is not None:
         with open(forgotten, "ab"):  # fail now, rather than when a person has been forgotten
             pass
+    write_audit = logs.writer("shoal.audit", audit)
+    proxy = _proxy(proxies, user_header)
+    is_alone = is_loopback(host) and not behind_tls and proxy is None
     quotas = Quotas.of(limits)
     if (archive is None) != (retain is None):
         raise ValueError("archive and retain go together: where old records are moved, and from which age on")
@@ -151,7 +163,7 @@ def serve(
     sessions = Sessions(os.environ.get("SHOAL_SESSION_SECRET"))
     keys = open_keys(url)
     try:
-        _check_keys(keys, url, host, behind_tls)
+        _check_keys(keys, url, host, "behind_tls" if behind_tls else "a proxy" if proxy else "")
         sock = _listen(host, port)
     except BaseException:
         keys.close()
@@ -160,13 +172,15 @@ def serve(
         service = Service(
             open_controller(url, sync=sync, lease=lease, forgotten=forgotten),
             keys,
-            is_open=is_loopback(host) and not behind_tls,
+            is_open=is_alone,
             hosts={*HOSTS, host.lower(), *(name.lower() for name in allow_hosts)},
             behind_tls=behind_tls,
             quotas=quotas,
             retention=None if archive is None or retain is None else (archive, retain),
             sessions=sessions,
-            access_log=logs.request_log() if log_requests else None,
+            proxy=proxy,
+            access_log=logs.writer("shoal.requests") if log_requests else None,
+            audit=write_audit,
         )
         scheme = "http" if certificate is None else "https"
         name = f"[{host}]" if ":" in host else host
@@ -181,11 +195,23 @@ def serve(
         run(service, sock, options, lambda: on_start and on_start(own_url), until)
 
 
-def _check_keys(keys: Keys, url: str, host: str, behind_tls: bool) -> None:
+def _proxy(addresses: Collection[str], header: str | None) -> Proxy | None:
+    if not addresses and header is None:
+        return None
+    if not addresses or header is None:
+        raise ValueError("a proxy that signs users in needs an address and a header that names the user")
+    taken = ("authorization", "cookie", "host")
+    if not re.fullmatch(r"[A-Za-z0-9-]{1,64}", header) or header.lower() in taken:
+        raise ValueError(f"user_header must be the name of a header such as X-Forwarded-User, got {header!r}")
+    found = frozenset(str(ipaddress.ip_address(one.strip("[]"))) for one in addresses)
+    return Proxy(found, header.lower().encode())
+
+
+def _check_keys(keys: Keys, url: str, host: str, behind: str) -> None:
     """Refuse to serve without a key where other machines can call, directly or through a proxy."""
-    if keys.exist() or (is_loopback(host) and not behind_tls):
+    if keys.exist() or (is_loopback(host) and not behind):
         return
-    said = "behind_tls needs a key, as a proxy's callers seem to be on its machine"
+    said = f"{behind} needs a key, as a proxy's callers seem to be on its machine"
     if not is_loopback(host):
         said = f"host must be an address that only this machine can reach, such as 127.0.0.1, got {host!r}"
     raise ValueError(

@@ -38,7 +38,7 @@ from shoal.live.service.keys import Key, Keys
 from shoal.live.service.limits import Limits
 from shoal.live.service.logs import log_seldom
 from shoal.live.service.metrics import Metrics
-from shoal.live.service.sessions import Sessions
+from shoal.live.service.sessions import Proxy, Sessions
 
 if TYPE_CHECKING:
     from shoal.live.service.ownership import Ownership
@@ -81,8 +81,10 @@ class Service:
     retention : pair of a path and a number, optional
         Directory to which records older than so many seconds are moved, once an hour.
     sessions : Sessions, optional
-    access_log : callable, optional
-        Writes the line of a request; takes its fields.
+    proxy : Proxy, optional
+        Whose word for who a user is counts.
+    access_log, audit : callable, optional
+        Write the line of a request, and of one that is audited; take its fields.
     """
 
     def __init__(
@@ -96,11 +98,14 @@ class Service:
         quotas: Quotas = NONE,
         retention: tuple[str, float] | None = None,
         sessions: Sessions | None = None,
+        proxy: Proxy | None = None,
         access_log: Callable[[dict[str, Any]], None] | None = None,
+        audit: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self.controller, self.keys, self.is_open, self.behind_tls = controller, keys, is_open, behind_tls
         self.hosts, self.access_log, self.quotas = frozenset(hosts), access_log, quotas
         self.retention = retention
+        self.audit, self.proxy = audit, proxy
         self.limits = Limits(0.0 if quotas is NONE else quotas.rate)
         self.store = controller.store.url
         """Where the store is, which clients are not told."""
@@ -117,6 +122,8 @@ class Service:
         """Which server owns which population, where several servers share the store."""
         self.connections: Collection[object] = ()
         """Open connections to this server."""
+        self.unaudited = 0
+        """Refused callers that the audit log leaves out, since its last line."""
         self.under_way = 0
         """Requests under way."""
         self.bytes_read = 0

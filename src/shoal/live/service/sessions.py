@@ -1,4 +1,6 @@
-"""Cookies that stand for a key in a browser: its id and an end, signed with a secret of this process.
+"""Who is signed in: by a cookie that stands for a key in a browser, or because a proxy says so.
+
+A cookie holds the key's id and an end, signed with a secret of this process.
 
 Restarting the server signs every browser out, unless the secret is given (SHOAL_SESSION_SECRET), as where
 several servers should accept each other's cookies. Revoking a key signs its browsers out at once: the key is
@@ -10,12 +12,22 @@ import hashlib
 import hmac
 import secrets
 import time
+from typing import NamedTuple
 
 COOKIE = "shoal_session"
 LONGEST = 12 * 3600.0
 """Seconds."""
 SHORTEST_SECRET = 32
 """Characters."""
+
+
+class Proxy(NamedTuple):
+    """A proxy that signs users in, by OpenID Connect for example, and names them in a header."""
+
+    addresses: frozenset[str]
+    """From where its requests come. The header of any other caller is ignored."""
+    header: bytes
+    """In lower case."""
 
 
 class Sessions:
