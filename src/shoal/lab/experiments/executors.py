@@ -2,9 +2,10 @@
 
 import contextlib
 import logging
+import queue
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
 from functools import partial
 from typing import TypeVar
 
@@ -13,7 +14,10 @@ PATIENCE_SECONDS = 120.0
 CONNECT_SECONDS = 10.0
 RETRY_SECONDS = 1.0
 
+POLL_SECONDS = 0.25
+"""Between two reports of progress, if nothing ends."""
 Done = TypeVar("Done")
+Item = TypeVar("Item")
 
 
 class ExecutorLostError(ConnectionError):
@@ -89,6 +93,23 @@ def run_on(
                     "run the same command again to continue"
                 ) from None
         time.sleep(RETRY_SECONDS)
+
+
+def as_done(
+    submitted: Iterable[tuple[Item, "Future[Done]"]], report: Callable[[], None] = lambda: None
+) -> Iterator[tuple[Item, "Future[Done]"]]:
+    """Each future when it has ended, with what was submitted; `report` is called now and then meanwhile."""
+    # Through a queue, because callbacks run in worker threads and files are written in this one.
+    done: queue.SimpleQueue[tuple[Item, Future[Done]]] = queue.SimpleQueue()
+    left = 0
+    for item, future in submitted:
+        future.add_done_callback(partial(lambda item, future: done.put((item, future)), item))
+        left += 1
+    while left:
+        report()
+        with contextlib.suppress(queue.Empty):
+            yield done.get(timeout=POLL_SECONDS)
+            left -= 1
 
 
 @contextlib.contextmanager

@@ -8,13 +8,12 @@ import functools
 import json
 import os
 import platform
-import queue
 import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -32,7 +31,7 @@ from shoal.lab.benchmark import processor
 from shoal.lab.environments.base import Environment
 from shoal.lab.environments.sources import DataUnavailable
 from shoal.lab.experiments import results
-from shoal.lab.experiments.executors import ExecutorLostError
+from shoal.lab.experiments.executors import ExecutorLostError, as_done
 from shoal.lab.experiments.fingerprint import code_fingerprint
 from shoal.lab.experiments.measurements import Measurement, is_kept, keep_outcome
 from shoal.lab.experiments.results import ResultsError
@@ -62,7 +61,6 @@ PLAYED = ("rounds", "cpu_seconds", "wall_seconds", "thread_seconds")
 """What is known of the runs of all cells, interrupted calls included: rounds played, processor time of the
 threads that played them, time from the start to the last finished cell, and that times the threads."""
 
-POLL_SECONDS = 0.25
 SAVE_PROVENANCE_SECONDS = 5.0
 
 
@@ -203,24 +201,28 @@ def run_experiment(
         total = len(wanted) + len(extra)
         found = total - len(missing) - len(unmeasured)
         meter = _Meter(found, total, len(missing) * spec.runs * spec.horizon, started)
+
+        def report() -> None:
+            if progress is not None:
+                progress(meter.reading())
+
         if found < total:
             try:
                 with _players(executor, jobs, meter, spec, missing) as players:
                     for cell, rows, cpu_seconds in _play_all(
-                        spec, missing, players.play, meter, progress, executor
+                        spec, missing, players.play, meter, report, executor
                     ):
                         path = out / results.CELLS / cell.filename
                         results.write_cell(path, rows, cell_id=cell.id, spec_hash=identity)
                         meter.cells_done += 1
                         log.add(len(rows) * spec.horizon, cpu_seconds, len(meter.threads))
-                    for item, outcome in _measure_all(unmeasured, players.measure, meter, progress):
+                    for item, outcome in _measure_all(unmeasured, players.measure, report):
                         keep_outcome(out, item, outcome)
                         meter.cells_done += 1
             finally:
                 with contextlib.suppress(OSError):  # a full disk was already reported
                     log.save(running=False)
-            if progress is not None:
-                progress(meter.reading())
+            report()
     return Completion(computed=meter.cells_done - found, found=found, skipped=skipped)
 
 
@@ -424,26 +426,19 @@ def _play_all(
     missing: Sequence[Cell],
     submit: Callable[[Task], "Future[TaskResult]"],
     meter: _Meter,
-    progress: Callable[[Progress], None] | None,
+    report: Callable[[], None],
     executor: Executor | None,
 ) -> Iterator[tuple[Cell, list[dict[str, Any]], float]]:
     """Play the missing cells and yield each, its rows in order of runs, once its last run is done."""
-    done: queue.SimpleQueue[tuple[Cell, Future[TaskResult]]] = queue.SimpleQueue()
     waiting = {cell.id: _Gathered(spec.runs) for cell in missing}
-    for cell in missing:
-        # A few runs each: long enough to hide what sending costs, short enough to share out at the end.
-        for start in range(0, spec.runs, RUNS_PER_TASK):
-            future = submit(_task(spec, cell, range(start, min(start + RUNS_PER_TASK, spec.runs))))
-            # Through a queue, because callbacks run in worker threads and files are written in this one.
-            future.add_done_callback(functools.partial(lambda cell, future: done.put((cell, future)), cell))
+    # A few runs each: long enough to hide what sending costs, short enough to share out at the end.
+    submitted = (
+        (cell, submit(_task(spec, cell, range(start, min(start + RUNS_PER_TASK, spec.runs)))))
+        for cell in missing
+        for start in range(0, spec.runs, RUNS_PER_TASK)
+    )
     codes = {item.kind: code_fingerprint([item.kind]) for item in spec.environments}
-    while waiting:
-        if progress is not None:
-            progress(meter.reading())
-        try:
-            cell, future = done.get(timeout=POLL_SECONDS)
-        except queue.Empty:
-            continue
+    for cell, future in as_done(submitted, report):
         try:
             outcome = future.result()
         except (ValueError, OSError):
@@ -473,24 +468,17 @@ def _play_all(
 def _measure_all(
     missing: Sequence[Measurement],
     submit: Callable[[Measurement], "Future[Any]"],
-    meter: _Meter,
-    progress: Callable[[Progress], None] | None,
+    report: Callable[[], None],
 ) -> Iterator[tuple[Measurement, Any]]:
     """Make the missing measurements and yield each with its outcome; skip those whose data is missing."""
-    waiting = {submit(item): item for item in missing}
-    while waiting:
-        if progress is not None:
-            progress(meter.reading())
-        done, _ = wait(waiting, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
-        for future in done:
-            item = waiting.pop(future)
-            try:
-                outcome = future.result()
-            except (DataUnavailable, ImportError):
-                continue
-            except CancelledError as error:
-                raise _lost() from error
-            yield item, outcome
+    for item, future in as_done(((item, submit(item)) for item in missing), report):
+        try:
+            outcome = future.result()
+        except (DataUnavailable, ImportError):
+            continue
+        except CancelledError as error:
+            raise _lost() from error
+        yield item, outcome
 
 
 def _lost() -> ExecutorLostError:

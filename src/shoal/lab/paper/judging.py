@@ -321,21 +321,18 @@ def check_clusters(measured: Measured) -> list[Check]:
                 param_norm=setting.param_norm,
             )
         )
-        mean, low, high = (float(ends[-1]) for ends in band_interval(entry.regret, setting.cluster_runs))
+        ends = [float(end[-1]) for end in band_interval(entry.regret, setting.cluster_runs)]
         found.append(
-            Check(
+            _checked(
+                ends,
+                "at least",
+                bound,
                 result="Regret from below (ν/N)",
                 setting=f"{where}; the oracle pools {members}",
                 reading="printed",
                 unmet=(BONUS, RIDGE),
                 quantity="mean regret of an agent",
-                measured=mean,
-                low=low,
-                high=high,
-                side="at least",
-                bound=bound,
                 runs=setting.cluster_runs,
-                holds=verdict(mean, low, high, "at least", bound),
                 note="a fraction of an upper bound bounds nothing from below",
             )
         )
@@ -382,7 +379,7 @@ def check_misassigned(measured: Measured) -> list[Check]:
             level = _shared_level(len(bounds))  # the worst of many rounds is picked
             means, lows, highs = band_interval(entry.misassigned, setting.cluster_runs, level)
             worst = int(np.argmax(means - bounds))
-            mean, low, high = float(means[worst]), float(lows[worst]), float(highs[worst])
+            ends = [float(end[worst]) for end in (means, lows, highs)]
             over = np.flatnonzero(means > bounds)
             when = f"worst after {entry.rounds[worst]:,} rounds"
             if len(over) and over[-1] + 1 < len(bounds):
@@ -390,7 +387,10 @@ def check_misassigned(measured: Measured) -> list[Check]:
             elif len(over):
                 when += "; above the bound to the end"
             found.append(
-                Check(
+                _checked(
+                    ends,
+                    "at most",
+                    float(bounds[worst]),
                     result="Misassigned agents",
                     setting=(
                         f"{setting.n_agents} agents, {setting.n_clusters} clusters {setting.cluster_gap:g} "
@@ -400,13 +400,7 @@ def check_misassigned(measured: Measured) -> list[Check]:
                     reading=reading,
                     unmet=_radius(entry.policy),
                     quantity="mean number in a neighbourhood",
-                    measured=mean,
-                    low=low,
-                    high=high,
-                    side="at most",
-                    bound=float(bounds[worst]),
                     runs=setting.cluster_runs,
-                    holds=verdict(mean, low, high, "at most", float(bounds[worst])),
                     note=when,
                 )
             )
@@ -468,17 +462,15 @@ def _worst_share(
     label, share, bound = min(cases, key=lambda case: sign * (case[1] - case[2]))
     low, high = share_interval(round(share * runs), runs, _shared_level(len(cases)))
     where = f"worst at {label}" if len({case[1] - case[2] for case in cases}) > 1 else ""
-    return Check(
-        measured=share,
-        low=low,
-        high=high,
-        side=side,
-        bound=bound,
-        runs=runs,
-        holds=verdict(share, low, high, side, bound),
-        note="; ".join(text for text in (where, note) if text),
-        **named,
-    )
+    note = "; ".join(text for text in (where, note) if text)
+    return _checked((share, low, high), side, bound, runs=runs, note=note, **named)
+
+
+def _checked(estimate: Sequence[float], side: Side, bound: float, **named: Any) -> Check:
+    """A comparison of an estimate, with the ends of its interval, with a bound."""
+    measured, low, high = estimate
+    holds = verdict(measured, low, high, side, bound)
+    return Check(measured=measured, low=low, high=high, side=side, bound=bound, holds=holds, **named)
 
 
 def _not_applicable(common: dict[str, Any], where: str, reading: str, largest: float) -> Check:

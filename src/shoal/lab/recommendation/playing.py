@@ -4,10 +4,11 @@ Each policy's parameters are chosen on some seeds, and policies are compared on 
 every policy the same arms, agents and noise, so they are compared run by run.
 """
 
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,8 @@ from shoal.core.policies.registry import find_policy, make_policy
 from shoal.core.policy.living import LivePolicy
 from shoal.core.types import Vector
 from shoal.lab.environments.base import Environment
+from shoal.lab.experiments.executors import as_done
+from shoal.lab.experiments.runner import processors
 from shoal.lab.simulation import Trace, simulate
 from shoal.reporting.curves import Curve, half_width, mean_curve
 from shoal.reporting.words import number
@@ -283,14 +286,14 @@ class _Table:
 
     def play(self, tried: Sequence[tuple[Method, dict[str, Any]]], seeds: Sequence[int]) -> list[list[Trace]]:
         """The run of each method with its parameters for each seed, whatever the order in which they end."""
-        pool = ThreadPoolExecutor(os.cpu_count())
+        pool = ThreadPoolExecutor(processors())
         try:
             running = [[pool.submit(self._run, *one, seed) for seed in seeds] for one in tried]
-            label = {future: one[0].label for one, row in zip(tried, running, strict=True) for future in row}
-            for future in as_completed(label):
-                future.result()
+            labels = [one[0].label for one in tried for _ in seeds]
+            for label, future in as_done(zip(labels, itertools.chain(*running), strict=True)):
+                future.result()  # or raises what the run raised
                 self._done += 1
-                self._progress(self._done, self._total, label[future])
+                self._progress(self._done, self._total, label)
         finally:
             pool.shutdown(cancel_futures=True)
         return [[future.result() for future in row] for row in running]

@@ -1,6 +1,5 @@
 """Copies of an SQLite store, made while it is in use, and putting one back."""
 
-import fcntl
 import os
 import shutil
 import sqlite3
@@ -8,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from shoal.live.journal.stores.sqlite import APPLICATION
-from shoal.live.protocol.errors import ConflictError, JournalError, NotOwnerError
+from shoal.live.journal.stores.sqlite import APPLICATION, locked
+from shoal.live.protocol.errors import ConflictError, JournalError
 
 
 def backup(store: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
@@ -40,7 +39,7 @@ def restore(source: str | os.PathLike[str], store: str | os.PathLike[str], *, re
     source, store = _existing(source), Path(store)
     if store.exists() and store.samefile(source):
         raise ValueError(f"the copy must be another file than {store}")
-    with _alone(store):
+    with locked(store, "stop it first"):
         if store.exists() and not replace:
             raise ConflictError(f"{store} exists; say that it may be replaced", str(store))
         revoked = _revoked(store)
@@ -89,19 +88,6 @@ def _copied(source: Path, target: Path) -> Iterator[Path]:
     finally:
         for name in (made.name, f"{made.name}-wal", f"{made.name}-shm"):
             made.with_name(name).unlink(missing_ok=True)
-
-
-@contextmanager
-def _alone(store: Path) -> Iterator[None]:
-    """Hold the lock that says who writes."""
-    with store.with_name(f"{store.name}.lock").open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            who = file.read().strip() or "another process"
-            raise NotOwnerError(f"{store} is open for writing in {who}; stop it first") from None
-        yield
 
 
 def _revoked(store: Path) -> list[tuple[float, str]]:

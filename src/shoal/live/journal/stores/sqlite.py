@@ -65,6 +65,23 @@ CREATE TABLE base (
 """
 
 
+def locked(store: Path, advice: str) -> IO[str]:
+    """The file beside a store that its one writer holds a lock on, until it is closed or the process ends."""
+    beside = store.with_name(f"{store.name}.lock")
+    try:
+        file = beside.open("a+")
+    except OSError as error:
+        raise OSError(error.errno, f"cannot be opened for writing: {error.strerror}", str(beside)) from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.seek(0)
+        who = file.read().strip() or "another process"
+        file.close()
+        raise NotOwnerError(f"{store} is open for writing in {who}; {advice}") from None
+    return file
+
+
 class SQLiteStore(SQLStore):
     """See the module.
 
@@ -145,23 +162,8 @@ class SQLiteStore(SQLStore):
             raise JournalError(f"{self.path} {other_schema(version)}")
 
     def _lock(self) -> None:
-        """Be the one process that writes; the lock is released when a process ends, however it ends."""
-        beside = self.path.with_name(f"{self.path.name}.lock")
-        try:
-            file = beside.open("a+")
-        except OSError as error:
-            raise OSError(
-                error.errno, f"cannot be opened for writing: {error.strerror}", str(beside)
-            ) from None
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            who = file.read().strip() or "another process"
-            file.close()
-            raise NotOwnerError(
-                f"{self.path} is open for writing in {who}; open it with read_only=True to read beside it"
-            ) from None
+        """Be the one process that writes, and say so to others."""
+        file = locked(self.path, "open it with read_only=True to read beside it")
         file.seek(0)
         file.truncate()
         file.write(f"process {os.getpid()} on {socket.gethostname()}")

@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 
 from shoal.core.types import Integers, Matrix
-from shoal.live.journal.arms import Stored
 from shoal.live.journal.records import (
     Cancelled,
     Catalogue,
@@ -31,8 +30,8 @@ from shoal.live.journal.records import (
     Tombstone,
     decode,
 )
-from shoal.live.journal.stores.base import Store
 from shoal.live.population.population import Population
+from shoal.live.protocol.errors import JournalError
 
 RECENT = 50_000
 """Records before the end at which a follower starts, and from which it starts again if it falls behind."""
@@ -139,6 +138,7 @@ class Follower:
         self.population = population
         self.lock = threading.Lock()
         self._store, self._number = population.owner.store, population.owner.number
+        self._dim = population.settings.dim
         self._begin(max(0, self._store.last_seq(self._number) - RECENT))
 
     def _begin(self, after: int) -> None:
@@ -283,7 +283,11 @@ class Follower:
     def _names(self, digest: bytes) -> tuple[str, ...] | None:
         """Names of the arms that were on offer, None if they have none."""
         if digest not in self._offers:
-            self._offers[digest] = names_of(self._store, self._number, digest)
+            offers = self.population.owner.commands.offers
+            try:
+                self._offers[digest] = offers.offered_in(self._dim, digest).names
+            except JournalError:  # deleted with the only agent who saw them
+                self._offers[digest] = None
             if len(self._offers) > OFFERS:
                 self._offers.popitem(last=False)
         return self._offers[digest]
@@ -322,19 +326,6 @@ class Follower:
         """How many agents joined after a record."""
         with self.lock:
             return len(self.joins) - bisect.bisect_right(self.joins, seq)
-
-
-def names_of(store: Store, number: int, digest: bytes) -> tuple[str, ...] | None:
-    """Names of a set of arms in the store, None if they have none or the set is gone."""
-    data = store.arms(number, digest)
-    if data is None:
-        return None
-    stored = msgspec.msgpack.decode(data, type=Stored)
-    if stored.whole is None:
-        return stored.names
-    whole = names_of(store, number, stored.whole)
-    positions = np.frombuffer(stored.positions, dtype=np.int32).tolist()
-    return None if whole is None else tuple(whole[position] for position in positions)
 
 
 def shown_settings(settings: Settings) -> dict[str, object]:
