@@ -123,11 +123,11 @@ def provenance(found: Results) -> str:
 
 
 def published_table(own: Reproduction) -> Table | None:
-    """Every method as published, with the printed mean in brackets, by scenario."""
+    """Every method of the paper as published, with the printed mean in brackets, by scenario."""
     shown = [key for key in own.found.environments if own.comparable(key)]
     if not shown:
         return None
-    methods = {row.method: row.label for row in own.found.rows if row.environment in shown}
+    methods = {row.method: row.label for row in own.as_published.values() if row.environment in shown}
 
     def column(environment: str) -> Column:
         def text(method: str) -> str:

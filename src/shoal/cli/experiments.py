@@ -3,8 +3,9 @@
 import shlex
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,20 +28,37 @@ Only = Annotated[
 Where = Annotated[str, typer.Option("--executor", help="threads, or dask:ADDRESS for a Dask scheduler.")]
 
 
+Runs = Annotated[int | None, typer.Option(min=1, help="Number of runs, instead of the spec's.")]
+
+
 @app.command()
 def reproduce(
-    preset: Annotated[str, typer.Argument(help="quick, tables, paper or beyond.")] = "quick",
+    preset: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="quick, tables, paper or beyond; or a table or figure of the paper: see `shoal list paper`.",
+        ),
+    ] = "quick",
     out: Out = None,
     jobs: Jobs = None,
     seed: Seed = None,
+    runs: Runs = None,
     only: Only = None,
     executor: Where = "threads",
 ) -> None:
-    """Run the paper's experiments and write a report. Run it again to continue where it stopped."""
-    from shoal.lab.paper.presets import load_preset
+    """Run the paper's experiments and write a report. Run it again to continue where it stopped.
+
+    A table or figure by its number, such as table2, plays exactly that and is written as HTML, Markdown,
+    LaTeX and PDF.
+    """
+    from shoal.lab.paper.presets import PRESETS, load_preset
     from shoal.lab.paper.reproduce import reproduce
 
-    spec = load_preset(preset, seed=seed)
+    if preset not in PRESETS:
+        _reproduce_exhibit(preset, out, seed=seed, runs=runs, jobs=jobs, only=only, executor=executor)
+        return
+    spec = load_preset(preset, seed=seed, runs=runs)
     _run(reproduce, spec, out or Path("results") / preset, jobs=jobs, only=only, executor=executor)
 
 
@@ -74,10 +92,35 @@ def report(directory: Annotated[Path, typer.Argument(help="The results directory
     _write_report(directory)
 
 
+def _reproduce_exhibit(
+    name: str, out: Path | None, *, seed: int | None, runs: int | None, **how: Any
+) -> None:
+    from shoal.lab.paper import exhibits
+
+    exhibit = exhibits.find_exhibit(name)
+    out = out or exhibits.STORE
+    if exhibit.environments:
+        spec = exhibits.exhibit_spec(exhibit, seed=seed, runs=runs)
+        _play(partial(exhibits.play, exhibit), spec, out, **how)
+    with drawing_display() as show:
+        page = exhibits.write_exhibit(exhibit, out, show)
+    print(f"{exhibit.number}: {page}, and beside it Markdown, LaTeX and PDF")
+
+
 @app.command("list")
-def list_names() -> None:
-    """List the policies, environments and presets."""
+def list_names(
+    what: Annotated[
+        str | None, typer.Argument(help="paper: its tables and figures, and how long each takes here.")
+    ] = None,
+) -> None:
+    """List the policies, environments and presets; or, with `paper`, its tables and figures."""
     from rich.console import Console
+
+    if what == "paper":
+        _list_paper()
+        return
+    if what is not None:
+        raise typer.BadParameter(f"must be left out or 'paper', got {what!r}", param_hint="WHAT")
 
     from shoal.core.policies.registry import policy_names
     from shoal.lab.environments.registry import environment_names
@@ -93,7 +136,40 @@ def list_names() -> None:
         console.print(f"  {name:<7} {len(cells(spec))} cells of {spec.runs} runs of {spec.horizon:,} rounds")
 
 
-def _run(
+def _list_paper() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from shoal.lab.experiments.runner import processors
+    from shoal.lab.experiments.spec import cells
+    from shoal.lab.paper.exhibits import EXHIBITS, exhibit_spec
+    from shoal.lab.paper.speed import minutes, run_seconds
+
+    table = Table("name", "shows", "cells", "minutes", "", box=None, header_style="bold", pad_edge=False)
+    table.columns[2].justify = table.columns[3].justify = "right"
+    first: dict[tuple[str, ...], str] = {}
+    for exhibit in EXHIBITS.values():
+        if not exhibit.environments:
+            table.add_row(exhibit.name, exhibit.title, "", "seconds", "")
+            continue
+        spec = exhibit_spec(exhibit)
+        taken = minutes(spec, run_seconds(spec, say=lambda text: print(text, file=sys.stderr, flush=True)))
+        note = "needs data: docs/real-data.md" if any(item.optional for item in spec.environments) else ""
+        if exhibit.environments in first:
+            note = f"the runs of {first[exhibit.environments]}"
+        first.setdefault(exhibit.environments, exhibit.name)
+        shown = f"{taken:.1f}" if taken < 10 else f"{taken:.0f}"
+        table.add_row(exhibit.name, exhibit.title, str(len(cells(spec))), shown, note)
+    Console(highlight=False).print(table)
+    print(f"\n`shoal reproduce NAME`; minutes with {processors()} processors, from measured runs.")
+
+
+def _run(run_spec: "Callable[..., Completion]", spec: "ExperimentSpec", out: Path, **how: Any) -> None:
+    _play(run_spec, spec, out, **how)
+    _write_report(out)
+
+
+def _play(
     run_spec: "Callable[..., Completion]",
     spec: "ExperimentSpec",
     out: Path,
@@ -121,7 +197,6 @@ def _run(
     for environment, reason in done.skipped.items():
         print(f"Left out {environment}: {reason}")
     print(f"{done.computed} cells computed, {done.found} found finished, in {out}")
-    _write_report(out)
 
 
 def _write_report(directory: Path) -> None:

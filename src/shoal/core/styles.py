@@ -16,21 +16,24 @@ class Style(NamedTuple):
 
 
 class LineStyle(NamedTuple):
-    """The lines of a policy's variants, which share colour, marker and width and differ in their dashes."""
+    """The lines of a policy's variants, which share marker, width and mostly colour, and differ in dashes."""
 
     color: str
     marker: str
     dashes: tuple[tuple[float, ...], ...] = DASHES
     width: float = 1.5
+    further: str = ""
+    """The colour of all variants but the first, where dashes alone would not tell them apart."""
 
     def variant(self, number: int) -> Style:
         """The line of variant `number`, counted from 0."""
-        return Style(self.color, self.marker, self.dashes[number % len(self.dashes)], self.width)
+        color = self.further if number and self.further else self.color
+        return Style(color, self.marker, self.dashes[number % len(self.dashes)], self.width)
 
 
 OTHERS = (
     LineStyle("#17827f", "v"),
-    LineStyle("#6a4fb3", "X"),
+    LineStyle("#2a9d5c", "X"),
     LineStyle("#7a7a00", "h"),
     LineStyle("#00629b", "<"),
 )

@@ -4,6 +4,7 @@ Uses matplotlib's objects, never pyplot, so nothing depends on a display or on g
 """
 
 import io
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter
 
@@ -21,6 +23,7 @@ from shoal.core.atomic import write_whole
 from shoal.core.styles import Style
 from shoal.reporting.curves import Curve
 from shoal.reporting.latex import pgf_text
+from shoal.reporting.sections import Table
 
 DPI = 150
 TEXT = 8.0
@@ -29,6 +32,8 @@ WIDTHS = {"column": 3.25, "page": 6.75}
 """Inches of the two widths of figures in print."""
 FITS = 50.0
 """Largest ratio of the ends of two curves that a linear axis can show; beyond it the axis is logarithmic."""
+TICK_ROOM = 0.15
+"""Share of an axis between two ticks at points."""
 PRINT: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "pgf.rcfonts": False, "pgf.texsystem": "pdflatex"}
 """How figures are saved: PDF with TrueType fonts (type 42), which publishers ask for; PGF in the fonts of the
 document that includes it."""
@@ -64,10 +69,8 @@ class Axis:
     limits: tuple[float, float] | None = None
     """Ends of the vertical axis; by default from 0 to the largest value."""
     digits: int = 0
-    log_x: bool = False
-    """Whether the horizontal axis is logarithmic, with a tick at every point."""
     every_point: bool = False
-    """Whether each point gets a marker."""
+    """Whether each point gets a marker, and a tick where there is room."""
 
 
 class PrintedFigure(Figure):
@@ -106,12 +109,8 @@ def draw_chart(ax: Axes, lines: Sequence[ChartLine], axis: Axis, *, scale: float
     draw_lines(ax, lines, every_point=axis.every_point, scale=scale)
     ax.set(xlabel=axis.page_xlabel, ylabel=axis.page_ylabel)
     x = np.concatenate([line.curve.x for line in lines])
-    if axis.log_x and x.min() > 0.0:
-        ax.set_xscale("log")
-        ticks = _apart(sorted({float(value) for value in x}))
-        ax.set_xticks(ticks, [f"{value:g}" for value in ticks])
-        ax.minorticks_off()
-        ax.margins(x=0.03)
+    if axis.every_point:
+        _ticks_at_points(ax, sorted({float(value) for value in x}))
     else:
         ax.set_xlim(0.0, float(x.max()))
     is_log = is_logarithmic(lines, axis)
@@ -121,18 +120,26 @@ def draw_chart(ax: Axes, lines: Sequence[ChartLine], axis: Axis, *, scale: float
     elif axis.limits is not None:
         ax.set_ylim(*axis.limits)
     else:
-        ax.set_ylim(0.0, 1.05 * max(float(line.curve.high.max()) for line in lines) or 1.0)
+        ax.set_ylim(0.0, 1.05 * _highest(lines) or 1.0)
     thousands(ax, ("" if axis.every_point else "x") + ("" if axis.limits else "y"))
 
 
-def _apart(values: Sequence[float]) -> list[float]:
-    """Those of increasing values whose labels have room on a logarithmic axis, the ends among them."""
-    least = (values[-1] / values[0]) ** 0.15
-    kept = [values[0]]
-    for value in values[1:]:
-        if value >= kept[-1] * least and (value == values[-1] or value * least <= values[-1]):
-            kept.append(value)
-    return kept
+def _ticks_at_points(ax: Axes, points: Sequence[float]) -> None:
+    """Give an axis the scale on which its points are spaced more evenly, and those ticks that have room."""
+    scales = {"linear": np.array(points)}
+    if points[0] > 0.0:
+        scales["log"] = np.log(points)
+    places = {name: (at - at[0]) / max(at[-1] - at[0], 1e-12) for name, at in scales.items()}
+    scale = max(places, key=lambda name: float(np.diff(places[name]).min(initial=1.0)))
+    ax.set_xscale(scale)
+    kept = [0]
+    for number, place in enumerate(places[scale][1:], start=1):
+        is_last = number == len(points) - 1
+        if place - places[scale][kept[-1]] >= TICK_ROOM and (is_last or 1.0 - place >= TICK_ROOM):
+            kept.append(number)
+    ax.set_xticks([points[number] for number in kept], [f"{points[number]:g}" for number in kept])
+    ax.minorticks_off()
+    ax.margins(x=0.03)
 
 
 def is_logarithmic(lines: Sequence[ChartLine], axis: Axis) -> bool:
@@ -150,7 +157,16 @@ def _log_limits(lines: Sequence[ChartLine], axis: Axis) -> tuple[float, float]:
     means = np.concatenate([line.curve.mean[first:] for line in lines])
     positive = means[means > 0.0]
     low = float(positive.min()) if len(positive) else 1.0
-    return 0.8 * low, 1.15 * max(float(line.curve.high.max()) for line in lines)
+    return 0.8 * low, 1.15 * _highest(lines)
+
+
+def _highest(lines: Sequence[ChartLine]) -> float:
+    """The top of the bands, but not far above the means: few runs have bands that would dwarf them."""
+    bands, means = (
+        max(float(part.max()) for part in parts)
+        for parts in zip(*((line.curve.high, line.curve.mean) for line in lines), strict=True)
+    )
+    return min(bands, 1.5 * means)
 
 
 def print_size(figure: Figure) -> None:
@@ -179,6 +195,37 @@ def printed_axes(width: str | float, panels: int, labels: Sequence[str]) -> list
     for ax in axes[panels:]:
         ax.set_visible(False)
     return axes[:panels]
+
+
+def table_figure(table: Table) -> Figure:
+    """A table in print, with the rules of booktabs and its caption below."""
+    texts = [table.header, *table.lines]
+    wide = [0.066 * max(len(line[place]) for line in texts) + 0.18 for place in range(len(table.header))]
+    step, width = 0.18, max(sum(wide), 3.25)
+    caption = textwrap.wrap(" ".join(filter(None, (table.caption, table.key))), int(width / 0.064))
+    height = step * (len(texts) + len(caption) + 1.6)
+    figure = blank(width=width, height=height)
+    figure.set_layout_engine("none")
+
+    def place(x: float, line: float, text: str, **look: Any) -> None:
+        figure.text(x / width, 1.0 - step * line / height, text, fontsize=TEXT, va="center", **look)
+
+    def rule(line: float, thick: float) -> None:
+        y = 1.0 - step * line / height
+        figure.add_artist(Line2D([0.0, sum(wide) / width], [y, y], color="black", linewidth=thick))
+
+    for number, line in enumerate(texts):
+        right = 0.0
+        for column, (text, room) in enumerate(zip(line, wide, strict=True)):
+            right += room
+            weight = "bold" if (number - 1, column) in table.strong else "normal"
+            at, side = (right - 0.06, "right") if column else (0.06, "left")
+            place(at, number + 0.75, literal(text), ha=side, fontweight=weight)
+    for after, thick in ((0.15, 1.0), (1.25, 0.6), (len(texts) + 0.3, 1.0)):
+        rule(after, thick)
+    for number, text in enumerate(caption):
+        place(0.06, len(texts) + 1.0 + number, literal(text), ha="left")
+    return figure
 
 
 def legend_of_panels(axes: Sequence[Axes]) -> None:

@@ -96,5 +96,21 @@ def latex_table(table: Table, *, label: str = "", caption: str | None = None) ->
     )
 
 
+def latex_picture(file: str, caption: str, *, label: str = "") -> str:
+    """A figure environment that includes a file, for a document with `graphicx`."""
+    return "\n".join(
+        [
+            "% \\usepackage{graphicx}",
+            r"\begin{figure*}[t]",
+            r"  \centering",
+            rf"  \includegraphics{{{file}}}",
+            rf"  \caption{{{latex_text(_sentence(caption))}}}",
+            *([rf"  \label{{{label}}}"] if label else []),
+            r"\end{figure*}",
+            "",
+        ]
+    )
+
+
 def _sentence(text: str) -> str:
     return text if not text or text.endswith(".") else f"{text}."

@@ -116,7 +116,8 @@ def test_the_preset_plays_and_is_judged_in_every_scenario(tmp_path: Path) -> Non
         assert contest.independent is not None
         assert (contest.ours.alpha, contest.ours.fixed) == (0.6, True)
         assert contest.best is not None
-        assert contest.best.alpha == 0.3
+        assert contest.best.alpha in (0.3, 0.6)  # the fixed value is part of the search
+        assert contest.best.regret.mean <= contest.ours.regret.mean
         assert {pair.runs for pair in contest.pairs} == {2}
     without = [contest.ours.environment for contest in judged if contest.oracle is None]
     assert without == ["continuum", "change", "jump", "rotation", "change-late"]

@@ -129,8 +129,7 @@ def test_as_published_takes_the_best_of_the_five_values_where_all_were_run() -> 
     }
     found = comparison.as_published(table, names)
     assert {method: (row.alpha, row.regret.mean) for (_, method), row in found.items()} == {
-        "ind": (0.825, 20.0),
-        "mixture": (0.6, 3.0),
+        "ind": (0.825, 20.0),  # ours were not published
     }
 
 
@@ -299,3 +298,16 @@ def test_published_figures_are_whole() -> None:
     assert set(comparison.REASONS) == {
         "independent", "oracle", "dynucb", "club", "sclub", "bass", "cmlb",
     }  # fmt: skip
+
+
+def test_a_search_of_alpha_includes_the_fixed_value_of_the_same_method() -> None:
+    table = make_table(
+        rows_of("mixture", "cluster_mixture", 0.6, [3.0, 5.0]),
+        rows_of("searched", "cluster_mixture", 0.1, [9.0, 9.0]),
+        rows_of("searched", "cluster_mixture", 1.0, [6.0, 6.0]),
+    )
+    names = Names({}, {}, frozenset({"mixture"}), {"searched": frozenset({"mixture"})})
+    found = {row.method: row for row in main_rows(table, names)}
+    assert (found["searched"].alpha, found["searched"].regret.mean) == (0.6, 4.0)
+    assert found["searched"].regret_by_alpha.x.tolist() == [0.1, 0.6, 1.0]
+    assert (found["mixture"].alpha, found["mixture"].fixed) == (0.6, True)

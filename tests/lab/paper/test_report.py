@@ -229,12 +229,14 @@ def test_report_is_complete(results: Path, page: Path) -> None:
     target = results / "report"
     assert page == target / "index.html"
     images = {path.name for path in (target / "figures").iterdir()}
-    names = ["regret-synthetic-m3-w1", "alpha-synthetic-m3-w1", "f1-synthetic-m3-w1", "gamma"]
+    kinds = ["regret", "alpha", "f1"]
+    names = [f"{kind}-synthetic-m3-w1{whose}" for kind in kinds for whose in ("", "-ours")]
+    names += ["gamma", "flow-chart"]
     names += ["ellipsoids-sharing", "ellipsoids-separating", "theory-coverage", "theory-separation"]
     names += ["theory-low-noise", "theory-sharing", "theory-clusters"]
     assert images == {f"{name}.{kind}" for name in names for kind in ("png", "pdf")}
     text, theory = ((target / name).read_text(encoding="utf-8") for name in ("index.html", "theory.html"))
-    assert text.count("data:image/png;base64,") == 6
+    assert text.count("data:image/png;base64,") == 10
     assert theory.count("data:image/png;base64,") == 5
     for section in (
         "final-regret",
@@ -256,7 +258,7 @@ def test_page_needs_nothing_else(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     markup = re.sub(r"<script>.*?</script>", "", text, flags=re.S)
     addresses = re.findall(r"""(?:src|link [^>]*href)="([^"]+)|url\(([^)]+)""", markup)
-    assert len(addresses) == 7
+    assert len(addresses) == 11
     for address in map("".join, addresses):
         assert address.startswith("data:"), address
     assert "@import" not in text
@@ -331,9 +333,11 @@ def test_our_own_method_is_set_apart(results: Path, page: Path) -> None:
     chart = re.search(r'<script type="application/json" id="chart-data">(.*?)</script>', shown, re.S)
     assert chart is not None
     drawn = {key: [s["method"] for s in value["series"]] for key, value in json.loads(chart[1]).items()}
-    assert "mixture" in drawn["regret-synthetic-m3-w1"]
-    assert "mixture" not in drawn["alpha-synthetic-m3-w1"]  # one α is no curve
-    assert "mixture-best" in drawn["alpha-synthetic-m3-w1"]
+    assert not any("mixture" in method for method in drawn["regret-synthetic-m3-w1"])
+    assert "mixture" in drawn["regret-synthetic-m3-w1-ours"]
+    assert "mixture" not in drawn["alpha-synthetic-m3-w1-ours"]  # one α is no curve
+    assert "mixture-best" in drawn["alpha-synthetic-m3-w1-ours"]
+    assert "Bold: BASS. Italics: not in the paper." in shown
 
 
 @pytest.mark.usefixtures("page")
@@ -586,8 +590,8 @@ def browser() -> Iterator[Any]:
 @needs_browser
 def test_page_renders_without_complaint_or_network(browser: Any, page: Path) -> None:
     opened = Opened(browser, page)
-    assert opened.view.evaluate("document.documentElement.dataset.ready") == "3"
-    assert opened.view.locator("figure.live").count() == 3
+    assert opened.view.evaluate("document.documentElement.dataset.ready") == "6"
+    assert opened.view.locator("figure.live").count() == 6
     assert opened.view.locator("figure.live img:visible").count() == 0  # the chart is in its place
     box = opened.first.locator(".plot canvas").first.bounding_box()
     assert box["width"] > 500
@@ -682,11 +686,11 @@ def test_page_works_without_scripts_and_on_paper(browser: Any, page: Path) -> No
     plain = browser.new_context(java_script_enabled=False)
     still = plain.new_page()
     still.goto(page.as_uri())
-    assert still.locator("figure img:visible").count() == 6
+    assert still.locator("figure img:visible").count() == 10
     plain.close()
     opened = Opened(browser, page)
     opened.view.emulate_media(media="print")
-    assert opened.view.locator("figure img:visible").count() == 6
+    assert opened.view.locator("figure img:visible").count() == 10
     assert opened.view.locator(".plot:visible, .buttons:visible").count() == 0
     opened.view.close()
 

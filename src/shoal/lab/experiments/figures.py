@@ -75,7 +75,7 @@ ALPHA = Kind(
     f"Final regret against α, {_MEAN}",
     Axis(
         "width α of the confidence bonus", "final regret $R_T$ (reward units)", "α", "final regret",
-        reading="Final regret at α = ", switch="logarithmic axis", log=True, log_x=True, every_point=True,
+        reading="Final regret at α = ", switch="logarithmic axis", log=True, every_point=True,
     ),
     (0.0, np.inf),
     lambda _, row: None if row.fixed else row.regret_by_alpha,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from shoal.lab.experiments import summaries
-from shoal.lab.experiments.figures import KINDS, Kind, result_lines
+from shoal.lab.experiments.figures import KINDS, REGRET, Kind, result_lines
 from shoal.lab.experiments.spec import ExperimentSpec, cells
 from shoal.lab.experiments.stored import Results
 from shoal.lab.experiments.summaries import Paired, SummaryRow, best_row
@@ -48,8 +48,8 @@ def document(found: Results) -> Document:
         remarks=[scenario_sentence(found, key) for key in found.environments[1:]],
         notices=[*skipped_notices(found), *notices(found)],
         sections=[
-            regret_section(found, [Text(METHOD_NOTE)], mark=partial(_mark, found.spec)),
-            f1_section(found, [Text(F1_NOTE)], mark=partial(_mark, found.spec)),
+            regret_section(found, [Text(METHOD_NOTE)], mark=partial(_mark, found.spec), meanings=MEANINGS),
+            f1_section(found, [Text(F1_NOTE)], mark=partial(_mark, found.spec), meanings=MEANINGS),
             paired_section(found, pairs, [Text(PAIRED_NOTE)]),
             figures_section(found, without=opening),
             provenance_section(found),
@@ -60,6 +60,9 @@ def document(found: Results) -> Document:
 def reference_row(spec: ExperimentSpec, rows: Sequence[SummaryRow]) -> SummaryRow | None:
     """The method that a spec compares the others with; by default, or where it was not run, the best."""
     return next((row for row in rows if row.method == spec.reference), best_row(rows))
+
+
+MEANINGS: Mapping[Mark, str] = {"reference": "Bold: the method that the others are compared with."}
 
 
 def _mark(spec: ExperimentSpec, row: SummaryRow) -> Mark:
@@ -184,14 +187,20 @@ def table_of(
     mark: Callable[[Any], Mark] = lambda _: "",
     *,
     wordy: bool = False,
+    meanings: Mapping[Mark, str] | None = None,
 ) -> Table:
-    """A table with a line for each entry, without columns that would be empty (all dashes)."""
+    """A table with a line for each entry, without columns that would be empty (all dashes).
+
+    `meanings` says what each mark stands for; those that occur are explained with the table.
+    """
     # A column in which nothing is known would only take room.
     first, *others = columns
     filled = [first, *(column for column in others if any(column.text(entry) != EMPTY for entry in entries))]
     header = [column.header for column in filled]
     lines = [line(filled, entry) for entry in entries]
-    return Table(caption, header, lines, [mark(entry) for entry in entries], wordy)
+    marks = [mark(entry) for entry in entries]
+    key = " ".join(text for sign, text in (meanings or {}).items() if sign in marks)
+    return Table(caption, header, lines, marks, wordy, key=key)
 
 
 def regret_section(
@@ -201,8 +210,13 @@ def regret_section(
     columns: Callable[[str], Sequence[Column]] = lambda _: REGRET_COLUMNS,
     remark: Callable[[str], str] = lambda _: ", each method at its best α",
     mark: Callable[[SummaryRow], Mark] = lambda _: "",
+    meanings: Mapping[Mark, str] | None = None,
+    beside: Callable[[str], Sequence[Part]] = lambda _: (),
 ) -> Section:
-    """Final regret by environment, in the columns of each, with a remark on each in its caption."""
+    """Final regret by environment, in the columns of each, with a remark on each in its caption.
+
+    What is `beside` an environment's table follows it.
+    """
     caption = f"final regret after {found.spec.horizon:,} rounds"
     return Section(
         "final-regret",
@@ -210,8 +224,18 @@ def regret_section(
         [
             *notes,
             *(
-                table_of(f"{found.title(key)}: {caption}{remark(key)}", columns(key), found.of(key), mark)
+                part
                 for key in found.environments
+                for part in (
+                    table_of(
+                        f"{found.title(key)}: {caption}{remark(key)}",
+                        columns(key),
+                        found.of(key),
+                        mark,
+                        meanings=meanings,
+                    ),
+                    *beside(key),
+                )
             ),
         ],
     )
@@ -223,11 +247,12 @@ def f1_section(
     *,
     columns: Callable[[str], Sequence[Column]] = lambda _: F1_COLUMNS,
     mark: Callable[[SummaryRow], Mark] = lambda _: "",
+    meanings: Mapping[Mark, str] | None = None,
 ) -> Section:
     """F1 scores by environment, in the columns of each; no parts if there are no scores."""
     scored = {key: [row for row in found.of(key) if row.f1 is not None] for key in found.environments}
     tables = [
-        table_of(f"{found.title(key)}: F1 score at the end", columns(key), rows, mark)
+        table_of(f"{found.title(key)}: F1 score at the end", columns(key), rows, mark, meanings=meanings)
         for key, rows in scored.items()
         if rows
     ]
@@ -297,35 +322,61 @@ def cpu_time(seconds: float) -> str:
 # Figures
 
 
-def opening_picture(found: Results) -> Picture | None:
-    """Regret over rounds in the first environment."""
-    return _picture(found, found.environments[0], KINDS[0])
+class Selection(NamedTuple):
+    """Some methods of an environment that are drawn together."""
+
+    name: str
+    """After the figures' names; empty for the only or main one."""
+    words: str
+    """What their titles add."""
+    rows: Sequence[SummaryRow]
 
 
-def figures_section(found: Results, *, without: Picture | None = None) -> Section:
+Select = Callable[[str], Sequence[Selection]]
+"""The selections of an environment; a figure of each kind is drawn for each of them."""
+
+
+def opening_picture(found: Results, select: Select | None = None) -> Picture | None:
+    """Regret over rounds in the first environment: of its last selection, or of all methods."""
+    *_, selection = _selections(found, found.environments[0], select)
+    return picture(found, found.environments[0], REGRET, selection)
+
+
+def figures_section(
+    found: Results, *, without: Picture | None = None, select: Select | None = None
+) -> Section:
     """The charts of every environment, `without` the one that is shown elsewhere."""
     parts: list[Part] = []
     for key in found.environments:
-        pictures = [_picture(found, key, kind) for kind in KINDS]
+        pictures = [
+            picture(found, key, kind, selection)
+            for selection in _selections(found, key, select)
+            for kind in KINDS
+        ]
         shown = [
-            picture
-            for picture in pictures
-            if picture is not None and (without is None or picture.name != without.name)
+            drawn
+            for drawn in pictures
+            if drawn is not None and (without is None or drawn.name != without.name)
         ]
         if shown:
             parts += [Heading(found.title(key)), *shown]
     return Section("figures", "Figures", parts)
 
 
-def _picture(found: Results, environment: str, kind: Kind) -> Picture | None:
-    lines = result_lines(kind, found, found.of(environment))
+def picture(found: Results, environment: str, kind: Kind, selection: Selection) -> Picture | None:
+    """A chart of one kind; None if there is nothing to draw."""
+    lines = result_lines(kind, found, selection.rows)
     if all(len(line.curve.x) < 2 for line in lines):
         return None  # a single α, or no labels to score against
-    title = f"{found.title(environment)}: {kind.heading}"
+    title = f"{found.title(environment)}: {kind.heading}{selection.words}"
     return Picture(
         title,
         kind.caption,
-        f"{kind.name}-{environment}",
+        "-".join(filter(None, (kind.name, environment, selection.name))),
         partial(charts.line_figure, lines, title, kind.axis),
         charts.chart_data(lines, title, kind.axis),
     )
+
+
+def _selections(found: Results, environment: str, select: Select | None) -> Sequence[Selection]:
+    return [Selection("", "", found.of(environment))] if select is None else select(environment)

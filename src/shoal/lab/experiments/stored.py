@@ -10,7 +10,7 @@ from shoal.core.frames import Library, as_frame
 from shoal.core.parquet import pa
 from shoal.lab.experiments import summaries
 from shoal.lab.experiments.results import PROVENANCE, SPEC, load_runs
-from shoal.lab.experiments.spec import ExperimentSpec, cells, load_spec
+from shoal.lab.experiments.spec import ExperimentSpec, MethodSpec, cells, load_spec
 from shoal.lab.experiments.summaries import Names, SummaryRow, unique
 from shoal.reporting.latex import latex_table
 from shoal.reporting.sections import Table
@@ -147,6 +147,19 @@ def methods_by_environments(
     )
 
 
+def _twins(spec: ExperimentSpec, method: MethodSpec) -> frozenset[str]:
+    """Methods with a fixed α that differ from a searched one in nothing else."""
+    if method.alphas and len(method.alphas) == 1:
+        return frozenset()
+    return frozenset(
+        item.id
+        for item in spec.methods
+        if item.alphas
+        and len(item.alphas) == 1
+        and (item.policy, item.parameters, item.group) == (method.policy, method.parameters, method.group)
+    )
+
+
 def load_results(directory: str | Path) -> Results:
     """Read the results that `shoal run` or `shoal reproduce` wrote, and summarise them.
 
@@ -176,6 +189,7 @@ def load_results(directory: str | Path) -> Results:
         environments={item.id: item.title or item.id for item in spec.environments},
         methods={item.id: item.label or item.id for item in spec.methods},
         fixed=frozenset(item.id for item in spec.methods if item.alphas and len(item.alphas) == 1),
+        twins={item.id: _twins(spec, item) for item in spec.methods},
     )
     try:
         provenance = json.loads((out / PROVENANCE).read_text(encoding="utf-8"))

@@ -7,7 +7,7 @@ then reported, which favours every method alike.
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ class Names:
     methods: Mapping[str, str]
     fixed: frozenset[str] = frozenset()
     """Methods with a given α, not searched for."""
+    twins: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """For a searched method, those that differ from it in α alone: their runs are part of its search."""
 
     def environment(self, key: str) -> str:
         """Title of an environment, or its id if it has none."""
@@ -192,11 +194,21 @@ def main_rows(table: pa.Table, names: Names, alphas: Collection[float] | None = 
 
     With `alphas`, only these values are tried; methods with a fixed α keep theirs.
     """
-    tried = by_method(
+    played = [
         cell
         for cell in find_cells(table)
         if cell.group == MAIN and (alphas is None or cell.alpha in alphas or cell.method in names.fixed)
-    )
+    ]
+    tried = by_method(played)
+    for (environment, method), cells in tried.items():
+        known = {cell.alpha for cell in cells}
+        twins = names.twins.get(method, frozenset())
+        cells += [
+            replace(cell, method=method)
+            for cell in played
+            if cell.environment == environment and cell.method in twins and cell.alpha not in known
+        ]
+        cells.sort(key=lambda cell: cell.alpha)
     rows = []
     for (environment, method), cells in tried.items():
         cell = best_cell(table, cells)

@@ -1,12 +1,13 @@
 """Our figures next to the published ones: which are comparable, how far apart they are, and why."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shoal.core.parquet import pa, pc
 from shoal.core.policies.registry import policy_class
 from shoal.lab.experiments.report import Column
+from shoal.lab.experiments.spec import MethodSpec
 from shoal.lab.experiments.summaries import Names, Paired, Summary, SummaryRow, main_rows, paired_with
 from shoal.lab.paper import published
 from shoal.lab.paper.published import Published
@@ -39,12 +40,12 @@ def is_ours(row: SummaryRow) -> bool:
     return _in_paper(row) is False
 
 
-def is_in_paper(row: SummaryRow) -> bool:
+def is_in_paper(row: SummaryRow | MethodSpec) -> bool:
     """Whether the paper runs the method's policy."""
     return _in_paper(row) is True
 
 
-def _in_paper(row: SummaryRow) -> bool | None:
+def _in_paper(row: SummaryRow | MethodSpec) -> bool | None:
     """Whether a policy of this package is in the paper; None of any other, such as a yardstick."""
     try:
         return bool(getattr(policy_class(row.policy), "in_paper", False))
@@ -76,14 +77,29 @@ def paired_comparisons(table: pa.Table, rows: Sequence[SummaryRow]) -> list[Pair
 def as_published(table: pa.Table, names: Names) -> dict[tuple[str, str], SummaryRow]:
     """The rows of the tables at the best of the values in `published.ALPHAS`, by environment and method.
 
-    Only methods that were run at all of these values, and ours at their fixed α.
+    Only the paper's methods that were run at all of these values: ours were not published.
     """
     rows = main_rows(table, names, published.ALPHAS)
     return {
         (row.environment, row.method): row
         for row in rows
-        if row.fixed or set(row.regret_by_alpha.x) == set(published.ALPHAS)
+        if is_in_paper(row) and set(row.regret_by_alpha.x) == set(published.ALPHAS)
     }
+
+
+def drawn(rows: Iterable[SummaryRow]) -> list[SummaryRow]:
+    """The rows that a figure shows, at most eight curves: both BASS, each other policy at its better setting.
+
+    Rows whose policies are not the paper's are left out, and variants that it does not have. The better
+    setting is the same in all environments of the rows.
+    """
+    fair = [row for row in rows if is_in_paper(row) and row.method not in published.VARIANTS]
+    totals: dict[str, dict[str, float]] = {}
+    for row in fair:
+        of_policy = totals.setdefault(row.policy, {})
+        of_policy[row.method] = of_policy.get(row.method, 0.0) + row.regret.mean
+    best = {policy: min(total, key=lambda method: total[method]) for policy, total in totals.items()}
+    return [row for row in fair if row.policy == "bass" or best[row.policy] == row.method]
 
 
 def has_published_sizes(table: pa.Table, environment: str) -> bool:

@@ -51,6 +51,13 @@ def illustration_parts(out: Path) -> list[Part]:
     return parts
 
 
+def illustration(name: str) -> Picture:
+    """The figure "sharing" or "separating", played now: it takes seconds."""
+    heading, caption, draw = _FIGURES[name]
+    played = {"sharing": play_sharing, "separating": play_separating}[name]()
+    return Picture(heading, caption, f"ellipsoids-{name}", partial(draw, played))
+
+
 def play_sharing() -> tuple[Panel, ...]:
     """Two agents with the same parameter and two with different ones, 10 pulls each."""
     panels = []

@@ -6,6 +6,8 @@ from importlib import resources
 from inspect import Parameter
 from typing import Any, cast
 
+import msgspec
+
 from shoal.lab.environments.registry import find_environment
 from shoal.lab.experiments.spec import (
     Delay,
@@ -22,12 +24,13 @@ from shoal.lab.simulation import PullingWord
 PRESETS = ("quick", "tables", "paper", "beyond")
 
 
-def load_preset(name: str, *, seed: int | None = None) -> ExperimentSpec:
-    """Read one of the specs that come with the package; see `PRESETS`."""
+def load_preset(name: str, *, seed: int | None = None, runs: int | None = None) -> ExperimentSpec:
+    """Read one of the specs that come with the package, see `PRESETS`; `seed` and `runs` replace its own."""
     if name not in PRESETS:
         raise SpecError(f"unknown preset {name!r}; choose from {', '.join(PRESETS)}")
     text = (resources.files("shoal.lab.paper") / "presets" / f"{name}.toml").read_bytes()
-    return parse_spec(text, source=f"presets/{name}.toml", seed=seed)
+    spec = parse_spec(text, source=f"presets/{name}.toml", seed=seed)
+    return spec if runs is None else msgspec.structs.replace(spec, runs=runs)
 
 
 def is_preset(spec: ExperimentSpec) -> bool:

@@ -1,10 +1,13 @@
 """The report on the paper's experiments: published figures next to ours, and further sections."""
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from shoal.lab.experiments import report as harness
+from shoal.lab.experiments.figures import ALPHA, REGRET
 from shoal.lab.experiments.report import (
     F1_COLUMNS,
     REGRET_COLUMNS,
@@ -26,6 +29,7 @@ from shoal.lab.paper.comparison import (
     compare_f1,
     compare_regret,
     difference_columns,
+    drawn,
     f1_remark,
     has_published_sizes,
     is_in_paper,
@@ -36,13 +40,14 @@ from shoal.lab.paper.comparison import (
     reference_row,
     regret_remark,
 )
+from shoal.lab.paper.flowchart import TITLE, flow_picture
 from shoal.lab.paper.gamma import gamma_parts
 from shoal.lab.paper.illustrations import illustration_parts
 from shoal.lab.paper.measuring import load_measured
 from shoal.lab.paper.presets import load_preset
 from shoal.lab.paper.real_data import real_data_section
 from shoal.lab.paper.theory_page import theory_document
-from shoal.reporting.sections import Bullets, Document, Heading, Part, Section, Text
+from shoal.reporting.sections import Bullets, Document, Heading, Mark, Part, Section, Text
 from shoal.reporting.words import EMPTY, interval, number
 
 PAPER = "Cherkaoui, Barlier and Colin, Adaptive Sample Sharing for Multi Agent Linear Bandits, ICML 2025"
@@ -69,6 +74,12 @@ AT_BEST_NOTE = (
     "intervals of the mean (Student t). Medians are shown because some methods, DynUCB above all, have "
     "heavy tails."
 )
+PUBLISHED_CAPTION = (
+    "As published: the paper's methods at the best of its five values of α, in its colours. At most eight "
+    "curves: both settings of BASS, and each other method at the better of its two. Mean over runs; bands "
+    "are 95% intervals of the mean."
+)
+MEANINGS: Mapping[Mark, str] = {"reference": "Bold: BASS.", "apart": "Italics: not in the paper."}
 OURS_NOTE = (
     "Methods marked “ours” are not in the paper. They run at their default parameters, α included (“fixed”), "
     "while each other method gets its best α, an advantage that only a row “best α” gives ours."
@@ -147,7 +158,8 @@ def reproduction(found: Results) -> Reproduction:
 def document(own: Reproduction) -> Document:
     """The whole report."""
     found = own.found
-    opening = harness.opening_picture(found)
+    select = partial(_selections, own)
+    opening = harness.opening_picture(found, select)
     said = [agreement_sentence(own), order_sentence(own), beyond.summary(own.contests)]
     is_paper = found.spec.name != OURS
     return Document(
@@ -163,17 +175,45 @@ def document(own: Reproduction) -> Document:
             _f1_section(own),
             _paired_section(own),
             beyond_section(own.contests),
-            harness.figures_section(found, without=opening),
+            harness.figures_section(found, without=opening, select=select),
             Section(
                 "sharing",
                 "How sharing works",
-                [*gamma_parts(found), *(illustration_parts(found.directory) if is_paper else [])],
+                [*gamma_parts(found), *(_explained(found) if is_paper else [])],
             ),
             real_data_section(found),
             _provenance_section(found),
         ],
         further={"theory": theory_document(load_measured(found.directory))} if is_paper else {},
     )
+
+
+def _explained(found: Results) -> list[Part]:
+    return [Heading(TITLE), flow_picture(), *illustration_parts(found.directory)]
+
+
+def _as_published_figures(own: Reproduction, environment: str) -> list[Part]:
+    """Regret as published, beside the table: over rounds, and against the five values of α."""
+    rows = drawn(row for row in own.as_published.values() if row.environment == environment)
+    if not rows or not own.has_readings(environment):
+        return []
+    selection = harness.Selection("published", ", as published", rows)
+    pictures = [harness.picture(own.found, environment, kind, selection) for kind in (REGRET, ALPHA)]
+    return [dataclasses.replace(one, caption=PUBLISHED_CAPTION) for one in pictures if one is not None]
+
+
+def _selections(own: Reproduction, environment: str) -> list[harness.Selection]:
+    """What is drawn together at its best: the paper's methods, and ours beside BASS, Ind and Oracle."""
+    rows = own.found.of(environment)
+    ours = [row for row in rows if not is_in_paper(row)]
+    theirs = [row for row in rows if row is reference_row(rows) or row.policy in ("independent", "oracle")]
+    whole = drawn(rows)
+    found = (
+        []
+        if {row.method for row in whole} <= {row.method for row in theirs} and ours
+        else [harness.Selection("", ", each at its best", whole)]
+    )
+    return found + ([harness.Selection("ours", ", with ours", [*theirs, *ours])] if ours else [])
 
 
 def _regret_section(own: Reproduction) -> Section:
@@ -213,6 +253,8 @@ def _regret_section(own: Reproduction) -> Section:
         columns=columns,
         remark=lambda key: f", {found.spec.runs} runs" if key in two else ", each method at its best α",
         mark=mark,
+        meanings=MEANINGS,
+        beside=partial(_as_published_figures, own),
     )
     said = [regret_remark(row, own.regret(row)) for row in _judged(own)]
     return _with_remarks(section, "Final regrets that do not agree with the published ones", said)
@@ -238,7 +280,7 @@ def _f1_section(own: Reproduction) -> Section:
     notes = [Text(F1_NOTE)]
     if any(own.comparable(key) for key in own.found.environments):
         notes.append(Text(F1_PRINTED_NOTE))
-    section = harness.f1_section(own.found, notes, columns=columns, mark=mark)
+    section = harness.f1_section(own.found, notes, columns=columns, mark=mark, meanings=MEANINGS)
     said = [f1_remark(row, own.f1(row)) for row in _judged(own)]
     return _with_remarks(section, "Scores that do not agree with the published ones", said)
 
@@ -410,6 +452,11 @@ def scenario_sentence(own: Reproduction, environment: str) -> str:
 
 def notices(own: Reproduction) -> list[str]:
     """What readers must know before they compare: smaller settings, other data, missing cells."""
+    return [*other_settings(own), *harness.notices(own.found)]
+
+
+def other_settings(own: Reproduction) -> list[str]:
+    """Where these results are of other sizes or data than the paper's."""
     said = []
     found, here = own.found, own.found.spec
     data = [name for key in found.environments if (name := own.other_data(key))]
@@ -434,7 +481,7 @@ def notices(own: Reproduction) -> list[str]:
             f"{here.runs} runs here, {published.RUNS} in the paper: the means are less certain (see the "
             "intervals)."
         )
-    return [*said, *harness.notices(found)]
+    return said
 
 
 def _best_other(rows: Sequence[SummaryRow]) -> SummaryRow | None:
