@@ -77,7 +77,9 @@ def kind_of(path: PathLike | None = None) -> str:
     return "movielens" if is_movielens or path.suffix == ".zip" or _starts_like_a_zip(path) else "letor"
 
 
-def inspect(path: PathLike | None = None, *, kind: str | None = None) -> DataRecord:
+def inspect(
+    path: PathLike | None = None, *, kind: str | None = None, cache: PathLike | None = None
+) -> DataRecord:
     """Count what a data set holds.
 
     Parameters
@@ -86,10 +88,12 @@ def inspect(path: PathLike | None = None, *, kind: str | None = None) -> DataRec
         As for `shoal.MovieLens` and `shoal.LearningToRank`.
     kind : "movielens" or "letor", optional
         What is at the path; by default it is recognised by its files.
+    cache : path, optional
+        Directory to keep it in; see `cache_directory`.
     """
     kind = _kind(path, kind)
     if kind == "movielens":
-        files = movielens.locate(path)
+        files = movielens.locate(path, cache=cache)
         ratings, features = movielens.read(files)
         return DataRecord(
             kind,
@@ -137,10 +141,8 @@ def prepare(
 
     Parameters
     ----------
-    path, kind
+    path, kind, cache
         As for `inspect`.
-    cache : path, optional
-        Directory to keep it in; see `cache_directory`.
     arms, fill, **options
         As for `shoal.MovieLens` and `shoal.LearningToRank`: `n_arms`, `dim` and, for the latter, `n_groups`.
     """
@@ -172,14 +174,22 @@ def prepare(
     )
 
 
-def errors(path: PathLike | None = None, *, kind: str | None = None) -> dict[str, float]:
+def errors(
+    path: PathLike | None = None,
+    *,
+    kind: str | None = None,
+    n_groups: int = letor.N_GROUPS,
+    share: float = 0.2,
+    seed: int = 0,
+    cache: PathLike | None = None,
+) -> dict[str, float]:
     """Held-out errors of the fills on a data set; see `shoal.lab.environments.ratings.held_out_errors`."""
     ratings: Ratings
     if _kind(path, kind) == "movielens":
-        ratings = movielens.read_ratings(movielens.locate(path))
+        ratings = movielens.read_ratings(movielens.locate(path, cache=cache))
     else:
-        ratings, _ = letor.group(letor.read(letor.locate(path)), letor.N_GROUPS)
-    return held_out_errors(ratings)
+        ratings, _ = letor.group(letor.read(letor.locate(path)), n_groups)
+    return held_out_errors(ratings, share=share, seed=seed)
 
 
 def _starts_like_a_zip(path: Path) -> bool:
