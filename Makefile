@@ -27,7 +27,7 @@ ONE = tests/core tests/test_golden.py tests/lab/test_simulation.py -k "$(or $($(
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run serve check test warm chaos lint docs bench bench-peers release clean
+.PHONY: help setup run serve check test warm chaos lint docs clients bench bench-peers release clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,10 @@ lint: setup  ## Style, formatting, types, import direction, private members
 
 docs: $(VENV)/.setup-docs  ## Build the site into site/, offline, with warnings as errors; tutorials also as notebooks
 	$(BIN)/python -m mkdocs build --strict
+
+clients: setup  ## Generate the TypeScript client from the OpenAPI document, and pack it into dist/ (needs npm)
+	$(BIN)/python -m tools.typescript dist/typescript
+	cd dist/typescript && npm pack
 
 bench: setup  ## Measure speed and memory, and write docs/performance.md and the table of docs/live.md
 	$(BIN)/python benchmarks/bench.py
