@@ -48,7 +48,11 @@ def test_a_full_run_renews_the_pages(results: ModuleType, tmp_path: Path) -> Non
     assert "| CLUB-G4 | 4,823 (5,823) |" in text
     assert "| M=3, Δ=1.27 | 5,365 ± 3 | 193 ± 3 | 1,518 ± 3 |" in text  # at their best; ours was not run
     target = tmp_path / "root" / "docs" / "results" / "tables"
-    linked = re.findall(r"\(figures/([^)]+)\)", (target / "tables.md").read_text(encoding="utf-8"))
+    page = (target / "tables.md").read_text(encoding="utf-8")
+    linked = re.findall(r"\(figures/([^)]+)\)", page)
+    beside = page[: page.index("## F1 score")]  # as published, beside the table
+    for kind in ("regret", "alpha"):
+        assert f"(figures/{kind}-synthetic-m3-w7-published.png)" in beside
     assert {path.name for path in (target / "figures").iterdir()} == set(linked)
     before = text
     results.publish(out, tmp_path / "root")  # once more, the same
