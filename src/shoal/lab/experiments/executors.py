@@ -117,6 +117,7 @@ def _without_its_complaints() -> Iterator[None]:
     """Keep Dask's client from logging tracebacks about a scheduler that is gone: errors say so here."""
     logger = logging.getLogger("distributed.client")
     before = logger.level
+    # It complains of every lost connection with a traceback; `run_on` says the same in a sentence.
     logger.setLevel(logging.CRITICAL)
     try:
         yield

@@ -40,6 +40,7 @@ class Measurement:
     @property
     def identity(self) -> str:
         """Hash of its settings and of the code."""
+        # With the code that was measured: an edited policy is measured again.
         content = msgspec.json.encode([code_fingerprint(()), self.settings])
         return hashlib.sha256(content).hexdigest()[:16]
 

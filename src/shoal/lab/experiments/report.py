@@ -80,6 +80,7 @@ def scenario_sentence(found: Results, environment: str) -> str:
     text += f"{best.regret.mean:,.0f} ({runs})"
     if not others:
         return f"{text}. There is nothing to compare it with."
+    # Against the reference if there is one; it may be the best itself, and then the next best is of interest.
     own = reference_row(found.spec, found.of(environment))
     other = others[0] if own is None or own is best else own
     text += f"; {'next is ' if other is others[0] else ''}{other.label} at {other.regret.mean:,.0f}, "
@@ -107,6 +108,7 @@ def ratio(other: SummaryRow, own: SummaryRow) -> str:
 def notices(found: Results) -> list[str]:
     """What readers must know before they compare: missing cells, best values at the edge of the grid."""
     said = []
+    # Cells of environments that were left out are missing on purpose.
     expected = sum(cell.environment.id not in found.skipped for cell in cells(found.spec))
     if found.cells_done < expected:
         said.append(

@@ -182,6 +182,7 @@ def run_experiment(
     chosen, extra = _choose(cells(spec), measurements, only)
     out = Path(out)
     identity = spec_hash(spec)
+    # Data that may be missing is looked for first: hours of playing must not end in a missing file.
     skipped = _missing_environments(spec, chosen)
     wanted = [cell for cell in chosen if cell.environment.id not in skipped]
     _refuse_other_results(spec, out, identity)
@@ -189,6 +190,7 @@ def run_experiment(
     # Two processes would play the same cells, and each would find the other's files half there.
     with results.only_writer(out):
         results.remove_leftovers(out)
+        # Under the lock: another process may just have finished one.
         there = _finished_cells(spec, out, identity)
         missing = [cell for cell in wanted if cell.id not in there]
         unmeasured = [item for item in extra if not is_kept(out, item)]
@@ -220,6 +222,7 @@ def run_experiment(
                         keep_outcome(out, item, outcome)
                         meter.cells_done += 1
             finally:
+                # The time that was used is recorded even if the run is interrupted.
                 with contextlib.suppress(OSError):  # a full disk was already reported
                     log.save(running=False)
             report()
@@ -229,6 +232,7 @@ def run_experiment(
 def play_runs(task: Task, advance: Callable[[int], None] | None = None) -> TaskResult:
     """Play the runs of a task; `advance` is called with the number of rounds played since its last call."""
     cpu = time.thread_time()
+    # Processor time of this thread alone: others play at the same time.
     rows = [_play_run(task, run, advance) for run in task.runs]
     code = code_fingerprint([task.cell.environment.kind])
     worker = f"{platform.node()}/{os.getpid()}"
@@ -405,6 +409,7 @@ def _players(
         finally:
             meter.compiling = None
 
+    # In the order in which the cells will be played.
     ready = {name: compiler.submit(make_ready, name) for name in order}
 
     def play_when_ready(task: Task) -> TaskResult:
@@ -461,6 +466,7 @@ def _play_all(
         gathered = waiting[cell.id]
         gathered.add(outcome)
         if gathered.complete:
+            # Rows of finished cells are let go of, since a grid may have more than fit in memory.
             del waiting[cell.id]
             yield cell, sorted(gathered.rows, key=lambda row: int(row["run"])), gathered.cpu_seconds
 
@@ -584,6 +590,7 @@ def _separation(trace: Trace, environment: Environment) -> tuple[float, float]:
     """Among pairs from different clusters: mean round of separation, and the share that was separated."""
     if trace.cuts is None or environment.labels is None:
         return float("nan"), float("nan")
+    # Labels may be any integers; counting pairs needs them from 0 on.
     _, labels = np.unique(environment.labels, return_inverse=True)
     i, j, rounds = trace.cuts.T
     cut = rounds[labels[i] != labels[j]]

@@ -158,6 +158,7 @@ def check_spec(spec: ExperimentSpec) -> None:
     fail = _failure(spec)
     if spec.seed < 0:
         raise fail("seed", f"must be at least 0, got {spec.seed}")
+    # Seeds are kept in 64-bit columns.
     if spec.seed + spec.runs - 1 > LARGEST_SEED:
         raise fail("seed", f"must be at most 2**63 − {spec.runs} for {spec.runs} runs, got {spec.seed}")
     if spec.pulling not in get_args(PullingWord):
@@ -209,6 +210,7 @@ def spec_hash(spec: ExperimentSpec) -> str:
         "code": code_fingerprint(environment.kind for environment in spec.environments),
         "grid": grid(spec),
     }
+    # Functions of the user's own are code that results depend on.
     noises = [item.parameters.get("noise") for item in spec.environments]
     functions = [noise for noise in noises if isinstance(noise, str) and ":" in noise]
     if foreign := foreign_fingerprint((method.policy for method in spec.methods), functions):
@@ -275,6 +277,7 @@ def check_values(spec: ExperimentSpec, environment: EnvironmentSpec, built: Envi
 
 
 def _resolve_one(key: str, value: Any, environment: Environment) -> Any:
+    # A value may name what only the environment knows, and is looked up when that is made.
     match = _SYMBOL.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return value
@@ -404,6 +407,7 @@ def _in_our_words(message: str) -> str:
 
 
 def _alpha_text(alpha: float) -> str:
+    # Two digits where they say it exactly; otherwise two values could share a file name.
     short = f"{alpha:.2f}"
     return short if float(short) == alpha else repr(float(alpha))
 

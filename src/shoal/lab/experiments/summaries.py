@@ -133,6 +133,7 @@ def find_cells(table: pa.Table) -> list[Runs]:
     cells = []
     for (environment, method, policy, group, alpha), rows in members.items():
         numbers = np.asarray(rows)
+        # Paired comparisons go by position.
         by_run = numbers[np.argsort(runs[numbers], kind="stable")]
         cells.append(Runs(environment, method, policy, group, float(alpha), by_run))
     return cells
@@ -231,6 +232,7 @@ def main_rows(table: pa.Table, names: Names, alphas: Collection[float] | None = 
         )
     environments, methods = _ranks(names.environments), _ranks(names.methods)
     last = len(tried) + len(environments) + len(methods)
+    # In the order of the spec; what it no longer names comes last.
     rows.sort(key=lambda row: (environments.get(row.environment, last), methods.get(row.method, last)))
     return rows
 
@@ -292,6 +294,7 @@ def curve(table: pa.Table, name: str, cell: Runs) -> Curve | None:
     """Mean and interval of `curve_regret` or `curve_f1` over rounds; None if it was not measured."""
     rows = pa.array(cell.rows)
     rounds = table["curve_rounds"].take(rows).to_pylist()
+    # A mean over runs means something at common rounds only.
     if any(entry != rounds[0] for entry in rounds):
         raise ValueError(f"runs of {cell.environment}/{cell.method} were recorded after different rounds")
     values = np.array(table[name].take(rows).to_pylist(), dtype=np.float64)
