@@ -52,7 +52,7 @@ serve: $(VENV)/.setup-serve  ## See three simulated populations live, in the bro
 	$(BIN)/shoal demo --port $${PORT:-8000}
 
 check: lint  ## Lint and the quick tests, for while you work (POLICY=bass: those of one policy instead)
-	$(BIN)/python -m pytest -q -m "not slow" $(if $(POLICY),$(ONE),$(QUICK))
+	$(BIN)/python -m pytest -q $(PARALLEL) -m "not slow" $(if $(POLICY),$(ONE),$(QUICK))
 
 test: setup  ## Lint, run all tests, those of kernels again without compilation and as plain Numba, and count the lines they reach
 	@$(MAKE) --no-print-directory -j2 lint warm
