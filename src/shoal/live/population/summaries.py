@@ -5,11 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.live.journal.archives import base_of
 from shoal.live.journal.fold import Fold
+from shoal.live.journal.records import Settings
+from shoal.live.protocol.messages import NewPopulation
 
 if TYPE_CHECKING:
     from shoal.live.population.owner import Owner
 
-FURTHER = ("reward_window", "default_reward", "lend_after", "harm_guard", "holdout", "apprentice")
+FIRST = ("policy", "dim", "parameters", "explore")
+FURTHER = [
+    key for key in NewPopulation.__struct_fields__ if key in Settings.__struct_fields__ and key not in FIRST
+]
+"""Other settings, which are shown as they are recorded."""
 
 
 def summary(owner: "Owner") -> dict[str, Any]:
@@ -21,7 +27,7 @@ def summary(owner: "Owner") -> dict[str, Any]:
         low, high = settings.reward_low, settings.reward_high
         return {
             "name": owner.name,
-            **{key: getattr(settings, key) for key in ("policy", "dim", "parameters", "explore")},
+            **{key: getattr(settings, key) for key in FIRST},
             "reward_range": None if low is None else f"{low:g} to {high:g}",
             **{key: getattr(settings, key) for key in FURTHER},
             "switches": len(fold.history) - 1,

@@ -302,11 +302,10 @@ async def _described(population: AsyncPopulation) -> m.PopulationFacts:
         s = fold.settings
         known = None if s.reward_low is None or s.reward_high is None else [s.reward_low, s.reward_high]
         agents = sum(name is not None for name in fold.called)
-        return m.PopulationFacts(
-            population.population.name, s.policy, s.dim, s.parameters, s.explore, known, s.reward_window,
-            s.default_reward, s.lend_after, s.harm_guard, s.holdout, s.apprentice,
-            agents, len(fold.pending), fold.seq,
-        )  # fmt: skip
+        sizes: dict[str, Any] = {"agents": agents, "pending": len(fold.pending), "sequence": fold.seq}
+        shared = set(m.PopulationFacts.__struct_fields__) & set(s.__struct_fields__)
+        settings = {"reward_range": known, **{key: getattr(s, key) for key in shared}}
+        return m.PopulationFacts(name=population.population.name, **settings, **sizes)
 
     return await population.read(question)
 
