@@ -71,6 +71,7 @@ def test_a_full_queue_is_waited_for(controller: Controller) -> None:
         assert population.owner.lease.last_seq == 1 + 1 + 4  # ada joined
 
     run(controller, test)
+    committer.close()  # its thread gives places back after it has told of the commit
     assert committer.in_flight == 0
 
 
@@ -125,3 +126,42 @@ def test_a_lock_that_is_taken_is_waited_for_in_a_thread(controller: Controller) 
         return await asked
 
     assert run(controller, test, threads=2) in (1, 3)
+
+
+def test_commands_that_arrive_together_are_executed_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is refused is refused alone; after one that fails, all may be asked again."""
+    submitted: list[int] = []
+    submit = Committer.submit
+
+    def counted(self: Committer, owner: Any, life: Any, rows: Any, arms: Any) -> Any:
+        submitted.append(len(rows))
+        return submit(self, owner, life, rows, arms)
+
+    monkeypatch.setattr(Committer, "submit", counted)
+
+    async def test(population: AsyncPopulation) -> None:
+        submitted.clear()
+        commands, bad = population.commands, NewDecision("ada", [[1.0, 2.0, 3.0]], id="bad")
+        tasks = [decide(population, f"{n}") for n in range(20)]
+        tasks.insert(7, asyncio.create_task(population.perform(3, lambda turn: commands.decide(turn, bad))))
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(found.pop(7), ValueError)
+        assert [one.sequence for one in found] == list(range(3, 23))  # type: ignore[union-attr]
+        assert submitted == [21]  # ada joined
+
+        def broken(turn: Any) -> Decision:
+            raise ZeroDivisionError("a bug")
+
+        tasks = [decide(population, f"later {n}") for n in range(4)]
+        tasks.insert(2, asyncio.create_task(population.perform(3, broken)))
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        kinds = [type(one) for one in found]
+        assert kinds == [UnavailableError, UnavailableError, ZeroDivisionError, *[UnavailableError] * 2]
+        assert population.owner.lease.last_seq == 22
+        again = [decide(population, f"later {n}") for n in range(4)]
+        assert [(await one).sequence for one in again] == [23, 24, 25, 26]
+
+    with open_controller(tmp_path / "shop.db") as controller:
+        run(controller, test)

@@ -58,10 +58,10 @@ def _serve(url: str, port: str, mutant: str, lease: str) -> None:
         Commands.reward = rewarding_twice  # type: ignore[method-assign, assignment]
     if mutant == "early":
 
-        async def at_once(self: Any, ticket: Any) -> None:
-            return
+        def at_once(self: Any, ticket: Any, then: Any) -> None:
+            then(None)
 
-        Arrivals.wait = at_once  # type: ignore[method-assign]
+        Arrivals.tell = at_once  # type: ignore[method-assign]
     if mutant in ("early", "slow"):  # whatever is answered now is committed later, or never
         commit = Committer._commit
 
