@@ -100,7 +100,7 @@ def draw_scatter() -> Figure:
     worlds: dict[str, Callable[[int], shoal.Environment]] = {
         "Clusters, M=3, Δ=1.27": lambda seed: shoal.SyntheticClusters(100, 10, 3, ANGLE, seed=seed),
         "Continuum": lambda seed: shoal.Continuum(100, 10, seed=seed),
-        "MovieLens, tuned fill": lambda seed: shoal.MovieLens(n_agents=100, dim=10, fill="tuned", seed=seed),
+        "MovieLens, tuned fill": lambda seed: shoal.MovieLens(n_agents=100, dim=10, arms="first", seed=seed),
     }
     figure = blank(width=10.4, height=3.2)
     panels = figure.subplots(1, 3, sharey=True)

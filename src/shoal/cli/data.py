@@ -45,8 +45,12 @@ def inspect(path: DataPath = None, kind: Kind = None) -> None:
 def prepare(
     path: DataPath = None,
     kind: Kind = None,
-    arms: Annotated[str, typer.Option(help="first or most-rated.")] = "first",
-    fill: Annotated[str, typer.Option(help="paper or tuned.")] = "paper",
+    arms: Annotated[
+        str | None, typer.Option(help="first or most-rated. [default: as the environment has it]")
+    ] = None,
+    fill: Annotated[
+        str | None, typer.Option(help="paper or tuned. [default: as the environment has it]")
+    ] = None,
     errors: Annotated[bool, typer.Option(help="Also show the held-out errors of the fills.")] = False,
 ) -> None:
     """Fill in the missing rewards and cache the result, so that environments load at once."""

@@ -151,6 +151,26 @@ def test_simulation(tmp_path: Path) -> None:
     assert 0.0 < trace.final_regret < 200 * 4.0
 
 
+def test_presets(tmp_path: Path) -> None:
+    path = write(tmp_path / "ml", "csv")
+
+    def world(**given: Any) -> MovieLens:
+        return MovieLens(path, n_agents=3, n_arms=3, seed=0, **given)
+
+    def same(one: MovieLens, other: MovieLens) -> bool:
+        equal = np.array_equal(one.mean_rewards, other.mean_rewards)
+        return equal and one.arm_ids.tolist() == other.arm_ids.tolist()
+
+    assert same(world(), world(arms="most-rated", fill="tuned"))
+    assert same(world(preset="authors"), world(arms="most-rated", fill="paper"))
+    assert same(world(preset="authors", arms="first"), world(arms="first", fill="paper"))
+    assert not same(world(), world(preset="authors"))
+    with pytest.raises(ValueError, match="preset must be one of 'tuned', 'authors', got 'paper'"):
+        world(preset="paper")
+    prepared = datasets.prepare(path, n_arms=3)
+    assert (prepared.arms, prepared.fill) == ("most-rated", "tuned")
+
+
 def test_path_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_MOVIELENS", str(write(tmp_path / "ml", "csv")))
     assert MovieLens(n_agents=2, n_arms=2, seed=0).n_agents == 2
@@ -272,7 +292,7 @@ class TestFetch:
 
     def test_download_once(self, served: Path, own_cache: Path) -> None:
         world = MovieLens(n_agents=3, n_arms=3, seed=0)
-        assert world.arm_ids.tolist() == [1, 2, 5]
+        assert world.arm_ids.tolist() == [5, 2, 1]  # the most-rated first
         assert (own_cache / "ml-latest-small.zip").read_bytes() == served.read_bytes()
         served.unlink()
         assert sources.fetch("ml-latest-small") == own_cache / "ml-latest-small.zip"
@@ -351,9 +371,9 @@ class TestReal:
     def test_first_arms(self) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            prepared = datasets.prepare(REAL)
+            prepared = datasets.prepare(REAL, arms="first", fill="paper")
         assert (prepared.n_arms, prepared.n_agents, prepared.seconds < 20.0) == (30, 610, True)
-        world = MovieLens(REAL, seed=4)
+        world = MovieLens(REAL, arms="first", fill="paper", seed=4)
         assert world.arm_ids.tolist() == list(range(1, 31))
         assert world.arms[0].tolist() == [0, 1, 1, 1, 1, 0, 0, 0, 1, 0]  # Toy Story
         assert world.mean_rewards.shape == (100, 30)

@@ -132,8 +132,8 @@ def prepare(
     path: PathLike | None = None,
     *,
     kind: str | None = None,
-    arms: str = "first",
-    fill: str = "paper",
+    arms: str | None = None,
+    fill: str | None = None,
     cache: PathLike | None = None,
     **options: Any,
 ) -> PreparedRecord:
@@ -147,6 +147,8 @@ def prepare(
         As for `shoal.MovieLens` and `shoal.LearningToRank`: `n_arms`, `dim` and, for the latter, `n_groups`.
     """
     kind = _kind(path, kind)
+    usual = movielens.PRESETS["tuned"] if kind == "movielens" else {"arms": "first", "fill": "paper"}
+    arms, fill = arms or usual["arms"], fill or usual["fill"]
     started = time.perf_counter()
     if kind == "movielens":
         files = movielens.locate(path, cache=cache)

@@ -71,6 +71,13 @@ GENRES_100K = ("unknown", *(genre for genre in GENRES if genre != "IMAX"))
 """The order of the flags in `u.item`."""
 
 
+PRESETS = {
+    "tuned": {"arms": "most-rated", "fill": "tuned"},
+    "authors": {"arms": "most-rated", "fill": "paper"},
+}
+"""Ways to read the data: the most informative one, and the one of the paper's authors."""
+
+
 class MovieLens(RatedEnvironment):
     """Users who rate movies.
 
@@ -86,6 +93,9 @@ class MovieLens(RatedEnvironment):
         Number K of movies, chosen from those with a rating.
     dim : int
         Number of genre flags, in the order of `GENRES`.
+    preset : "tuned" or "authors"
+        `arms` and `fill` where they are not given: the most-rated movies in both, with the tuned fill or that
+        of the paper's authors.
     arms : "first" or "most-rated"
         The first movies of the movie file, which is sorted by id; or those with the most ratings.
     fill : "paper" or "tuned"
@@ -121,11 +131,14 @@ class MovieLens(RatedEnvironment):
         n_agents: int = 100,
         n_arms: int = 30,
         dim: int = 10,
-        arms: str = "first",
-        fill: str = "paper",
+        preset: str = "tuned",
+        arms: str | None = None,
+        fill: str | None = None,
         cache: PathLike | None = None,
         **options: Unpack[RatedOptions],
     ) -> None:
+        own = PRESETS[validation.one_of("preset", preset, tuple(PRESETS))]
+        arms, fill = arms or own["arms"], fill or own["fill"]
         files = locate(path, cache=cache)
         filled = prepare(files, n_arms=n_arms, dim=dim, arms=arms, fill=fill, cache=cache).filled
         source = str(files.ratings)
