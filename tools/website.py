@@ -148,9 +148,25 @@ def from_root(text: str) -> str:
     return text.replace("](CONTRIBUTING.md", "](contributing.md").replace("](CHANGELOG.md", "](changelog.md")
 
 
+def on_page_content(content: str, **_: Any) -> str:
+    """Inline mathematics, which pages write as code, in the font of the text: accents fit letters there."""
+    return re.sub(r"(?<!</span>)<code>([^<\"]*[̂̃‖√ΣΠ∈⁻ᵀ²½≤≥α-ω][^<\"]*)</code>", _in_line, content)
+
+
+def _in_line(found: re.Match[str]) -> str:
+    """Symbols with an index (of one letter, or in braces) get it below the line."""
+    text = re.sub(
+        r"(?<![A-Za-z])([^\W\d_]?[̂̃]?|[‖²)])_(?:\{([^}]*)\}|(\w(?!\w)))", r"\1<sub>\2\3</sub>", found[1]
+    )
+    return f'<span class="in-line">{text}</span>'
+
+
 def formula(source: str, language: str, css_class: str, options: Any, md: Any, **_: Any) -> str:
     """A fence of TeX as MathML, which browsers draw by themselves: no script, no fonts."""
     drawn = latex2mathml.converter.convert(source.strip(), display="block")
+    drawn = drawn.replace(r"<mi>\arg</mi>", "<mo>arg</mo>")  # which the converter does not know
+    if "\\" in drawn:
+        raise ValueError(f"this formula has a command that would be printed raw: {source}")
     drawn = re.sub(
         r"<msub>(<mo>max</mo>.*?)</msub>(?=<m)", r"<munder>\1</munder>", drawn
     )  # below, not beside

@@ -83,8 +83,9 @@ def check_one(field: FieldInfo, value: Any) -> Any:
 
 def described(kind: type[Parameters], docstring: str) -> str:
     """A class's docstring with a section on its parameters, before its examples and notes."""
-    lines = ["    Parameters", "    ----------", "    n_agents, dim : int"]
-    lines += ["        Number of agents and dimension of the arms."]
+    lines = ["    Parameters", "    ----------"]
+    lines += ["    n_agents : int", "        Number of agents."]
+    lines += ["    dim : int", "        Dimension of the arms."]
     for field in fields(kind):
         meta = _unwrap(field.type)[1]
         shown = "" if field.required else f", default {field.default!r}"

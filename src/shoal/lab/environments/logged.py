@@ -56,8 +56,12 @@ class LoggedRatings(RatedEnvironment):
         Format of the log; by default recognised by its first bytes.
     agent, arm, reward : str
         Names of the log's columns.
-    n_agents, n_arms, dim : int, optional
-        How many agents are drawn, and how many arms and features are kept; by default all.
+    n_agents : int, optional
+        How many agents are drawn; by default all.
+    n_arms : int, optional
+        How many arms are kept; by default all.
+    dim : int, optional
+        How many features are kept; by default all.
     arms : "first" or "most-rated"
         Which arms are kept: the first in `features`, or those with a reward from most agents.
     fill : "paper" or "tuned"

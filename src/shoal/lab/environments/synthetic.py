@@ -26,8 +26,12 @@ class SyntheticClusters(Environment):
 
     Parameters
     ----------
-    n_agents, dim, n_clusters : int
-        `dim` must be at least `n_clusters`.
+    n_agents : int
+        Number of agents.
+    dim : int
+        Dimension of the arms, at least `n_clusters`.
+    n_clusters : int
+        Number of clusters, of sizes that differ by at most one.
     angle : float
         ω, in radians.
     arms_per_cluster : int
@@ -282,7 +286,14 @@ class GaussianClusters(Environment):
 
     Parameters
     ----------
-    n_agents, dim, n_clusters, n_arms : int
+    n_agents : int
+        Number of agents.
+    dim : int
+        Dimension of the arms.
+    n_clusters : int
+        Number of clusters.
+    n_arms : int
+        Number of arms.
     noise, noise_scale
         As for `Environment`.
     seed : int or None
@@ -318,7 +329,14 @@ class UnitClusters(Environment):
 
     Parameters
     ----------
-    n_agents, dim, n_clusters, n_arms : int
+    n_agents : int
+        Number of agents.
+    dim : int
+        Dimension of the arms.
+    n_clusters : int
+        Number of clusters.
+    n_arms : int
+        Number of arms.
     positive : bool
         Whether no entry is negative. Mean rewards are then in [0, 1], as `noise="bernoulli"` needs.
     noise, noise_scale
@@ -372,8 +390,10 @@ class Continuum(Environment):
 
     Parameters
     ----------
-    n_agents, dim : int
-        `dim` must be at least 2.
+    n_agents : int
+        Number of agents.
+    dim : int
+        Dimension of the arms, at least 2.
     spread : float
         Half the length of the line.
     n_arms : int
@@ -424,7 +444,14 @@ class ChangingArms(Environment):
 
     Parameters
     ----------
-    n_agents, dim, n_clusters, n_arms : int
+    n_agents : int
+        Number of agents.
+    dim : int
+        Dimension of the arms.
+    n_clusters : int
+        Number of clusters.
+    n_arms : int
+        Number of arms.
     noise, noise_scale
         As for `Environment`.
     seed : int or None
