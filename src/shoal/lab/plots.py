@@ -185,7 +185,7 @@ def plot_explanation(explanation: Any, *, name: Name = numbered, ax: Axes | None
     for row, one in enumerate(stopped, start=len(bars)):
         said = f"✕ {one.distance:.2g} apart"
         if one.allowed is not None and not math.isnan(one.allowed):
-            said += f", chance allows {one.allowed:.2g}"
+            said += f", the test allows {one.allowed:.2g}"
         round_ = getattr(one, "round", None)
         said += "" if round_ is None else f"; stopped in round {round_:,}"
         ax.annotate(
@@ -305,8 +305,8 @@ def _ellipsoid(policy: Policy, agents: Integers, label: str, color: str, *, shar
     if noise_scale is None:  # it is estimated: the largest of a pool holds for all of it
         noise_scale = _estimated_noise(policy, agents)
     beta = float(theory.beta(delta, max(logdet_A, 0.0), noise_scale, param_norm=norm, ridge=ridge))
-    c = beta if own.get("radius", "beta_squared") == "beta" else beta**2
-    center, shape = A_inv @ local.b[agents].sum(axis=0), own.get("gamma", 2.0) ** 2 / 4.0 * c * A_inv
+    c = beta**2 if getattr(policy.state, "squared", True) else beta
+    center, shape = A_inv @ local.b[agents].sum(axis=0), getattr(policy, "gamma", 2.0) ** 2 / 4.0 * c * A_inv
     return Ellipsoid(label, color, shared, tuple(center.tolist()), tuple(map(tuple, shape.tolist())))
 
 

@@ -103,8 +103,8 @@ def test_in_words() -> None:
     found = AgentExplanation(3, "both", 1204, lenders, stops, apart=6)
     assert found.text(name) == (
         "Ada has 1,204 samples and borrows 6,951 from 7 others, the most from no. 4 (996), no. 5 (995) and "
-        "no. 6 (994). Ada and Ben stopped sharing in round 1,812: their estimates differ by 1.3 where chance "
-        "allows 0.9. Before that, Ada stopped sharing with no. 11 (in round 79), no. 12 (in round 78), "
+        "no. 6 (994). Ada and Ben stopped sharing in round 1,812: their estimates differ by 1.3 where the "
+        "test allows 0.9. Before that, Ada stopped sharing with no. 11 (in round 79), no. 12 (in round 78), "
         "no. 13 (in round 77) and 2 more."
     )
     few = found._replace(lenders=(Lender(4, 1.0), Lender(5, 0.25)), stopped=(), samples=1, apart=1)
@@ -114,8 +114,8 @@ def test_in_words() -> None:
     )
     closer = Stop(0, 7, 0.8, 0.4, 0.5)
     assert str(few._replace(stopped=(closer,))).endswith(
-        "agent 3 and agent 0 stopped sharing in round 7: their estimates differ by 0.4 now, which may be "
-        "chance (up to 0.5), but who stops does so for good."
+        "agent 3 and agent 0 stopped sharing in round 7: their estimates differ by 0.4 now, which the "
+        "test allows (up to 0.5), but who stops does so for good."
     )
     alone = few._replace(lenders=(), apart=0, samples=4)
     assert alone.text(name) == "Ada has 4 samples and borrows none."
@@ -139,14 +139,14 @@ def test_in_words() -> None:
 )
 def test_sizes_are_said_without_powers_of_ten(number: float, said: str) -> None:
     pair = PairComparison(0, 1, True, number, number, -1, 40812, 3)
-    assert f"differ by {said} where chance allows {said}. " in str(pair)
+    assert f"differ by {said} where the test allows {said}. " in str(pair)
     assert str(pair).endswith("lends 40,812.")
 
 
 def test_pairs_in_words() -> None:
     pair = PairComparison(0, 1, True, 0.5, 0.9, -1, 1204, 3)
     assert str(pair) == (
-        "agent 0 and agent 1 belong together: their estimates differ by 0.5 where chance allows 0.9. "
+        "agent 0 and agent 1 belong together: their estimates differ by 0.5 where the test allows 0.9. "
         "agent 0 borrows 3 samples from agent 1 and lends 1,204."
     )
     apart = pair._replace(together=False, threshold=math.nan, lent_by_agent=0, lent_by_other=0)

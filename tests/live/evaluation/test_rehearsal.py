@@ -309,3 +309,23 @@ def test_a_switch_that_cannot_be_committed_has_not_happened(monkeypatch: pytest.
     monkeypatch.setattr(one.owner.store, "append", real)
     assert one.settings.policy == "bass"
     assert one.owner.packed()[0] == content
+
+
+def test_a_level_takes_the_place_of_gamma_and_gamma_that_of_a_level(tmp_path: Path) -> None:
+    with shoal.open(tmp_path / "shop.db") as controller:
+        shop = controller.population("shop", policy="bass", dim=3, alpha=0.3)
+        for agent in ("ada", "ben"):
+            shop.observe(agent, [1.0, 0.0, 0.0], 1.0)
+        shop.switch(level=0.05)
+        assert (shop.settings.parameters["level"], shop.settings.parameters["gamma"]) == (0.05, None)
+        assert shop.what_if(gamma=1.0).parameters["level"] is None
+        with pytest.raises(ValueError, match="level sets gamma"):
+            shop.switch(level=0.05, gamma=1.0)
+        assert controller.verify() == {"shop": []}
+    with shoal.open(tmp_path / "shop.db") as controller:  # the journal's settings, replayed
+        shop = controller.population("shop", policy="bass", dim=3, level=0.05)
+        assert shop.settings.parameters["level"] == 0.05
+        assert controller.verify() == {"shop": []}
+        shop.switch(gamma=1.5)
+        assert shop.settings.parameters["level"] is None
+        assert shop.settings.parameters["radius"] == "beta"

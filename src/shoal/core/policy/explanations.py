@@ -45,7 +45,7 @@ class Stop(NamedTuple):
     distance: float
     """How much their estimates differ now, ‖θ̂_i − θ̂_j‖."""
     allowed: float
-    """How much they may differ, in that direction, before the test takes it for more than chance."""
+    """How much they may differ, in that direction, before the test cuts them."""
 
 
 class AgentExplanation(NamedTuple):
@@ -165,13 +165,13 @@ def pair_text(found: _Pair, name: Name, when: When, reason: str) -> str:
 
 
 def differing(distance: float, allowed: float, *, cut: bool = False) -> str:
-    """How much two estimates differ, and whether that may be chance; nan if nothing is said about chance."""
+    """How much two estimates differ, and how much the policy's test allows; nan if there is no such test."""
     said = f"their estimates differ by {_size(distance)}"
     if math.isnan(allowed):
         return said
     if cut and distance <= allowed:  # they did differ by more when they stopped
-        return f"{said} now, which may be chance (up to {_size(allowed)}), but who stops does so for good"
-    return f"{said} where chance allows {_size(allowed)}"
+        return f"{said} now, which the test allows (up to {_size(allowed)}), but who stops does so for good"
+    return f"{said} where the test allows {_size(allowed)}"
 
 
 def belonging(one: str, two: str, probability: float) -> str:

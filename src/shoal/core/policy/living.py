@@ -6,7 +6,7 @@ abstract: without one of them a pool would keep samples that were taken back, an
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, overload
 
@@ -91,6 +91,11 @@ class LivePolicy(Policy):
         pending.total[0] -= pending.counts[agent]
         pending.counts[agent] = 0
         pending.sums[agent] = 0.0
+
+    @classmethod
+    def superseded(cls, given: Collection[str]) -> frozenset[str]:
+        """Parameters that no longer hold once those named are given anew."""
+        return frozenset()
 
     @property
     def engine_limits(self) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
+from shoal.core.policies.registry import find_live_policy
 from shoal.live.evaluation.dividends import paid, summed
 from shoal.live.evaluation.logs import outcomes
 from shoal.live.journal import archives, snapshots
@@ -49,6 +50,8 @@ def other_settings(
     same = policy is None or policy == settings.policy
     known = dict(settings.parameters) if same else {"seed": settings.parameters["seed"]}
     policy = policy or settings.policy
+    superseded = find_live_policy(policy).superseded(parameters)
+    known = {key: value for key, value in known.items() if key not in superseded}
     made = policy_parameters(policy, settings.dim, {**known, **parameters})
     return msgspec.structs.replace(
         settings, policy=policy, parameters=made, stamp=current_stamp(), by=checked_by(by)

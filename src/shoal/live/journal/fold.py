@@ -91,7 +91,10 @@ class Plan(NamedTuple):
 
     def made(self, policy: LivePolicy) -> bool:
         """Whether a policy is the one planned."""
-        wanted, found = self.settings.parameters, policy.parameters
+        found = policy.parameters
+        # A journal may be older than a parameter, which is then at its default.
+        wanted = {one.name: one.default for one in msgspec.structs.fields(policy.Parameters)}
+        wanted |= self.settings.parameters
         return (
             type(policy) is find_policy(self.settings.policy)
             and wanted.keys() == found.keys()

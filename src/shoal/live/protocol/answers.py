@@ -73,7 +73,7 @@ class Stopped(msgspec.Struct, frozen=True):
     distance: float
     """How much their estimates differ now."""
     allowed: float | None
-    """How much chance allows them to differ, by the test; None if they do not differ."""
+    """How much the test allows them to differ; None if they do not differ."""
 
 
 class Explanation(msgspec.Struct, frozen=True):

@@ -11,17 +11,20 @@ take too much memory. `_engine` says which; what they share is in `common`.
 """
 
 import math
+from collections.abc import Collection, Mapping
 from statistics import NormalDist
 from types import ModuleType
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from msgspec import Meta
+from msgspec.structs import replace
 
 from shoal.core.kernels.linalg import solve_cholesky
 from shoal.core.kernels.separation import search
 from shoal.core.policies.bass import crowd, witnesses
 from shoal.core.policies.bass.common import judge_all, measure_pairs, noise_limits
+from shoal.core.policies.bass.level import calibrated_gamma
 from shoal.core.policy.cuts import CuttingPolicy
 from shoal.core.policy.explanations import Name, When, differing, in_round, numbered, pair_text
 from shoal.core.policy.living import MANY
@@ -38,15 +41,28 @@ serves: it is faster from about there on, and its memory does not grow with the 
 class BASSParameters(Parameters, frozen=True, kw_only=True):
     """Parameters of BASS."""
 
-    delta: Annotated[float, Meta(gt=0.0, lt=1.0, description="Confidence level of the ellipsoids.")] = 0.1
-    gamma: Annotated[
+    level: Annotated[
+        Annotated[float, Meta(gt=0.0, lt=1.0)] | None,
+        Meta(
+            description="Largest probability with which two identical agents are cut, from 0.02 to 0.2 "
+            "(docs/theory.md); sets `gamma` and `radius`. None: no such promise."
+        ),
+    ] = None
+    delta: Annotated[
         float,
-        Meta(ge=SMALLEST, le=LARGEST, description="Scale of the ellipsoids: larger values share longer."),
-    ] = 2.0
+        Meta(gt=0.0, lt=1.0, description="δ of the radius β. It is not the probability of a wrong cut."),
+    ] = 0.1
+    gamma: Annotated[
+        Annotated[float, Meta(ge=SMALLEST, le=LARGEST)] | None,
+        Meta(description="Scale of the ellipsoids: larger values share longer. None: 2, or by `level`."),
+    ] = None
     radius: Annotated[
-        Literal["beta", "beta_squared"],
-        Meta(description="Scale by β (as published figures do) or β² (as the proofs do; try γ = 1.25)."),
-    ] = "beta"
+        Literal["beta", "beta_squared"] | None,
+        Meta(
+            description="Scale by β (as published figures do) or β² (as the proofs do; try γ = 1.25). "
+            'None: "beta", or "beta_squared" with a `level`.'
+        ),
+    ] = None
     noise_scale: Annotated[
         Annotated[float, Meta(ge=SMALLEST, le=LARGEST)] | None,
         Meta(
@@ -91,6 +107,8 @@ class CutExplanation(NamedTuple):
     noise_agent: float
     noise_other: float
     """R of each; inf where it is estimated and the samples are too few."""
+    level: float | None = None
+    """Largest probability with which identical agents are cut; None if none was asked for."""
 
     @property
     def together(self) -> bool:
@@ -104,6 +122,8 @@ class CutExplanation(NamedTuple):
             if math.isinf(noise):
                 reason += f", and {name(who)} has too few samples to tell that from noise"
                 break
+        if self.separated and self.level is not None:
+            reason += f", a test that cuts identical agents with probability {self.level:g} at most"
         return pair_text(self, name, when, reason)
 
     def __str__(self) -> str:
@@ -112,6 +132,10 @@ class CutExplanation(NamedTuple):
 
 class BASS(CuttingPolicy):
     """Shares samples along the edges of a graph; cuts (i, j) when `max_s f(s) > γ²/4`.
+
+    By default the test is the published one, with which δ is not the probability of a wrong cut: of 20
+    identical agents with d = 10, δ = 0.1, noise 1 and 500 pulls each, it cuts about a fifth of the pairs.
+    With `level` that probability is what you ask for at most; what this costs is in docs/theory.md.
 
     Examples
     --------
@@ -135,6 +159,26 @@ class BASS(CuttingPolicy):
     degree = 2
     Parameters = BASSParameters
     State = witnesses.State
+    gamma: float
+    """γ in force: as given, or what `level` asks for."""
+
+    def _configure(self, dim: int, parameters: Mapping[str, Any]) -> None:
+        super()._configure(dim, parameters)
+        own = self._parameters
+        if own.level is None:
+            gamma, radius = own.gamma or 2.0, own.radius or "beta"
+            self._parameters, self.gamma = replace(own, gamma=gamma, radius=radius), gamma
+            return
+        for name in sorted(self.superseded(["level"])):
+            if getattr(own, name) is not None:
+                raise ValueError(f"level sets {name}: give level={own.level!r} or {name}, not both")
+        self.gamma = calibrated_gamma(own, self.dim)
+
+    @classmethod
+    def superseded(cls, given: Collection[str]) -> frozenset[str]:
+        if "level" in given:
+            return frozenset({"gamma", "radius"})
+        return frozenset() if {"gamma", "radius"}.isdisjoint(given) else frozenset({"level"})
 
     @classmethod
     def typical(cls, world: Any) -> dict[str, Any]:
@@ -179,16 +223,17 @@ class BASS(CuttingPolicy):
 
     def _settings(self) -> dict[str, Any]:
         own = self._parameters
+        squared = own.level is not None or own.radius == "beta_squared"
         return {
             **super()._settings(),
             "noise_scale": math.nan if own.noise_scale is None else own.noise_scale,
             # With β² estimated noise has to exceed the true one with probability 1 − δ, as the ellipsoids do;
             # β promises no such thing, and a limit above the median only delays its cuts.
-            "quantile": NormalDist().inv_cdf(min(own.delta, 0.5)) if own.radius == "beta_squared" else 0.0,
+            "quantile": NormalDist().inv_cdf(min(own.delta, 0.5)) if squared else 0.0,
             "offset": math.sqrt(own.ridge) * own.param_norm,
             "confidence": -2.0 * math.log(own.delta) - self.dim * math.log(own.ridge),
-            "squared": own.radius == "beta_squared",
-            "threshold": own.gamma**2 / 4.0,
+            "squared": squared,
+            "threshold": self.gamma**2 / 4.0,
         }
 
     def _join(self, state: Any, first: int) -> None:
@@ -243,6 +288,7 @@ class BASS(CuttingPolicy):
             allowed=self._allowed(gap, statistic / state.threshold) if np.isfinite(noise).all() else math.nan,
             noise_agent=float(noise[0]),
             noise_other=float(noise[1]),
+            level=self._parameters.level,
         )
 
     @property
