@@ -439,3 +439,17 @@ def test_explanations_are_bounded(call: Caller, shop: str, monkeypatch: pytest.M
     assert (len(found["lenders"]), found["n_lenders"], found["borrowed"]) == (2, 5, 5.0)
     assert (found["stopped"], found["n_stopped"]) == ([], 0)
     assert "5 others" in found["text"]
+
+
+def test_graphs_of_too_many_agents_are_not_made(
+    call: Caller, shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(3):
+        call("PUT", f"{shop}/agents/agent {n}", {"sharing": "both"})
+    for name, method, path in (("MOST_IN_GRAPH", "GET", "graph"), ("MOST_COMPARED", "POST", "what-if")):
+        body = {"policy": "independent"} if method == "POST" else None
+        assert call(method, f"{shop}/{path}", body).status_code == 200
+        monkeypatch.setattr(f"shoal.live.service.app.{name}", 2)
+        refused = call(method, f"{shop}/{path}", body)
+        assert refused.status_code == 413
+        assert "graphs of up to 2 agents" in refused.json()["detail"]

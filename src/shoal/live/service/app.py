@@ -49,6 +49,8 @@ from shoal.live.service.service import Result, Service
 
 MOST_IN_GRAPH = 1_000
 """Agents whose graph is sent whole."""
+MOST_COMPARED = 10_000
+"""Agents of whom `what-if` compares two graphs."""
 MOST_EVENTS = 1_000
 MOST_LISTED = 1_000
 """Agents in an explanation."""
@@ -550,17 +552,20 @@ async def graph(call: Call) -> Response:
     population = await call.population()
     at = call.number("at")
     inner = population.population
-    n_agents = await population.read(lambda fold: len(fold.called))
-    if n_agents > MOST_IN_GRAPH:
-        raise RefusedError(
-            "too-large", f"graphs of up to {MOST_IN_GRAPH:,} agents are sent, this has {n_agents:,}"
-        )
+    await _check_graph(population, MOST_IN_GRAPH, "sent")
     sequence = population.owner.sequence if at is None else at
     found_graph: Graph = await call.ask(lambda: inner.graph(at))
     later = np.triu(found_graph.edges, 1)
     edges = [np.flatnonzero(row).tolist() for row in later]
     content = m.GraphContent(sequence, found_graph.agents, edges)
     return json_response(content)
+
+
+async def _check_graph(population: AsyncPopulation, most: int, what: str) -> None:
+    """Refuse what takes memory in proportion to the square of too many agents."""
+    n_agents = await population.read(lambda fold: len(fold.called))
+    if n_agents > most:
+        raise RefusedError("too-large", f"graphs of up to {most:,} agents are {what}, this has {n_agents:,}")
 
 
 async def events(call: Call) -> Response:
@@ -589,6 +594,7 @@ async def uplift(call: Call) -> Response:
 async def what_if(call: Call) -> Response:
     """Who would share with whom under other settings, and what that would pay; reads the whole journal."""
     population = await call.population()
+    await _check_graph(population, MOST_COMPARED, "compared")
     found = await _reading_all(call, population.population.what_if)
     gained, lost = found.gained[:MOST_PAIRS], found.lost[:MOST_PAIRS]
     return json_response(msgspec.structs.replace(found, gained=gained, lost=lost))
