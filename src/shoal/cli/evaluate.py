@@ -58,9 +58,7 @@ def evaluate(
     id_column: Annotated[
         str | None, typer.Option("--id", help="Column of a log in which no value may come twice.")
     ] = None,
-    report: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write a page about a population to a directory.")
-    ] = None,
+    report: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a page to a directory.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what sharing pays, what the policy earns more than before, and what another would have earned."""
@@ -72,8 +70,6 @@ def evaluate(
 
         if probability is None:
             raise ValueError("--probability must name the column with the probability of the logged arm")
-        if report is not None:
-            raise ValueError("--report is about a population; a log has no history to show")
         say_nothing_of_compiling()
         events = read_log(
             source, probability=probability, reward=reward, agent=agent, arm=arm, arms=arms,
@@ -81,11 +77,17 @@ def evaluate(
         )  # fmt: skip
         named: list[str | None] = [*policy] if policy else [None]
         found = [evaluate_log(events, one, parameters) for one in named]
+        if report is not None:
+            from shoal.live.evaluation.report import write_log_evaluation
+
+            page = write_log_evaluation(found, report)
         if as_json:
             print_json([_plain(one) for one in found])
             return
         for one in found:
             _print_evaluation(one)
+        if report is not None:
+            print(f"report    {page}")
         return
     start = None if since is None else moment(since, "--since")
     with opened(source, read_only=True) as controller:
@@ -147,7 +149,8 @@ def _print_evaluation(found: "Evaluation") -> None:
 
 def _row(one: Any) -> list[str]:
     interval = "" if math.isnan(one.low) else f"{one.low:.4g} to {one.high:.4g}"
-    return [one.name, f"{one.value:.4g}", interval, f"{one.clipped:.1%}" if one.clipped else ""]
+    value = "beyond all rewards" if math.isnan(one.value) else f"{one.value:.4g}"
+    return [one.name, value, interval, f"{one.clipped:.1%}" if one.clipped else ""]
 
 
 def _plain(found: Any) -> Any:

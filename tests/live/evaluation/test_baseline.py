@@ -9,6 +9,7 @@ from tests.live.places import sound
 
 from shoal.live.evaluation.baseline import in_holdout
 from shoal.live.population.population import Population
+from shoal.live.protocol.errors import ConflictError
 
 VALUES = {name: float(TASTE @ np.array(x)) for name, x in BANNERS.items()}
 RULE = "banner 0"
@@ -40,10 +41,8 @@ def test_a_share_of_agents_is_held_out() -> None:
             assert (decision.arm, decision.probability) == (RULE, 1.0)
     assert any(one.decide(f"agent {n}", baseline=RULE).arm != RULE for n in range(300) if n not in held)
     assert sound(one._controller)
-    with pytest.raises(ValueError, match="baseline must name the arm"):
+    with pytest.raises(ValueError, match="baseline must name what it prefers"):
         one.decide("agent 1")
-    with pytest.raises(ValueError, match="and top be 1, got"):
-        one.decide("agent 1", baseline=RULE, top=2)
     assert isinstance(one.decide_many([{"agent": "agent 1"}])[0], ValueError)
 
 
@@ -70,6 +69,49 @@ def test_uplift_of_a_holdout() -> None:
     assert held >= 17
     assert naive < held  # decisions of one agent are not so many independent ones
     assert "per decision" in str(found)
+
+
+def test_rankings_are_held_out_and_compared() -> None:
+    """Each place has its own reward; a decision earns their sum."""
+    one, rule = shop(holdout=0.5, explore=0.0), ["banner 0", "banner 1"]
+    rng = np.random.default_rng(0)
+    truth: dict[bool, list[float]] = {False: [], True: []}
+    for visit in range(4):
+        for n in range(60):
+            made = one.decide(f"agent {n}", id=f"{n} {visit}", top=2, baseline=list(rule))
+            held = in_holdout(one.settings, n)
+            assert not held or list(made.ranking) == rule
+            assert made.probability is None
+            earned = [VALUES[str(arm)] + 0.1 * rng.normal() for arm in made.ranking]
+            for arm, reward in zip(made.ranking, earned, strict=True):
+                one.reward(made.id, reward, arm=arm)
+            truth[held].append(sum(earned))
+    found = one.uplift()
+    assert found.policy == pytest.approx(np.mean(truth[False]))
+    assert found.baseline == pytest.approx(np.mean(truth[True]))
+    assert found.low < found.uplift < found.high
+    assert one.decide("agent 1", id="1 3", top=2, baseline=list(rule)).sequence > 0
+    with pytest.raises(ConflictError, match="another baseline"):
+        one.decide("agent 1", id="1 3", top=2, baseline=rule[::-1])
+    for wrong in ("banner 0", ["banner 0", "banner 0"], ["banner 0"] * 3):
+        with pytest.raises(ValueError, match="as many different arms as top, 2, got"):
+            one.decide("agent 1", top=2, baseline=wrong)
+    assert sound(one._controller)
+    with pytest.raises(ValueError, match="top must be 1 in population 'shop', an apprentice, got 2"):
+        shop(apprentice=True).decide("agent 1", top=2, baseline=list(rule))
+
+
+def test_nobody_is_on_both_sides() -> None:
+    one = shop(holdout=0.5)
+    serve(one, 3, 60)
+    assert "nobody was on both sides" in str(one.uplift())
+    held = [in_holdout(one.settings, n) for n in range(60)]
+    first, second = held.index(False), held.index(True)
+    before = one.uplift()
+    one.merge(f"agent {first}", f"agent {second}")  # one person, who saw both
+    found = one.uplift()
+    assert "1 agent was on both sides and left out" in str(found)
+    assert (found.n_policy, found.n_baseline) == (before.n_policy - 3, before.n_baseline - 3)
 
 
 def test_too_few_agents() -> None:

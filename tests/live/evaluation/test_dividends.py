@@ -1,4 +1,4 @@
-"""The dividend of sharing: the fold's sums against a loop over the export, and the harm guard."""
+"""The dividend of sharing: the fold's sums against a loop over the export."""
 
 import json
 import math
@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.live.evaluation.shops import BANNERS, TASTE, play, shop
-from tests.live.places import Place, sound
+from tests.live.places import sound
 
 from shoal.live.evaluation.dividends import by_agent
-from shoal.live.evaluation.guard import PERIOD
-from shoal.live.evaluation.sequences import BURN_IN, asymptotic, empirical_bernstein
-from shoal.live.journal.records import Guarded, decode
+from shoal.live.evaluation.sequences import asymptotic, empirical_bernstein
 from shoal.live.journal.tally import Sums
 from shoal.live.population.owner import Owner
 from shoal.live.population.population import Population
@@ -124,78 +122,21 @@ def test_predictions_end_where_rewards_do(tmp_path: Path) -> None:
         one.dividend(method="other")
 
 
-def poisoned(one: Population, rounds: int, *, first: int = 0, helps: bool = False) -> None:
-    """One honest agent among others whose rewards are those of an opposite taste, or else its own."""
-    rng = np.random.default_rng(first)
-    for n in range(first, first + rounds):
+def poisoned(one: Population, rounds: int) -> None:
+    """One honest agent among others whose rewards are those of an opposite taste."""
+    rng = np.random.default_rng(0)
+    for n in range(rounds):
         for name in ("honest", "false 1", "false 2"):
             decision = one.decide(name, id=f"{n} {name}")
-            sign = 1.0 if name == "honest" or helps else -1.0
+            sign = 1.0 if name == "honest" else -1.0
             one.reward(decision.id, float(sign * TASTE @ BANNERS[str(decision.arm)] + 0.3 * rng.normal()))
 
 
-def guards(one: Population) -> list[Guarded]:
-    rows = one.owner.store.read(one.owner.number, 0)
-    return [record for row in rows if isinstance(record := decode(row.body), Guarded)]
-
-
-def never_cuts(**settings: Any) -> Population:
-    return shop(delta=1e-9, noise_scale=50.0, **settings)
-
-
-def test_the_guard_stops_borrowing_and_lets_back(tmp_path: Path) -> None:
-    place = Place("sqlite", tmp_path / "shop.db")
-    one = never_cuts(controller=place.open(sync="normal"), harm_guard=True)
-    poisoned(one, 80)
-    found = [guard for guard in guards(one) if guard.agent == one.owner._fold.names["honest"]]  # type: ignore[union-attr]
-    assert [guard.borrows for guard in found] == [False]
-    assert found[0].count >= BURN_IN
-    assert found[0].low < found[0].mean < found[0].high < 0.0
-    assert one.dividend("honest").guarded
-    # It chooses by its own samples alone, and its pooled prediction is what it would be if it borrowed.
-    fold = one.owner._fold
-    assert fold is not None
-    agent, arms = fold.names["honest"], np.array(list(BANNERS.values()))
-    decision = one.decide("honest", id="one more", scores=True)
-    assert decision.scores is not None
-    alone = arms @ fold.policy.local_estimate(agent)
-    assert [score.mean for score in decision.scores.values()] == pytest.approx(alone.tolist(), abs=1e-9)
-    assert decision.pooled == pytest.approx(float(fold.policy.estimate(agent) @ BANNERS[str(decision.arm)]))
-    assert decision.pooled != pytest.approx(decision.own)
-    assert fold.policy.sharing(agent) == "both"  # it goes on lending
-    ranked = one.decide("honest", top=2, scores=True)
-    assert ranked.scores is not None
-    assert list(ranked.ranking) == sorted(BANNERS, key=lambda name: -ranked.scores[name].index)[:2]  # type: ignore[index]
-    assert [score.mean for score in ranked.scores.values()] == pytest.approx(alone.tolist(), abs=1e-9)
-    assert sound(one._controller)
-    one.snapshot()
-    poisoned(one, PERIOD, first=1000)  # sharing would still do harm, period after period
-    assert [guard.borrows for guard in guards(one) if guard.agent == agent] == [False, False]
-    # The others turn out to be of one taste with it after all, with many more samples.
-    for _ in range(1000):
-        one.observe_many(
-            {"agent": name, "x": x, "reward": float(TASTE @ np.array(x))}
-            for name in ("false 1", "false 2")
-            for x in BANNERS.values()
-        )
-    poisoned(one, 2 * PERIOD, first=2000, helps=True)
-    verdicts = [guard for guard in guards(one) if guard.agent == agent]
-    assert verdicts[-1].borrows
-    assert verdicts[-1].high > 0.0
-    assert not one.dividend("honest").guarded
-    place.crash(one._controller)
-    again = place.open()
-    assert sound(again)
-    assert not again.population("shop").dividend("honest").guarded
-    place.close()
-
-
-def test_the_guard_is_off_unless_asked_for() -> None:
-    one = never_cuts()
+def test_harm_shows() -> None:
+    """Among agents of an opposite taste, with a policy that never cuts."""
+    one = shop(delta=1e-9, noise_scale=50.0)
     poisoned(one, 80)
     assert one.dividend("honest").high < 0.0
-    assert not guards(one)
-    assert not one.dividend("honest").guarded
 
 
 def test_each_agent_has_its_own() -> None:

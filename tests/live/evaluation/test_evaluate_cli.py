@@ -26,14 +26,14 @@ def run(*arguments: str, code: int = 0) -> Done:
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("evaluate") / "shop.db"
     with shoal.open(path, sync="normal") as controller:
-        serve(shop(controller, holdout=0.3, explore=0.5, harm_guard=True), 30, 40)
+        serve(shop(controller, holdout=0.3, explore=0.5), 30, 40)
     return str(path)
 
 
 def test_a_population(store: str, tmp_path: Path) -> None:
     said = run("evaluate", store).stdout
     assert said.startswith("dividend  ")
-    assert "(holdout)" in said
+    assert "(holdout; nobody was on both sides)" in said
     said = run(
         "evaluate", store, "--policy", "independent", "-p", "alpha=0.5", "--report", str(tmp_path)
     ).stdout
@@ -62,8 +62,14 @@ def test_a_log(tmp_path: Path) -> None:
     said = run("evaluate", log, *options, "--policy", "independent").stdout
     assert "SWITCH" in said
     assert "Recorded probabilities agree" in said
+    page = tmp_path / "page"
+    reported = run("evaluate", log, *options, "--policy", "independent", "--report", str(page)).stdout
+    assert reported == f"{said}report    {page / 'index.html'}\n"
+    text = (page / "index.html").read_text()
+    for words in ("What would other policies have earned? log.parquet", "doubly robust"):
+        assert words in text, words
     found: Any = json.loads(run("evaluate", log, "--probability", "p", "--target", "q", "--json").stdout)
-    assert [one["name"] for one in found[0]["estimates"]] == ["IPS", "SNIPS"]
+    assert [one["name"] for one in found[0]["estimates"]] == ["IPS", "SNIPS", "doubly robust"]
     assert run("evaluate", log, code=2).stderr.startswith("shoal: --probability must name the column")
     bad = rows(5)
     bad[2]["p"] = 0
@@ -125,7 +131,7 @@ def test_the_lead_says_which_way_it_goes() -> None:
     from shoal.live.protocol.answers import Dividend
 
     def lead(mean: float, low: float, high: float) -> str:
-        return _lead(Dividend(100, mean, low, high, False, ""))
+        return _lead(Dividend(100, mean, low, high, ""))
 
     assert lead(0.5, 0.2, 0.8).startswith("Sharing pays: it makes the squared error of")
     assert "larger by 0.5 (0.2 to 0.8)" in lead(-0.5, -0.8, -0.2)

@@ -133,6 +133,24 @@ def test_a_retired_arm_is_still_rewarded(place: Place) -> None:
     one = shop(place.open())
     one.reward(ranking.id, 1.0, arm="tea")
     assert "tea" not in one.catalogue
+    said = r"no arm 'tea' among those on offer: it was retired on \d{4}-\d\d-\d\d at \d\d:\d\d UTC"
+    one.snapshot()
+    for asked in (["tea", "water"], ["tea"]):
+        with pytest.raises(UnknownError, match=said):
+            one.decide("ada", asked)
+    with pytest.raises(UnknownError, match=said):
+        one.decide("ada", baseline="tea")
+    with pytest.raises(UnknownError, match="'tea' in its catalogue: it has been retired already"):
+        one.retire("tea")
+    with pytest.raises(UnknownError, match=r"no arm 'beer' among those on offer$"):
+        one.decide("ada", ["beer"])
+    place.crash(one._controller)
+    one = shop(place.open())
+    with pytest.raises(UnknownError, match=said):
+        one.decide("ada", ["tea"])
+    assert sound(one._controller)
+    one.set_arms({"tea": [1.0, 0.0]})
+    assert one.decide("ada", ["tea"]).arm == "tea"
 
 
 def test_eligible_subsets_by_name(place: Place) -> None:

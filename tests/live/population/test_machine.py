@@ -20,7 +20,6 @@ from tests.core.attack.common import SCALE
 from tests.live.places import ARMS, Place, sound
 from tests.live.population.server import Server
 
-from shoal.live.evaluation.sequences import BURN_IN
 from shoal.live.journal.fold import standing_of
 from shoal.live.population.owner import Owner
 from shoal.live.population.population import Population
@@ -57,7 +56,7 @@ class Machine(RuleBasedStateMachine):
         self.default = default
         self.options: dict[str, Any] = {
             "policy": policy, "dim": 2, "explore": 0.3, "seed": 1, "reward_window": WINDOW,
-            "default_reward": default, "harm_guard": True,
+            "default_reward": default,
         }  # fmt: skip
         self.people: dict[str, object] = {}
         self.called: dict[object, str] = {}
@@ -229,15 +228,6 @@ class Machine(RuleBasedStateMachine):
         else:
             self.one.switch(policy)
         self.options["policy"] = self.one.settings.policy
-
-    @rule(name=names, sign=st.sampled_from([-1.0, 1.0]))
-    def guard(self, name: str, sign: float) -> None:
-        """Enough rewards for a verdict, of one who is predicted badly by others."""
-        for _ in range(BURN_IN + 2):
-            decision = self.one.decide(name, ARMS)
-            self.shown[decision.id] = Shown(self.person(name), decision.ranking)  # type: ignore[arg-type]
-            self.one.reward(decision.id, sign * ARMS[str(decision.arm)][0])
-            self.shown[decision.id].rewards[str(decision.arm)] = sign * ARMS[str(decision.arm)][0]
 
     # Ends and beginnings
 

@@ -1,8 +1,10 @@
 """Rewards: late, repeated, contradicting, corrected, missing; for decisions of every standing."""
 
 import math
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from tests.live.places import ARMS, Place, shop, sound
@@ -189,7 +191,7 @@ def test_bad_observations_leave_nothing(x: Any) -> None:
     place.close()
 
 
-def test_reward_many(one: Population) -> None:
+def test_reward_many(one: Population, tmp_path: Path) -> None:
     first, second, third = (one.decide("ada", ARMS) for _ in range(3))
     one.cancel(third.id)
     results = one.reward_many(
@@ -214,9 +216,12 @@ def test_reward_many(one: Population) -> None:
     one.set_arms({"tea": [0.0, 1.0]})
     tea = {"agent": "ben", "arm": "tea", "reward": 1.0}
     known, neither, both = one.observe_many([tea, {"agent": "ben", "reward": 1.0}, {**tea, "x": [1.0, 0.0]}])
-    assert known is None
-    for error in (neither, both):
-        assert str(error) == "an observation must have either x or arm"
+    assert (known, both) == (None, None)
+    assert str(neither) == "an observation must have x or arm"
+    one.export(tmp_path / "out.jsonl")
+    lines = [msgspec.json.decode(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    named = [(line["arm"], line["x"]) for line in lines if line["kind"] == "observation"][-2:]
+    assert named == [("tea", [0.0, 1.0]), ("tea", [1.0, 0.0])]
     assert sound(one._controller)
 
 

@@ -30,6 +30,7 @@ import shoal
 from shoal.live.client import AsyncRemotePopulation, RemotePopulation
 from shoal.live.client.buffer import Buffer
 from shoal.live.client.exchange import Attempt, Pause, Reply, exchange
+from shoal.live.population import exporting
 from shoal.live.protocol.answers import Explanation
 from shoal.live.protocol.messages import NewDecision
 
@@ -560,7 +561,7 @@ def test_a_page_in_place_of_an_answer_takes_no_reward(
             assert client.refused() == []
 
 
-def test_a_fallback_when_the_service_is_down(running: InProcess) -> None:
+def test_a_fallback_when_the_service_is_down(running: InProcess, tmp_path: Path) -> None:
     is_up = False
     with lossy_client(running, lambda: "fine" if is_up else "request lost") as client:
         shop = shoal.live.client.RemotePopulation(client, "fallback")
@@ -576,6 +577,25 @@ def test_a_fallback_when_the_service_is_down(running: InProcess) -> None:
         shop.reward(made.id, 1.0)
         kinds = [one.kind for one in shop.events().events]
         assert kinds == ["settings", "joined", "observed"]
+        exporting.export(running.app.populations["fallback"].owner, tmp_path / "out.jsonl", archived=True)
+        (line,) = (tmp_path / "out.jsonl").read_text().splitlines()
+        assert msgspec.json.decode(line)["arm"] == "tea"
+
+
+def test_a_misspelt_fallback_is_refused_when_the_population_is_named(running: InProcess) -> None:
+    fate = "fine"
+    with lossy_client(running, lambda: fate) as client:
+        client.population("spelt", **SETTINGS).set_arms(ARMS)
+        with pytest.raises(ValueError, match=r"catalogue \(tea, coffee, water\), got 'tae'"):
+            client.population("spelt", fallback="tae")
+        with pytest.raises(ValueError, match="falback cannot be set without policy and dim"):
+            client.population("spelt", falback="tea")
+        shop = client.population("spelt", fallback="tea")
+        assert shop.decide("ada").sequence > 0
+        client.deadline, fate = 0.1, "request lost"
+        assert (shop.decide("ada").arm, shop.decide("ada").sequence) == ("tea", 0)
+        assert shop.decide("ada", fallback="water").arm == "water"
+        assert client.population("spelt", fallback="tea").decide("ada").arm == "tea"  # it may start then, too
 
 
 def test_a_fallback_although_the_service_decided(running: InProcess, tmp_path: Path) -> None:

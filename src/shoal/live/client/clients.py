@@ -92,12 +92,21 @@ class Client(Caller):
         return self._carry_out(plans.populations(self.deadline))
 
     def population(
-        self, name: str, policy: str | None = None, dim: int | None = None, **settings: Any
+        self,
+        name: str,
+        policy: str | None = None,
+        dim: int | None = None,
+        *,
+        fallback: str | None = None,
+        **settings: Any,
     ) -> "RemotePopulation":
-        """A population, which is made, with policy and dim, if need be; see `Controller.population`."""
-        if policy is not None and dim is not None:
-            self._carry_out(plans.make(name, policy, dim, settings, self.deadline))
-        return RemotePopulation(self, name)
+        """A population, which is made, with policy and dim, if need be; see `Controller.population`.
+
+        `fallback` names the arm for when the service does not answer; it must be in the catalogue.
+        """
+        found = RemotePopulation(self, name, fallback)
+        self._carry_out(plans.prepare(found, policy, dim, settings))
+        return found
 
     def flush(self, deadline: float | None = None) -> bool:
         """Wait until the service has everything in the buffer; whether it has."""
@@ -251,12 +260,18 @@ class AsyncClient(Caller):
         return await self._carry_out(plans.populations(self.deadline))
 
     async def population(
-        self, name: str, policy: str | None = None, dim: int | None = None, **settings: Any
+        self,
+        name: str,
+        policy: str | None = None,
+        dim: int | None = None,
+        *,
+        fallback: str | None = None,
+        **settings: Any,
     ) -> "AsyncRemotePopulation":
-        """A population, which is made, with policy and dim, if need be; see `Controller.population`."""
-        if policy is not None and dim is not None:
-            await self._carry_out(plans.make(name, policy, dim, settings, self.deadline))
-        return AsyncRemotePopulation(self, name)
+        """A population, which is made, with policy and dim, if need be; see `Client.population`."""
+        found = AsyncRemotePopulation(self, name, fallback)
+        await self._carry_out(plans.prepare(found, policy, dim, settings))
+        return found
 
     async def flush(self, deadline: float | None = None) -> bool:
         """Wait until the service has everything in the buffer; whether it has."""

@@ -79,8 +79,8 @@ class Caller:
 class Remote:
     """A population of a service, by its name."""
 
-    def __init__(self, client: Caller, name: str) -> None:
-        self.client, self.name = client, name
+    def __init__(self, client: Caller, name: str, fallback: str | None = None) -> None:
+        self.client, self.name, self.fallback = client, name, fallback
 
     def __repr__(self) -> str:
         return f"<population {self.name!r} of {self.client.url}>"
@@ -137,13 +137,25 @@ def populations(deadline: float) -> Plan[list[str]]:
     return found.populations
 
 
-def make(
-    name: str, policy: str, dim: int, settings: dict[str, Any], deadline: float
-) -> Plan[m.PopulationFacts]:
-    """Make a population; settings that are not its own are its policy's."""
-    own = {key: settings.pop(key) for key in m.NewPopulation.__struct_fields__ if key in settings}
-    body = m.NewPopulation(policy, dim, **own, parameters=settings)
-    return exchange("PUT", path_of(name), m.PopulationFacts, body, deadline=deadline)
+def prepare(to: Remote, policy: str | None, dim: int | None, settings: dict[str, Any]) -> Plan[None]:
+    """Make a population, if it says how, and check its fallback against the catalogue.
+
+    Settings that are not the population's own are its policy's. A service that does not answer is no reason
+    not to start: that is what a fallback is for.
+    """
+    if policy is not None and dim is not None:
+        own = {key: settings.pop(key) for key in m.NewPopulation.__struct_fields__ if key in settings}
+        body = m.NewPopulation(policy, dim, **own, parameters=settings)
+        yield from to.ask("PUT", "", m.PopulationFacts, body)
+    elif settings:
+        raise ValueError(f"{', '.join(settings)} cannot be set without policy and dim")
+    if to.fallback is None:
+        return
+    with contextlib.suppress(UnavailableError, NotOwnerError):
+        arms = yield from catalogue(to)
+        if arms and to.fallback not in arms:
+            known = ", ".join(list(arms)[:10]) + (", …" if len(arms) > 10 else "")
+            raise ValueError(f"fallback must be an arm of the catalogue ({known}), got {to.fallback!r}")
 
 
 def describe(to: Remote) -> Plan[m.PopulationFacts]:
@@ -161,14 +173,15 @@ def decide(to: Remote, request: RemoteDecision) -> Plan[Decision]:
     Parameters
     ----------
     fallback : str or int, optional
-        The arm to return if the service does not answer in time. Such a decision has sequence number 0,
-        and the service learns its reward, when you report it, as an observation.
+        The arm to return if the service does not answer in time; by default, that of the population. Such a
+        decision has sequence number 0, and the service learns its reward, when you report it, as an
+        observation.
     deadline : float, optional
         Seconds to wait for the service.
     """
     # Without `fallback` and `deadline`, which the service does not know, and which are not sent if None.
     body = ready_to_send(msgspec.structs.replace(request, fallback=None, deadline=None))
-    fallback = request.fallback
+    fallback = to.fallback if request.fallback is None else request.fallback
     # Before anything is sent: an arm that is not on offer is an error even where the service answers.
     known = None if fallback is None else fallback_of(to.name, body, fallback)
     try:
@@ -497,7 +510,7 @@ def fallback_of(population: str, request: m.NewDecision, arm: str | int) -> Fall
         is_there = isinstance(arm, str) and (arms is None or arm in arms)
     if not is_there:
         raise ValueError(f"fallback must be one of the arms on offer, got {arm!r}")
-    return Fallback(population, request.agent, x, None if x is not None else str(arm))
+    return Fallback(population, request.agent, x, str(arm))
 
 
 def _floats(x: Iterable[float]) -> list[float]:

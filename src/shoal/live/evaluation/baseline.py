@@ -29,26 +29,34 @@ def in_holdout(settings: Settings, agent: int) -> bool:
 def uplift(owner: "Owner", since: float | None = None) -> Uplift:
     """See `Population.uplift`."""
     fold, _, found = outcomes(owner, since)
-    some = [one for one in found if one.reward is not None and not one.cancelled]
+    shown = [one for one in found if not one.cancelled]
     if fold.settings.apprentice:
-        return _of_apprentice([one for one in some if one.decided.mode == "apprentice"])
+        some = [one for one in shown if one.reward is not None and one.decided.mode == "apprentice"]
+        return _of_apprentice(some)
     if fold.settings.holdout <= 0.0:
         raise ValueError(
             f"population {owner.name!r} compares with nothing: make it with a holdout, or as an apprentice"
         )
-    return _of_holdout(some)
+    return _of_holdout([one for one in shown if one.decided.baseline])
 
 
-def _of_holdout(some: list[Outcome]) -> Uplift:
-    """Agents, not decisions, were drawn: the interval counts each agent's rewards as one."""
+def _of_holdout(shown: list[Outcome]) -> Uplift:
+    """Agents, not decisions, were drawn: the interval counts each agent's rewards as one.
+
+    A person who was known by two names, merged since, may have been drawn on either side, and is left out.
+    """
     means, errors, counts, sizes = [], [], [], []
-    for is_held in (False, True):
+    sides = [[one for one in shown if (one.decided.mode == "holdout") == held] for held in (False, True)]
+    both = {one.agent for one in sides[0]} & {one.agent for one in sides[1]}
+    checked = "nobody was on both sides"
+    if both:
+        checked = f"{len(both):,} agent{'s were' if len(both) > 1 else ' was'} on both sides and left out"
+    for side in sides:
         # Rewards of one agent are alike: agents, not rewards, are what the interval counts.
         by_agent: dict[int, list[float]] = {}
-        for one in some:
-            if (one.decided.mode == "holdout") == is_held and one.decided.baseline >= 0:
-                assert one.reward is not None
-                by_agent.setdefault(one.agent, []).append(one.reward)
+        for one in side:
+            if one.agent not in both and (earned := one.earned) is not None:
+                by_agent.setdefault(one.agent, []).append(earned)
         sums = np.array([math.fsum(rewards) for rewards in by_agent.values()])
         numbers = np.array([len(rewards) for rewards in by_agent.values()], dtype=np.float64)
         n, groups = float(numbers.sum()), len(by_agent)
@@ -63,7 +71,7 @@ def _of_holdout(some: list[Outcome]) -> Uplift:
     if min(sizes) < FEWEST:
         sentence = (
             f"The policy has decided for {sizes[0]} agents and the product's rule for {sizes[1]}; an "
-            f"interval takes {FEWEST} of each."
+            f"interval takes {FEWEST} of each; {checked}."
         )
         nothing = math.nan, math.nan, math.nan
         return Uplift("holdout", means[0], means[1], *nothing, counts[0], counts[1], sentence)
@@ -71,14 +79,14 @@ def _of_holdout(some: list[Outcome]) -> Uplift:
     # The smaller group decides how far the tails reach.
     half = float(half_width(math.hypot(*errors), min(sizes)))
     bounds = difference - half, difference + half
-    return _found("holdout", means[0], means[1], difference, *bounds, counts[0], counts[1])
+    return _found(f"holdout; {checked}", means[0], means[1], difference, *bounds, counts[0], counts[1])
 
 
 def _of_apprentice(some: list[Outcome]) -> Uplift:
     """Where chance played what the policy preferred, against where it played what the rule did."""
     rewards = np.array([one.reward for one in some], dtype=np.float64)
     p = np.array([one.decided.probability for one in some], dtype=np.float64)
-    places = [(one.decided.shown[0], one.decided.greedy, one.decided.baseline) for one in some]
+    places = [(one.decided.shown[0], one.decided.greedy, one.decided.baseline[0]) for one in some]
     shown, ours, theirs = np.array(places, dtype=np.int64).reshape(-1, 3).T
     differ = ours != theirs
     # Where the two agree there is nothing to compare: what tells is chance that sided with the policy.
@@ -108,4 +116,4 @@ def _found(
         f"{gain:+.4g} [{low:+.4g}, {high:+.4g}] per decision: {policy:.4g} for the policy, {rule:.4g} for "
         f"the product's rule ({how})"
     )
-    return Uplift(how, policy, rule, gain, low, high, n_policy, n_rule, text)
+    return Uplift(how.split(";")[0], policy, rule, gain, low, high, n_policy, n_rule, text)

@@ -16,7 +16,7 @@ from shoal.core.policies.registry import find_live_policy
 from shoal.core.policy.base import Policy
 from shoal.core.types import Vector
 from shoal.live.evaluation import estimators
-from shoal.live.evaluation.estimators import ENOUGH, ESTIMATORS, Log, mean_of, why_not
+from shoal.live.evaluation.estimators import ENOUGH, ESTIMATORS, Log, mean_of, why_no_target, why_not
 from shoal.live.evaluation.logs import LoggedDecisions, is_evaluable, outcomes
 from shoal.live.evaluation.rehearsal import other_settings, rehearse
 from shoal.live.journal.patience import go_on
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from shoal.live.population.owner import Owner
 
 Z99 = 2.5758293035489004
+DRAWN = 10.0
+"""Rewards of an agent that weigh as much as the mean of all."""
 
 
 def evaluate_population(
@@ -71,7 +73,7 @@ def evaluate_population(
 
 def _chance(arm: int, decided: Decided, explore: float, n_arms: int) -> float:
     """The probability with which a decision had shown an arm."""
-    usual = decided.baseline if decided.mode == "apprentice" else decided.greedy
+    usual = decided.baseline[0] if decided.mode == "apprentice" else decided.greedy
     return explore / n_arms + (1.0 - explore) * (arm == usual)
 
 
@@ -91,8 +93,8 @@ def evaluate_log(events: LoggedDecisions, policy: str | None, parameters: dict[s
             raise ValueError(
                 "policy must be named, or a column of the log that says what it would have chosen"
             )
-        nothing = np.zeros(len(events))
-        log = Log(events.rewards, events.probabilities, events.target, nothing, nothing)
+        model = _running_means(events)
+        log = Log(events.rewards, events.probabilities, events.target, model, model)
         return _judged(events, log, "target", {}, None)
     if events.offers is None or events.shown is None:
         raise ValueError(f"policy {policy!r} chooses by features: arms must say what they are")
@@ -101,6 +103,21 @@ def evaluate_log(events: LoggedDecisions, policy: str | None, parameters: dict[s
     log = _step_by_step(events, made)
     again = _fresh(policy, events.n_agents, dim, parameters)
     return _judged(events, log, policy, dict(made.parameters), _replayed(events, again))
+
+
+def _running_means(events: LoggedDecisions) -> Vector:
+    """The mean of each agent's rewards so far, drawn towards that of all, shape (n,).
+
+    As it is the same for all arms, it is also what a policy earns by this model, whatever it chooses.
+    """
+    found, sums, counts = np.zeros(len(events)), np.zeros(events.n_agents), np.zeros(events.n_agents)
+    total = 0.0
+    for t, (agent, reward) in enumerate(zip(events.agents.tolist(), events.rewards.tolist(), strict=True)):
+        found[t] = (sums[agent] + DRAWN * total / max(t, 1)) / (counts[agent] + DRAWN)
+        sums[agent] += reward
+        counts[agent] += 1.0
+        total += reward
+    return found
 
 
 def _fresh(policy: str, n_agents: int, dim: int, parameters: dict[str, Any]) -> Policy:
@@ -157,11 +174,10 @@ def _replayed(events: LoggedDecisions, policy: Policy) -> Replayed:
 def _judged(
     events: LoggedDecisions, log: Log, policy: str, parameters: dict[str, Any], replayed: Replayed | None
 ) -> Evaluation:
-    # A log without features has no model, and the estimators that need one have nothing to say.
-    has_model = bool(log.expected.any() or log.predicted.any())
-    sentence = why_not(log)
-    wanted = ESTIMATORS if has_model else (estimators.ips, estimators.snips)
-    terms = estimators.doubly_robust_terms(log) if has_model else log.weights * log.rewards
+    sentence, wanted = why_not(log), ESTIMATORS
+    if replayed is None:  # of a column, whose other choices are not known
+        sentence = why_no_target(log, "the target's probability") or sentence
+        wanted = (estimators.ips, estimators.snips, estimators.doubly_robust)
     nothing = Estimate("as logged", math.nan, math.nan, math.nan, 0.0)
     found = Evaluation(
         events.source,
@@ -172,7 +188,9 @@ def _judged(
         float(np.mean(log.target)) if len(log) else math.nan,
         estimators.effective_size(log.weights),
         [] if sentence else [estimate(log) for estimate in wanted],
-        None if sentence else mean_of(terms - log.rewards, "difference"),
+        None
+        if sentence
+        else mean_of(estimators.doubly_robust_terms(log) - log.rewards, "difference", 0.0, log.further),
         sentence,
         calibration(log.probabilities, events.sizes),
         replayed,

@@ -29,7 +29,7 @@ def dividend(owner: "Owner", agent: str | None, since: datetime | float | None, 
         if agent is None:
             return summed(fold.tally.all(), fold.settings, method)
         index = owner.commands.agent(fold, agent)
-        return summed(fold.tally.of(index), fold.settings, method, fold.tally.guarded[index])
+        return summed(fold.tally.of(index), fold.settings, method)
 
     return owner.read(question)
 
@@ -42,7 +42,7 @@ def _in_window(owner: "Owner", agent: str | None, since: float, method: str) -> 
     values = [paid(one, fold.settings) for one in found if index is None or one.agent == index]
     terms = [value for value in values if value is not None]
     sums = Sums(len(terms), math.fsum(terms), math.fsum(value * value for value in terms))
-    return summed(sums, fold.settings, method, index is not None and fold.tally.guarded[index])
+    return summed(sums, fold.settings, method)
 
 
 def paid(one: Outcome, settings: Settings) -> float | None:
@@ -52,7 +52,7 @@ def paid(one: Outcome, settings: Settings) -> float | None:
     return dividend_of(one.decided.own, one.decided.pooled, one.reward, settings)
 
 
-def summed(sums: Sums, settings: Settings, method: str = "asymptotic", guarded: bool = False) -> Dividend:
+def summed(sums: Sums, settings: Settings, method: str = "asymptotic") -> Dividend:
     """Sums with the interval of a method."""
     if method == "bernstein":
         low, high = settings.reward_low, settings.reward_high
@@ -63,7 +63,7 @@ def summed(sums: Sums, settings: Settings, method: str = "asymptotic", guarded: 
         bounds = sequences.empirical_bernstein(sums, -most, most)
     else:
         bounds = sequences.asymptotic(sums)
-    return Dividend(sums.n, sums.mean, *bounds, guarded, _in_words(sums, *bounds))
+    return Dividend(sums.n, sums.mean, *bounds, _in_words(sums, *bounds))
 
 
 def _in_words(sums: Sums, low: float, high: float) -> str:
@@ -79,7 +79,7 @@ def by_agent(owner: "Owner") -> dict[str, Dividend]:
 
     def question(fold: Fold) -> dict[str, Dividend]:
         return {
-            name: summed(fold.tally.of(agent), fold.settings, guarded=fold.tally.guarded[agent])
+            name: summed(fold.tally.of(agent), fold.settings)
             for agent, name in enumerate(fold.called)
             if name is not None and fold.tally.counts[agent]
         }

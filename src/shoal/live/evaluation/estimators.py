@@ -3,11 +3,19 @@
 IPS and SNIPS (Horvitz and Thompson 1952; Swaminathan and Joachims 2015), the direct method, the doubly
 robust estimator (Dudík, Langford and Li 2011) and SWITCH (Wang, Agarwal and Dudík 2017). Each is the mean of
 one term per decision. The terms minus their conditional means are a martingale as long as target, model and
-probabilities depend on the past alone, so that the intervals, by the martingale central limit theorem, also
-hold for logs of a policy that was learning meanwhile.
+probabilities depend on the past alone, so that the intervals also hold for logs of a policy that was learning
+meanwhile.
+
+Where rewards are rare or weights large, few terms make up most of the mean, and a normal interval fails on
+the side of the long tail. So each bound is the wider of two: the normal one, and one that takes the sum for a
+count of equal jumps, whose size and number follow from the terms' skewness. For terms of 0 and 1, the ones
+rare, the latter is the interval of a Poisson count by quantiles of χ² (Garwood 1936). As Fay and Feuer (1997)
+do for unequal weights, it supposes that one more jump has come, with the largest weight there is: rewards of
+the decisions that weigh most may not have been seen.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,14 +23,16 @@ import numpy as np
 from shoal.core.types import Vector
 from shoal.live.protocol.answers import Estimate
 
-Z = 1.959963984540054
-"""Of a 95% interval."""
+LEVEL = 0.95
 LIKELY = 2.0
 """Decisions with weights up to this are ones that the log makes anyway; larger ones need exploration."""
 ENOUGH = 30
 """Explored decisions that agree with the target, below which there is no interval to speak of."""
 NEGLIGIBLE = 0.02
 """Share of the target's choices that may go unseen."""
+REWARDED = 5
+"""Decisions that agree with the target and had another reward than the usual one, below which an interval
+would span a factor of five."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +59,74 @@ class Log:
         """How much likelier the target makes each logged choice, shape (n,)."""
         return self.target / self.probabilities
 
+    @property
+    def further(self) -> float:
+        """How far a rare reward of the decision with the largest weight would move its term."""
+        return float(self.weights.max()) * _jump(self.rewards - self.rewards.mean())
 
-def mean_of(terms: Vector, name: str, clipped: float = 0.0) -> Estimate:
+
+def mean_of(terms: Vector, name: str, clipped: float = 0.0, further: float = 0.0) -> Estimate:
     """The mean of terms, shape (n,), with its interval."""
-    value = float(terms.mean())
-    half = Z * float(terms.std(ddof=1)) / math.sqrt(len(terms)) if len(terms) > 1 else math.nan
-    return Estimate(name, value, value - half, value + half, clipped)
+    return Estimate(name, float(terms.mean()), *interval(terms, further=further), clipped)
+
+
+def interval(terms: Vector, level: float = LEVEL, further: float = 0.0) -> tuple[float, float]:
+    """The interval of the mean of terms, shape (n,); of one term, none.
+
+    `further` is how far above the mean, or below, a term might be though none was.
+    """
+    n, tail = len(terms), (1.0 - level) / 2.0
+    if n < 2:
+        return math.nan, math.nan
+    from scipy.special import gammaincinv, ndtri  # loaded late: opening a population need not wait for it
+
+    mean = float(terms.mean())
+    centred = terms - mean
+    squares = float(centred @ centred) * n / (n - 1)
+    half = -float(ndtri(tail)) * math.sqrt(squares)
+    ends = [-half, half]
+    own = _jump(centred)
+    if own:
+        count = squares / own**2
+        ends.append(own * (float(gammaincinv(count, tail)) - count))
+    for more in {own, further} - {0.0}:  # on the side of the long tail
+        jump = _jump(longer := np.append(centred, more) - more / (n + 1))
+        if jump * more > 0.0:
+            count = float(longer @ longer) / jump**2
+            ends.append(more + jump * (float(gammaincinv(count, 1.0 - tail)) - count))
+    return mean + min(ends) / n, mean + max(ends) / n
+
+
+def _jump(centred: Vector) -> float:
+    """The size of the equal jumps that have the variance and skewness of a sum; 0 if it is hardly skewed."""
+    squares = float(centred @ centred)
+    jump = float((centred * centred) @ centred) / squares if squares > 0.0 else 0.0
+    return jump if abs(jump) > 1e-4 * math.sqrt(squares) else 0.0
+
+
+def estimated(log: Log, terms: Vector, name: str, clipped: float = 0.0, scale: float = 1.0) -> Estimate:
+    """The same, for a policy's value; terms move with a reward by the weight times `scale`."""
+    return _within(log, mean_of(terms, name, clipped, scale * log.further))
+
+
+def _within(log: Log, found: Estimate) -> Estimate:
+    """No policy earns less than the least reward, or more than the largest: intervals end there.
+
+    An estimate that says otherwise has no value.
+    """
+    least, most = float(log.rewards.min()), float(log.rewards.max())
+    rounding = 1e-9 * (most - least)
+    if not least - rounding <= found.value <= most + rounding:
+        return Estimate(found.name, math.nan, math.nan, math.nan, found.clipped)
+    value, low, high = np.clip([found.value, found.low, found.high], least, most).tolist()
+    return Estimate(found.name, value, low, high, found.clipped)
 
 
 def ips(log: Log, clip: float = math.inf) -> Estimate:
     """Inverse propensity scores: unbiased, noisy; weights above `clip` are cut, which biases it."""
     weights = log.weights
     cut = float(np.mean(weights > clip))
-    return mean_of(np.minimum(weights, clip) * log.rewards, "IPS", cut)
+    return estimated(log, np.minimum(weights, clip) * log.rewards, "IPS", cut)
 
 
 def snips(log: Log) -> Estimate:
@@ -71,13 +136,14 @@ def snips(log: Log) -> Estimate:
         return Estimate("SNIPS", math.nan, math.nan, math.nan, 0.0)
     value = float(weights @ log.rewards / weights.sum())
     # The interval of a ratio of two means, linearised at its value.
-    spread = mean_of(weights * (log.rewards - value) / weights.mean(), "")
-    return Estimate("SNIPS", value, value + spread.low, value + spread.high, 0.0)
+    return estimated(
+        log, value + weights * (log.rewards - value) / weights.mean(), "SNIPS", 0.0, 1.0 / weights.mean()
+    )
 
 
 def direct(log: Log) -> Estimate:
     """What the model expects. As good as the model, and no data of any size tells how good."""
-    return Estimate("direct", float(log.expected.mean()), math.nan, math.nan, 1.0)
+    return _within(log, Estimate("direct", float(log.expected.mean()), math.nan, math.nan, 1.0))
 
 
 def doubly_robust_terms(log: Log, clip: float = math.inf) -> Vector:
@@ -89,7 +155,7 @@ def doubly_robust_terms(log: Log, clip: float = math.inf) -> Vector:
 
 def doubly_robust(log: Log) -> Estimate:
     """Unbiased if the probabilities are right, precise if the model is good as well."""
-    return mean_of(doubly_robust_terms(log), "doubly robust")
+    return estimated(log, doubly_robust_terms(log), "doubly robust")
 
 
 def switch(log: Log) -> Estimate:
@@ -113,10 +179,10 @@ def switch(log: Log) -> Estimate:
         if error < best:
             best, threshold = error, float(tau)
     cut = float(np.mean(weights > threshold))
-    return mean_of(doubly_robust_terms(log, threshold), "SWITCH", cut)
+    return estimated(log, doubly_robust_terms(log, threshold), "SWITCH", cut)
 
 
-ESTIMATORS = (ips, snips, direct, doubly_robust, switch)
+ESTIMATORS: tuple[Callable[[Log], Estimate], ...] = (ips, snips, direct, doubly_robust, switch)
 
 
 def effective_size(weights: Vector) -> float:
@@ -125,15 +191,52 @@ def effective_size(weights: Vector) -> float:
     return float(weights.sum()) ** 2 / squares if squares else 0.0
 
 
+def why_no_target(log: Log, column: str) -> str:
+    """Why a column cannot hold probabilities of another policy; "" if it can.
+
+    Where each arm had a chance, the mean weight is 1 but for chance, whatever the other policy is.
+    """
+    weights = log.weights
+    low, high = interval(weights, 0.999)
+    if low <= 1.0 <= high:
+        return ""
+    return (
+        f"{column} over the logged probability is {weights.mean():.3g} on average ({low:.3g} to {high:.3g}), "
+        "where it must be 1 but for chance: it is not the probability with which another policy chooses the "
+        "logged arm, or that policy chooses arms that had no chance."
+    )
+
+
 def why_not(log: Log) -> str:
     """Why a log cannot tell what the target is worth, as a sentence with the size it would need; or "".
 
     The target's choices that the log makes anyway have small weights. The others are seen only where the log
-    explored: if that is more than a negligible share of them, enough must have been seen.
+    explored: if that is more than a negligible share of them, enough must have been seen. And where rewards
+    are mostly the same, 0 for most clicks, only others tell policies apart.
     """
-    n, weights = len(log), log.weights
-    if not n:
+    if not len(log):
         return "There are no decisions with a probability and a reward."
+    return _unseen(log) or _unrewarded(log)
+
+
+def _unrewarded(log: Log) -> str:
+    n, agrees = len(log), log.weights > 0.0
+    values, counts = np.unique(log.rewards, return_counts=True)
+    usual = float(values[counts.argmax()])
+    if len(values) == 1:
+        return f"Every reward is {usual:g}: nothing tells policies apart."
+    found = int(np.count_nonzero(agrees & (log.rewards != usual)))
+    if found >= REWARDED:
+        return ""
+    size = f"about {_rounded(n * ENOUGH / found):,}" if found else f"more than {n * ENOUGH:,}"
+    return (
+        f"Of the {np.count_nonzero(agrees):,} decisions that agree with the policy {found or 'none'} had "
+        f"another reward than {usual:g}: too few to tell. It would take {size} decisions."
+    )
+
+
+def _unseen(log: Log) -> str:
+    n, weights = len(log), log.weights
     # A larger weight means that the arm was shown by chance, against the logging policy.
     unlikely = weights > LIKELY
     unseen = 1.0 - float(np.mean(np.where(unlikely, 0.0, weights)))
@@ -150,9 +253,12 @@ def why_not(log: Log) -> str:
         )
     if not found:
         return f"{share}, and not once was that arm tried: it would take more than {n * ENOUGH:,} decisions."
-    needed = math.ceil(n * ENOUGH / found)
-    # Rounded up to two digits, since it rests on a handful of cases.
-    digits = max(0, len(str(needed)) - 2)
-    needed = math.ceil(needed / 10**digits) * 10**digits
+    needed = _rounded(n * ENOUGH / found)
     times = "once" if found == 1 else f"{found} times"
     return f"{share}, and that arm was tried {times}: it would take about {needed:,} decisions."
+
+
+def _rounded(size: float) -> int:
+    """A number of decisions, rounded up to two digits."""
+    unit = int(10 ** max(0, len(str(math.ceil(size))) - 2))
+    return math.ceil(size / unit) * unit

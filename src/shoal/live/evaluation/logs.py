@@ -156,6 +156,10 @@ class _Reader:
             return catalogue
         on_offer = listed(self.columns["offered"], row["offered"], list[str], '["a", "b"]')
         offered = tuple(map(str, on_offer))
+        if len(set(offered)) < len(offered):
+            raise ValueError(
+                f"{self.columns['offered']} must name each arm once, got {validation.show(on_offer)}"
+            )
         # Most logs offer a few sets again and again.
         if offered not in self._subsets:
             if missing := next((name for name in offered if name not in names), None):
@@ -211,11 +215,22 @@ class Outcome(msgspec.Struct):
     decided: Decided
     agent: int
     """Whose it is now: agents may have been merged."""
-    reward: float | None = None
-    """The reward in force."""
+    rewards: dict[int, float | None] = {}
+    """The rewards in force, by the place of their arm in a ranking."""
     rewarded_at: int = 0
     cancelled: bool = False
     is_default: bool = False
+
+    @property
+    def reward(self) -> float | None:
+        """The reward of the first arm."""
+        return self.rewards.get(0)
+
+    @property
+    def earned(self) -> float | None:
+        """The sum of all that is known of its arms' rewards; None if nothing is."""
+        known = [reward for reward in self.rewards.values() if reward is not None]
+        return math.fsum(known) if known else None
 
 
 def outcomes(owner: "Owner", since: float | None = None) -> tuple[Fold, Exporter, list[Outcome]]:
@@ -243,9 +258,10 @@ def outcomes(owner: "Owner", since: float | None = None) -> tuple[Fold, Exporter
         one = found[record.id]
         if isinstance(record, Cancelled):
             one.cancelled = True
-        # Of a ranking, probability and predictions are recorded for the first arm alone.
-        elif record.place == 0:
-            one.reward = record.new if isinstance(record, Corrected) else record.reward
+        else:
+            one.rewards[record.place] = record.new if isinstance(record, Corrected) else record.reward
+            if record.place > 0:  # probability and predictions are recorded for the first arm alone
+                continue
             one.rewarded_at = row.at
             one.is_default = isinstance(record, Missed)
     return fold, exporter, list(found.values())

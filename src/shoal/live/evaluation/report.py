@@ -91,6 +91,25 @@ def document(
     )
 
 
+def write_log_evaluation(evaluations: Sequence[Evaluation], directory: Path) -> Path:
+    """Write a page about policies that were evaluated from one log of elsewhere; the path of the page."""
+    first = evaluations[0]
+    page = Document(
+        name="shoal evaluate",
+        title=f"What would other policies have earned? {Path(first.source).name}",
+        subtitle=f"{first.decisions:,} decisions",
+        lead=f"{first.logged.value:.4g} per decision was earned.",
+        opening=None,
+        remarks=[f"{one}".rstrip(".") + "." for one in evaluations],
+        notices=[],
+        sections=[
+            Section("candidates", "Estimates", _candidates(evaluations)),
+            Section("meaning", "What these numbers can tell", [Definitions([ESTIMATES])]),
+        ],
+    )
+    return render.write(page, directory)
+
+
 def _lead(dividend: Dividend) -> str:
     if not dividend.count:
         return "No decision has a reward yet."
@@ -157,12 +176,7 @@ def _dividend(found: list[Outcome], population: "Population", dividend: Dividend
     picture = Picture(
         title, caption, "dividend", lambda: line_figure(lines, title, axis), chart_data(lines, title, axis)
     )
-    guarded = sum(one.guarded for one in by_agent(population.owner).values())
-    said: list[Part] = [Text(f"{dividend}.", lead="In all"), picture]
-    if settings.harm_guard:
-        is_ = "agent is" if guarded == 1 else "agents are"
-        said.append(Text(f"{guarded:,} {is_} kept from borrowing now.", lead="Harm guard"))
-    return said
+    return [Text(f"{dividend}.", lead="In all"), picture]
 
 
 def _thinned(curve: Curve) -> Curve:
@@ -206,7 +220,7 @@ def _candidates(evaluations: Sequence[Evaluation]) -> list[Part]:
             lines = [
                 [
                     row.name,
-                    number("{:.4g}", row.value),
+                    "beyond all rewards" if math.isnan(row.value) else number("{:.4g}", row.value),
                     interval("{:.4g}", row.low, row.high),
                     f"{row.clipped:.1%}" if row.clipped else "",
                 ]
@@ -305,14 +319,20 @@ def _agents(population: "Population") -> list[Part]:
                 f"{one.count:,}",
                 number("{:+.3g}", one.mean),
                 interval("{:.3g}", one.low, one.high),
-                "kept from borrowing" if one.guarded else "",
             ]
             for name, one in some
         ]
         if lines:
-            header = ["agent", "rewards", "dividend", "95%", ""]
+            header = ["agent", "rewards", "dividend", "95%"]
             parts.append(Table(f"{caption}, by the mean dividend since they joined", header, lines))
     return parts
+
+
+ESTIMATES = (
+    "estimates",
+    "what another policy would have earned. Only explored decisions tell; the direct method believes its "
+    "model.",
+)
 
 
 def _meaning() -> list[Part]:
@@ -330,11 +350,7 @@ def _meaning() -> list[Part]:
                     "difference in earnings between agents that the policy decides for and those that the "
                     "product's own rule does. The one number here that is an experiment.",
                 ),
-                (
-                    "estimates",
-                    "what another policy would have earned. Only explored decisions tell; the direct method "
-                    "believes its model.",
-                ),
+                ESTIMATES,
             ]
         ),
         Bullets(

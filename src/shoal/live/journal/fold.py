@@ -31,7 +31,6 @@ from shoal.live.journal.records import (
     Corrected,
     Decided,
     Forgotten,
-    Guarded,
     Joined,
     Merged,
     Missed,
@@ -49,6 +48,8 @@ from shoal.live.journal.records import (
 from shoal.live.journal.tally import Tally, dividend
 from shoal.live.protocol.errors import JournalError
 
+RETIRED = 10_000
+"""Arms that are remembered after they were retired."""
 CUTS_AT_ONCE = 4_000_000
 """Pairs that a batch of samples may cut at most: the log of cuts needs room for them."""
 
@@ -194,6 +195,8 @@ class Fold:
         self.known = KnownIds()
         """Ids that the journal may hold; one that is not here need not be looked up."""
         self.catalogue: bytes | None = None
+        self.retired: dict[str, int] = {}
+        """When arms were taken out of it, the latest of them."""
         self.forgotten_at = 0
         """Sequence number of the last record that forgot a person."""
         self.cut_log = array("q")
@@ -256,7 +259,7 @@ class Fold:
                 del self.pending[record.id]
             case _:
                 self._flush()
-                self._change(record)
+                self._change(record, at)
         if cuts:
             self.cut_log.extend((record.round, seq, at))  # type: ignore[union-attr]
         self.seq, self.at = seq, max(at, self.at)
@@ -306,7 +309,7 @@ class Fold:
         if own is not None and pooled is not None:
             self.tally.add(agent, dividend(own, pooled, reward, self.settings))
 
-    def _change(self, record: AnyRecord) -> None:
+    def _change(self, record: AnyRecord, at: int) -> None:
         """Whatever changes more than one agent's sums."""
         match record:
             case Settings():
@@ -333,10 +336,11 @@ class Fold:
                     self.policy.remove_agent(record.agent, withdraw=True)
             case Catalogue():
                 self.catalogue = record.arms
+                self.retired |= dict.fromkeys(record.retired, at)
+                for name in list(self.retired)[:-RETIRED]:
+                    del self.retired[name]
             case Opened():
                 self.stamp = record.stamp
-            case Guarded():
-                self.tally.guard(record.agent, record.borrows)
 
     def _set(self, record: Settings) -> None:
         if not self.seq:

@@ -13,9 +13,8 @@ import numpy as np
 from shoal.core.policy.living import Sharing
 from shoal.core.types import Vector
 
-Mode = Literal["", "guarded", "holdout", "apprentice"]
-"""Who chose: the policy; the policy by the agent's own samples alone; the product's rule, for a share of the
-agents or, for all of them, while the policy learns."""
+Mode = Literal["", "holdout", "apprentice"]
+"""Who chose: the policy; or the product's rule, for some agents or, while the policy learns, for all."""
 SWITCHES = "\x01settings"
 """What rows of `Settings` after the first are found by; no decision can have this id."""
 
@@ -42,8 +41,6 @@ class Settings(Record, frozen=True, array_like=True, gc=False, tag=0):
     key: bytes
     """Keys the hashes from which exploration is drawn."""
     stamp: str
-    harm_guard: bool
-    """Whether agents to whom sharing does harm stop borrowing."""
     holdout: float
     """Share of agents for whom the product's own rule decides."""
     apprentice: bool
@@ -80,8 +77,8 @@ class Decided(Record, frozen=True, array_like=True, gc=False, tag=2):
     x: bytes
     """Features of the chosen arms."""
     mode: Mode
-    baseline: int
-    """Position of the arm that the product's own rule prefers; −1 if it was not told."""
+    baseline: tuple[int, ...]
+    """Positions of the arms that the product's own rule prefers; none if it was not told."""
 
 
 class Rewarded(Record, frozen=True, array_like=True, gc=False, tag=3):
@@ -141,6 +138,8 @@ class Observed(Record, frozen=True, array_like=True, gc=False, tag=7):
     round: int
     id: str | None
     cuts: tuple[int, ...] = ()
+    arm: str | None = None
+    """The arm's name, if it was told."""
 
 
 class Shares(Record, frozen=True, array_like=True, gc=False, tag=8):
@@ -182,25 +181,14 @@ class Catalogue(Record, frozen=True, array_like=True, gc=False, tag=13):
     arms: bytes
     by: str
     """Who changed it, if that was told."""
+    retired: tuple[str, ...] = ()
+    """Arms that are no longer in it."""
 
 
 class Opened(Record, frozen=True, array_like=True, gc=False, tag=14):
     """From here on a version or machine wrote that may compute other last digits."""
 
     stamp: str
-
-
-class Guarded(Record, frozen=True, array_like=True, gc=False, tag=15):
-    """Whether an agent borrows, by the verdict on what sharing paid it since the last such record."""
-
-    agent: int
-    borrows: bool
-    count: int
-    """Rewards that say so."""
-    mean: float
-    """Their mean dividend, and its interval."""
-    low: float
-    high: float
 
 
 AnyRecord = (
@@ -219,7 +207,6 @@ AnyRecord = (
     | Tombstone
     | Catalogue
     | Opened
-    | Guarded
 )
 
 

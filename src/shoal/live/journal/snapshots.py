@@ -59,6 +59,7 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
     observed: list[int]
     pending: list[_Waiting]
     catalogue: bytes | None
+    retired: dict[str, int]
     forgotten_at: int
     cut_log: bytes
     policy: bytes
@@ -68,9 +69,7 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
 
 
 AS_THEY_ARE = tuple(
-    name
-    for name in _Content.__struct_fields__
-    if name not in ("format", "pending", "cut_log", "policy", "tally")
+    name for name in _Content.__struct_fields__ if name not in ("format", "pending", "cut_log", "policy")
 )
 """What a fold and its snapshot hold in the same form."""
 
@@ -86,7 +85,7 @@ def pack(fold: Fold) -> bytes:
         for one in fold.pending.values()
     ]
     own: dict[str, Any] = {name: getattr(fold, name) for name in AS_THEY_ARE}
-    own |= {"pending": waiting, "cut_log": fold.cut_log.tobytes(), "tally": fold.tally.packed()}
+    own |= {"pending": waiting, "cut_log": fold.cut_log.tobytes()}
     content = msgspec.msgpack.encode(
         _Content(format=FORMAT, policy=bytes(fold.policy.to_bytes()), **own),
     )
@@ -116,7 +115,7 @@ def unpack(data: bytes, source: str) -> Fold:
     except (msgspec.MsgspecError, PolicyFileError) as error:
         raise SnapshotError(f"{source} cannot be read: {error}") from error
     fold.policy.warns = False
-    for name in (*AS_THEY_ARE, "tally"):
+    for name in AS_THEY_ARE:
         setattr(fold, name, getattr(kept, name))
     fold.cut_log.frombytes(kept.cut_log)
     for one in kept.pending:

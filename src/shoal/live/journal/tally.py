@@ -27,9 +27,6 @@ class Sums(NamedTuple):
     total: float = 0.0
     squares: float = 0.0
 
-    def __sub__(self, other: "Sums") -> "Sums":
-        return Sums(self.n - other.n, self.total - other.total, self.squares - other.squares)
-
     @property
     def mean(self) -> float:
         """nan if there are no terms."""
@@ -47,17 +44,12 @@ class Tally(msgspec.Struct, array_like=True):
     counts: list[int] = []
     totals: list[float] = []
     squares: list[float] = []
-    guarded: list[bool] = []
-    """Who does not borrow, because it did harm."""
-    marks: dict[int, tuple[int, float, float]] = {}
-    """The sums of an agent when it was last judged by the harm guard."""
 
     def join(self) -> None:
         """An agent more."""
         self.counts.append(0)
         self.totals.append(0.0)
         self.squares.append(0.0)
-        self.guarded.append(False)
 
     def add(self, agent: int, value: float) -> None:
         """A reward has come."""
@@ -70,11 +62,6 @@ class Tally(msgspec.Struct, array_like=True):
         self.totals[agent] += new - old
         self.squares[agent] += new * new - old * old
 
-    def guard(self, agent: int, borrows: bool) -> None:
-        """An agent was judged; what it is judged by starts anew."""
-        self.guarded[agent] = not borrows
-        self.marks[agent] = self.of(agent)
-
     def merge(self, agent: int, other: int) -> None:
         """The rewards of `other` are `agent`'s."""
         self.counts[agent] += self.counts[other]
@@ -85,22 +72,11 @@ class Tally(msgspec.Struct, array_like=True):
     def forget(self, agent: int) -> None:
         """Keep nothing of an agent."""
         self.counts[agent], self.totals[agent], self.squares[agent] = 0, 0.0, 0.0
-        self.guarded[agent] = False
-        self.marks.pop(agent, None)
 
     def of(self, agent: int) -> Sums:
         """All rewards of an agent."""
         return Sums(self.counts[agent], self.totals[agent], self.squares[agent])
 
-    def period(self, agent: int) -> Sums:
-        """Its rewards since it was last judged."""
-        mark = self.marks.get(agent)
-        return self.of(agent) if mark is None else self.of(agent) - Sums(*mark)
-
     def all(self) -> Sums:
         """All rewards of all agents."""
         return Sums(sum(self.counts), sum(self.totals), sum(self.squares))
-
-    def packed(self) -> "Tally":
-        """The same, in an order that does not depend on how it came about."""
-        return msgspec.structs.replace(self, marks=dict(sorted(self.marks.items())))

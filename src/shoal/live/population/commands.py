@@ -4,7 +4,6 @@ Everything here runs alone, with the population's lock held. A command that rais
 first part that is complete; the store is asked only for what is no longer in memory.
 """
 
-import contextlib
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
@@ -20,7 +19,6 @@ from shoal.core.policy.calls import check_scale
 from shoal.core.policy.living import Sharing
 from shoal.core.types import Vector
 from shoal.live.evaluation.baseline import in_holdout
-from shoal.live.evaluation.guard import judge, without_borrowing
 from shoal.live.journal.archives import Base
 from shoal.live.journal.arms import ArmSet, checked_by, checked_name
 from shoal.live.journal.fold import Fold, Standing, standing_of
@@ -98,7 +96,7 @@ class Commands:
         What is known of the part of the journal that was archived.
     """
 
-    DECIDES, REWARDS, OBSERVES = 3, 1, 2
+    DECIDES, REWARDS, OBSERVES = 2, 1, 2
     """Rows that one of these commands appends, at most."""
 
     def __init__(self, name: str, store: Store, number: int, archived: Callable[[], Base]) -> None:
@@ -180,21 +178,24 @@ class Commands:
         known = () if present is None or present.names is None else present.names
         for name in names:
             if name not in known:
-                raise UnknownError(f"population {self._name!r} has no arm {name!r} in its catalogue")
+                when = ": it has been retired already" if name in list(turn.fold.retired) else ""
+                raise UnknownError(f"population {self._name!r} has no arm {name!r} in its catalogue{when}")
         stay = [name for name in known if name not in names]
         if not stay:
             raise ValueError("a catalogue must keep at least one arm")
         assert present is not None
         rows = [present.position(name) for name in stay]
-        self._set_catalogue(turn, ArmSet(np.ascontiguousarray(present.features[rows]), stay), by)
+        self._set_catalogue(
+            turn, ArmSet(np.ascontiguousarray(present.features[rows]), stay), by, tuple(names)
+        )
 
-    def _set_catalogue(self, turn: Turn, arms: ArmSet, by: str) -> None:
+    def _set_catalogue(self, turn: Turn, arms: ArmSet, by: str, retired: tuple[str, ...] = ()) -> None:
         checked_by(by)
         check_scale(turn.fold.policy, "arms", arms.features)
         self.room.quotas.check("arms", len(arms), f"the catalogue would have {len(arms):,} arms")
         self.room.check(turn.fold, arm_bytes=arms.features.nbytes)
         turn.arms += self.offers.news(turn.fold, arms)
-        turn.write(Catalogue(arms.digest, by))
+        turn.write(Catalogue(arms.digest, by, retired))
 
     # Decisions
 
@@ -210,34 +211,37 @@ class Commands:
         offer = self.offers.requested(fold, request.arms)
         if top > len(offer):
             raise ValueError(f"top must be at most the number of arms, {len(offer)}, got {top}")
-        baseline = -1 if request.baseline is None else offer.position(request.baseline)
-        compares = fold.settings.apprentice or fold.settings.holdout > 0.0
-        if compares and (baseline < 0 or top > 1):
+        baseline = self._positions(fold, offer, request.baseline)
+        if fold.settings.apprentice and top > 1:
+            raise ValueError(f"top must be 1 in population {self._name!r}, an apprentice, got {top}")
+        if (baseline and len(baseline) != top) or len(set(baseline)) < len(baseline):
             raise ValueError(
-                f"population {self._name!r} compares with the product's own rule: baseline must name the arm "
-                f"that it prefers, and top be 1, got baseline = {validation.show(request.baseline)}, "
-                f"top = {top}"
+                f"baseline must name as many different arms as top, {top}, got "
+                f"{validation.show(request.baseline)}"
+            )
+        if (fold.settings.apprentice or fold.settings.holdout > 0.0) and not baseline:
+            raise ValueError(
+                f"population {self._name!r} compares with the product's own rule: baseline must name what "
+                "it prefers, got None"
             )
         self.room.check(fold, agents=agent not in fold.names, decisions=1)
         if agent not in fold.names or sharing is not None:  # nothing is written for a request that is refused
             check_scale(fold.policy, "arms", offer.features)
         index = self.joining(turn, agent, sharing)
-        if (evidence := judge(fold, index)) is not None:
-            turn.write(evidence, index)
-        mode: Mode = "guarded" if fold.tally.guarded[index] else ""
-        with _as_guarded(fold, index):
-            choice = fold.policy.choose(index, offer.features)
-            table = fold.policy.scores(index, offer.features) if request.scores or top > 1 else None
+        mode: Mode = ""
+        choice = fold.policy.choose(index, offer.features)
+        table = fold.policy.scores(index, offer.features) if request.scores or top > 1 else None
         greedy = int(choice.arm)
-        shown, probability = (greedy,), None
-        if top > 1:
+        shown: tuple[int, ...] = (greedy,)
+        probability = None
+        if fold.settings.holdout > 0.0 and in_holdout(fold.settings, index):
+            shown, probability, mode = baseline, 1.0 if top == 1 else None, "holdout"
+        elif top > 1:
             assert table is not None
             shown = tuple(np.argsort(-table.index, kind="stable")[:top].tolist())
-        elif fold.settings.holdout > 0.0 and in_holdout(fold.settings, index):
-            shown, probability, mode = (baseline,), 1.0, "holdout"
         else:
             mode = "apprentice" if fold.settings.apprentice else mode
-            usual = baseline if fold.settings.apprentice else greedy
+            usual = baseline[0] if fold.settings.apprentice else greedy
             position, probability = explored(decision, fold.settings, len(offer), usual)
             shown = (position,)
         own, pooled = choice.own, choice.pooled
@@ -260,6 +264,15 @@ class Commands:
         turn.arms += self.offers.news(fold, offer)
         seq = turn.write(record, index, decision)
         return self.decision(fold, record, seq, offer, table if request.scores else None)
+
+    def _positions(
+        self, fold: Fold, offer: ArmSet, baseline: str | int | Sequence[str | int] | None
+    ) -> tuple[int, ...]:
+        """Where among those on offer the arms of the product's own rule are."""
+        if baseline is None:
+            return ()
+        named = [baseline] if isinstance(baseline, str | int) else baseline
+        return tuple(self.offers.position(fold, offer, arm) for arm in named)
 
     def decision(self, fold: Fold, record: Decided, seq: int, offer: ArmSet, table: Any = None) -> Decision:
         scores = None
@@ -286,7 +299,7 @@ class Commands:
         same_agent = fold.names.get(request.agent) == index
         if not offer.answers(request.arms) or not same_agent or request.top != len(record.shown):
             raise ConflictError(f"decision {record.id!r} was made for another agent or other arms", record.id)
-        if record.baseline != (-1 if request.baseline is None else offer.position(request.baseline)):
+        if record.baseline != self._positions(fold, offer, request.baseline):
             raise ConflictError(f"decision {record.id!r} was made with another baseline", record.id)
         if request.sharing not in (None, fold.sharing[index]):
             raise ConflictError(
@@ -294,8 +307,7 @@ class Commands:
                 f"{fold.sharing[index]!r}; change that with add",
                 record.id,
             )
-        with _as_guarded(fold, index):
-            table = fold.policy.scores(index, offer.features) if request.scores else None
+        table = fold.policy.scores(index, offer.features) if request.scores else None
         return self.decision(fold, record, known.seq, offer, table)
 
     def find(self, fold: Fold, decision: str) -> Standing | None:
@@ -449,16 +461,18 @@ class Commands:
     def observe(self, turn: Turn, request: NewObservation) -> bool:
         """Whether it is new."""
         fold, agent, x, id = turn.fold, checked_name("agent", request.agent), request.x, request.id
-        if (x is None) == (request.arm is None):
-            raise ValueError("an observation must have either x or arm")
-        if request.arm is not None:
+        if x is None:
+            if request.arm is None:
+                raise ValueError("an observation must have x or arm")
             catalogue = self.offers.requested(fold, None)
-            x = catalogue.features[catalogue.position(request.arm)]
+            x = catalogue.features[self.offers.position(fold, catalogue, request.arm)]
+        elif request.arm is not None:
+            checked_name("arm", request.arm)
         features, reward = self.check_sample(fold, x, request.reward, id)
         if id is not None and self._observed_before(fold, id, agent, features.tobytes(), reward):
             return False
         index = self.joining(turn, agent)
-        record = Observed(index, features.tobytes(), reward, fold.policy.rounds + 1, id)
+        record = Observed(index, features.tobytes(), reward, fold.policy.rounds + 1, id, (), request.arm)
         turn.write(record, index, id)
         if id is not None:
             self._observations[id] = record
@@ -506,12 +520,6 @@ def each(
         return results
 
     return command
-
-
-def _as_guarded(fold: Fold, agent: int) -> contextlib.AbstractContextManager[None]:
-    """Inside it, the policy chooses for an agent as it does now: without borrowing, if it is guarded."""
-    guarded = fold.tally.guarded[agent]
-    return without_borrowing(fold.policy, agent) if guarded else contextlib.nullcontext()
 
 
 def explored(decision: str, settings: Settings, n_arms: int, greedy: int) -> tuple[int, float]:

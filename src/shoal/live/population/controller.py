@@ -152,7 +152,6 @@ class Controller:
         reward_window: float | None = None,
         default_reward: float | None = None,
         lend_after: int | None = None,
-        harm_guard: bool | None = None,
         holdout: float | None = None,
         apprentice: bool | None = None,
         by: str = "",
@@ -178,8 +177,6 @@ class Controller:
             What a missing reward is taken to be. Without one, nothing is learned of the decision.
         lend_after : int, default 0
             Rewards that a new agent must have before others use its samples.
-        harm_guard : bool, default False
-            Whether an agent to whom sharing demonstrably does harm stops borrowing, until it would help.
         holdout : float, default 0
             Share of agents for whom the product's own rule decides, so that `uplift` can compare. Every
             decision then has to be told what that rule prefers (`baseline`).
@@ -201,7 +198,6 @@ class Controller:
                 reward_window=reward_window,
                 default_reward=default_reward,
                 lend_after=lend_after,
-                harm_guard=harm_guard,
                 holdout=holdout,
                 apprentice=apprentice,
                 seed=parameters.pop("seed", None),
@@ -395,7 +391,9 @@ def make_settings(given: Mapping[str, Any], by: str = "") -> Settings:
         if window is None:
             raise ValueError("default_reward needs a reward_window: when is a reward missing?")
     lend_after = validation.natural("lend_after", own.pop("lend_after", 0))
-    guard, apprentice = (_flag(own, name) for name in ("harm_guard", "apprentice"))
+    apprentice = own.pop("apprentice", False)
+    if not isinstance(apprentice, bool):
+        raise ValueError(f"apprentice must be True or False, got {validation.show(apprentice)}")
     holdout = validation.number("holdout", own.pop("holdout", 0.0), low=0.0, high=1.0)
     own["seed"] = validation.seed_or_none("seed", own.get("seed"))
     if own["seed"] is None:
@@ -403,15 +401,8 @@ def make_settings(given: Mapping[str, Any], by: str = "") -> Settings:
     parameters = policy_parameters(policy, dim, own)
     return Settings(
         policy, dim, parameters, explore, low, high, window, default, lend_after,
-        secrets.token_bytes(32), current_stamp(), guard, holdout, apprentice, checked_by(by),
+        secrets.token_bytes(32), current_stamp(), holdout, apprentice, checked_by(by),
     )  # fmt: skip
-
-
-def _flag(given: dict[str, Any], name: str) -> bool:
-    value = given.pop(name, False)
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, got {validation.show(value)}")
-    return value
 
 
 def _given(**settings: Any) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class ExportedLine(msgspec.Struct, frozen=True):
     x: list[float]
     """Features of the arm."""
     mode: str | None
-    """Who chose: "" for the policy, "guarded", "holdout" or "apprentice"."""
+    """Who chose: "" for the policy, "holdout" or "apprentice"."""
     baseline: str | None
     """The arm that the product's own rule preferred, if it was told."""
 
@@ -138,8 +138,8 @@ class Exporter:
                 case Observed():
                     yield ExportedLine(
                         row.seq, "observation", _time(row.at), self._agent(record.agent), record.id,
-                        "rewarded", record.reward, _time(row.at), None, None, None, None, None, None, None,
-                        None, vector(record.x).tolist(), None, None,
+                        "rewarded", record.reward, _time(row.at), record.arm, None, None, None, None, None,
+                        None, None, vector(record.x).tolist(), None, None,
                     )  # fmt: skip
 
     def _of_decision(self, row: Row, record: Decided) -> Iterator[ExportedLine]:
@@ -153,7 +153,7 @@ class Exporter:
                 _time(at) if reward is not None else None, str(offer.name(position)), place,
                 record.arms.hex(), len(offer), record.probability, str(offer.name(record.greedy)),
                 record.own, record.pooled, features[place].tolist(), record.mode,
-                str(offer.name(record.baseline)) if record.baseline >= 0 else None,
+                str(offer.name(record.baseline[place])) if place < len(record.baseline) else None,
             )  # fmt: skip
 
     def owner(self, agent: int) -> int:

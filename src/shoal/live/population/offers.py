@@ -1,12 +1,13 @@
 """The arms on offer in a population: its catalogue, and sets that the store keeps once, by their digest."""
 
 from collections import OrderedDict
+from datetime import UTC, datetime
 from typing import Any
 
 from shoal.live.journal.arms import ArmSet, are_names, restored
 from shoal.live.journal.fold import Fold
 from shoal.live.journal.stores.base import Store
-from shoal.live.protocol.errors import JournalError
+from shoal.live.protocol.errors import JournalError, UnknownError
 
 REMEMBERED = 64
 """Sets that are known to be in the store."""
@@ -54,7 +55,24 @@ class Offers:
             raise ValueError(
                 f"arms must be given with features: population {self._name!r} has no catalogue of arms"
             )
-        return catalogue.subset(arms) if by_name else catalogue
+        if not by_name:
+            return catalogue
+        try:
+            return catalogue.subset(arms)
+        except UnknownError:
+            for name in arms:
+                self.position(fold, catalogue, name)
+            raise
+
+    def position(self, fold: Fold, offer: ArmSet, arm: Any) -> int:
+        """Where an arm stands in an offer; the error says if it was retired from the catalogue."""
+        try:
+            return offer.position(arm)
+        except UnknownError as error:
+            if not isinstance(arm, str) or arm not in fold.retired:
+                raise
+            day = datetime.fromtimestamp(fold.retired[arm] / 1e6, UTC)
+            raise UnknownError(f"{error}: it was retired on {day:%Y-%m-%d at %H:%M} UTC") from None
 
     def news(self, fold: Fold, arms: ArmSet) -> list[tuple[bytes, bytes]]:
         """What the store has to keep so that a set of arms can be found again; often nothing."""

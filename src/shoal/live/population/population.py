@@ -223,7 +223,7 @@ class Population:
         top: int = 1,
         scores: bool = False,
         sharing: Sharing | None = None,
-        baseline: str | int | None = None,
+        baseline: str | int | Sequence[str | int] | None = None,
     ) -> Decision:
         """Choose an arm for an agent, who joins if it is new.
 
@@ -241,9 +241,9 @@ class Population:
             Also return mean, width and index of every arm.
         sharing : {"both", "borrow", "none"}, optional
             How the agent shares, if it should be different from before.
-        baseline : str or int, optional
+        baseline : str or int, or a list of them, optional
             The arm that the product's own rule would show: needed if the population has a `holdout` or is an
-            `apprentice`.
+            `apprentice`. For a ranking, a list of `top` arms.
         """
         request = NewDecision(agent, arms, id=id, top=top, scores=scores, sharing=sharing, baseline=baseline)
         return self.owner.perform(self._commands.DECIDES, lambda turn: self._commands.decide(turn, request))

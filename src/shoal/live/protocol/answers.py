@@ -143,8 +143,6 @@ class Dividend(Findings, frozen=True):
     low: Figure
     """A 95% confidence sequence; not finite while there are too few rewards."""
     high: Figure
-    guarded: bool
-    """Whether the agent does not borrow, because it did harm."""
     text: str
 
     def __str__(self) -> str:
@@ -156,6 +154,7 @@ class Estimate(Findings, frozen=True):
 
     name: str
     value: Figure
+    """NaN if it is outside of what rewards were."""
     low: Figure
     """NaN if there is no interval: the direct method's error is the model's, which is unknown."""
     high: Figure
@@ -212,8 +211,8 @@ class Evaluation(Findings, frozen=True):
 
     @property
     def best(self) -> Estimate:
-        """The doubly robust estimate; SNIPS, if there is no model. Only if there are estimates."""
-        by_name = {one.name: one for one in self.estimates}
+        """The doubly robust estimate; SNIPS, if that has no value. Only if there are estimates."""
+        by_name = {one.name: one for one in self.estimates if not math.isnan(one.value)}
         return by_name.get("doubly robust") or by_name["SNIPS"]
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
 """What requests and answers hold. Importing this loads neither Numba nor a policy."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -75,8 +75,6 @@ class NewPopulation(Request, frozen=True):
     """What a missing reward is taken to be."""
     lend_after: Annotated[int, Meta(ge=0, le=1_000_000_000)] | None = None
     """Rewards that a new agent must have before others use its samples."""
-    harm_guard: bool | None = None
-    """Whether agents stop borrowing when it harms them."""
     holdout: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
     """Share of agents for whom decisions take the caller's `baseline`."""
     apprentice: bool | None = None
@@ -97,7 +95,6 @@ class PopulationFacts(Struct, frozen=True):
     reward_window: float | None
     default_reward: float | None
     lend_after: int
-    harm_guard: bool
     holdout: float
     apprentice: bool
     agents: int
@@ -164,8 +161,8 @@ class NewDecision(Offer, frozen=True, kw_only=True):
     """Whether to return mean, width and index of every arm."""
     sharing: Sharing | None = None
     """How the agent shares, if it should be different from before."""
-    baseline: str | int | None = None
-    """The arm that the caller would have shown, for `holdout` and `apprentice`."""
+    baseline: str | int | Sequence[str | int] | None = None
+    """The arm, or the ranking, that the caller would have shown, for `holdout` and `apprentice`."""
 
 
 class DecisionStanding(Struct, frozen=True):
@@ -209,9 +206,9 @@ class NewObservation(Request, frozen=True):
     agent: Name
     reward: Number
     x: Row = None
-    """Features of the arm that was tried, or …"""
+    """Features of the arm that was tried; by default, those that the catalogue has for `arm`."""
     arm: Name | None = None
-    """… its name in the catalogue."""
+    """Its name, which exports keep."""
     id: Id | None = None
 
 

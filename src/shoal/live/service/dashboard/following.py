@@ -253,7 +253,7 @@ class Follower:
         for arm in arms:
             self._counts(arm).chosen += 1
         weight = 0.0
-        by_policy = record.mode in ("", "guarded")  # not by the product's own rule
+        by_policy = not record.mode  # not by the product's own rule
         if record.probability is not None and self._explore > 0.0 and by_policy:
             # p = explore / K, plus 1 − explore for the preferred arm: K is not recorded, but follows
             uniform = record.probability - (1.0 - self._explore) * (record.shown[0] == record.greedy)
