@@ -10,6 +10,7 @@ import functools
 import hashlib
 import itertools
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,10 +19,12 @@ import msgspec
 import numpy as np
 
 from shoal.core import frames, validation
-from shoal.core.types import Vector
+from shoal.core.types import Matrix, Vector
 
 FORMS = ("csv", "parquet")
 _digest = functools.partial(hashlib.blake2b, digest_size=12)
+FEW = 5
+"""Rows from which on a column that counts them is no accident."""
 SHOWN = 5
 """Bad rows that an error names."""
 
@@ -204,7 +207,19 @@ def read_arms(
         found[name] = validation.vector("features", x, length)
 
     table.read([arm, *columns_of(features)], take, "read")
+    if not isinstance(features, str) and len(found) >= FEW:
+        _warn_of_row_numbers(table.name, features, np.array(list(found.values())))
     return found
+
+
+def _warn_of_row_numbers(name: str, columns: Sequence[str], values: Matrix) -> None:
+    """Name a column that counts the rows, as exported tables often have one."""
+    for column, counted in zip(columns, (np.diff(values, axis=0) == 1.0).all(axis=0), strict=True):
+        if counted:
+            warnings.warn(
+                f"{name}: column {column!r} is the row's number, which says nothing of an arm; leave it out",
+                stacklevel=4,
+            )
 
 
 def columns_of(features: str | Sequence[str]) -> list[str]:
@@ -215,8 +230,20 @@ def columns_of(features: str | Sequence[str]) -> list[str]:
 def features_in(features: str | Sequence[str], values: Sequence[Any]) -> Any:
     """The features in a row: a list in one column, or a number from each of several."""
     if not isinstance(features, str):
-        return [number(column, value) for column, value in zip(features, values, strict=True)]
+        return [_feature(column, value) for column, value in zip(features, values, strict=True)]
     return listed(features, values[0], list[float], "[0.5, 1.0]")
+
+
+def _feature(column: str, value: Any) -> float:
+    try:
+        return float(number(column, value))
+    except ValueError as error:
+        try:
+            float(value)
+        except (TypeError, ValueError):
+            advice = "for a category, give each of its values a column of 0 and 1 (one-hot)"
+            raise ValueError(f"{error}; {advice}") from None
+        raise  # a number, but not one that can be used
 
 
 def listed(column: str, value: Any, kind: type, example: str) -> Any:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.core.attack.common import SCALE
+from tests.lab.recommendation import noise
 from typer.testing import CliRunner
 
 import shoal
@@ -63,9 +65,14 @@ def test_what_is_odd_is_said(log: inspecting.RewardLog, words: str) -> None:
     assert any(words in text for text in inspecting.oddities(log)), inspecting.oddities(log)
 
 
+def test_nobody_is_advised_to_take_logarithms_of_clicks() -> None:
+    rare = inspecting.oddities(log_of([1.0] + [0.0] * 400))
+    assert not any("logarithm" in text or "cap" in text for text in rare)
+
+
 def test_all_that_is_said_of_a_sparse_log_fits_together() -> None:
     log, _, _ = simulated(n=60, rows=7)
-    said = " ".join([*inspecting.oddities(log), *logs.about(modelling.fit(log))])
+    said = " ".join([*inspecting.oddities(log), *logs.about(modelling.fit(log), modelling.fit(log))])
     assert "of the pairs of an agent and an arm were observed" in said
     assert "by a linear model of tastes" in said  # which `modelling` is; LoggedRatings factorises
     assert "factorisation" not in said
@@ -141,7 +148,72 @@ def test_worlds_of_clicks_have_clicks() -> None:
     clicks = log_of((log.rewards > 0.0).astype(float), log.agents, log.arms, log.features)
     world = modelling.fit(clicks).world(0, 20)
     assert (world.n_agents, world.noise) == (20, "bernoulli")
-    assert 0.0 <= world.mean_rewards.min() <= world.mean_rewards.max() <= 1.0
+    assert 0.0 < world.mean_rewards.min() < world.mean_rewards.max() < 1.0
+
+
+@pytest.mark.parametrize("rate", [0.005, 0.05, 0.5])
+def test_worlds_of_clicks_have_the_log_s_own_mean(rate: float) -> None:
+    log = noise.clicks(rate, 8, seed=3)
+    model = modelling.fit(log)
+    for seed in (0, 1):
+        rewards = model.world(seed, 200).mean_rewards
+        assert rewards.shape == (200, 40)
+        # The world takes agents in an order of its own; all are there, so means over cells agree.
+        assert rewards.mean() == pytest.approx(log.rewards.mean(), rel=0.1)
+        assert not np.isin(rewards, [0.0, 1.0]).any()
+        assert np.mean(rewards < 0.02 * rate) < 0.05
+
+
+def test_probabilities_keep_order_spread_and_mean() -> None:
+    rng = np.random.default_rng(0)
+    for mean, spread in ((0.005, 0.001), (0.005, 0.004), (0.5, 0.1)):
+        linear = 7.0 + spread * rng.normal(size=(50, 40))  # wherever the linear model has its zero
+        counts = rng.integers(5, size=linear.shape).astype(float)
+        p = modelling._probabilities(linear, counts, mean)
+        assert (counts * p).sum() / counts.sum() == pytest.approx(mean)
+        assert p.std() == pytest.approx(spread, rel=0.15)
+        assert np.array_equal(p.argsort(axis=1), linear.argsort(axis=1))
+
+
+# Noise
+
+
+@pytest.mark.parametrize(
+    ("rate", "dim"), [(0.005, 8), (0.05, 29)] if SCALE == 1 else noise.CASES, ids=lambda value: f"{value:g}"
+)
+def test_nothing_is_found_in_noise_and_tastes_are(rate: float, dim: int) -> None:
+    """Below 10% of shuffled logs; docs/your-data.md has the table."""
+    n = min(50, 6 * SCALE)
+    assert noise.found(rate, dim, n, shuffled=True) < 0.1 * n + 1
+    if rate >= 0.05:
+        assert noise.found(rate, dim, n // 2, shuffled=False) >= 0.8 * (n // 2)
+
+
+def test_an_agent_s_fondness_of_everything_is_no_taste() -> None:
+    rng = np.random.default_rng(0)
+    agents, arms = np.repeat(np.arange(50), 40), np.tile(np.arange(40), 50)
+    fond = np.linspace(0.1, 0.9, 50)
+    log = log_of(rng.random(2000) < fond[agents], agents, arms, rng.normal(size=(40, 4)))
+    assert modelling.chance(log) > 0.05
+
+
+def test_a_log_of_noise_is_named(tmp_path: Path) -> None:
+    log = noise.clicks(0.5, 8, seed=0, rows=3000)
+    features = write(
+        tmp_path / "arms.csv", ["arm", *"abcdefgh"], ((k, *x) for k, x in enumerate(log.features))
+    )
+    for name, rewards in (("real", log.rewards), ("shuffled", RNG.permutation(log.rewards))):
+        path = write(
+            tmp_path / f"{name}.csv",
+            ["agent", "arm", "reward"],
+            zip(log.agents, log.arms, rewards, strict=True),
+        )
+        found = shoal.recommend(path, features=features, horizon=300, runs=2, n_agents=30)
+        says_noise = found.reason.startswith("Noise explains this log as well")
+        assert says_noise == (name == "shuffled"), found.reason
+        assert "where rewards are shuffled" in " ".join(found.notes)
+        assert "ogarithm" not in " ".join(found.notes)
+    assert found.policy == "independent"
 
 
 # What is played and chosen
@@ -194,7 +266,13 @@ def test_a_difference_that_chance_explains_is_no_reason_to_share() -> None:
     one = played("everyone as one", [10.0, 11.0, 9.0], taken=False)
     choice, reason = playing.choose([alone, better, one])
     assert choice is better
-    assert "as one agent does better still" in reason
+    assert "as one agent does better still (−40 ± 0)" in reason
+    tied = played("everyone as one", [51.0, 49.0, 51.0], taken=False)
+    choice, reason = playing.choose([alone, better, tied])
+    assert choice is better
+    assert "as one agent does as well (+0 ± " in reason
+    worse = played("everyone as one", [90.0, 91.0, 89.0], taken=False)
+    assert "as one agent" not in playing.choose([alone, better, worse])[1]
 
 
 def test_what_is_taken_in_the_laboratory_is_not_always_for_live_use() -> None:

@@ -257,3 +257,20 @@ def test_calibration() -> None:
     assert "less often than recorded" in calibration(drawn(0.1, 0.2), sizes).sentence
     assert calibration(np.ones(5000), sizes).sentence == "No decision was left to chance."
     assert calibration(np.ones(3), None).sentence == "Probabilities were not tested."
+
+
+def test_categories_and_row_numbers_among_features(tmp_path: Path) -> None:
+    log = write(tmp_path / "log.csv", [{"arm": "a", "p": 0.5, "reward": 1}])
+    words = write(tmp_path / "words.csv", [{"arm": "a", "x": 1, "colour": "red"}])
+    with pytest.raises(
+        ValueError, match=r"colour must be a number, got 'red'; for a category, .* \(one-hot\)"
+    ):
+        read_log(log, probability="p", arm="arm", arms=words)
+    large = write(tmp_path / "large.csv", [{"arm": "a", "x": "nan"}])
+    with pytest.raises(ValueError, match=r"got 'nan'\. Nothing"):
+        read_log(log, probability="p", arm="arm", arms=large)
+    counted = write(
+        tmp_path / "counted.csv", [{"": n, "arm": name, "x": n % 2} for n, name in enumerate("abcde")]
+    )
+    with pytest.warns(UserWarning, match=r"counted\.csv: column '' is the row's number"):
+        read_log(log, probability="p", arm="arm", arms=counted)

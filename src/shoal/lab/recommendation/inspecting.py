@@ -92,7 +92,7 @@ def _of_rewards(log: RewardLog) -> list[str]:
         )
     # Eight standard deviations hardly occur in normal noise, whatever the length of the log.
     far = int(np.count_nonzero(np.abs(log.rewards - log.rewards.mean()) > FAR * spread))
-    if far:
+    if far and not log.is_binary:
         said.append(
             f"{far:,} reward{'s' * (far > 1)} more than {FAR:g} standard deviations from the mean: tails are "
             "heavy, and the bounds that policies use do not hold for them. Consider logarithms, or a cap."

@@ -1,6 +1,7 @@
 """From a log to a recommendation: inspect it, make worlds of it, play."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -9,9 +10,11 @@ from shoal.lab.environments.base import Environment
 from shoal.lab.environments.logged import Frame
 from shoal.lab.environments.sources import PathLike
 from shoal.lab.recommendation import inspecting, modelling
-from shoal.lab.recommendation.playing import Progress, Recommendation, compare
+from shoal.lab.recommendation.playing import ALONE, Progress, Recommendation, compare
 
 HORIZONS = (5_000, 20_000)
+NOISE = 0.02
+"""Share of shuffled copies that may show as much as a log from which something can be learned."""
 
 
 def recommend(
@@ -73,24 +76,35 @@ def recommend(
     said = [*notes, *inspecting.oddities(log)]
     if log.rewards.std() == 0.0:
         raise ValueError(f"{log.name}: every reward is {log.rewards[0]:g}: there is nothing to learn")
-    tastes = modelling.fit(log)
-    said += about(tastes)
+    tastes, p = modelling.fit(log), modelling.chance(log, seed)
+    shuffled = np.random.default_rng([seed, 3]).permutation(log.rewards)
+    said += about(tastes, modelling.fit(replace(log, rewards=shuffled)))
     if log.n_agents > n_agents:
         said.append(f"Of {log.n_agents:,} agents {n_agents:,} are drawn for each run.")
     rounds = int(np.clip(len(log.rewards), *HORIZONS)) if horizon is None else horizon
-    return compare(
+    found = compare(
         lambda seed: tastes.world(seed, n_agents),
         horizon=rounds, runs=runs, seed=seed, progress=progress, notes=said,
     )  # fmt: skip
+    if p <= NOISE:
+        return found
+    alone = next(one for one in found.played if one.label == ALONE)
+    why = (
+        f"Noise explains this log as well: in {p:.0%} of its copies with shuffled rewards arms and tastes "
+        "seem to matter as much. It does not say what anybody likes, and so not whether sharing helps; the "
+        "runs below show what policies make of such noise."
+    )
+    return replace(found, policy=alone.method.policy, parameters=dict(alone.parameters), reason=why)
 
 
-def about(tastes: modelling.Tastes) -> list[str]:
+def about(tastes: modelling.Tastes, shuffled: modelling.Tastes) -> list[str]:
     """How much of the worlds is the log, and how much the model."""
     log = tastes.log
+    explained, by_chance = (max(one.explained, 0.0) for one in (tastes, shuffled))
     said = [
         f"{len(log.rewards):,} rows of {log.n_agents:,} agents and {log.n_arms:,} arms. Tastes and arms "
-        f"explain {max(tastes.explained, 0.0):.0%} of the variance of rewards; the rest is noise with a "
-        f"standard deviation of {tastes.noise_scale:g}.",
+        f"explain {explained:.0%} of the variance of rewards ({by_chance:.0%} where rewards are shuffled); "
+        f"the rest is noise with a standard deviation of {tastes.noise_scale:g}.",
         f"The log tells {tastes.known:.0%} of how agents differ in their tastes. The rest is drawn from a "
         "normal distribution, anew for every run: groups that are more alike than the log can show are "
         "blurred, which favours going it alone.",

@@ -8,13 +8,17 @@ chance would decide which of its arms is best. So tastes are modelled (random ef
 with tastes from one normal distribution, whose mean and covariance are fitted by expectation-maximisation. A
 world takes one draw of each agent's taste given the agent's own rows. Draws, unlike means, are as different
 from each other as the tastes themselves, so that worlds favour sharing no more than the log does.
+
+A model finds tastes in noise, too, above all where rewards are rare. So copies of the log with shuffled
+rewards, in which nothing is to be found, are compared with it.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shoal.core.types import Matrix, Tensor, Vector
+from shoal.core.types import Integers, Matrix, Tensor, Vector
 from shoal.lab.environments.base import Environment
 from shoal.lab.recommendation.inspecting import RewardLog
 
@@ -22,6 +26,10 @@ STEPS = 60
 """Steps of expectation-maximisation at most."""
 CLOSE = 1e-4
 """Relative change of the covariance at which it ends."""
+SHUFFLES = 99
+"""Copies with shuffled rewards that a log is compared with."""
+WEIGHT = 5.0
+"""Rows of an agent that count as much as all rows do for its mean reward."""
 TURNS = 4
 """Times that tastes and effects of arms are fitted, each given the other."""
 
@@ -67,13 +75,73 @@ class Tastes:
         rewards = tastes @ self.log.features.T + self.effects
         norm = float(np.linalg.norm(self.means, axis=1).max())
         if self.log.is_binary:
-            # The linear model does not know that probabilities end at 0 and 1.
             return Environment(
-                self.log.features, mean_rewards=np.clip(rewards, 0.0, 1.0), noise="bernoulli", param_norm=norm
+                self.log.features,
+                mean_rewards=_probabilities(rewards, self._counts(chosen), float(self.log.rewards.mean())),
+                noise="bernoulli",
+                param_norm=norm,
             )
         return Environment(
             self.log.features, mean_rewards=rewards, noise_scale=self.noise_scale, param_norm=norm
         )
+
+    def _counts(self, chosen: Integers) -> Matrix:
+        """How often each of some agents had each arm, (n, K)."""
+        log, place = self.log, np.full(self.log.n_agents, -1)
+        place[chosen] = np.arange(len(chosen))
+        cells = place[log.agents] * log.n_arms + log.arms
+        size = len(chosen) * log.n_arms
+        return np.bincount(cells[cells >= 0], minlength=size).reshape(-1, log.n_arms).astype(np.float64)
+
+
+def _probabilities(linear: Matrix, counts: Matrix, mean: float) -> Matrix:
+    """Probabilities in the order of a linear model's values, with about their spread, shape (n, K).
+
+    The linear model does not know that probabilities end at 0 and 1, and cutting its values there would make
+    rewards more frequent than they are. So they are taken for log-odds, with a slope that keeps the spread
+    (exactly so, for small probabilities and normal values), and shifted until the cells that the log has, as
+    often as it has them, have its mean reward.
+    """
+    spread = max(float(linear.std()), 1e-300)
+    slope = math.sqrt(math.log1p((spread / (mean * (1.0 - mean))) ** 2)) / spread
+    odds, low, high = slope * (linear - linear.mean()), -60.0, 60.0
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        is_low = float((counts / (1.0 + np.exp(-odds - middle))).sum()) < mean * float(counts.sum())
+        low, high = (middle, high) if is_low else (low, middle)
+    return np.asarray(1.0 / (1.0 + np.exp(-odds - low)))
+
+
+def chance(log: RewardLog, seed: int = 0) -> float:
+    """In which share of copies with shuffled rewards, itself included, arms and tastes matter as much.
+
+    They may matter in three ways, of which the one that stands out most counts. Where nothing matters, any
+    order of the rewards is as likely as any other, so the share is a p-value, whatever rewards are like.
+    """
+    rng = np.random.default_rng([seed, 2])
+    spreads = log.features[log.arms].std(axis=0)
+    x = (log.features - log.features[log.arms].mean(axis=0)) / np.where(spreads > 0.0, spreads, 1.0)
+    scaled = replace(log, features=x)
+    inverse = np.linalg.pinv(x[log.arms].T @ x[log.arms])
+    copies = [log.rewards, *(rng.permutation(log.rewards) for _ in range(SHUFFLES))]
+    found = np.array([_strengths(scaled, rewards, inverse) for rewards in copies])
+    scores = ((found - found.mean(axis=0)) / np.maximum(found.std(axis=0), 1e-300)).max(axis=1)
+    return float(np.mean(scores >= scores[0]))
+
+
+def _strengths(log: RewardLog, rewards: Vector, inverse: Matrix) -> tuple[float, float, float]:
+    """How much features matter to all agents, arms to all agents, and features to each agent.
+
+    How fond an agent is of everything is taken out: nobody can learn from it what to choose.
+    """
+    counts, sums = np.bincount(log.agents), np.bincount(log.agents, rewards)
+    means = (sums + WEIGHT * rewards.mean()) / (counts + WEIGHT)
+    left = rewards - means[log.agents]
+    of_arms = np.bincount(log.arms, left, minlength=log.n_arms)
+    counts = np.maximum(np.bincount(log.arms, minlength=log.n_arms), 1)
+    common = log.features.T @ of_arms
+    own = _products(log, left - (of_arms / counts)[log.arms])
+    return float(common @ inverse @ common), float((of_arms**2 / counts).sum()), float((own**2).sum())
 
 
 def fit(log: RewardLog) -> Tastes:

@@ -267,11 +267,15 @@ def choose(played: Sequence[Played]) -> tuple[Played, str]:
         )
         why = f"No policy that shares surely has less regret than {ALONE} ({listed}): nothing says it helps."
     together = next((one for one in played if one.label == ONE), None)
-    if together is not None and sum(together.against(best)) < 0.0:
-        why += (
-            " Treating everyone as one agent does better still: within this many rounds the agents hardly "
-            "differ, or each has too few of them."
-        )
+    if together is not None:
+        mean, margin = together.against(best)
+        if mean - margin <= 0.0:  # better, or none can tell
+            size = f"{number('{:+,.0f}', mean)} ± {margin:,.0f}"
+            how = "does better still" if mean + margin < 0.0 else "does as well"
+            why += (
+                f" Treating everyone as one agent {how} ({size}): within this many rounds the agents hardly "
+                "differ, or each has too few of them."
+            )
     return best, why
 
 
