@@ -77,7 +77,9 @@ class Tastes:
         if self.log.is_binary:
             return Environment(
                 self.log.features,
-                mean_rewards=_probabilities(rewards, self._counts(chosen), float(self.log.rewards.mean())),
+                mean_rewards=_probabilities(
+                    rewards, np.bincount(self.log.arms), float(self.log.rewards.mean())
+                ),
                 noise="bernoulli",
                 param_norm=norm,
             )
@@ -85,29 +87,22 @@ class Tastes:
             self.log.features, mean_rewards=rewards, noise_scale=self.noise_scale, param_norm=norm
         )
 
-    def _counts(self, chosen: Integers) -> Matrix:
-        """How often each of some agents had each arm, (n, K)."""
-        log, place = self.log, np.full(self.log.n_agents, -1)
-        place[chosen] = np.arange(len(chosen))
-        cells = place[log.agents] * log.n_arms + log.arms
-        size = len(chosen) * log.n_arms
-        return np.bincount(cells[cells >= 0], minlength=size).reshape(-1, log.n_arms).astype(np.float64)
 
-
-def _probabilities(linear: Matrix, counts: Matrix, mean: float) -> Matrix:
+def _probabilities(linear: Matrix, counts: Integers, mean: float) -> Matrix:
     """Probabilities in the order of a linear model's values, with about their spread, shape (n, K).
 
     The linear model does not know that probabilities end at 0 and 1, and cutting its values there would make
     rewards more frequent than they are. So they are taken for log-odds, with a slope that keeps the spread
-    (exactly so, for small probabilities and normal values), and shifted until the cells that the log has, as
-    often as it has them, have its mean reward.
+    (exactly so, for small probabilities and normal values), and shifted until agents have the log's mean
+    reward, if each has arms as often, `counts`, as the log does.
     """
     spread = max(float(linear.std()), 1e-300)
     slope = math.sqrt(math.log1p((spread / (mean * (1.0 - mean))) ** 2)) / spread
     odds, low, high = slope * (linear - linear.mean()), -60.0, 60.0
+    shares = counts / (len(linear) * counts.sum())
     for _ in range(60):
         middle = (low + high) / 2.0
-        is_low = float((counts / (1.0 + np.exp(-odds - middle))).sum()) < mean * float(counts.sum())
+        is_low = float((shares / (1.0 + np.exp(-odds - middle))).sum()) < mean
         low, high = (middle, high) if is_low else (low, middle)
     return np.asarray(1.0 / (1.0 + np.exp(-odds - low)))
 
