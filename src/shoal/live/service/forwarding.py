@@ -23,7 +23,7 @@ from shoal.live.service.routing import read_body
 
 HOP = b"x-shoal-hop"
 """Header of a request that another server has passed on."""
-SENT = (b"authorization", b"cookie", b"content-type", b"if-none-match")
+SENT = (b"authorization", b"cookie", b"content-type", b"if-none-match", b"traceparent", b"tracestate")
 """Headers of a request that are passed on. A browser's Origin has been checked here."""
 RETURNED = ("content-type", "etag", "cache-control", "location", "retry-after", "www-authenticate",
             "x-accel-buffering")  # fmt: skip

@@ -95,7 +95,7 @@ def answered(app: ASGIApp, service: Service) -> ASGIApp:
                 await response(scope, receive, send_on)
         _record(service, scope, status, time.perf_counter() - start)
 
-    return answer
+    return answer if service.tracing is None else service.tracing.around(answer)
 
 
 def admitted(app: ASGIApp, service: Service) -> ASGIApp:

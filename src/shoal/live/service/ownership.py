@@ -262,7 +262,9 @@ class Ownership:
             return None
         metrics = self._service.metrics
         try:
-            answer = await self._forwarder.forward(request, there)
+            headers, tracing = request.scope["state"]["headers"], self._service.tracing
+            with contextlib.nullcontext() if tracing is None else tracing.forwarding(headers, there.url):
+                answer = await self._forwarder.forward(request, there)
         except UnavailableError:
             metrics.child(metrics.forwarded, "failed").inc()
             raise

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib.util
 import ipaddress
 import logging
 import math
@@ -12,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 try:
@@ -31,6 +32,9 @@ from shoal.live.service.keys import Keys, open_keys
 from shoal.live.service.middleware import MOST_CONNECTIONS
 from shoal.live.service.service import HOSTS, Service
 from shoal.live.service.sessions import Proxy, Sessions
+
+if TYPE_CHECKING:
+    from shoal.live.service.tracing import Tracing
 
 log = logging.getLogger("shoal.service")
 LARGEST_HEAD = 65_536
@@ -181,6 +185,7 @@ def serve(
             proxy=proxy,
             access_log=logs.writer("shoal.requests") if log_requests else None,
             audit=write_audit,
+            tracing=_tracing(),
         )
         scheme = "http" if certificate is None else "https"
         name = f"[{host}]" if ":" in host else host
@@ -193,6 +198,15 @@ def serve(
             log.warning("keys and data cross the network unencrypted; see docs/service.md on TLS")
         options = {"ssl_certfile": certificate, "ssl_keyfile": private_key}
         run(service, sock, options, lambda: on_start and on_start(own_url), until)
+
+
+def _tracing() -> "Tracing | None":
+    """Traces and metrics for OpenTelemetry, if its API is installed."""
+    if importlib.util.find_spec("opentelemetry") is None:
+        return None
+    from shoal.live.service.tracing import Tracing
+
+    return Tracing()
 
 
 def _proxy(addresses: Collection[str], header: str | None) -> Proxy | None:

@@ -42,6 +42,7 @@ from shoal.live.service.sessions import Proxy, Sessions
 
 if TYPE_CHECKING:
     from shoal.live.service.ownership import Ownership
+    from shoal.live.service.tracing import Tracing
 
 Result = TypeVar("Result")
 log = logging.getLogger("shoal.service")
@@ -85,6 +86,8 @@ class Service:
         Whose word for who a user is counts.
     access_log, audit : callable, optional
         Write the line of a request, and of one that is audited; take its fields.
+    tracing : Tracing, optional
+        Spans and durations of requests, for OpenTelemetry.
     """
 
     def __init__(
@@ -101,11 +104,12 @@ class Service:
         proxy: Proxy | None = None,
         access_log: Callable[[dict[str, Any]], None] | None = None,
         audit: Callable[[dict[str, Any]], None] | None = None,
+        tracing: "Tracing | None" = None,
     ) -> None:
         self.controller, self.keys, self.is_open, self.behind_tls = controller, keys, is_open, behind_tls
         self.hosts, self.access_log, self.quotas = frozenset(hosts), access_log, quotas
         self.retention = retention
-        self.audit, self.proxy = audit, proxy
+        self.audit, self.proxy, self.tracing = audit, proxy, tracing
         self.limits = Limits(0.0 if quotas is NONE else quotas.rate)
         self.store = controller.store.url
         """Where the store is, which clients are not told."""
@@ -370,7 +374,8 @@ class Service:
         known = self.populations.get(population.name)
         if known is None or known.population is not population:
             assert self._arrivals is not None
-            known = AsyncPopulation(population, self._arrivals, self._commands)
+            parts = population, self._arrivals, self._commands
+            known = AsyncPopulation(*parts) if self.tracing is None else self.tracing.population(*parts)
             known.commands.room.quotas = self.quotas
             self.populations[population.name] = known
         self._damaged.pop(population.name, None)
