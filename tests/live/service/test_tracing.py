@@ -47,8 +47,9 @@ def test_a_request_through_two_servers(server: Any) -> None:
             headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
             body = {"agent": "agatha", "arms": ARMS}
             assert call("POST", f"{path}/decisions", body, headers=headers).status_code == 201
-            wrong = {"agent": "agatha", "arms": ["agatha"]}
-            assert owner("POST", f"{path}/decisions", wrong).status_code == 422
+            for agent, status in (("ada", 201), ("ben", 422)):  # a refusal that quotes a name
+                named = {"agent": agent, "arms": ARMS, "id": "agatha"}
+                assert owner("POST", f"{path}/decisions", named).status_code == status
             assert owner("GET", f"{path}/agents/agatha2").status_code == 404
     finally:
         place.close()
