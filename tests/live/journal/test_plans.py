@@ -291,6 +291,7 @@ def use_all(store: Store) -> None:
     store.delete_snapshot(number, lease.epoch, start + 7)
     assert store.now() > 0
     assert store.nbytes() > 0
+    store.probe()
     store.scrub()
     store.release(lease)
 
