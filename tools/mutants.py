@@ -52,29 +52,31 @@ def main(words: list[str]) -> int:
 
 
 def notice(one: dict[str, Any], tests: list[str], copy: Path) -> str | None:
-    """The test that fails with a mutant in a copy of the project; None if none does."""
+    """The test that fails with a mutant in a copy of the project, and passes without; None if none does."""
     path = copy / "src/shoal" / one["file"]
     whole = path.read_text()
     if whole.count(one["old"]) != 1:
         raise SystemExit(f"{one['name']}: {one['file']} has {whole.count(one['old'])} times {one['old']!r}")
+    compiles = not one["file"].startswith("core/")  # all that reaches a kernel would be compiled again
     path.write_text(whole.replace(one["old"], one["new"]))
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
-    command += [f"tests/{test}" for test in tests]
-    environment = {**os.environ, "PYTHONPATH": str(copy / "src")}
-    if one["file"].startswith("core/"):
-        environment["NUMBA_DISABLE_JIT"] = "1"  # all that reaches a kernel would be compiled again
     try:
-        ran = subprocess.run(
-            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=PATIENCE
-        )
-    except subprocess.TimeoutExpired:
-        return "timeout"
+        failed = first_failure([f"tests/{test}" for test in tests], copy, compiles=compiles)
     finally:
         path.write_text(whole)
+    if failed is not None and first_failure([failed], copy, compiles=compiles) is not None:
+        raise SystemExit(f"{one['name']}: {failed} fails without it, too")
+    return failed
+
+
+def first_failure(tests: list[str], copy: Path, *, compiles: bool) -> str | None:
+    """The first of some tests that fails; None if all pass."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "NUMBA_DISABLE_JIT": str(int(not compiles))}
+    ran = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     if ran.returncode == 0:
         return None
-    lines = [line.split()[1] for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return lines[0] if lines else f"exit code {ran.returncode}"
+    lines = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return lines[0].partition(" ")[2].partition(" - ")[0] if lines else f"exit code {ran.returncode}"
 
 
 if __name__ == "__main__":
