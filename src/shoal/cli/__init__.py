@@ -5,7 +5,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; errors that a user can fix are one line on stderr and exit code 2."""
+    """Run the command line; errors that a user can fix are a line each on stderr, and exit code 2."""
     from shoal.live.protocol.errors import ControllerError
 
     try:
@@ -18,7 +18,8 @@ def main() -> None:
     except (ValueError, OSError, RuntimeError, MemoryError, ControllerError) as error:
         if isinstance(error, RuntimeError) and type(error) is not RuntimeError:
             raise  # such as RecursionError: a bug, not a user's mistake
-        print(f"shoal: {_one_line(error)}", file=sys.stderr)
+        for line in getattr(error, "problems", (_one_line(error),)):
+            print(f"shoal: {' '.join(line.split())}", file=sys.stderr)
         sys.exit(2)
     except ImportError as error:
         if error.name is not None:  # raised by an import, not by us with advice: a bug

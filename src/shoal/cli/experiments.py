@@ -1,4 +1,4 @@
-"""Experiments: `shoal reproduce`, `run`, `report` and `list`."""
+"""Experiments: `shoal reproduce`, `run`, `report`, `results` and `list`."""
 
 import shlex
 import sys
@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from shoal.cli.progress import drawing_display, progress_display
 
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
     from concurrent.futures import Executor
 
+    from shoal.lab.experiments.results import Entry
     from shoal.lab.experiments.runner import Completion
     from shoal.lab.experiments.spec import ExperimentSpec
 
@@ -24,6 +26,12 @@ Jobs = Annotated[int | None, typer.Option(min=1, help="Number of threads. [defau
 Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the first run, instead of the spec's.")]
 Only = Annotated[
     str | None, typer.Option(help="Compute only the cells whose id matches, e.g. 'w7/bass*a0.3'.")
+]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Keep stored results although the code has changed: declare that it alters none."
+    ),
 ]
 Where = Annotated[str, typer.Option("--executor", help="threads, or dask:ADDRESS for a Dask scheduler.")]
 
@@ -46,6 +54,7 @@ def reproduce(
     runs: Runs = None,
     only: Only = None,
     executor: Where = "threads",
+    trust: Trust = False,
 ) -> None:
     """Run the paper's experiments and write a report. Run it again to continue where it stopped.
 
@@ -56,10 +65,12 @@ def reproduce(
     from shoal.lab.paper.reproduce import reproduce
 
     if preset not in PRESETS:
-        _reproduce_exhibit(preset, out, seed=seed, runs=runs, jobs=jobs, only=only, executor=executor)
+        how: dict[str, Any] = {"jobs": jobs, "only": only, "executor": executor, "trust": trust}
+        _reproduce_exhibit(preset, out, seed=seed, runs=runs, **how)
         return
     spec = load_preset(preset, seed=seed, runs=runs)
-    _run(reproduce, spec, out or Path("results") / preset, jobs=jobs, only=only, executor=executor)
+    out = out or Path("results") / preset
+    _run(reproduce, spec, out, jobs=jobs, only=only, executor=executor, trust=trust)
 
 
 @app.command()
@@ -70,6 +81,7 @@ def run(
     seed: Seed = None,
     only: Only = None,
     executor: Where = "threads",
+    trust: Trust = False,
 ) -> None:
     """Run your own grid of environments, policies, parameters and seeds, and write a report."""
     from shoal.lab.experiments.runner import run_experiment
@@ -83,6 +95,7 @@ def run(
         jobs=jobs,
         only=only,
         executor=executor,
+        trust=trust,
     )
 
 
@@ -107,26 +120,72 @@ def _reproduce_exhibit(
     print(f"{exhibit.number}: {page}, and beside it Markdown, LaTeX and PDF")
 
 
+class _Results(TyperGroup):
+    """`shoal results DIR` is `shoal results list DIR`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands:
+            args = ["list", *args]
+        return super().resolve_command(ctx, args)
+
+
+results = typer.Typer(cls=_Results, help="What a results directory holds.")
+app.add_typer(results, name="results")
+Directory = Annotated[Path, typer.Argument(help="The results directory.")]
+
+
+@results.command("list")
+def list_results(directory: Directory) -> None:
+    """List the stored cells with their runs, time and size, and which are of the grid that was run last."""
+    from shoal.lab.experiments.results import inventory, load_grid
+
+    found, grid = inventory(directory), load_grid(directory)
+    print_inventory(found, grid.runs if grid else 0)
+
+
+@results.command("prune")
+def prune_results(
+    directory: Directory,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete stored cells that are not of the grid that was run last."""
+    from shoal.lab.experiments.results import inventory, prune
+
+    old = [entry for entry in inventory(directory) if entry.why]
+    if not old:
+        print(f"Nothing to delete: all cells in {directory} are of the grid.")
+        return
+    if not yes:
+        print_inventory(old, 0)
+        typer.confirm(f"Delete these {len(old)} cells?", abort=True)
+    gone = prune(directory)
+    print(f"{len(gone)} cells deleted, {sum(entry.size for entry in gone) / 1e6:,.1f} MB")
+
+
 @app.command("list")
 def list_names(
-    what: Annotated[
-        str | None, typer.Argument(help="paper: its tables and figures, and how long each takes here.")
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="A policy or an environment, also module:Class: its parameters; or paper: its tables and "
+            "figures, and how long each takes here."
+        ),
     ] = None,
 ) -> None:
-    """List the policies, environments and presets; or, with `paper`, its tables and figures."""
+    """List the policies, environments and presets; or the parameters of one; or, with `paper`, its tables."""
     from rich.console import Console
 
-    if what == "paper":
+    if name == "paper":
         _list_paper()
         return
-    if what is not None:
-        raise typer.BadParameter(f"must be left out or 'paper', got {what!r}", param_hint="WHAT")
-
     from shoal.core.policies.registry import policy_names
     from shoal.lab.environments.registry import environment_names
     from shoal.lab.experiments.spec import cells
     from shoal.lab.paper.presets import PRESETS, load_preset
 
+    if name is not None:
+        print_parameters(name)
+        return
     console = Console(highlight=False)
     console.print("[bold]policies[/]      " + ", ".join(policy_names()))
     console.print("[bold]environments[/]  " + ", ".join(environment_names()))
@@ -177,17 +236,19 @@ def _play(
     jobs: int | None,
     only: str | None,
     executor: str,
+    trust: bool,
 ) -> None:
     from shoal.lab.experiments.executors import run_on
 
     command = shlex.join(["shoal", *sys.argv[1:]])
+    how: dict[str, Any] = {"jobs": jobs, "only": only, "command": command, "trust": trust, "say": _say}
 
     def play(pool: "Executor | None") -> "Completion":
         with progress_display() as show:
-            return run_spec(spec, out, jobs=jobs, only=only, executor=pool, progress=show, command=command)
+            return run_spec(spec, out, executor=pool, progress=show, **how)
 
     try:
-        done = run_on(executor, play, say=lambda text: print(text, file=sys.stderr, flush=True))
+        done = run_on(executor, play, say=_say)
     except KeyboardInterrupt:
         print(
             f"\nStopped. Finished cells are kept in {out}; run the same command again to continue.",
@@ -196,7 +257,70 @@ def _play(
         raise typer.Exit(130) from None
     for environment, reason in done.skipped.items():
         print(f"Left out {environment}: {reason}")
-    print(f"{done.computed} cells computed, {done.found} found finished, in {out}")
+    taken = f" ({done.trusted} of an earlier version of the code, as declared)" if done.trusted else ""
+    print(f"{done.computed} cells computed, {done.found} found finished{taken}, in {out}")
+
+
+def print_parameters(name: str) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from shoal.core.policies.registry import find_policy, policy_names
+    from shoal.core.registry import parameters
+    from shoal.core.validation import suggestion
+    from shoal.lab.environments.registry import environment_names, find_environment
+
+    known = [*policy_names(), *environment_names()]
+    if ":" not in name and name.replace("-", "_") not in known and name not in known:
+        raise ValueError(f"unknown policy or environment {name!r}; {suggestion(name, known)}")
+    try:
+        found: type = find_policy(name)
+    except ValueError:
+        found = find_environment(name)
+    told = ("n_agents", "dim", "alpha", "seed") if hasattr(found, "select") else ("seed",)
+    table = Table()
+    for heading in ("parameter", "type", "default", "meaning"):
+        table.add_column(heading, overflow="fold")
+    for each in parameters(found):
+        by = " (set by the runner)" if each.name in told else ""
+        table.add_row(*map(escape, (each.name, each.kind, each.default or "–", each.meaning + by)))
+    console = Console(highlight=False)
+    console.print(
+        f"[bold]{escape(found.__name__)}[/]: {escape((found.__doc__ or '').strip().partition(chr(10))[0])}"
+    )
+    console.print(table)
+
+
+def print_inventory(found: "list[Entry]", runs: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from shoal.reporting.words import duration
+
+    table = Table()
+    table.add_column("cell", overflow="fold")
+    for heading in ("runs", "time", "size"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("in the grid", overflow="fold")
+    totals = {"of the grid": [0, 0.0, 0], "left from before": [0, 0.0, 0]}
+    for entry in found:
+        lacks = f" of {runs}" if not entry.why and entry.runs < runs else ""
+        size = f"{entry.size / 1e3:,.0f} kB" if entry.path else "–"
+        state = f"no: {entry.why}" if entry.why else "yes"
+        table.add_row(entry.id, f"{entry.runs}{lacks}", duration(entry.seconds), size, state)
+        total = totals["left from before" if entry.why else "of the grid"]
+        for place, number in enumerate((1, entry.seconds, entry.size)):
+            total[place] += number
+    console = Console(highlight=False)
+    console.print(table, markup=False)
+    for what, (count, seconds, total_size) in totals.items():
+        if count:
+            console.print(f"{count} cells {what}: {duration(seconds)} of playing, {total_size / 1e6:,.1f} MB")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _write_report(directory: Path) -> None:

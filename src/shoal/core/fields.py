@@ -89,6 +89,8 @@ class Field:
     """For logs: the field beside it that says how many of its rows are in use. There may be room for more."""
     used: str = ""
     """For tables whose rows are handed out one by one: the field beside it that says how many were."""
+    default: Any = None
+    """For settings: that of the parameter of this name; None if the class declares its parameters itself."""
 
 
 @dataclass(frozen=True)
@@ -118,14 +120,32 @@ def log(*row: Size | int, count: str, **more: Any) -> Field:
     return Field(Role.KEPT, (0, *row), count=count, **more)
 
 
-def setting() -> Field:
-    """A number that follows from the parameters."""
-    return Field(Role.SETTING)
+def setting(default: Any = None) -> Field:
+    """A number that follows from the parameters.
+
+    With a default it makes a parameter of its name, with the bounds that a `msgspec.Meta` beside it says:
+
+        patience: Annotated[int, setting(100), Meta(ge=0, description="Samples until …")]
+    """
+    return Field(Role.SETTING, default=default)
 
 
-def rows(size: Size) -> Rows:
-    """Say that the rows of this nested tuple are agents, or clusters."""
-    return Rows(size)
+def rows(size: Size | int) -> Rows:
+    """Say what the rows of this nested tuple are: agents, clusters, or so many."""
+    return Rows(size if isinstance(size, Size) else Size("agents", times=0, plus=size, grows=False))
+
+
+def declared_parameters(state_class: Any) -> list[tuple[str, Any, Any]]:
+    """Name, type with its bounds, and default of each parameter that the settings of a state declare."""
+    found = []
+    for name, hint in get_type_hints(state_class, include_extras=True).items():
+        marks = hint.__metadata__ if get_origin(hint) is Annotated else ()
+        for field in marks:
+            if isinstance(field, Field) and field.default is not None:
+                bounds = tuple(mark for mark in marks if not isinstance(mark, Field))
+                kind = Annotated[(hint.__origin__, *bounds)] if bounds else hint.__origin__
+                found.append((name, kind, field.default))
+    return found
 
 
 class Leaf(NamedTuple):
@@ -172,7 +192,8 @@ class Leaf(NamedTuple):
         first = self.field.shape[0] if self.field.shape and not self.field.count else 0
         if isinstance(first, int) or not first.grows:
             return None
-        return replace(self.names[first.name], plus=first.plus) if first.name in self.names else first
+        named = self.names.get(first.name, first)
+        return replace(named, plus=first.plus) if named.grows else None
 
     def get(self, state: Any) -> Any:
         """The field's value in a state."""

@@ -5,11 +5,15 @@ without registering it.
 """
 
 import importlib
+import inspect
 import os
+import re
 import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, NamedTuple
+
+from shoal.core import validation
 
 
 class Registry:
@@ -50,14 +54,21 @@ class Registry:
         return tuple(dict.fromkeys([*self._known, *declared]))
 
     def named(self, name: str) -> Any:
-        """The class of that name. Only imports what is built in or installed as an entry point."""
+        """The class of that name. Only imports what is built in or installed as an entry point.
+
+        Names are written with "_"; "-" is accepted for it.
+        """
+        if name not in self._known and name.replace("-", "_") in self._known:
+            name = name.replace("-", "_")
         if name not in self._known:
             for entry in entry_points(group=self._group):
                 if entry.name == name:
                     self.register(name, entry.load())
                     break
             else:
-                raise ValueError(f"unknown {self._what} {name!r}; choose from {', '.join(self.names())}")
+                raise ValueError(
+                    f"unknown {self._what} {name!r}; {validation.suggestion(name, self.names())}"
+                )
         found = self._known[name]
         if isinstance(found, str):
             found = self._known[name] = load(found)
@@ -74,6 +85,58 @@ class Registry:
         if problem := self._problem(found):
             raise ValueError(f"{self._what} {name!r} must be {problem}, got {found!r}")
         return found
+
+
+class ParameterInfo(NamedTuple):
+    """What is known of a constructor's parameter."""
+
+    name: str
+    kind: str
+    """Its type and bounds, in the words of the docstring."""
+    default: str
+    """Empty if there is none."""
+    meaning: str
+    """The first sentence on it in the docstring."""
+
+
+def parameters(found: type) -> list[ParameterInfo]:
+    """The parameters of a class, from its signature, its docstring and those of its bases.
+
+    Examples
+    --------
+    >>> from shoal import BASS
+    >>> parameters(BASS)[2]
+    ParameterInfo(name='alpha', kind='float ≥ 0', default='0.6', meaning='Width of the confidence bonus.')
+    """
+    said: dict[str, tuple[str, str]] = {}
+    for each in reversed(found.__mro__):
+        said |= _documented(inspect.cleandoc(vars(each).get("__doc__") or ""))
+    return [
+        ParameterInfo(
+            name,
+            said.get(name, ("", ""))[0],
+            "" if each.default is each.empty else repr(each.default),
+            said.get(name, ("", ""))[1],
+        )
+        for name, each in inspect.signature(found).parameters.items()
+        if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+    ]
+
+
+def _documented(docstring: str) -> dict[str, tuple[str, str]]:
+    """Type and meaning of what the sections on parameters and attributes of a docstring describe."""
+    said = {}
+    for heading, section in re.findall(r"^(\w+)\n-+\n(.*?)(?=^\w+\n-+\n|\Z)", docstring, flags=re.M | re.S):
+        if heading not in ("Parameters", "Attributes"):
+            continue
+        for names, kind, text in re.findall(
+            r"^(\w[\w, ]*) : (.*)\n?((?:(?: +.*)?\n?)*)", section, flags=re.M
+        ):
+            words = " ".join(text.split())
+            sentence = words.partition(". ")[0] + "." if ". " in words else words
+            for name in names.split(", "):
+                said[name] = re.sub(r", (default .*|optional)$", "", kind), sentence
+    return said
 
 
 def load(reference: str) -> Any:

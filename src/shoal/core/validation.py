@@ -1,6 +1,8 @@
 """Checks of arguments. Each error names the argument, its value and what would be valid."""
 
+import difflib
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -74,6 +76,22 @@ def show(value: Any) -> str:
     except ValueError:  # an integer with more digits than Python prints
         return f"an integer of {value.bit_length()} bits"
     return text if len(text) <= 80 else f"{text[:60]}… ({len(text):,} characters)"
+
+
+def suggestion(given: str, known: Iterable[str]) -> str:
+    """What may have been meant instead of an unknown name, as the end of a message.
+
+    Examples
+    --------
+    >>> suggestion("bas", ["independent", "bass"])
+    "did you mean 'bass'?"
+    >>> suggestion("x", ["independent", "bass"])
+    'choose from independent, bass'
+    """
+    names = list(known)
+    if close := difflib.get_close_matches(given.lower(), [name.lower() for name in names], n=1, cutoff=0.7):
+        return f"did you mean {next(name for name in names if name.lower() == close[0])!r}?"
+    return f"choose from {', '.join(names)}" if names else "there are none"
 
 
 def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:

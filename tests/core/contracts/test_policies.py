@@ -440,7 +440,7 @@ def test_sizes(n_agents: Any, dim: Any) -> None:
 
 
 def test_unknown_policy() -> None:
-    with pytest.raises(ValueError, match="unknown policy 'bas'; choose from independent, oracle"):
+    with pytest.raises(ValueError, match="unknown policy 'bas'; did you mean 'bass'"):
         shoal.make_policy("bas", 3, 3, alpha=1.0)
 
 

@@ -2,7 +2,6 @@
 
 import io
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,6 @@ import pytest
 import shoal
 from shoal.core.jit import cache
 from shoal.core.jit.narration import Narrator, names
-from shoal.lab.experiments.fingerprint import PLAYED
 from shoal.lab.warm import warm
 
 RUN = (
@@ -50,15 +48,6 @@ def output(process: "subprocess.Popen[str]") -> list[str]:
     out, error = process.communicate(timeout=500)
     assert process.returncode == 0, error
     return out.splitlines()
-
-
-def test_compiled_code_lives_only_where_fingerprints_of_results_look() -> None:
-    package = Path(shoal.__file__).parent
-    for path in package.rglob("*.py"):
-        name = path.relative_to(package).as_posix()
-        if re.search(r"import .*(compiled|step)\b", path.read_text()):
-            assert name.startswith(PLAYED), path
-    assert all((package / name).exists() for name in PLAYED)
 
 
 @pytest.mark.slow

@@ -17,10 +17,10 @@ OWN: dict[str, dict[str, Any]] = {
     "synthetic": {"n_clusters": 2, "angle": 1.0},
     "gaussian": {"n_clusters": 2},
     "unit": {"n_clusters": 2},
-    "changing-arms": {"n_clusters": 2},
-    "changing-agents": {"n_clusters": 2, "angle": 1.0, "change_after": 30},
-    "jumping-agents": {"n_clusters": 2, "angle": 1.2, "last_jump": 80, "share": 0.5},
-    "rotating-clusters": {"n_clusters": 2, "angle": 1.2, "quarter_turn": 60},
+    "changing_arms": {"n_clusters": 2},
+    "changing_agents": {"n_clusters": 2, "angle": 1.0, "change_after": 30},
+    "jumping_agents": {"n_clusters": 2, "angle": 1.2, "last_jump": 80, "share": 0.5},
+    "rotating_clusters": {"n_clusters": 2, "angle": 1.2, "quarter_turn": 60},
     "continuum": {},
     "movielens": {"n_arms": 5},
     "letor": {"n_groups": 5, "n_arms": 4},
@@ -29,7 +29,7 @@ OWN: dict[str, dict[str, Any]] = {
 BERNOULLI: dict[str, dict[str, Any]] = {
     "synthetic": {"arm_spread": 0.0},
     "unit": {"positive": True},
-    "changing-agents": {"arm_spread": 0.0},
+    "changing_agents": {"arm_spread": 0.0},
     "logged": {},
 }
 """With these, mean rewards are probabilities."""

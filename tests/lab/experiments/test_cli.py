@@ -173,6 +173,30 @@ def test_list_names_everything(tmp_path: Path) -> None:
     assert {*shoal.policy_names(), *environment_names(), *PRESETS} <= {*words}
 
 
+def test_list_shows_the_parameters_of_one(tmp_path: Path) -> None:
+    def table(name: str) -> dict[str, list[str]]:
+        lines = [line.split("│") for line in run("list", name, cwd=tmp_path).stdout.splitlines()]
+        cells = [
+            [part.strip() for part in line[1:-1]] for line in lines if len(line) == 6 and line[1].strip()
+        ]
+        return {first: rest for first, *rest in cells}
+
+    (tmp_path / "mine.py").write_text(
+        "class Mine:\n    def __init__(self, n_agents, dim, *, speed=3): ...\n"
+        "    def select(self, agent, arms): ...\n    def update(self, agent, x, reward): ...\n"
+    )
+    shown = table("bass")
+    assert set(shown) == {"n_agents", "dim", *shoal.BASS.Parameters.__struct_fields__}
+    assert shown["delta"] == ["float > 0 and < 1", "0.1", "δ of the radius β."]
+    assert shown["alpha"][2] == "Width of the confidence bonus. (set by the runner)"
+    assert table("cluster-mixture") == table("cluster_mixture")
+    default, meaning = table("changing_arms")["noise_scale"][1:]
+    assert default == "1.0"
+    assert meaning.startswith("Standard deviation of Gaussian noise")  # its base says so
+    assert table("mine:Mine")["speed"] == ["", "3", ""]
+    assert "did you mean 'bass'?" in run("list", "bas", cwd=tmp_path, code=2).stderr
+
+
 def test_bench_measures_the_sizes_it_is_given(tmp_path: Path) -> None:
     sizes = ["--agents", "12", "--dim", "3", "--arms", "4", "--rounds", "50"]
     done = run("bench", *sizes, "--policy", "independent", "--policy", "oracle", cwd=tmp_path)
@@ -205,15 +229,18 @@ def test_version_and_help(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["reproduce", "quik"], "shoal: unknown preset 'quik'; choose from quick, tables, paper, beyond"),
+        (["reproduce", "quik"], "shoal: unknown preset, table or figure 'quik'; did you mean 'quick'?"),
         (["run", "none.toml"], "shoal: none.toml: No such file or directory"),
-        (["run", "wrong.toml"], "shoal: wrong.toml: methods[1].policy: unknown policy 'bas'; choose from"),
+        (
+            ["run", "wrong.toml"],
+            "shoal: wrong.toml: methods[1].policy: unknown policy 'bas'; did you mean 'bass'?",
+        ),
         (["run", "tiny.toml", "--only", "none"], "shoal: only: no cell matches 'none'"),
         (["run", "tiny.toml", "--executor", "slurm"], "shoal: executor must be 'threads' or 'dask:ADDRESS'"),
         (["run", "tiny.toml", "--jobs", "0"], "Invalid value for '--jobs'"),
         (["report", "nowhere"], "shoal: nowhere: no results here"),
         (["simulate", "--policy", "bas"], "unknown policy 'bas'"),
-        (["simulate", "--env", "mars"], "unknown environment 'mars'"),
+        (["simulate", "--env", "mars"], "unknown environment 'mars'; choose from synthetic, gaussian, "),
         (["simulate", "--pulling", "now"], "pulling: must be one of asynchronous, synchronous, zipf, got"),
         (
             ["simulate", "--delay", "soon"],
@@ -245,19 +272,64 @@ def test_mistakes_get_one_clear_line_and_exit_code_2(tiny: Path, arguments: list
     assert sorted(path.name for path in tiny.iterdir()) == ["tiny.toml", "wrong.toml"]
 
 
-def test_another_spec_s_directory_and_a_corrupt_file_are_refused(tiny: Path) -> None:
+def test_a_corrupt_file_is_refused_and_left_alone(tiny: Path) -> None:
     run_experiment(load_spec(tiny / "tiny.toml"), tiny / "out")
-    (tiny / "other.toml").write_text(TINY.replace("runs = 2", "runs = 3"))
-    assert (
-        "shoal: out: holds the results of another spec"
-        in run("run", "other.toml", "--out", "out", cwd=tiny, code=2).stderr
-    )
-    damaged = tiny / "out" / "cells" / "synthetic-m3-w7__ind__a0.10.parquet"
+    (damaged,) = (tiny / "out" / "cells").glob("synthetic-m3-w7__ind__a0.10-*.parquet")
     damaged.write_bytes(damaged.read_bytes()[:500])
     for command in (["run", "tiny.toml", "--out", "out"], ["report", "out"]):
         errors = run(*command, cwd=tiny, code=2).stderr
-        assert errors.startswith("shoal: out/cells/synthetic-m3-w7__ind__a0.10.parquet: corrupt or truncated")
+        assert errors.startswith(f"shoal: {damaged.relative_to(tiny)}: corrupt or truncated")
     assert damaged.stat().st_size == 500
+
+
+def test_stored_cells_are_listed_and_what_is_left_over_is_deleted(tiny: Path) -> None:
+    run_experiment(load_spec(tiny / "tiny.toml"), tiny / "out")
+    grown = TINY.replace("[0.1, 1.0]", "[0.1, 0.5]").replace("runs = 2", "runs = 3")
+    (tiny / "tiny.toml").write_text(grown.replace("delta = 0.1", "delta = 0.2"))
+    run_experiment(load_spec(tiny / "tiny.toml"), tiny / "out", only="bass")
+    text = run("results", "out", cwd=tiny).stdout
+    lines = {
+        tuple(part.strip() for part in line.split("│")[1:-1])
+        for line in text.splitlines()
+        if line.startswith("│")
+    }
+    shown = {(cell, runs, state) for cell, runs, _, _, state in lines}
+    assert shown == {
+        ("synthetic-m3-w7/ind/a0.10", "2 of 3", "yes"),
+        ("synthetic-m3-w7/ind/a0.50", "0 of 3", "yes"),
+        ("synthetic-m3-w7/bass-d0.1/a0.10", "3", "yes"),
+        ("synthetic-m3-w7/bass-d0.1/a0.50", "3", "yes"),
+        ("synthetic-m3-w7/ind/a1.00", "2", "no: not in the grid"),
+        ("synthetic-m3-w7/bass-d0.1/a1.00", "2", "no: not in the grid"),
+        ("synthetic-m3-w7/bass-d0.1/a0.10", "2", "no: delta 0.2, was 0.1"),
+    }
+    assert re.search(r"4 cells of the grid: .* s of playing, 0\.\d MB\n3 cells left from before: ", text)
+    assert run("results", "list", "out", cwd=tiny).stdout == text
+    kept = repr(load_runs(tiny / "out").to_pylist())
+    refused = run("results", "prune", "out", cwd=tiny, code=1)  # nobody answers
+    assert "Delete these 3 cells?" in refused.stdout
+    assert len(results.cell_files(tiny / "out")) == 6
+    assert "3 cells deleted, 0." in run("results", "prune", "out", "--yes", cwd=tiny).stdout
+    assert len(results.cell_files(tiny / "out")) == 3
+    assert repr(load_runs(tiny / "out").to_pylist()) == kept
+    assert "Nothing to delete" in run("results", "prune", "out", cwd=tiny).stdout
+    assert "no results here" in run("results", "nowhere", cwd=tiny, code=2).stderr
+
+
+def test_all_errors_of_a_spec_are_said_a_line_each(tiny: Path) -> None:
+    (tiny / "tiny.toml").write_text(TINY.replace('"bass"', '"bas"').replace('"synthetic"', '"sinthetic"'))
+    assert run("run", "tiny.toml", cwd=tiny, code=2).stderr.splitlines() == [
+        "shoal: tiny.toml: environments[0].kind: unknown environment 'sinthetic'; did you mean 'synthetic'?",
+        "shoal: tiny.toml: methods[1].policy: unknown policy 'bas'; did you mean 'bass'?",
+    ]
+    wrong = TINY.replace("delta = 0.1", "delta = 2").replace(
+        'policy = "ind', 'parameters = {ridge = -1}\npolicy = "ind'
+    )
+    (tiny / "tiny.toml").write_text(wrong)
+    said = run("run", "tiny.toml", cwd=tiny, code=2).stderr.splitlines()
+    assert len(said) == 2
+    assert "method 'ind': cannot be built for synthetic-m3-w7: ridge must be" in said[0]
+    assert "method 'bass-d0.1': cannot be built for synthetic-m3-w7: delta must be" in said[1]
 
 
 def test_a_full_disk_is_said_and_finished_cells_stay(tiny: Path) -> None:

@@ -198,7 +198,7 @@ def test_a_grid_of_one_method_at_one_alpha_is_reported(results: Path, tmp_path: 
     run_experiment(parse_spec(text.encode(), source="one.toml"), tmp_path, jobs=1, only="near")
     page = write_report(tmp_path).read_text(encoding="utf-8")
     assert 'id="paired"' not in page
-    assert "Near, 200 rounds: alone has the lowest regret" in page
+    assert "Near, 200 rounds: Ind has the lowest regret" in page
     assert "There is nothing to compare it with." in page
     assert "1 of 3 cells are finished" in page
     assert not list((tmp_path / "report" / "figures").glob("alpha-*"))

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,16 +14,28 @@ import pytest
 
 from shoal.core.atomic import write_whole
 from shoal.lab.experiments import results
-from shoal.lab.experiments.results import ResultsError, load_runs, read_cell, write_cell
+from shoal.lab.experiments.results import (
+    Grid,
+    GridCell,
+    ResultsError,
+    Stored,
+    cell_path,
+    load_runs,
+    read_cell,
+    write_cell,
+)
 
 
 def row(run: int) -> dict[str, Any]:
     rng = np.random.default_rng(run)
-    texts = ("environment", "method", "policy", "group", "environment_parameters", "policy_parameters")
+    texts = [
+        *("environment", "method", "policy", "group", "environment_parameters", "policy_parameters"),
+        *("software", "machine"),
+    ]
     curves = ("curve_rounds", "curve_regret", "curve_f1", "curve_edges")
     filled: dict[str, Any] = {name: 1 for name in results.columns().names}
     filled |= {name: "x" for name in texts} | {
-        "run": run,
+        "seed": run,
         "final_regret": rng.random(),
         "final_f1": float("nan"),
     }
@@ -33,17 +46,25 @@ def row(run: int) -> dict[str, Any]:
     )
 
 
-def write(directory: Path, name: str, *, spec_hash: str = "abc") -> Path:
+def write(directory: Path, key: str, *, runs: int = 4) -> Path:
+    """A stored cell, which is the only one of the grid, or the next."""
     (directory / "cells").mkdir(exist_ok=True)
-    path = directory / "cells" / name
-    write_cell(path, [row(run) for run in range(4)], cell_id="a/b/a0.10", spec_hash=spec_hash)
+    path = cell_path(directory, "a/b/a0.10", key)
+    table = pa.Table.from_pylist([row(run) for run in range(runs)], schema=results.columns())
+    write_cell(path, table, Stored("a/b/a0.10", key, {"alpha": 0.1}))
+    before = results.load_grid(directory)
+    cells = [*(before.cells if before else []), GridCell("a/b/a0.10", "a", "b", "bass", "main", 0.1, key, {})]
+    write_whole(directory / "grid.json", msgspec.json.encode(Grid(0, 4, cells)))
     return path
 
 
 def test_what_is_written_is_read_back_exactly(tmp_path: Path) -> None:
-    table = read_cell(write(tmp_path, "a.parquet"))
+    path = write(tmp_path, "abc")
+    assert path.name == "a__b__a0.10-abc.parquet"
+    table, stored = read_cell(path)
     assert table.schema.equals(results.columns())
-    assert table.schema.metadata == {b"schema_version": b"1", b"spec_hash": b"abc", b"cell": b"a/b/a0.10"}
+    assert stored == Stored("a/b/a0.10", "abc", {"alpha": 0.1}, [])
+    assert results.stored_cells(tmp_path) == {"abc": stored}
     for run in range(4):
         found, expected = table.slice(run, 1).to_pylist()[0], row(run)
         assert found["final_regret"] == expected["final_regret"]
@@ -51,13 +72,31 @@ def test_what_is_written_is_read_back_exactly(tmp_path: Path) -> None:
         assert np.isnan(found["final_f1"])
 
 
+def test_the_grid_says_which_runs_count_and_what_they_are_called(tmp_path: Path) -> None:
+    write(tmp_path, "abc", runs=6)
+    cells = [
+        GridCell(f"{name}/b/a0.30", name, "b", "club", "gamma", 0.3, "abc", {}) for name in ("near", "far")
+    ]
+    write_whole(tmp_path / "grid.json", msgspec.json.encode(Grid(2, 3, cells)))
+    rows = load_runs(tmp_path).to_pylist()
+    assert [(row["environment"], row["seed"], row["run"]) for row in rows] == [
+        (name, run + 2, run) for name in ("near", "far") for run in range(3)
+    ]
+    assert {(row["method"], row["policy"], row["group"], row["alpha"]) for row in rows} == {
+        ("b", "club", "gamma", 0.3)
+    }
+
+
 def test_all_cells_make_one_table_and_leftovers_do_not_count(tmp_path: Path) -> None:
-    write(tmp_path, "a.parquet")
-    write(tmp_path, "b.parquet")
+    write(tmp_path, "a")
+    write(tmp_path, "b")
     (tmp_path / "cells" / ".c.parquet.123.tmp").write_bytes(b"half a fi")
     assert load_runs(tmp_path).num_rows == 8
     results.remove_leftovers(tmp_path)
-    assert sorted(path.name for path in (tmp_path / "cells").iterdir()) == ["a.parquet", "b.parquet"]
+    assert sorted(path.name for path in (tmp_path / "cells").iterdir()) == [
+        "a__b__a0.10-a.parquet",
+        "a__b__a0.10-b.parquet",
+    ]
 
 
 def test_an_empty_or_missing_directory_is_named(tmp_path: Path) -> None:
@@ -66,16 +105,18 @@ def test_an_empty_or_missing_directory_is_named(tmp_path: Path) -> None:
             load_runs(directory)
 
 
-def test_results_of_two_specs_are_not_mixed(tmp_path: Path) -> None:
-    write(tmp_path, "a.parquet")
-    write(tmp_path, "b.parquet", spec_hash="def")
-    with pytest.raises(ResultsError, match=r"a\.parquet and b.parquet come from different specs"):
+def test_what_is_not_of_the_grid_is_left_out_even_if_damaged(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    (tmp_path / "cells" / "b-old.parquet").write_bytes(b"PAR1")
+    assert load_runs(tmp_path).num_rows == 4
+    (tmp_path / "cells" / "a__b__a0.10-a.parquet").unlink()
+    with pytest.raises(ResultsError, match="no results of the grid that was run last; see `shoal results`"):
         load_runs(tmp_path)
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.01, 0.5, 0.99])
 def test_a_truncated_file_is_named(tmp_path: Path, keep: float) -> None:
-    path = write(tmp_path, "a.parquet")
+    path = write(tmp_path, "a")
     content = path.read_bytes()
     path.write_bytes(content[: int(keep * len(content))])
     with pytest.raises(ResultsError, match=r"a\.parquet: corrupt or truncated .* Delete it"):
@@ -83,7 +124,7 @@ def test_a_truncated_file_is_named(tmp_path: Path, keep: float) -> None:
 
 
 def test_a_single_flipped_bit_in_the_data_is_noticed(tmp_path: Path) -> None:
-    path = write(tmp_path, "a.parquet")
+    path = write(tmp_path, "a")
     content = bytearray(path.read_bytes())
     column = pq.ParquetFile(path).metadata.row_group(0).column(results.columns().names.index("curve_regret"))
     content[column.data_page_offset + column.total_compressed_size // 2] ^= 1
@@ -95,19 +136,19 @@ def test_a_single_flipped_bit_in_the_data_is_noticed(tmp_path: Path) -> None:
 def test_parquet_files_of_something_else_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"x": [1]}), path)
-    with pytest.raises(ResultsError, match=r"a\.parquet: has results of schema none; this version reads 1"):
+    with pytest.raises(ResultsError, match=r"a\.parquet: has results of schema none; this version reads 2"):
         read_cell(path)
-    metadata = {"schema_version": "1", "spec_hash": "abc"}
+    metadata = {"schema_version": "2", "cell": '{"id": "a", "key": "b", "facts": {}}'}
     pq.write_table(pa.table({"x": [1]}).replace_schema_metadata(metadata), path)
     with pytest.raises(ResultsError, match=r"a\.parquet: does not have the columns"):
         read_cell(path)
 
 
 def test_results_of_a_newer_schema_are_refused(tmp_path: Path) -> None:
-    path = write(tmp_path, "a.parquet")
-    newer = read_cell(path).replace_schema_metadata({"schema_version": "2", "spec_hash": "abc"})
+    path = write(tmp_path, "a")
+    newer = read_cell(path)[0].replace_schema_metadata({"schema_version": "3", "cell": "{}"})
     pq.write_table(newer, path)
-    with pytest.raises(ResultsError, match=r"a\.parquet: has results of schema 2; this version reads 1"):
+    with pytest.raises(ResultsError, match=r"a\.parquet: has results of schema 3; this version reads 2"):
         load_runs(tmp_path)
 
 

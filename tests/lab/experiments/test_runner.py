@@ -233,35 +233,10 @@ def test_running_again_repeats_nothing_and_only_fills_in_the_rest(tmp_path: Path
     assert (tmp_path / "provenance.json").read_bytes() == provenance
 
 
-def test_titles_may_change_between_runs_of_the_same_spec(tmp_path: Path) -> None:
-    run_experiment(spec(), tmp_path, only="near/ind")
-    retitled = TINY.replace('policy = "independent"', 'policy = "independent"\nlabel = "Ind"')
-    assert run_experiment(spec(retitled), tmp_path, only="near/ind").found == 2
-
-
 def test_a_pattern_that_matches_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"only: no cell matches 'nothing'; the first is 'near/ind/a0\.10'"):
         run_experiment(spec(), tmp_path / "out", only="nothing")
     assert not (tmp_path / "out").exists()
-
-
-def test_another_spec_s_directory_is_refused_and_left_alone(tmp_path: Path) -> None:
-    run_experiment(spec(), tmp_path, only="near/ind")
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(ResultsError, match=f"^{tmp_path}: holds the results of another spec"):
-        run_experiment(spec(TINY.replace("runs = 7", "runs = 8")), tmp_path)
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-
-
-def test_results_of_other_code_are_refused_and_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_experiment(spec(), tmp_path, only="near/ind")
-    before = identities(tmp_path)
-    monkeypatch.setattr("shoal.lab.experiments.spec.code_fingerprint", lambda kinds: "newer")
-    with pytest.raises(ResultsError, match="comes from another spec or another version of the code"):
-        run_experiment(spec(), tmp_path)
-    assert identities(tmp_path) == before
 
 
 def test_a_file_where_the_directory_should_be_is_refused(tmp_path: Path) -> None:
@@ -273,10 +248,10 @@ def test_a_file_where_the_directory_should_be_is_refused(tmp_path: Path) -> None
 
 def test_a_corrupt_cell_stops_the_run_until_it_is_deleted(tmp_path: Path, reference: Path) -> None:
     run_experiment(spec(), tmp_path, only="near")
-    damaged = tmp_path / "cells" / "near__oracle__a1.00.parquet"
+    (damaged,) = (tmp_path / "cells").glob("near__oracle__a1.00-*.parquet")
     damaged.write_bytes(damaged.read_bytes()[:-100])
     before = identities(tmp_path)
-    with pytest.raises(ResultsError, match=r"near__oracle__a1\.00\.parquet: corrupt or truncated"):
+    with pytest.raises(ResultsError, match=r"near__oracle__a1\.00-\w+\.parquet: corrupt or truncated"):
         run_experiment(spec(), tmp_path)
     assert identities(tmp_path) == before
     damaged.unlink()
@@ -284,18 +259,10 @@ def test_a_corrupt_cell_stops_the_run_until_it_is_deleted(tmp_path: Path, refere
     assert numbers(tmp_path) == numbers(reference)
 
 
-def test_a_cell_with_too_few_runs_is_refused(tmp_path: Path) -> None:
-    run_experiment(spec(), tmp_path, only="near/ind/a0.1")
-    (path,) = results.cell_files(tmp_path)
-    table = results.read_cell(path)
-    metadata = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
-    results.write_cell(path, table.to_pylist()[:3], cell_id=metadata["cell"], spec_hash=metadata["spec_hash"])
-    with pytest.raises(ResultsError, match="has 3 runs, not 7"):
-        run_experiment(spec(), tmp_path)
-
-
 def test_wrong_values_are_found_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"tiny.toml: methods\[2\]: cannot be built for near: delta must be"):
+    with pytest.raises(
+        SpecError, match=r"tiny.toml: method 'bass-d0.9': cannot be built for near: delta must be"
+    ):
         run_experiment(spec(TINY.replace("delta = 0.9", "delta = 9.0")), tmp_path / "out")
     with pytest.raises(
         SpecError, match=r"tiny.toml: environments\[0\].parameters: n_clusters must be at most"
@@ -388,7 +355,7 @@ def test_workers_with_other_code_are_noticed(tmp_path: Path) -> None:
     class Outdated(Executor):
         def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> "Future[Any]":
             outcome, future = fn(*args, **kwargs), Future[Any]()
-            future.set_result(runner.TaskResult(outcome.rows, outcome.cpu_seconds, "older"))
+            future.set_result(runner.TaskResult(outcome.rows, outcome.cpu_seconds, {"policy": "older"}))
             return future
 
     with pytest.raises(ResultsError, match=r"near/ind/a0\.10: was played by a worker with another version"):

@@ -7,9 +7,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from shoal.lab.environments.registry import make_environment
+from shoal.core.policies.registry import find_policy
+from shoal.lab.environments.registry import find_environment, make_environment
 from shoal.lab.experiments import spec as specs
-from shoal.lab.experiments.spec import SpecError, cells, load_spec, parse_spec, spec_hash
+from shoal.lab.experiments.spec import SpecError, cells, load_spec, parse_spec
 
 TINY = """
 name = "tiny"
@@ -81,7 +82,6 @@ def test_cells_are_the_grid_policy_by_policy_with_overrides_and_restrictions() -
         "near/bass-d0.1/a0.125",
         "far/bass-d0.1/a0.125",
     ]
-    assert cells(parse(TINY))[0].filename == "near__ind__a0.10.parquet"
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,12 @@ def test_cells_are_the_grid_policy_by_policy_with_overrides_and_restrictions() -
     [
         (
             change('"bass"', '"bas"'),
-            "tiny.toml: methods[2].policy: unknown policy 'bas'; choose from independent, ",
+            "tiny.toml: methods[2].policy: unknown policy 'bas'; did you mean 'bass'?",
         ),
-        (change("delta = 0.1", "delt = 0.1"), "tiny.toml: methods[2].parameters.delt: unknown parameter"),
+        (
+            change("delta = 0.1", "delt = 0.1"),
+            "tiny.toml: methods[2].parameters.delt: unknown parameter of policy 'bass'; did you mean 'de",
+        ),
         (
             change("parameters = { delta = 0.1 }", "").replace('"bass"', f'"{__name__}:Needy"'),
             "tiny.toml: methods[2].parameters.n_wishes: missing",
@@ -108,11 +111,14 @@ def test_cells_are_the_grid_policy_by_policy_with_overrides_and_restrictions() -
         (change("seed = 7", "seed = -7"), "tiny.toml: seed: Expected `int` >= 0"),
         (
             change('"gaussian"', '"gauss"'),
-            "tiny.toml: environments[1].kind: unknown environment 'gauss'; choose from syn",
+            "tiny.toml: environments[1].kind: unknown environment 'gauss'; did you mean 'gaussian'?",
         ),
         (change("n_arms = 4", "n_arm = 4"), "tiny.toml: environments[1].parameters.n_arm: unknown parameter"),
         (change(", angle = 0.5", ""), "tiny.toml: environments[0].parameters.angle: missing"),
-        (change('["near"]', '["nera"]'), "tiny.toml: methods[1].environments: unknown environment 'nera'"),
+        (
+            change('["near"]', '["nera"]'),
+            "tiny.toml: methods[1].environments: unknown environment 'nera'; did you mean 'near'?",
+        ),
         (change('["near"]', "[]"), "tiny.toml: methods[1].environments: the grid is empty"),
         (change("[0.125]", "[]"), "tiny.toml: methods[2].alphas: the grid is empty"),
         (change("[0.1, 1.0]", "[]"), "tiny.toml: methods[0].alphas: the grid is empty"),
@@ -142,34 +148,6 @@ def test_what_is_written_out_is_read_back_whatever_it_holds() -> None:
     strange = msgspec.structs.replace(parse(TINY).environments[0], title=title)
     spec = msgspec.structs.replace(parse(TINY), environments=(strange, *parse(TINY).environments[1:]))
     assert parse(specs.to_toml(spec)) == spec
-
-
-def test_the_hash_knows_what_determines_the_numbers_and_nothing_else() -> None:
-    base = spec_hash(parse(TINY))
-    for same in (change('"Near"', '"Close"'), change('"CLUB"', '"Club"'), change('"tiny"', '"small"')):
-        assert spec_hash(parse(same)) == base
-    others = [
-        change("horizon = 200", "horizon = 201"),
-        change("runs = 3", "runs = 4"),
-        change("seed = 7", "seed = 8"),
-        change("points = 20", "points = 21"),
-        change("[0.1, 1.0]", "[0.1, 1.5]"),
-        change("[0.125]", "[0.25]"),
-        change("angle = 0.5", "angle = 0.6"),
-        change("delta = 0.1", "delta = 0.2"),
-        change('"gap/4"', '"gap/2"'),
-        change('["near"]', '["far"]'),
-        change('group = "gamma"', ""),
-        'pulling = "synchronous"\n' + TINY,
-        change('title = "Near"', 'title = "Near"\npulling = "zipf"'),
-    ]
-    assert len({base, *(spec_hash(parse(text)) for text in others)}) == len(others) + 1
-
-
-def test_the_hash_changes_with_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = spec_hash(parse(TINY))
-    monkeypatch.setattr(specs, "code_fingerprint", lambda kinds: "another")
-    assert spec_hash(parse(TINY)) != before
 
 
 def test_the_seed_can_be_replaced(tmp_path: Path) -> None:
@@ -220,17 +198,102 @@ def test_symbols_need_an_environment_that_has_them() -> None:
     [
         (
             change("delta = 0.1", "delta = 2.0"),
-            "tiny.toml: methods[2]: cannot be built for near: delta must be",
+            "tiny.toml: method 'bass-d0.1': cannot be built for near: delta must be",
         ),
         (
             change('"gap/4"', '"labels"'),
-            "tiny.toml: methods[1]: cannot be built for near: gamma must be a number",
+            "tiny.toml: method 'club-g4': cannot be built for near: gamma must be a number",
         ),
     ],
 )
 def test_values_are_checked_against_the_environment(text: str, message: str) -> None:
     spec = parse(text)
     environment = spec.environments[0]
+    built = specs.build_environment(environment, spec.seed)
+    (problem,) = specs.value_problems(spec, environment, built)
+    assert problem.startswith(message)
+
+
+def test_all_errors_are_found_at_once() -> None:
+    wrong = TINY.replace("horizon = 200", "horizont = 200").replace("seed = 7", 'seed = "7"')
+    wrong = wrong.replace('"gaussian"', '"gausian"').replace("angle = 0.5", "angel = 0.5")
+    wrong = wrong.replace("label =", "lable =").replace('"bass"', '"bas"').replace("[0.125]", "[nan, -1]")
     with pytest.raises(SpecError) as caught:
-        specs.check_values(spec, environment, specs.build_environment(environment, spec.seed))
-    assert str(caught.value).startswith(message)
+        parse(wrong)
+    assert [problem.removeprefix("tiny.toml: ") for problem in caught.value.problems] == [
+        "methods[1].lable: unknown key; did you mean 'label'?",
+        "horizont: unknown key; did you mean 'horizon'?",
+        "seed: Expected `int`, got `str`",
+        "horizon: missing",
+        "environments[0].parameters.angel: unknown parameter of environment 'synthetic'; "
+        "did you mean 'angle'?",
+        "environments[0].parameters.angle: missing; environment 'synthetic' needs it",
+        "environments[1].kind: unknown environment 'gausian'; did you mean 'gaussian'?",
+        "methods[2].policy: unknown policy 'bas'; did you mean 'bass'?",
+        "methods[2].alphas: must be finite numbers of at least 0, got nan",
+        "methods[2].alphas: must be finite numbers of at least 0, got -1.0",
+    ]
+
+
+def test_names_may_be_written_with_either_line() -> None:
+    names = [find_policy(name) for name in ("cluster-mixture", "cluster_mixture")]
+    assert names[0] is names[1]
+    kinds = [find_environment(name) for name in ("changing-arms", "changing_arms")]
+    assert kinds[0] is kinds[1]
+
+
+SWEPT = """
+[[methods]]
+id = "club"
+policy = "club"
+sweep = { gamma = ["gap/4", 0.5], ridge = [1.0, 2.0], alpha = [0.3, 2] }
+"""
+
+
+def test_a_sweep_is_a_method_for_each_combination() -> None:
+    start = TINY.partition("[[methods]]")[0]
+    swept = parse(start + SWEPT)
+    assert [(method.id, method.label) for method in swept.methods] == [
+        ("club-gammagap4-ridge1", "CLUB γ=gap/4 ridge=1"),
+        ("club-gammagap4-ridge2", "CLUB γ=gap/4 ridge=2"),
+        ("club-gamma0.5-ridge1", "CLUB γ=0.5 ridge=1"),
+        ("club-gamma0.5-ridge2", "CLUB γ=0.5 ridge=2"),
+    ]
+    assert swept.methods[1].parameters == {"gamma": "gap/4", "ridge": 2.0}
+    assert {method.alphas for method in swept.methods} == {(0.3, 2.0)}
+    assert len(cells(swept)) == 2 * 4 * 2
+    assert parse(specs.to_toml(swept)) == swept
+    only_alpha = parse(start + SWEPT.replace('gamma = ["gap/4", 0.5], ridge = [1.0, 2.0], ', ""))
+    assert [(method.id, method.label) for method in only_alpha.methods] == [("club", "CLUB")]
+
+
+@pytest.mark.parametrize(
+    ("sweep", "message"),
+    [
+        (
+            "{ gama = [1] }",
+            "methods[0].parameters.gama: unknown parameter of policy 'club'; did you mean 'ga",
+        ),
+        ("{ gamma = [] }", "methods[0].sweep.gamma: must be a list of different values, got []"),
+        ("{ gamma = [1, 1] }", "methods[0].sweep.gamma: must be a list of different values, got [1, 1]"),
+        ("{ alpha = [0.1, -1] }", "methods[0].sweep.alpha: must be finite numbers of at least 0, got -1.0"),
+        ('{ alpha = ["gap"] }', "methods[0].sweep.alpha: must be numbers, got ['gap']"),
+        ("{ gamma = 1 }", "methods[0].sweep[...]: Expected `array`, got `int`"),
+        ("{ gamma = [1] }\nparameters = { gamma = 2 }", "methods[0].sweep.gamma: is given as a single value"),
+        ('{ gamma = ["a:b", "ab"] }', "methods[1].id: 'club-gammaab' is used twice"),
+    ],
+)
+def test_a_wrong_sweep_is_named(sweep: str, message: str) -> None:
+    start = TINY.partition("[[methods]]")[0]
+    text = f'{start}\n[[methods]]\nid = "club"\npolicy = "club"\nsweep = {sweep}\n'
+    with pytest.raises(SpecError) as caught:
+        parse(text)
+    assert str(caught.value).startswith(f"tiny.toml: {message}")
+
+
+def test_a_label_is_by_default_the_policy_s_own_unless_others_have_it() -> None:
+    text = TINY + '[[methods]]\nid = "bass-d0.9"\npolicy = "bass"\nparameters = { delta = 0.9 }\n'
+    named = f'[[methods]]\nid = "mine"\npolicy = "{__name__}:Needy"\nparameters = {{ n_wishes = 3 }}\n'
+    assert [method.label for method in parse(text + named).methods] == [
+        *("Ind", "CLUB", "BASS (bass-d0.1)", "BASS (bass-d0.9)", "mine"),
+    ]

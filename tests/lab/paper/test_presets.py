@@ -8,13 +8,13 @@ import pytest
 
 from shoal.core.policies.registry import policy_class, policy_names
 from shoal.lab.experiments import spec as specs
-from shoal.lab.experiments.spec import SpecError, cells, parse_spec, spec_hash
+from shoal.lab.experiments.spec import SpecError, cells, parse_spec
 from shoal.lab.paper import published
 from shoal.lab.paper.presets import PRESETS, is_preset, load_preset, single
 
 
 def test_an_unknown_preset_is_refused_with_those_there_are() -> None:
-    with pytest.raises(SpecError, match="unknown preset 'quik'; choose from quick, tables, paper, beyond"):
+    with pytest.raises(SpecError, match="unknown preset 'quik'; did you mean 'quick'"):
         load_preset("quik")
 
 
@@ -23,7 +23,6 @@ def test_presets_are_valid_and_survive_being_written_out(name: str) -> None:
     spec = load_preset(name)
     again = parse_spec(specs.to_toml(spec).encode(), source=spec.source)
     assert again == spec
-    assert spec_hash(again) == spec_hash(spec)
 
 
 def test_presets_are_the_paper_s_experiments() -> None:
@@ -143,10 +142,10 @@ def test_beyond_has_every_scenario_on_seeds_that_nothing_was_chosen_on() -> None
         "n20": ("synthetic", None, None),
         "n1000": ("synthetic", None, None),
         "d30": ("synthetic", None, None),
-        "change": ("changing-agents", None, None),
-        "jump": ("jumping-agents", None, None),
-        "rotation": ("rotating-clusters", None, None),
-        "changing-arms": ("changing-arms", None, None),
+        "change": ("changing_agents", None, None),
+        "jump": ("jumping_agents", None, None),
+        "rotation": ("rotating_clusters", None, None),
+        "changing-arms": ("changing_arms", None, None),
         "noise-per-agent": ("gaussian", None, None),
         "bernoulli": ("unit", None, None),
         "unit": ("unit", None, None),
@@ -154,7 +153,7 @@ def test_beyond_has_every_scenario_on_seeds_that_nothing_was_chosen_on() -> None
         "delay-2000": ("synthetic", None, 2000),
         "delay-g500": ("synthetic", None, ("geometric", 500)),
         "delay-n1000": ("synthetic", None, 2000),
-        "change-late": ("changing-agents", None, ("uniform", 0, 2000)),
+        "change-late": ("changing_agents", None, ("uniform", 0, 2000)),
     }
     sizes = [
         (new[name].parameters["n_agents"], new[name].parameters["dim"])
@@ -216,7 +215,7 @@ def test_noise_that_is_to_be_estimated() -> None:
     assert built.parameters["noise_scale"] is None
 
 
-@pytest.mark.parametrize("kind", ["synthetic", "gaussian", "changing-arms", "changing-agents", "continuum"])
+@pytest.mark.parametrize("kind", ["synthetic", "gaussian", "changing_arms", "changing_agents", "continuum"])
 def test_every_made_environment_can_be_had_by_its_name_alone(kind: str) -> None:
     (environment,) = single("bass", kind, alpha=0.3, horizon=10).environments
     assert specs.build_environment(environment, 0).n_agents == 100

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import pyarrow.parquet as pq
+import pyarrow as pa
 import pytest
 from PIL import Image
 from tests.browser import Opened, needs_browser, open_browser
@@ -22,7 +22,7 @@ from tests.lab.paper.test_theory import TINY
 import shoal
 from shoal.lab.experiments.measurements import Measurement, keep_outcome
 from shoal.lab.experiments.report import PAIRED_COLUMNS, line
-from shoal.lab.experiments.results import ResultsError, load_runs, write_cell
+from shoal.lab.experiments.results import Grid, GridCell, ResultsError, Stored, columns, load_runs, write_cell
 from shoal.lab.experiments.runner import run_experiment
 from shoal.lab.experiments.spec import ExperimentSpec, cells, parse_spec
 from shoal.lab.experiments.stored import Results, load_results
@@ -175,14 +175,33 @@ def published_results(out: Path, shifts: dict[str, float]) -> Path:
         text += f"parameters = {parameters}\n"
     (out / "cells").mkdir(parents=True)
     (out / "spec.toml").write_text(text, encoding="utf-8")
+    made_up = []
     for method, (policy, _) in POLICIES.items():
         for alpha in (0.3, *published.ALPHAS):
             mean = published.FINAL_REGRET["synthetic-m3-w7"][method].mean + shifts.get(method, 0.0)
             mean += {0.3: -100.0, 0.825: 0.0}.get(alpha, 50.0)
             score = published.F1["synthetic-m3-w7"][method].mean
-            rows = [_made_up(method, policy, alpha, run, mean + 4.0 * run - 2.0, score) for run in range(2)]
-            write_cell(out / "cells" / f"{method}-{alpha}.parquet", rows, cell_id="made up", spec_hash="0")
+            made_up += [
+                _made_up(method, policy, alpha, run, mean + 4.0 * run - 2.0, score) for run in range(2)
+            ]
+    _store(out, made_up)
     return out
+
+
+def _store(out: Path, made_up: list[dict[str, Any]]) -> None:
+    """Write rows as the results of a grid, in place of those that are there."""
+    by_cell: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in made_up:
+        names = row["environment"], row["method"], row["policy"], row["group"], row["alpha"]
+        by_cell.setdefault(names, []).append(row)
+    cells = []
+    for number, (names, rows) in enumerate(by_cell.items()):
+        place, method, policy, group, alpha = names
+        cells.append(GridCell("made up", place, method, policy, group, alpha, str(number), {}))
+        path = out / "cells" / f"made-up-{number}.parquet"
+        table = pa.Table.from_pylist(rows, schema=columns())
+        write_cell(path, table, Stored("made up", str(number), {}))
+    (out / "grid.json").write_bytes(msgspec.json.encode(Grid(0, 2, cells)))
 
 
 def _made_up(method: str, policy: str, alpha: float, run: int, regret: float, score: float) -> dict[str, Any]:
@@ -192,7 +211,6 @@ def _made_up(method: str, policy: str, alpha: float, run: int, regret: float, sc
         "policy": policy,
         "group": "main",
         "alpha": alpha,
-        "run": run,
         "seed": run,
         "horizon": 50_000,
         "n_agents": 100,
@@ -213,6 +231,8 @@ def _made_up(method: str, policy: str, alpha: float, run: int, regret: float, sc
         "curve_edges": [1, 1],
         "first_separation": 1.0,
         "separated_share": 0.5,
+        "software": "shoal",
+        "machine": "none",
     }
 
 
@@ -530,12 +550,8 @@ def test_figures_of_other_data_are_shown_and_not_compared(tmp_path: Path) -> Non
     out = published_results(tmp_path / "out", {})
     spec = (out / "spec.toml").read_text(encoding="utf-8")
     (out / "spec.toml").write_text(spec.replace("synthetic-m3-w7", "movielens-rated"), encoding="utf-8")
-    for path in (out / "cells").iterdir():
-        rows = [
-            {**row, "environment": "movielens-rated", "gap": math.nan, "n_arms": 30}
-            for row in pq.read_table(path).to_pylist()
-        ]
-        write_cell(path, rows, cell_id="made up", spec_hash="0")
+    changed = {"environment": "movielens-rated", "gap": math.nan, "n_arms": 30}
+    _store(out, [row | changed for row in load_runs(out).to_pylist()])
     own = gathered(out)
     assert (own.comparable("movielens-rated"), own.other_data("movielens-rated")) == (False, "MovieLens 25M")
     text = markdown(own)

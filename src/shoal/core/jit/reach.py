@@ -92,8 +92,11 @@ class Reach:
             while attributes and isinstance(value, ModuleType) and not _is_versioned(value.__name__):
                 value = getattr(value, attributes.pop(0), None)
             self._note(name, *attributes)
-            if not isinstance(value, ModuleType):
-                self._visit(value)
+            self._visit_global(name, value)
+
+    def _visit_global(self, name: str, value: Any) -> None:
+        if not isinstance(value, ModuleType):
+            self._visit(value)
 
     def _visit_code(self, code: CodeType, doc: str | None = None) -> None:
         self._note(code.co_code.hex(), code.co_exceptiontable.hex(), code.co_names, code.co_varnames)

@@ -25,9 +25,9 @@ from shoal.core.policy import calls, files, memory
 from shoal.core.policy.explanations import AgentExplanation, PairComparison, agent_explanation
 from shoal.core.policy.files import PolicyFileError
 from shoal.core.policy.locking import give_lock
-from shoal.core.policy.parameters import Parameters, check, described, signature
+from shoal.core.policy.parameters import Parameters, check, described, extended, signature
 from shoal.core.policy.steps import REFUSED, choose_checked, predict_checked, score_checked, update_checked
-from shoal.core.statistics import problem, start_rows
+from shoal.core.statistics import Statistics, problem, start_rows
 from shoal.core.styles import LineStyle
 from shoal.core.types import Booleans, Integers, Vector
 
@@ -113,6 +113,10 @@ class Policy(ABC):
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
+        if not hasattr(cls, "label"):
+            cls.name, cls.label = cls.__name__.lower(), cls.__name__
+        if "State" in vars(cls) and "Parameters" not in vars(cls):
+            cls.Parameters = extended(cls.Parameters, cls)
         cls.__signature__ = signature(cls.Parameters)  # type: ignore[attr-defined]
         if "__doc__" in vars(cls) and cls.__doc__:
             cls.__doc__ = described(cls.Parameters, cls.__doc__)
@@ -164,9 +168,12 @@ class Policy(ABC):
     def _join(self, state: Any, first: int) -> None:
         """Initialise what declarations cannot, for the agents `first`, `first + 1`, …
 
-        `first` is 0 when the policy is new, and always if it is not a live one.
+        `first` is 0 when the policy is new, and always if it is not a live one. By default, statistics beside
+        `local` start as those of models that have seen nothing.
         """
-        return
+        for name, value in zip(state._fields, state, strict=True):
+            if isinstance(value, Statistics) and name != "local":
+                start_rows(value, first, state.common.ridge)
 
     def _derive(self, state: Any) -> None:
         """Compute what is declared as derived from what is kept."""
@@ -176,17 +183,21 @@ class Policy(ABC):
         """What is wrong with a loaded state, as a phrase, before `_derive`; "" if nothing is."""
         return problem(state.local, state.common.ridge)
 
-    @abstractmethod
     def _edges(self) -> Booleans:
-        """The graph; the diagonal does not count; a new array."""
+        """The graph; the diagonal does not count; a new array. By default, who uses each other's samples."""
+        pools = np.array([self._pool(agent) for agent in range(self.n_agents)]).reshape(self.n_agents, -1)
+        return np.asarray(pools & pools.T)
 
     @abstractmethod
     def _pool(self, agent: int) -> Booleans:
         """Which agents' samples `agent` uses, its own included; a new array."""
 
-    @abstractmethod
     def _pooled_estimate(self, agent: int) -> Vector:
-        """θ̂ of the pool of `agent`."""
+        """θ̂ of the pool of `agent`; by default ridge regression on the samples of `_pool`."""
+        local, pool = self.state.local, self._pool(agent)
+        prior = self.state.common.ridge * np.eye(self.dim)
+        A = prior + (local.A[pool] - prior).sum(axis=0)
+        return np.asarray(np.linalg.solve(A, local.b[pool].sum(axis=0)))
 
     def reserve(self, pulls: int) -> None:
         """Make room in the state for what `pulls` more observations may add to its logs."""

@@ -53,6 +53,14 @@ class LivePolicy(Policy):
     # Hooks
 
     @abstractmethod
+    def _edges(self) -> Booleans:
+        """The graph, without those who left."""
+
+    @abstractmethod
+    def _pooled_estimate(self, agent: int) -> Vector:
+        """θ̂ of what `agent` uses, of those who lend."""
+
+    @abstractmethod
     def _end_edges(self, agent: int) -> None:
         """Settle what follows from `agent` leaving; it is no longer active. Its samples stay."""
 

@@ -17,6 +17,7 @@ from msgspec import Meta
 from msgspec.structs import FieldInfo, fields
 
 from shoal.core import validation
+from shoal.core.fields import declared_parameters
 from shoal.core.validation import LARGEST, SMALLEST
 
 Kind = TypeVar("Kind", bound="Parameters")
@@ -37,12 +38,22 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
+def extended(kind: type[Parameters], owner: Any) -> type[Parameters]:
+    """The parameters of a class of policies: those it inherits, and those that its state declares."""
+    more = [each for each in declared_parameters(owner.State) if each[0] not in kind.__struct_fields__]
+    if not more:
+        return kind
+    name, module = f"{owner.__name__}Parameters", owner.__module__
+    made: Any = msgspec.defstruct(name, more, bases=(kind,), module=module, frozen=True, kw_only=True)
+    return made  # type: ignore[no-any-return]
+
+
 def check(kind: type[Kind], owner: str, given: Mapping[str, Any]) -> Kind:
     """The parameters that `given` says, or an error that names the one that is wrong."""
     known = {field.name: field for field in fields(kind)}
     for name in given:
         if name not in known:
-            raise TypeError(f"{owner} has no parameter {name!r}; choose from {', '.join(known)}")
+            raise TypeError(f"{owner} has no parameter {name!r}; {validation.suggestion(name, known)}")
     missing = [repr(name) for name, field in known.items() if field.required and name not in given]
     if missing:
         raise TypeError(f"{owner} needs {', '.join(missing)}")

@@ -114,7 +114,17 @@ def observe(state: Any, agent: int, x: Vector, reward: float, t: int) -> None:
 
 def revise(state: Any, agent: int, t: int) -> None:
     """Reconsider whom `agent` shares with, after all observations of round `t`."""
-    STEPS["revise", type(unpin(state))](state, agent, t)
+    _revising(type(unpin(state)))(state, agent, t)
+
+
+def _revising(state_class: type) -> Any:
+    """What `revise` is for a class of states."""
+    return STEPS.get(("revise", state_class), revise_nothing)
+
+
+@compiled
+def revise_nothing(state: Any, agent: int, t: int) -> None:
+    """`revise` for policies whose sharing does not depend on what was observed."""
 
 
 def expect(state: Any, agent: int, x: Vector, sign: int) -> None:
@@ -146,8 +156,9 @@ def expect_alone(state: Any, agent: int, x: Vector, sign: int) -> None:
 
 # What compiled code calls is the registered function itself: one that calls it would be one more function of
 # a whole state to compile.
-for _step in (select, observe, revise):
+for _step in (select, observe):
     generic(_step, lambda kind, name=_step.__name__: STEPS.get((name, kind)))  # type: ignore[misc]
+generic(revise, _revising)
 generic(expect, _expecting)
 
 

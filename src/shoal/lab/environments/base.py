@@ -1,6 +1,7 @@
 """What every environment offers to a simulation."""
 
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from inspect import Parameter
 from typing import Any, TypedDict, Unpack, get_args, get_origin, get_type_hints
@@ -49,6 +50,9 @@ class Environment:
     param_norm : float
         Largest norm of a true parameter, in any round; without true parameters the bound that was passed,
         or nan.
+    data_files : tuple of paths
+        Files that it is made from, beside those that its parameters name: results are played again when they
+        change.
 
     Examples
     --------
@@ -58,6 +62,8 @@ class Environment:
     array([[1., 0.],
            [0., 1.]])
     """
+
+    data_files: tuple[str | os.PathLike[str], ...] = ()
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)

@@ -112,6 +112,7 @@ class LearningToRank(RatedEnvironment):
         )
         source = ", ".join(map(str, files))
         super().__init__(prepared.filled, n_agents=n_agents, source=source, **options)
+        self.data_files = tuple(files)
 
 
 @dataclass(frozen=True, eq=False)

@@ -143,6 +143,7 @@ class MovieLens(RatedEnvironment):
         filled = prepare(files, n_arms=n_arms, dim=dim, arms=arms, fill=fill, cache=cache).filled
         source = str(files.ratings)
         super().__init__(filled, n_agents=n_agents, source=source, **options)
+        self.data_files = tuple(files.hashed)
 
 
 @dataclass(frozen=True)

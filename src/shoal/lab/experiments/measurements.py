@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from shoal.core.atomic import write_whole
-from shoal.lab.experiments.fingerprint import code_fingerprint
+from shoal.lab.experiments.fingerprint import code_digest
 
 DIRECTORY = "measurements"
 """Their place in an output directory."""
@@ -39,9 +39,9 @@ class Measurement:
 
     @property
     def identity(self) -> str:
-        """Hash of its settings and of the code."""
+        """Hash of its settings and of the code that it reaches."""
         # With the code that was measured: an edited policy is measured again.
-        content = msgspec.json.encode([code_fingerprint(()), self.settings])
+        content = msgspec.json.encode([code_digest(self.compute), self.settings])
         return hashlib.sha256(content).hexdigest()[:16]
 
 

@@ -4,6 +4,7 @@ It reports whatever the results hold and says what is missing: a run that was st
 method, still gives a complete page. Nothing is computed here but means and intervals.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -113,7 +114,7 @@ def notices(found: Results) -> list[str]:
     if found.cells_done < expected:
         said.append(
             f"{found.cells_done:,} of {expected:,} cells are finished, because the run was restricted or "
-            "stopped. “Best α” means the best among finished cells."
+            "stopped. “Best α” means the best among the cells that have runs."
         )
     edge = sum(row.at_edge for row in found.rows)
     if edge:
@@ -292,12 +293,29 @@ def provenance_section(found: Results, more: Sequence[tuple[str, str]] = ()) -> 
     if "cpu_seconds" in known:
         items["CPU time"] = cpu_time(known["cpu_seconds"])
     items |= dict(more)
+    items |= _several(found)
     if (played := known.get("played")) and played.get("thread_seconds", 0.0) > 0.0:
         items["Speed"] = speed(played)
     items["Cells"] = f"{found.cells_done:,} of {found.cells_total:,}"
     if not known:
         items["Provenance"] = "provenance.json is missing or cannot be read"
     return Section("provenance", "Provenance", [Definitions(list(items.items()))])
+
+
+def _several(found: Results) -> dict[str, str]:
+    """What a grid that grew was played with, if that differs between runs, and what was taken on trust."""
+    made = Counter(zip(*(found.table[name].to_pylist() for name in ("software", "machine")), strict=True))
+    items = {}
+    if len(made) > 1:
+        listed = [f"{count:,} runs with {what}, on {where}" for (what, where), count in made.most_common()]
+        items["Played by"] = "; ".join(listed) + ". The items above are of the last call"
+    if found.trusted:
+        cells = Counter((entry["when"], ", ".join(entry["changed"])) for entry in found.trusted)
+        items["On trust"] = "; ".join(
+            f"on {when}, {count:,} stored cell{'s' * (count > 1)} declared unaffected by a change of {what}"
+            for (when, what), count in cells.items()
+        )
+    return items
 
 
 def speed(played: Mapping[str, float]) -> str:

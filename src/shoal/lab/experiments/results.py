@@ -1,21 +1,30 @@
-"""Results on disk: one Parquet file per cell, one row per run."""
+"""Results on disk: one Parquet file per cell, one row per run.
+
+A cell's file is named by its key, the hash of what its numbers follow from (`fingerprint`), so it is found
+again whatever the rest of the grid becomes. `grid.json` says which cells belong to the grid run last.
+"""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 from filelock import FileLock, Timeout
 
 from shoal.core.atomic import write_whole
+from shoal.lab.experiments.fingerprint import Facts, differences, same_but_code
 from shoal.lab.experiments.spec import SCHEMA_VERSION
 
 if TYPE_CHECKING:  # elsewhere where it is used: playing single runs needs no Parquet
     from shoal.core.parquet import pa
 
-CELLS, SPEC, PROVENANCE, LOCK = "cells", "spec.toml", "provenance.json", ".lock"
+CELLS, SPEC, GRID, CODE = "cells", "spec.toml", "grid.json", "code"
+PROVENANCE, LOCK = "provenance.json", ".lock"
 """Names in an output directory."""
+LONGEST_NAME = 150
+"""Characters of a cell's id in the name of its file."""
 
 
 class ResultsError(ValueError):
@@ -34,7 +43,6 @@ def columns() -> "pa.Schema":
             ("policy", pa.string()),
             ("group", pa.string()),
             ("alpha", pa.float64()),
-            ("run", pa.int32()),
             ("seed", pa.int64()),
             ("horizon", pa.int64()),
             ("n_agents", pa.int32()),
@@ -55,55 +63,107 @@ def columns() -> "pa.Schema":
             ("curve_edges", pa.list_(pa.int64())),
             ("first_separation", pa.float64()),
             ("separated_share", pa.float64()),
+            ("software", pa.string()),
+            ("machine", pa.string()),
         ]
     )
 
 
+class GridCell(msgspec.Struct, frozen=True):
+    """A cell of the grid that was run last: what it is called there, and where its results are."""
+
+    id: str
+    environment: str
+    method: str
+    policy: str
+    group: str
+    alpha: float
+    key: str
+    facts: Facts
+
+
+class Grid(msgspec.Struct, frozen=True):
+    """The grid that was run last. Results that are not of it are kept, and left out of reports."""
+
+    seed: int
+    runs: int
+    cells: list[GridCell]
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """What the file of a cell says of itself."""
+
+    id: str
+    """What the cell was called when it was first played."""
+    key: str
+    facts: Facts
+    trusted: list[dict[str, Any]] = []
+    """Changes of the code that somebody declared to alter no result: when, and what changed."""
+
+
 def load_runs(directory: str | Path) -> "pa.Table":
-    """All finished cells of an output directory as one table, one row per run; see `columns`.
+    """The results of the grid that was run last as one table, one row per run; see `columns`.
 
     Raises
     ------
     ResultsError
-        If there are none, one is unreadable, or they come from different specs.
+        If there are none, or one is unreadable.
     """
     from shoal.core.parquet import pa
 
     directory = Path(directory)
-    paths = cell_files(directory)
-    if not paths:
-        raise ResultsError(f"{directory}: no results here ({CELLS}/*.parquet)")
-    tables = []
-    hashes: dict[bytes, Path] = {}
-    for path in paths:
-        table = read_cell(path)
-        tables.append(table.replace_schema_metadata(None))
-        hashes.setdefault(table.schema.metadata[b"spec_hash"], path)
-    if len(hashes) > 1:
-        first, second = list(hashes.values())[:2]
-        raise ResultsError(f"{directory}: {first.name} and {second.name} come from different specs")
-    return pa.concat_tables(tables)
+    grid, files = load_grid(directory), files_by_key(directory)
+    if grid is None or not files:
+        raise ResultsError(f"{directory}: no results here ({GRID} and {CELLS}/*.parquet)")
+    tables = [
+        _as_called(read_cell(files[cell.key])[0], cell, grid) for cell in grid.cells if cell.key in files
+    ]
+    found = pa.concat_tables(tables) if tables else None
+    if not found:
+        raise ResultsError(f"{directory}: no results of the grid that was run last; see `shoal results`")
+    return found
+
+
+def load_grid(directory: Path) -> Grid | None:
+    """The grid that was run last; None if there is none."""
+    try:
+        return msgspec.json.decode((directory / GRID).read_bytes(), type=Grid)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise ResultsError(f"{directory / GRID}: cannot be read ({error}); run the grid again") from None
 
 
 def cell_files(directory: Path) -> list[Path]:
-    """The finished cells' files, in order, without what a killed writer left behind."""
+    """The files of all cells, in order, without what a killed writer left behind."""
     return sorted((directory / CELLS).glob("*.parquet"))
 
 
-def write_cell(path: Path, rows: Sequence[Mapping[str, Any]], *, cell_id: str, spec_hash: str) -> None:
+def files_by_key(directory: Path) -> dict[str, Path]:
+    """The files of all cells, by the key at the end of their names."""
+    return {path.stem.rpartition("-")[2]: path for path in cell_files(directory)}
+
+
+def cell_path(directory: Path, cell_id: str, key: str) -> Path:
+    """Where the results of a cell are first written. What it is called may change later, its key does not."""
+    return directory / CELLS / f"{cell_id.replace('/', '__')[:LONGEST_NAME]}-{key}.parquet"
+
+
+def write_cell(path: Path, table: "pa.Table", stored: Stored) -> None:
     """Write the runs of one cell; the file is complete when this returns."""
     from shoal.core.parquet import pa, pq
 
-    metadata = {"schema_version": str(SCHEMA_VERSION), "spec_hash": spec_hash, "cell": cell_id}
-    table = pa.Table.from_pylist(list(rows), schema=columns().with_metadata(metadata))
+    metadata = {"schema_version": str(SCHEMA_VERSION), "cell": msgspec.json.encode(stored)}
     # Into memory first: the file appears whole or not at all.
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+    pq.write_table(
+        table.replace_schema_metadata(metadata), sink, compression="zstd", write_page_checksum=True
+    )
     write_whole(path, sink.getvalue())
 
 
-def read_cell(path: Path) -> "pa.Table":
-    """One cell's table, verified; its metadata has `schema_version`, `spec_hash` and `cell`."""
+def read_cell(path: Path) -> "tuple[pa.Table, Stored]":
+    """One cell's runs, by seed, verified, and what its file says of itself."""
     from shoal.core.parquet import pa, pq
 
     try:
@@ -117,13 +177,152 @@ def read_cell(path: Path) -> "pa.Table":
         raise ResultsError(
             f"{path}: corrupt or truncated ({reason}). Delete it, then run the same command again"
         ) from None
-    metadata = table.schema.metadata or {}
-    version = metadata.get(b"schema_version", b"none").decode()
-    if version != str(SCHEMA_VERSION) or b"spec_hash" not in metadata:
-        raise ResultsError(f"{path}: has results of schema {version}; this version reads {SCHEMA_VERSION}")
+    stored = _described(path, table.schema.metadata)
     if not table.schema.equals(columns()):
         raise ResultsError(f"{path}: does not have the columns of results schema {SCHEMA_VERSION}")
-    return table
+    return table.replace_schema_metadata(None), stored
+
+
+def stored_cells(directory: Path) -> dict[str, Stored]:
+    """What is stored, by key, as far as it can be read; nothing is verified."""
+    from shoal.core.parquet import pa, pq
+
+    found = {}
+    for key, path in files_by_key(directory).items():
+        with contextlib.suppress(ResultsError, pa.ArrowException, OSError):
+            found[key] = _described(path, pq.read_schema(str(path)).metadata)
+    return found
+
+
+def save_code(directory: Path, digest: str, parts: Mapping[str, str]) -> None:
+    """Keep the names and hashes of what code consists of, so that a later change can be named."""
+    path = directory / CODE / f"{digest}.json"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        write_whole(path, msgspec.json.encode(parts))
+
+
+def load_code(directory: Path, digest: str) -> dict[str, str]:
+    """What `save_code` kept; empty if it is not there."""
+    try:
+        return msgspec.json.decode((directory / CODE / f"{digest}.json").read_bytes(), type=dict[str, str])
+    except (FileNotFoundError, msgspec.DecodeError):
+        return {}
+
+
+def changed_code(directory: Path, old: Facts, new: Facts) -> list[str]:
+    """Names of the functions and constants in which the code of two cells differs."""
+    changed: list[str] = []
+    for name, digest in new["code"].items():
+        before, now = old["code"].get(name, ""), digest
+        if before != now:
+            parts, others = load_code(directory, before), load_code(directory, now)
+            named = sorted(
+                each for each in parts.keys() | others.keys() if parts.get(each) != others.get(each)
+            )
+            changed += named if parts and others else [f"the code of the {name}"]
+    return changed
+
+
+def code_words(changed: Sequence[str]) -> str:
+    """A few of the names of what changed."""
+    return ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+
+
+class Entry(NamedTuple):
+    """A stored cell, or one of the grid that is not stored."""
+
+    id: str
+    """What the grid calls it, or else what it was called when it was played."""
+    runs: int
+    seconds: float
+    """Time that its runs took."""
+    size: int
+    """In bytes."""
+    path: Path | None
+    """None if it has not been played."""
+    why: str
+    """Why it is not of the grid; empty if it is."""
+
+
+def inventory(directory: Path) -> list[Entry]:
+    """All that a directory holds: the cells of the grid that was run last, then what is left of others."""
+    from shoal.core.parquet import pa, pq
+
+    grid, files, stored = load_grid(directory), files_by_key(directory), stored_cells(directory)
+    if grid is None:
+        raise ResultsError(f"{directory}: no results here ({GRID} and {CELLS}/*.parquet)")
+    ids: dict[str, list[str]] = {}
+    for cell in grid.cells:
+        ids.setdefault(cell.key, []).append(cell.id)
+    found = []
+    for key in [*ids, *(key for key in files if key not in ids)]:
+        path, runs, seconds = files.get(key), 0, 0.0
+        why = "" if key in ids else "cannot be read"
+        name = ", ".join(ids.get(key, [])) or (path.name if path else key)
+        if path is not None and key in stored:
+            with contextlib.suppress(pa.ArrowException, OSError):
+                taken = pq.read_table(str(path), columns=["seconds"])["seconds"].to_pylist()
+                runs, seconds = len(taken), sum(taken)
+            if key not in ids:
+                name, why = stored[key].id, _why_not(directory, stored[key], grid)
+        found.append(Entry(name, runs, seconds, path.stat().st_size if path else 0, path, why))
+    return found
+
+
+def prune(directory: Path) -> list[Entry]:
+    """Delete the stored cells that are not of the grid that was run last; returns them."""
+    with only_writer(directory):
+        removed = [entry for entry in inventory(directory) if entry.why and entry.path is not None]
+        for entry in removed:
+            if entry.path is not None:
+                entry.path.unlink()
+        used = {code for cell in stored_cells(directory).values() for code in cell.facts["code"].values()}
+        for path in (directory / CODE).glob("*.json"):
+            if path.stem not in used:
+                path.unlink()
+    return removed
+
+
+def _why_not(directory: Path, stored: Stored, grid: Grid) -> str:
+    alike = [cell for cell in grid.cells if same_but_code(stored.facts, cell.facts)]
+    named = [cell for cell in grid.cells if cell.id == stored.id]
+    if alike:
+        return f"before {code_words(changed_code(directory, stored.facts, alike[0].facts))} changed"
+    if named:
+        return "; ".join(differences(stored.facts, named[0].facts))
+    return "not in the grid"
+
+
+def write_if_new(path: Path, content: bytes) -> None:
+    """Write a file, unless it holds that already."""
+    if not path.exists() or path.read_bytes() != content:
+        write_whole(path, content)
+
+
+def _described(path: Path, metadata: Mapping[bytes, bytes] | None) -> Stored:
+    metadata = metadata or {}
+    version = metadata.get(b"schema_version", b"none").decode()
+    if version != str(SCHEMA_VERSION) or b"cell" not in metadata:
+        raise ResultsError(f"{path}: has results of schema {version}; this version reads {SCHEMA_VERSION}")
+    try:
+        return msgspec.json.decode(metadata[b"cell"], type=Stored)
+    except msgspec.DecodeError as error:
+        raise ResultsError(f"{path}: does not say which cell it holds ({error})") from None
+
+
+def _as_called(table: "pa.Table", cell: GridCell, grid: Grid) -> "pa.Table":
+    """The grid's runs of a cell, with the ids that the grid gives them."""
+    from shoal.core.parquet import pa, pc
+
+    run = pc.subtract(table["seed"], grid.seed)
+    table = table.filter(pc.and_(pc.greater_equal(run, 0), pc.less(run, grid.runs)))
+    for name in ("environment", "method", "policy", "group", "alpha"):
+        field = columns().field(name)
+        value = pa.repeat(pa.scalar(getattr(cell, name), field.type), len(table))
+        table = table.set_column(table.schema.get_field_index(name), field, value)
+    run = pc.cast(pc.subtract(table["seed"], grid.seed), pa.int32())
+    return table.add_column(table.schema.get_field_index("seed"), "run", run)
 
 
 def remove_leftovers(directory: Path) -> None:

@@ -32,9 +32,17 @@ from shoal.lab.environments.base import Environment
 from shoal.lab.environments.sources import DataUnavailable
 from shoal.lab.experiments import results
 from shoal.lab.experiments.executors import ExecutorLostError, as_done
-from shoal.lab.experiments.fingerprint import code_fingerprint
+from shoal.lab.experiments.fingerprint import (
+    Facts,
+    cell_facts,
+    cell_key,
+    cell_sources,
+    delay_of,
+    differences,
+    same_but_code,
+)
 from shoal.lab.experiments.measurements import Measurement, is_kept, keep_outcome
-from shoal.lab.experiments.results import ResultsError
+from shoal.lab.experiments.results import Grid, GridCell, ResultsError, Stored
 from shoal.lab.experiments.spec import (
     SCHEMA_VERSION,
     Cell,
@@ -46,11 +54,8 @@ from shoal.lab.experiments.spec import (
     build_policy,
     cells,
     check_spec,
-    check_values,
-    grid,
-    load_spec,
-    spec_hash,
     to_toml,
+    value_problems,
 )
 from shoal.lab.simulation import Trace, simulate
 
@@ -60,6 +65,8 @@ RUNS_PER_TASK = 5
 PLAYED = ("rounds", "cpu_seconds", "wall_seconds", "thread_seconds")
 """What is known of the runs of all cells, interrupted calls included: rounds played, processor time of the
 threads that played them, time from the start to the last finished cell, and that times the threads."""
+
+Data = tuple[str | os.PathLike[str], ...]
 
 SAVE_PROVENANCE_SECONDS = 5.0
 
@@ -106,6 +113,20 @@ class Completion:
     """Cells that were there already."""
     skipped: Mapping[str, str]
     """Optional environments that were skipped, and why."""
+    trusted: int = 0
+    """Cells taken over from an earlier version of the code, as `trust` declared."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is left to play of a cell."""
+
+    cell: Cell
+    key: str
+    facts: Facts
+    seeds: tuple[int, ...]
+    cells: int
+    """Cells of the grid that these results are of: methods may have the same settings."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +134,7 @@ class Task:
     """Some runs of one cell: everything `play_runs` needs, and nothing that depends on where it runs."""
 
     cell: Cell
-    runs: tuple[int, ...]
-    seed: int
+    seeds: tuple[int, ...]
     horizon: int
     points: int
     pulling: str
@@ -127,7 +147,7 @@ class TaskResult:
 
     rows: list[dict[str, Any]]
     cpu_seconds: float
-    code: str
+    code: Mapping[str, str]
     worker: str = ""
     """Machine and process."""
     thread: int = 0
@@ -148,14 +168,17 @@ def run_experiment(
     progress: Callable[[Progress], None] | None = None,
     command: str | None = None,
     measurements: Sequence[Measurement] = (),
+    trust: bool = False,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Completion:
-    """Compute the cells of an experiment that are not yet in the directory `out`.
+    """Play what the grid needs and the directory `out` does not hold yet.
 
     Parameters
     ----------
     spec : ExperimentSpec
     out : path
-        Created if missing. It may hold earlier results of the same spec; others are refused.
+        Created if missing. Of what it holds, cells are taken that depend on the same things (see
+        `fingerprint`), and only the seeds that they lack are played. Others stay where they are.
     jobs : int, optional
         Number of threads; by default the number of processors. Ignored if there is an executor.
     only : str, optional
@@ -168,6 +191,11 @@ def run_experiment(
         How the experiment was started, for its provenance.
     measurements : sequence of Measurement
         Further cells, after those of the grid. Those whose data or packages are missing are skipped.
+    trust : bool
+        Declare that the code has changed in no way that alters stored results: cells that differ in their
+        code alone are taken over. Recorded with them, and in the provenance.
+    say : callable
+        Told, in sentences, what is played again and why.
 
     Raises
     ------
@@ -181,72 +209,84 @@ def run_experiment(
     jobs = processors() if jobs is None else validation.positive_int("jobs", jobs)
     chosen, extra = _choose(cells(spec), measurements, only)
     out = Path(out)
-    identity = spec_hash(spec)
+    if out.exists() and not out.is_dir():
+        raise ResultsError(f"{out}: is not a directory")
     # Data that may be missing is looked for first: hours of playing must not end in a missing file.
-    skipped = _missing_environments(spec, chosen)
-    wanted = [cell for cell in chosen if cell.environment.id not in skipped]
-    _refuse_other_results(spec, out, identity)
+    data, skipped = _build_environments(spec, chosen)
+    wanted = [cell for cell in chosen if cell.environment.id in data]
     (out / results.CELLS).mkdir(parents=True, exist_ok=True)
     # Two processes would play the same cells, and each would find the other's files half there.
     with results.only_writer(out):
         results.remove_leftovers(out)
+        grid = _grid(spec, data, results.load_grid(out))
+        _describe(out, spec, grid)
         # Under the lock: another process may just have finished one.
-        there = _finished_cells(spec, out, identity)
-        missing = [cell for cell in wanted if cell.id not in there]
+        work = _left_to_play(spec, out, wanted, grid)
+        taken = _trusted(out, work) if trust else []
+        log = _Provenance(
+            out, spec, grid, command=command, jobs=jobs, executor=executor, skipped=skipped, trusted=taken
+        )
+        if taken:
+            work = _left_to_play(spec, out, wanted, grid)
+        for text in reasons(out, work):
+            say(text)
         unmeasured = [item for item in extra if not is_kept(out, item)]
-        # The first one stays: others for the same grid differ in titles at most.
-        if not (out / results.SPEC).exists():
-            write_whole(out / results.SPEC, to_toml(spec).encode())
-        log = _Provenance(out, spec, identity, command=command, jobs=jobs, executor=executor, skipped=skipped)
-        if missing or unmeasured or not (out / results.PROVENANCE).exists():
-            log.save(running=bool(missing or unmeasured))
+        missing = sum(item.cells for item in work) + len(unmeasured)
+        if missing or taken or not (out / results.PROVENANCE).exists():
+            log.save(running=bool(missing))
         total = len(wanted) + len(extra)
-        found = total - len(missing) - len(unmeasured)
-        meter = _Meter(found, total, len(missing) * spec.runs * spec.horizon, started)
+        found = total - missing
+        rounds = sum(len(item.seeds) for item in work) * spec.horizon
+        meter = _Meter(found, total, rounds, started)
 
         def report() -> None:
             if progress is not None:
                 progress(meter.reading())
 
-        if found < total:
+        if missing:
             try:
-                with _players(executor, jobs, meter, spec, missing) as players:
-                    for cell, rows, cpu_seconds in _play_all(
-                        spec, missing, players.play, meter, report, executor
+                with _players(executor, jobs, meter, spec, work) as players:
+                    for item, rows, cpu_seconds in _play_all(
+                        spec, work, players.play, meter, report, executor
                     ):
-                        path = out / results.CELLS / cell.filename
-                        results.write_cell(path, rows, cell_id=cell.id, spec_hash=identity)
-                        meter.cells_done += 1
+                        _add_runs(out, item, rows)
+                        meter.cells_done += item.cells
                         log.add(len(rows) * spec.horizon, cpu_seconds, len(meter.threads))
-                    for item, outcome in _measure_all(unmeasured, players.measure, report):
-                        keep_outcome(out, item, outcome)
+                    for measured, outcome in _measure_all(unmeasured, players.measure, report):
+                        keep_outcome(out, measured, outcome)
                         meter.cells_done += 1
             finally:
                 # The time that was used is recorded even if the run is interrupted.
                 with contextlib.suppress(OSError):  # a full disk was already reported
                     log.save(running=False)
             report()
-    return Completion(computed=meter.cells_done - found, found=found, skipped=skipped)
+    return Completion(meter.cells_done - found, found, skipped, sum(entry["cells"] for entry in taken))
 
 
 def play_runs(task: Task, advance: Callable[[int], None] | None = None) -> TaskResult:
     """Play the runs of a task; `advance` is called with the number of rounds played since its last call."""
     cpu = time.thread_time()
+    made_with = {"software": software(), "machine": machine()}
     # Processor time of this thread alone: others play at the same time.
-    rows = [_play_run(task, run, advance) for run in task.runs]
-    code = code_fingerprint([task.cell.environment.kind])
+    rows = [_play_run(task, seed, advance) | made_with for seed in task.seeds]
+    code = {name: sources.digest for name, sources in cell_sources(task.cell, task.delay).items()}
     worker = f"{platform.node()}/{os.getpid()}"
     return TaskResult(rows, time.thread_time() - cpu, code, worker, threading.get_ident())
 
 
 def play_single(spec: ExperimentSpec) -> list[dict[str, Any]]:
     """Play a spec without writing anything; returns the rows of all its runs."""
-    _missing_environments(spec, cells(spec))
+    _build_environments(spec, cells(spec))
     rows: list[dict[str, Any]] = []
     for cell in cells(spec):
         _warm_up(_task(spec, cell, (0,)))
-        rows += play_runs(_task(spec, cell, range(spec.runs))).rows
+        rows += play_runs(_task(spec, cell, seeds_of(spec))).rows
     return rows
+
+
+def seeds_of(spec: ExperimentSpec) -> range:
+    """The seed of each run."""
+    return range(spec.seed, spec.seed + spec.runs)
 
 
 def processors() -> int:
@@ -271,10 +311,14 @@ def _choose(
     return chosen
 
 
-def _missing_environments(spec: ExperimentSpec, chosen: list[Cell]) -> dict[str, str]:
-    """Build every chosen environment once; return those to skip, raise for those that are wrong."""
+def _build_environments(
+    spec: ExperimentSpec, chosen: Sequence[Cell]
+) -> tuple[dict[str, Data], dict[str, str]]:
+    """Build every chosen environment once: the files of each, and why others are skipped."""
     used = {cell.environment.id for cell in chosen}
+    data: dict[str, Data] = {}
     skipped = {}
+    problems: list[str] = []
     for index, environment in enumerate(spec.environments):
         if environment.id not in used:
             continue
@@ -282,52 +326,123 @@ def _missing_environments(spec: ExperimentSpec, chosen: list[Cell]) -> dict[str,
             # Building one is the check: of its parameters, its data, and the policies that need its labels.
             built = _environment(environment, spec.seed)
         except (DataUnavailable, ImportError) as error:
-            if not environment.optional:
-                raise SpecError(f"{spec.source or spec.name}: environments[{index}]: {error}") from None
-            skipped[environment.id] = str(error)
+            if environment.optional:
+                skipped[environment.id] = str(error)
+            else:
+                problems.append(f"{spec.source or spec.name}: environments[{index}]: {error}")
             continue
         except ValueError as error:
-            raise SpecError(
-                f"{spec.source or spec.name}: environments[{index}].parameters: {error}"
-            ) from None
-        check_values(spec, environment, built)
-    return skipped
+            problems.append(f"{spec.source or spec.name}: environments[{index}].parameters: {error}")
+            continue
+        problems += value_problems(spec, environment, built)
+        data[environment.id] = built.data_files
+    if problems:
+        raise SpecError(*problems)
+    return data, skipped
 
 
-def _refuse_other_results(spec: ExperimentSpec, out: Path, identity: str) -> None:
-    """Raise if `out` belongs to another spec, before anything in it is touched."""
-    if out.exists() and not out.is_dir():
-        raise ResultsError(f"{out}: is not a directory")
-    if (out / results.SPEC).exists():
+def _grid(spec: ExperimentSpec, data: Mapping[str, Data], before: Grid | None) -> Grid:
+    """The keys of all cells. Where an environment was not built, the data are taken to be as they were."""
+    known = {} if before is None else {cell.id: cell for cell in before.cells}
+    listed = []
+    for cell in cells(spec):
+        environment, method = cell.environment, cell.method
         try:
-            same = grid(load_spec(out / results.SPEC)) == grid(spec)
-        except SpecError as error:
-            raise ResultsError(
-                f"{out}: holds a spec that cannot be read ({error}); choose another directory"
-            ) from None
-        if not same:
-            raise ResultsError(
-                f"{out}: holds the results of another spec (see {results.SPEC}); choose another directory"
-            )
-    for path in results.cell_files(out):
-        found = results.read_cell(path).schema.metadata[b"spec_hash"].decode()
-        if found != identity:
-            raise ResultsError(
-                f"{path}: comes from another spec or another version of the code ({found}, not {identity}); "
-                "choose another directory or delete this one"
-            )
+            facts = cell_facts(spec, cell, data.get(environment.id, ()))
+        except ImportError:  # an optional environment, without the package that it needs
+            continue
+        earlier = known.get(cell.id)
+        if environment.id not in data and earlier and {**earlier.facts, "data": []} == facts:
+            facts = earlier.facts
+        names = cell.id, environment.id, method.id, method.policy, method.group, cell.alpha
+        listed.append(GridCell(*names, cell_key(facts), facts))
+    return Grid(spec.seed, spec.runs, listed)
 
 
-def _finished_cells(spec: ExperimentSpec, out: Path, identity: str) -> set[str]:
-    there = set()
-    for path in results.cell_files(out):
-        table = results.read_cell(path)
-        if table.num_rows != spec.runs:
-            raise ResultsError(
-                f"{path}: has {table.num_rows} runs, not {spec.runs}; delete it to compute it again"
-            )
-        there.add(table.schema.metadata[b"cell"].decode())
-    return there
+def _left_to_play(spec: ExperimentSpec, out: Path, wanted: Sequence[Cell], grid: Grid) -> list[Work]:
+    """The cells that lack runs, each with the seeds that it lacks. What is there is verified."""
+    files, in_grid = results.files_by_key(out), {cell.id: cell for cell in grid.cells}
+    by_key: dict[str, list[Cell]] = {}
+    for cell in wanted:
+        by_key.setdefault(in_grid[cell.id].key, []).append(cell)
+    work = []
+    for key, same in by_key.items():
+        there = set(results.read_cell(files[key])[0]["seed"].to_pylist()) if key in files else set()
+        seeds = tuple(seed for seed in seeds_of(spec) if seed not in there)
+        if seeds:
+            work.append(Work(same[0], key, in_grid[same[0].id].facts, seeds, len(same)))
+    return work
+
+
+def _trusted(out: Path, work: Sequence[Work]) -> list[dict[str, Any]]:
+    """Take over stored cells that differ in their code alone; what was declared by it, for the provenance."""
+    stored, files = results.stored_cells(out), results.files_by_key(out)
+    when, counts = _now(), Counter[tuple[str, ...]]()
+    for item in work:
+        if item.key in files:
+            continue
+        rivals = [key for key, each in stored.items() if same_but_code(each.facts, item.facts)]
+        if not rivals:
+            continue
+        tables = {key: results.read_cell(files[key])[0] for key in rivals}
+        best = max(rivals, key=lambda key: (tables[key].num_rows, files[key].stat().st_mtime_ns))
+        changed = results.changed_code(out, stored[best].facts, item.facts)
+        entry = {"when": when, "changed": changed, "software": software()}
+        kept = Stored(item.cell.id, item.key, item.facts, [*stored[best].trusted, entry])
+        results.write_cell(results.cell_path(out, item.cell.id, item.key), tables[best], kept)
+        counts[tuple(changed)] += item.cells
+    return [{"when": when, "cells": count, "changed": list(changed)} for changed, count in counts.items()]
+
+
+def reasons(out: Path, work: Sequence[Work]) -> list[str]:
+    """What will be played although something like it is stored, and why, in sentences."""
+    stored, files = results.stored_cells(out), results.files_by_key(out)
+    counts: Counter[str] = Counter()
+    for item in work:
+        if item.key in files:
+            counts[f"{len(item.seeds)} more runs"] += item.cells
+            continue
+        alike = [each for each in stored.values() if same_but_code(each.facts, item.facts)]
+        named = [each for each in stored.values() if each.id == item.cell.id]
+        if alike:
+            changed = min((results.changed_code(out, each.facts, item.facts) for each in alike), key=len)
+            counts[f"{results.code_words(changed)} changed"] += item.cells
+        elif named:
+            closest = min((differences(each.facts, item.facts) for each in named), key=len)
+            counts["; ".join(closest)] += item.cells
+    return [
+        f"{why}: {count} cell{'s' * (count > 1)} to play"
+        + (" again; --trust would keep the stored results" if why.endswith(" changed") else "")
+        for why, count in counts.items()
+    ]
+
+
+def _describe(out: Path, spec: ExperimentSpec, grid: Grid) -> None:
+    """Write down what the grid is, and the code that it is played with, as far as it is new."""
+    results.write_if_new(out / results.SPEC, to_toml(spec).encode())
+    results.write_if_new(out / results.GRID, msgspec.json.encode(grid))
+    known = {cell.id for cell in grid.cells}
+    sources = {
+        each.digest: each.parts
+        for cell in cells(spec)
+        if cell.id in known
+        for each in cell_sources(cell, delay_of(spec, cell)).values()
+    }
+    for digest, parts in sources.items():
+        results.save_code(out, digest, parts)
+
+
+def _add_runs(out: Path, item: Work, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Append runs to a cell, as a whole or not at all."""
+    from shoal.core.parquet import pa
+
+    table = pa.Table.from_pylist(list(rows), schema=results.columns())
+    path = results.files_by_key(out).get(item.key)
+    stored = Stored(item.cell.id, item.key, item.facts)
+    if path is not None:
+        before, stored = results.read_cell(path)
+        table = pa.concat_tables([before, table]).sort_by("seed")
+    results.write_cell(path or results.cell_path(out, item.cell.id, item.key), table, stored)
 
 
 # Playing
@@ -376,7 +491,7 @@ class _Players:
 
 @contextlib.contextmanager
 def _players(
-    executor: Executor | None, jobs: int, meter: _Meter, spec: ExperimentSpec, missing: Sequence[Cell]
+    executor: Executor | None, jobs: int, meter: _Meter, spec: ExperimentSpec, work: Sequence[Work]
 ) -> Iterator[_Players]:
     """Functions that submit tasks. On exit, whatever is still waiting or running is stopped."""
     if executor is not None:
@@ -397,8 +512,8 @@ def _players(
 
     # Numba compiles one function at a time. So one thread compiles policy after policy, while the others play
     # those that are ready. Tasks come in the same order; each waits until its policy is compiled.
-    first = {cell.method.policy: cell for cell in reversed(missing)}
-    order = list(dict.fromkeys(cell.method.policy for cell in missing))
+    first = {item.cell.method.policy: item.cell for item in reversed(work)}
+    order = list(dict.fromkeys(item.cell.method.policy for item in work))
     compiler = ThreadPoolExecutor(1, thread_name_prefix="shoal-compile")
     pool = ThreadPoolExecutor(jobs, thread_name_prefix="shoal-play")
 
@@ -428,22 +543,21 @@ def _players(
 
 def _play_all(
     spec: ExperimentSpec,
-    missing: Sequence[Cell],
+    work: Sequence[Work],
     submit: Callable[[Task], "Future[TaskResult]"],
     meter: _Meter,
     report: Callable[[], None],
     executor: Executor | None,
-) -> Iterator[tuple[Cell, list[dict[str, Any]], float]]:
-    """Play the missing cells and yield each, its rows in order of runs, once its last run is done."""
-    waiting = {cell.id: _Gathered(spec.runs) for cell in missing}
+) -> Iterator[tuple[Work, list[dict[str, Any]], float]]:
+    """Play what is left and yield each cell, its rows in order of seeds, once its last run is done."""
+    waiting = {item.key: _Gathered(len(item.seeds)) for item in work}
     # A few runs each: long enough to hide what sending costs, short enough to share out at the end.
     submitted = (
-        (cell, submit(_task(spec, cell, range(start, min(start + RUNS_PER_TASK, spec.runs)))))
-        for cell in missing
-        for start in range(0, spec.runs, RUNS_PER_TASK)
+        (item, submit(_task(spec, item.cell, item.seeds[start : start + RUNS_PER_TASK])))
+        for item in work
+        for start in range(0, len(item.seeds), RUNS_PER_TASK)
     )
-    codes = {item.kind: code_fingerprint([item.kind]) for item in spec.environments}
-    for cell, future in as_done(submitted, report):
+    for item, future in as_done(submitted, report):
         try:
             outcome = future.result()
         except (ValueError, OSError):
@@ -453,22 +567,21 @@ def _play_all(
         except Exception as error:
             if executor is None:
                 raise
-            raise RuntimeError(f"{cell.id} failed on the executor: {error!r}") from error
-        if outcome.code != codes[cell.environment.kind]:
+            raise RuntimeError(f"{item.cell.id} failed on the executor: {error!r}") from error
+        if outcome.code != item.facts["code"]:
             raise ResultsError(
-                f"{cell.id}: was played by a worker with another version of shoal; update the workers"
+                f"{item.cell.id}: was played by a worker with another version of the code (of shoal, the "
+                "policy or the environment); update the workers"
             )
         if executor is not None:
             meter.advance(len(outcome.rows) * spec.horizon)
             meter.workers[outcome.worker] += len(outcome.rows) * spec.horizon
         meter.threads.add((outcome.worker, outcome.thread))
-        # Tasks end in any order; a cell is written when its last run is there.
-        gathered = waiting[cell.id]
+        gathered = waiting[item.key]
         gathered.add(outcome)
         if gathered.complete:
-            # Rows of finished cells are let go of, since a grid may have more than fit in memory.
-            del waiting[cell.id]
-            yield cell, sorted(gathered.rows, key=lambda row: int(row["run"])), gathered.cpu_seconds
+            del waiting[item.key]
+            yield item, sorted(gathered.rows, key=lambda row: int(row["seed"])), gathered.cpu_seconds
 
 
 def _measure_all(
@@ -506,21 +619,21 @@ class _Gathered:
         return len(self.rows) == self.runs
 
 
-def _task(spec: ExperimentSpec, cell: Cell, runs: Sequence[int]) -> Task:
+def _task(spec: ExperimentSpec, cell: Cell, seeds: Sequence[int]) -> Task:
     pulling = cell.environment.pulling or spec.pulling
-    delay = spec.delay if cell.environment.delay is None else cell.environment.delay
-    return Task(cell, tuple(runs), spec.seed, spec.horizon, spec.points, pulling, delay)
+    return Task(cell, tuple(seeds), spec.horizon, spec.points, pulling, delay_of(spec, cell))
 
 
 def _warm_up(task: Task) -> None:
     """Play one round, so that everything the policy needs is compiled or loaded."""
-    environment = _environment(task.cell.environment, task.seed)
-    policy = build_policy(task.cell.method, task.cell.alpha, environment, task.seed)
-    simulate(policy, environment, horizon=1, seed=task.seed, pulling=task.pulling, delay=task.delay)
+    seed = task.seeds[0]
+    environment = _environment(task.cell.environment, seed)
+    policy = build_policy(task.cell.method, task.cell.alpha, environment, seed)
+    simulate(policy, environment, horizon=1, seed=seed, pulling=task.pulling, delay=task.delay)
 
 
-def _play_run(task: Task, run: int, advance: Callable[[int], None] | None) -> dict[str, Any]:
-    seed, cell = task.seed + run, task.cell
+def _play_run(task: Task, seed: int, advance: Callable[[int], None] | None) -> dict[str, Any]:
+    cell = task.cell
     environment = _environment(cell.environment, seed)
     policy = build_policy(cell.method, cell.alpha, environment, seed)
     # Making the environment and the policy is not counted: it may read files, or compile.
@@ -543,7 +656,6 @@ def _play_run(task: Task, run: int, advance: Callable[[int], None] | None) -> di
         "policy": cell.method.policy,
         "group": cell.method.group,
         "alpha": cell.alpha,
-        "run": run,
         "seed": seed,
         "horizon": task.horizon,
         "n_agents": environment.n_agents,
@@ -608,14 +720,15 @@ class _Provenance:
         self,
         out: Path,
         spec: ExperimentSpec,
-        identity: str,
+        grid: Grid,
         *,
         command: str | None,
         jobs: int,
         executor: Executor | None,
         skipped: Mapping[str, str],
+        trusted: Sequence[Mapping[str, Any]],
     ) -> None:
-        self._path = out / results.PROVENANCE
+        self._path, self._grid = out / results.PROVENANCE, grid
         before = self._read()
         self._wall_before, self._cpu_before = before.get("wall_seconds", 0.0), before.get("cpu_seconds", 0.0)
         self._elsewhere = 0.0
@@ -627,7 +740,6 @@ class _Provenance:
         now = _now()
         self._content: dict[str, Any] = {
             "spec": spec.name,
-            "spec_hash": identity,
             "schema_version": SCHEMA_VERSION,
             "seed": spec.seed,
             "command": command if command is not None else "run_experiment",
@@ -637,13 +749,14 @@ class _Provenance:
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("shoal", "numpy", "numba", "pyarrow")},
             },
-            "commit": source_commit(Path(__file__).parents[2]),
-            "machine": f"{processor()}, {platform.system()} {platform.machine()}",
+            "commit": _commit(),
+            "machine": machine(),
             "cpu_count": processors(),
             "started": before.get("started", now),
             "times_started": before.get("times_started", 0) + 1,
             "skipped": [{"environment": name, "reason": reason} for name, reason in skipped.items()],
             "cells_total": len(cells(spec)),
+            "trusted": [*before.get("trusted", []), *trusted],
         }
 
     def add(self, rounds: int, cpu_seconds: float, threads: int) -> None:
@@ -668,10 +781,14 @@ class _Provenance:
             "ended": None if running else _now(),
             "wall_seconds": self._wall_before + self._saved - self._began,
             "cpu_seconds": self._cpu_before + time.process_time() - self._cpu_began + self._elsewhere,
-            "cells_done": len(results.cell_files(self._path.parent)),
+            "cells_done": self._cells_done(),
             "played": {name: self._played_before[name] + self._played[name] for name in PLAYED},
         }
         write_whole(self._path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+
+    def _cells_done(self) -> int:
+        files = results.files_by_key(self._path.parent)
+        return sum(cell.key in files for cell in self._grid.cells)
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -701,6 +818,25 @@ def source_commit(package: Path) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return said.stdout.strip() or None
+
+
+@functools.cache
+def _commit() -> str | None:
+    return source_commit(Path(__file__).parents[2])
+
+
+@functools.cache
+def software() -> str:
+    """What runs are played with, in words: recorded with each."""
+    commit = f" ({_commit()})" if _commit() else ""
+    others = ", ".join(f"{name} {version(name)}" for name in ("numpy", "numba"))
+    return f"shoal {version('shoal')}{commit}, {others}, Python {platform.python_version()}"
+
+
+@functools.cache
+def machine() -> str:
+    """The processor and the system, in words."""
+    return f"{processor()}, {platform.system()} {platform.machine()}"
 
 
 def _now() -> str:

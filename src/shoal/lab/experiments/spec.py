@@ -4,27 +4,26 @@ Errors in a file raise a `SpecError` that names the file and the key. `docs/expe
 format.
 """
 
-import hashlib
 import inspect
-import json
+import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 import msgspec
 import numpy as np
 import tomli_w
 
 from shoal.core.policies.registry import find_policy
+from shoal.core.validation import suggestion
 from shoal.lab.environments.base import Environment
 from shoal.lab.environments.registry import find_environment
-from shoal.lab.experiments.fingerprint import code_fingerprint, foreign_fingerprint
 from shoal.lab.simulation import PullingWord, check_delay
 
-SCHEMA_VERSION = 1
-"""Version of the results' columns and of what a run is; part of every spec's hash."""
+SCHEMA_VERSION = 2
+"""Version of the results' columns and of what a run draws; part of every cell's key."""
 
 Scalar = bool | int | float | str
 Parameters = dict[str, Scalar | list[Scalar]]
@@ -39,6 +38,9 @@ LONGEST_ID = 100
 LARGEST_SEED = 2**63 - 1
 """The largest seed that the results' column can hold."""
 
+GREEK = {"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "sigma": "σ"}
+Part = TypeVar("Part", bound=msgspec.Struct)
+_ODD = re.compile(r"[^A-Za-z0-9._+-]")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _SYMBOL = re.compile(
     r"(?P<name>gap|labels|n_clusters|noise_scale|param_norm|theta_star|estimated)"
@@ -49,11 +51,15 @@ _GIVEN_TO_ENVIRONMENTS = ("self", "seed")
 
 
 class SpecError(ValueError):
-    """A spec that cannot be run as written."""
+    """A spec that cannot be run as written: a line for each thing that is wrong with it."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
 
 
-Fail = Callable[[str, str], SpecError]
-"""Makes the error for a key and a message."""
+Fail = Callable[[str, str], None]
+"""Notes what is wrong with a key."""
 
 
 class EnvironmentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -83,6 +89,8 @@ class MethodSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     policy: str
     label: str = ""
     parameters: Parameters = {}
+    sweep: dict[str, tuple[Scalar, ...]] = {}
+    """Values of parameters to be tried, α included: `load_spec` makes a method of each combination."""
     alphas: tuple[float, ...] | None = None
     """Instead of the spec's own."""
     environments: tuple[str, ...] | None = None
@@ -126,15 +134,6 @@ class Cell(msgspec.Struct, frozen=True):
         """A readable name such as `near/club-g4/a0.30`."""
         return f"{self.environment.id}/{self.method.id}/a{_alpha_text(self.alpha)}"
 
-    @property
-    def filename(self) -> str:
-        """Name of its results file, unique to each cell.
-
-        "__" separates the ids. Where an id itself has "__", a "~", which no id has, tells the two apart.
-        """
-        # Twice, because "___" still has a "__" after the first pass.
-        return self.id.replace("__", "_~_").replace("__", "_~_").replace("/", "__") + ".parquet"
-
 
 def load_spec(path: str | Path, *, seed: int | None = None) -> ExperimentSpec:
     """Read and check a spec; `seed` replaces the one in the file."""
@@ -143,48 +142,158 @@ def load_spec(path: str | Path, *, seed: int | None = None) -> ExperimentSpec:
 
 
 def parse_spec(text: bytes, *, source: str, seed: int | None = None) -> ExperimentSpec:
-    """Decode and check the text of a spec; `source` names it in errors."""
+    """Decode and check the text of a spec; `source` names it in errors. All errors are found at once."""
     try:
-        spec = msgspec.toml.decode(text, type=ExperimentSpec)
+        content = msgspec.toml.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SpecError(f"{source}: {_in_our_words(str(error))}") from None
-    spec = msgspec.structs.replace(spec, source=source, seed=spec.seed if seed is None else seed)
-    check_spec(spec)
-    return spec
+        raise SpecError(f"{source}: {error}") from None
+    problems: list[str] = []
+
+    def fail(key: str, message: str) -> None:
+        problems.append(f"{source}: {key}: {message}")
+
+    environments = _tables(content, "environments", EnvironmentSpec, fail)
+    methods = _tables(content, "methods", MethodSpec, fail)
+    spec = _converted(content, ExperimentSpec, fail)
+    if spec is not None:
+        spec = msgspec.structs.replace(spec, source=source, seed=spec.seed if seed is None else seed)
+    # Whatever else is wrong, what could be decoded is checked, too.
+    checked = spec or ExperimentSpec(name="", horizon=1, runs=1, alphas=(1.0,))
+    _check(checked, environments, methods, fail)
+    if problems or spec is None:
+        raise SpecError(*problems)
+    return _completed(spec, [each for each in environments if each], [each for each in methods if each])
+
+
+def _tables(content: dict[str, Any], key: str, kind: type[Part], fail: Fail) -> list[Part | None]:
+    """The entries of a list of tables; None in the place of those that are wrong."""
+    listed = content.pop(key, [])
+    if not (isinstance(listed, list) and all(isinstance(each, dict) for each in listed)):
+        fail(key, f"must be tables, each under a line [[{key}]]")
+        return [None]
+    return [_converted(each, kind, _below(fail, f"{key}[{index}]")) for index, each in enumerate(listed)]
+
+
+def _converted(content: dict[str, Any], kind: type[Part], fail: Fail) -> Part | None:
+    """A table of the file as a struct; None, with all that is wrong noted, if it is not one."""
+    known = {field.name: field for field in msgspec.structs.fields(kind)}
+    values, is_whole = {}, True
+    for name, value in content.items():
+        if name not in known:
+            fail(name, f"unknown key; {suggestion(name, known)}")
+            is_whole = False
+            continue
+        try:
+            values[name] = msgspec.convert(value, known[name].type)
+        except msgspec.ValidationError as error:
+            message, _, place = str(error).partition(" - at ")
+            fail(name + place.strip("`").removeprefix("$"), message)
+            is_whole = False
+    for name, field in known.items():
+        if field.required and name not in content:
+            fail(name, "missing")
+            is_whole = False
+    return kind(**values) if is_whole else None
+
+
+def _completed(
+    spec: ExperimentSpec, environments: Sequence[EnvironmentSpec], given: Sequence[MethodSpec]
+) -> ExperimentSpec:
+    """The whole spec, with sweeps as methods, and a label for each: its policy's, if no other has it."""
+    methods = [each for method in given for each in _swept(method)]
+    labels = [_usual_label(method) for method in methods]
+    for index, method in enumerate(methods):
+        if not method.label:
+            label = labels[index] if labels.count(labels[index]) == 1 else f"{labels[index]} ({method.id})"
+            methods[index] = msgspec.structs.replace(method, label=label)
+    completed = msgspec.structs.replace(spec, environments=tuple(environments), methods=tuple(methods))
+    check_spec(completed)  # the ids of swept methods are new
+    return completed
+
+
+def _usual_label(method: MethodSpec) -> str:
+    return method.label or str(getattr(find_policy(method.policy), "label", "")) or method.id
+
+
+def _swept(method: MethodSpec) -> list[MethodSpec]:
+    """A method for each combination of the values that it sweeps."""
+    sweep = dict(method.sweep)
+    alphas = tuple(float(alpha) for alpha in sweep.pop("alpha", ())) or method.alphas
+    found = []
+    for values in itertools.product(*sweep.values()):
+        chosen = dict(zip(sweep, values, strict=True))
+        suffix = "".join(f"-{name}{_ODD.sub('', _value_text(value))}" for name, value in chosen.items())
+        said = "".join(f" {GREEK.get(name, name)}={_value_text(value)}" for name, value in chosen.items())
+        found.append(
+            msgspec.structs.replace(
+                method,
+                id=method.id + suffix,
+                label=_usual_label(method) + said if said else method.label,
+                parameters={**method.parameters, **chosen},
+                alphas=alphas,
+                sweep={},
+            )
+        )
+    return found
+
+
+def read_spec(path: Path) -> ExperimentSpec:
+    """The spec of stored results, which was checked before they were made. It loads no code that it names."""
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=ExperimentSpec)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: {error}") from None
 
 
 def check_spec(spec: ExperimentSpec) -> None:
-    """Raise a `SpecError` for any error that can be found without building an environment."""
-    fail = _failure(spec)
+    """Raise a `SpecError` with all errors that can be found without building an environment."""
+    problems: list[str] = []
+
+    def fail(key: str, message: str) -> None:
+        problems.append(f"{spec.source or spec.name}: {key}: {message}")
+
+    _check(spec, spec.environments, spec.methods, fail)
+    if problems:
+        raise SpecError(*problems)
+
+
+def _check(
+    spec: ExperimentSpec,
+    environments: Sequence[EnvironmentSpec | None],
+    methods: Sequence[MethodSpec | None],
+    fail: Fail,
+) -> None:
+    """Note what is wrong with a spec of these entries; those that are None have been complained of."""
     if spec.seed < 0:
-        raise fail("seed", f"must be at least 0, got {spec.seed}")
-    # Seeds are kept in 64-bit columns.
+        fail("seed", f"must be at least 0, got {spec.seed}")
     if spec.seed + spec.runs - 1 > LARGEST_SEED:
-        raise fail("seed", f"must be at most 2**63 − {spec.runs} for {spec.runs} runs, got {spec.seed}")
+        fail("seed", f"must be at most 2**63 − {spec.runs} for {spec.runs} runs, got {spec.seed}")
     if spec.pulling not in get_args(PullingWord):
-        raise fail("pulling", f"must be one of {', '.join(get_args(PullingWord))}, got {spec.pulling!r}")
+        fail("pulling", f"must be one of {', '.join(get_args(PullingWord))}, got {spec.pulling!r}")
     _check_delay(spec.delay, fail)
-    # Ids name files and columns, so they have to be unique before anything else is looked at.
-    _check_ids("environments", [environment.id for environment in spec.environments], fail)
-    _check_ids("methods", [method.id for method in spec.methods], fail)
-    for index, environment in enumerate(spec.environments):
-        _check_environment(environment, _below(fail, f"environments[{index}]"))
-        _check_delay(environment.delay or 0, _below(fail, f"environments[{index}]"))
+    _check_ids("environments", [item.id if item else None for item in environments], fail)
+    _check_ids("methods", [item.id if item else None for item in methods], fail)
     _check_alphas(spec.alphas, fail)
-    known = [method.id for method in spec.methods if method.group == MAIN]
-    if spec.reference and spec.reference not in known:
-        raise fail("reference", f"unknown method {spec.reference!r}; choose from {', '.join(known)}")
-    for index, method in enumerate(spec.methods):
-        _check_method(method, spec, _below(fail, f"methods[{index}]"))
+    compared = [method.id for method in methods if method and method.group == MAIN]
+    if spec.reference and spec.reference not in compared and None not in methods:
+        fail("reference", f"unknown method {spec.reference!r}; {suggestion(spec.reference, compared)}")
+    for index, environment in enumerate(environments):
+        if environment is not None:
+            _check_environment(environment, _below(fail, f"environments[{index}]"))
+            _check_delay(environment.delay or 0, _below(fail, f"environments[{index}]"))
+    known = None if None in environments else [item.id for item in environments if item]
+    for index, method in enumerate(methods):
+        if method is not None:
+            _check_method(method, spec.alphas, known, _below(fail, f"methods[{index}]"))
 
 
 def directory_name(spec: ExperimentSpec) -> str:
     """The spec's name, checked to be a plain directory name that cannot lead elsewhere."""
     name = spec.name
     if name in ("", ".", "..") or len(name) > LONGEST_ID or not name.isprintable() or set(name) & set("/\\"):
-        raise _failure(spec)(
-            "name",
-            f"cannot name the directory of the results; change it or use --out, got {name[:LONGEST_ID]!r}",
+        raise SpecError(
+            f"{spec.source or spec.name}: name: cannot name the directory of the results; change it or use "
+            f"--out, got {name[:LONGEST_ID]!r}"
         )
     return name
 
@@ -201,33 +310,6 @@ def cells(spec: ExperimentSpec) -> list[Cell]:
     policies = list(dict.fromkeys(method.policy for method in spec.methods))
     # By policy, so that the first can be played while the next is compiled.
     return sorted(listed, key=lambda cell: policies.index(cell.method.policy))
-
-
-def spec_hash(spec: ExperimentSpec) -> str:
-    """Hash of everything that determines the numbers: the grid without its titles, and the code."""
-    content = {
-        "schema": SCHEMA_VERSION,
-        "code": code_fingerprint(environment.kind for environment in spec.environments),
-        "grid": grid(spec),
-    }
-    # Functions of the user's own are code that results depend on.
-    noises = [item.parameters.get("noise") for item in spec.environments]
-    functions = [noise for noise in noises if isinstance(noise, str) and ":" in noise]
-    if foreign := foreign_fingerprint((method.policy for method in spec.methods), functions):
-        content["foreign"] = foreign
-    return hashlib.sha256(_canonical(content)).hexdigest()[:16]
-
-
-def grid(spec: ExperimentSpec) -> dict[str, Any]:
-    """The part of a spec that determines its numbers, as plain data."""
-    return {
-        **{key: getattr(spec, key) for key in ("horizon", "runs", "seed", "points", "pulling", "delay")},
-        "environments": {
-            item.id: [item.kind, item.parameters, item.pulling, item.delay] for item in spec.environments
-        },
-        "methods": {item.id: [item.policy, item.parameters, item.group] for item in spec.methods},
-        "cells": sorted(cell.id for cell in cells(spec)),
-    }
 
 
 def to_toml(spec: ExperimentSpec) -> str:
@@ -265,15 +347,17 @@ def resolve(parameters: Mapping[str, Any], environment: Environment) -> dict[str
     return {key: _resolve_one(key, value, environment) for key, value in parameters.items()}
 
 
-def check_values(spec: ExperimentSpec, environment: EnvironmentSpec, built: Environment) -> None:
-    """Raise a `SpecError` if a method that runs in this environment cannot be built with its values."""
+def value_problems(spec: ExperimentSpec, environment: EnvironmentSpec, built: Environment) -> list[str]:
+    """Which methods that run in this environment cannot be built with their values, and why."""
+    problems: dict[str, str] = {}
     for cell in cells(spec):
-        if cell.environment.id == environment.id:
+        if cell.environment.id == environment.id and cell.method.id not in problems:
             try:
                 build_policy(cell.method, cell.alpha, built, spec.seed)
             except ValueError as error:
-                key = f"methods[{spec.methods.index(cell.method)}]"
-                raise _failure(spec)(key, f"cannot be built for {environment.id}: {error}") from None
+                place = f"{spec.source or spec.name}: method {cell.method.id!r}"
+                problems[cell.method.id] = f"{place}: cannot be built for {environment.id}: {error}"
+    return list(problems.values())
 
 
 def _resolve_one(key: str, value: Any, environment: Environment) -> Any:
@@ -303,61 +387,74 @@ def _resolve_one(key: str, value: Any, environment: Environment) -> Any:
     return environment.gap / float(match["divisor"] or 1.0)
 
 
-def _check_ids(key: str, ids: list[str], fail: Fail) -> None:
+def _check_ids(key: str, ids: Sequence[str | None], fail: Fail) -> None:
     if not ids:
-        raise fail(key, "the grid is empty: at least one is needed")
+        fail(key, "the grid is empty: at least one is needed")
     for index, name in enumerate(ids):
+        if name is None:
+            continue
         if not _ID.fullmatch(name):
-            raise fail(f"{key}[{index}].id", f"must consist of letters, digits and . _ + -, got {name!r}")
+            fail(f"{key}[{index}].id", f"must consist of letters, digits and . _ + -, got {name!r}")
         if len(name) > LONGEST_ID:
-            raise fail(f"{key}[{index}].id", f"must have at most {LONGEST_ID} characters, got {len(name)}")
+            fail(f"{key}[{index}].id", f"must have at most {LONGEST_ID} characters, got {len(name)}")
         for other in ids[:index]:
             if name == other:
-                raise fail(f"{key}[{index}].id", f"{name!r} is used twice")
-            if name.casefold() == other.casefold():  # the same file on some systems
-                raise fail(f"{key}[{index}].id", f"{name!r} and {other!r} differ in case only")
+                fail(f"{key}[{index}].id", f"{name!r} is used twice")
+            elif other and name.casefold() == other.casefold():  # figures have one file on some systems
+                fail(f"{key}[{index}].id", f"{name!r} and {other!r} differ in case only")
 
 
 def _check_environment(environment: EnvironmentSpec, fail: Fail) -> None:
     try:
         built_by = find_environment(environment.kind)
     except ValueError as error:
-        raise fail("kind", str(error)) from None
+        fail("kind", str(error))
     except ImportError as error:
-        if environment.optional:
-            return
-        raise fail("kind", f"{environment.kind!r} needs an optional package: {error}") from None
-    _check_names(
-        built_by, environment.parameters, _GIVEN_TO_ENVIRONMENTS, f"environment {environment.kind!r}", fail
-    )
+        if not environment.optional:
+            fail("kind", f"{environment.kind!r} needs an optional package: {error}")
+    else:
+        what = f"environment {environment.kind!r}"
+        _check_names(
+            built_by, environment.parameters, _GIVEN_TO_ENVIRONMENTS, what, _below(fail, "parameters")
+        )
 
 
-def _check_method(method: MethodSpec, spec: ExperimentSpec, fail: Fail) -> None:
+def _check_method(
+    method: MethodSpec, alphas: tuple[float, ...], environments: Sequence[str] | None, fail: Fail
+) -> None:
+    """Note what is wrong with a method, given the α and the environments (if known) of its spec."""
     try:
         built_by = find_policy(method.policy)
     except (ValueError, ImportError) as error:
-        raise fail("policy", str(error)) from None
-    _check_names(built_by, method.parameters, _GIVEN_TO_POLICIES, f"policy {method.policy!r}", fail)
+        fail("policy", str(error))
+    else:
+        swept = {name: values for name, values in method.sweep.items() if name != "alpha"}
+        named: Parameters = {**method.parameters, **dict.fromkeys(swept, "")}
+        what = f"policy {method.policy!r}"
+        _check_names(built_by, named, _GIVEN_TO_POLICIES, what, _below(fail, "parameters"))
+    for name, values in method.sweep.items():
+        if not values or len(set(values)) < len(values):
+            fail(f"sweep.{name}", f"must be a list of different values, got {list(values)}")
+        if name in method.parameters or (name == "alpha" and method.alphas is not None):
+            fail(f"sweep.{name}", "is given as a single value, too")
+    swept_alphas = method.sweep.get("alpha", ())
+    if any(isinstance(alpha, bool | str) for alpha in swept_alphas):
+        fail("sweep.alpha", f"must be numbers, got {list(swept_alphas)}")
+    else:
+        _check_alphas(tuple(map(float, swept_alphas)), _below(fail, "sweep"), "alpha")
+    if not swept_alphas and not (alphas if method.alphas is None else method.alphas):
+        fail("alphas", "the grid is empty: neither the method nor the spec has any")
     if method.alphas is not None:
         _check_alphas(method.alphas, fail)
-    if not (spec.alphas if method.alphas is None else method.alphas):
-        raise fail("alphas", "the grid is empty: neither the method nor the spec has any")
     if method.environments is not None:
-        known = [environment.id for environment in spec.environments]
         for name in method.environments:
-            if name not in known:
-                raise fail("environments", f"unknown environment {name!r}; choose from {', '.join(known)}")
+            if environments is not None and name not in environments:
+                fail("environments", f"unknown environment {name!r}; {suggestion(name, environments)}")
         if not method.environments:
-            raise fail("environments", "the grid is empty: leave the key out to run in all environments")
+            fail("environments", "the grid is empty: leave the key out to run in all environments")
 
 
-def _check_names(
-    built_by: type,
-    parameters: Parameters,
-    given: Iterable[str],
-    what: str,
-    fail: Fail,
-) -> None:
+def _check_names(built_by: type, parameters: Parameters, given: Iterable[str], what: str, fail: Fail) -> None:
     """Compare parameters with the constructor's. Its `**rest` does not count: typos would vanish in it."""
     named = {
         name: parameter
@@ -366,51 +463,36 @@ def _check_names(
     }
     for name in parameters:
         if name not in named:
-            raise fail(f"parameters.{name}", f"unknown parameter of {what}; choose from {', '.join(named)}")
+            fail(name, f"unknown parameter of {what}; {suggestion(name, named)}")
     for name, parameter in named.items():
         if parameter.default is parameter.empty and name not in parameters:
-            raise fail(f"parameters.{name}", f"missing; {what} needs it")
+            fail(name, f"missing; {what} needs it")
 
 
 def _check_delay(delay: Delay, fail: Fail) -> None:
     try:
         check_delay(delay)
     except ValueError as error:
-        raise fail("delay", str(error)) from None
+        fail("delay", str(error))
 
 
-def _check_alphas(alphas: tuple[float, ...], fail: Fail) -> None:
+def _check_alphas(alphas: tuple[float, ...], fail: Fail, key: str = "alphas") -> None:
     for alpha in alphas:
         if not (math.isfinite(alpha) and alpha >= 0.0):
-            raise fail("alphas", f"must be finite numbers of at least 0, got {alpha}")
+            fail(key, f"must be finite numbers of at least 0, got {alpha}")
     if len(set(alphas)) < len(alphas):
-        raise fail("alphas", f"must differ from each other, got {list(alphas)}")
+        fail(key, f"must differ from each other, got {list(alphas)}")
 
 
 def _below(fail: Fail, place: str) -> Fail:
     return lambda key, text: fail(f"{place}.{key}", text)
 
 
-def _failure(spec: ExperimentSpec) -> Fail:
-    return lambda key, text: SpecError(f"{spec.source or spec.name}: {key}: {text}")
-
-
-def _in_our_words(message: str) -> str:
-    """`Object contains unknown field `x` - at `$.methods[2]`` as `methods[2].x: unknown key`."""
-    text, _, place = message.partition(" - at ")
-    place = place.strip("`").removeprefix("$").removeprefix(".")
-    for wording, said in (("contains unknown field", "unknown key"), ("missing required field", "missing")):
-        if wording in text:
-            field = text.rpartition(wording)[2].strip(" `")
-            return f"{place}.{field}: {said}".removeprefix(".")
-    return f"{place}: {text}" if place else text
+def _value_text(value: Scalar) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _alpha_text(alpha: float) -> str:
     # Two digits where they say it exactly; otherwise two values could share a file name.
     short = f"{alpha:.2f}"
     return short if float(short) == alpha else repr(float(alpha))
-
-
-def _canonical(content: Any) -> bytes:
-    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from shoal.core.frames import Library, as_frame
 from shoal.core.parquet import pa
 from shoal.lab.experiments import summaries
-from shoal.lab.experiments.results import PROVENANCE, SPEC, load_runs
-from shoal.lab.experiments.spec import ExperimentSpec, MethodSpec, cells, load_spec
+from shoal.lab.experiments.results import PROVENANCE, SPEC, load_grid, load_runs, stored_cells
+from shoal.lab.experiments.spec import ExperimentSpec, MethodSpec, cells, read_spec
 from shoal.lab.experiments.summaries import Names, SummaryRow, unique
 from shoal.reporting.latex import latex_table
 from shoal.reporting.sections import Table
@@ -37,9 +37,12 @@ class Results:
     skipped: Mapping[str, str]
     """Environments that were skipped, with the reason."""
     cells_done: int
+    """Cells with all their runs."""
     cells_total: int
     names: Names
     rows: list[SummaryRow]
+    trusted: Sequence[Mapping[str, Any]] = ()
+    """Changes of the code that were declared to alter none of these results; see `results.Stored`."""
 
     def frame(self, library: Library = "pyarrow") -> Any:
         """The runs as a data frame of pyarrow, pandas or polars, a row for each; it must be installed."""
@@ -184,7 +187,9 @@ def load_results(directory: str | Path) -> Results:
     >>> [(row.label, row.alpha, row.regret.mean) for row in results.rows]  # doctest: +SKIP
     """
     out = Path(directory)
-    table, spec = load_runs(out), load_spec(out / SPEC)
+    table, spec = load_runs(out), read_spec(out / SPEC)
+    grid, stored = load_grid(out), stored_cells(out)
+    in_grid = [stored[cell.key] for cell in (grid.cells if grid else []) if cell.key in stored]
     names = Names(
         environments={item.id: item.title or item.id for item in spec.environments},
         methods={item.id: item.label or item.id for item in spec.methods},
@@ -201,8 +206,9 @@ def load_results(directory: str | Path) -> Results:
         table=table,
         provenance=provenance,
         skipped={entry["environment"]: entry["reason"] for entry in provenance.get("skipped", [])},
-        cells_done=len(summaries.find_cells(table)),
+        cells_done=sum(len(cell.rows) >= spec.runs for cell in summaries.find_cells(table)),
         cells_total=len(cells(spec)),
         names=names,
         rows=summaries.main_rows(table, names),
+        trusted=[entry for cell in in_grid for entry in cell.trusted],
     )

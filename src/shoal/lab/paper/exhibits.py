@@ -15,6 +15,7 @@ import msgspec
 from matplotlib.figure import Figure
 
 from shoal.core.atomic import write_whole
+from shoal.core.validation import suggestion
 from shoal.lab.experiments.figures import ALPHA, F1, REGRET, Kind, draw_panels, result_lines
 from shoal.lab.experiments.report import provenance_section, setting
 from shoal.lab.experiments.runner import Completion, run_experiment
@@ -65,7 +66,7 @@ def find_exhibit(name: str) -> Exhibit:
     """A table or figure by its name, such as "table2"."""
     if name not in EXHIBITS:
         raise SpecError(
-            f"unknown preset, table or figure {name!r}; choose from {', '.join((*PRESETS, *EXHIBITS))}"
+            f"unknown preset, table or figure {name!r}; {suggestion(name, (*PRESETS, *EXHIBITS))}"
         )
     return EXHIBITS[name]
 

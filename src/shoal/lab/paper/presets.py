@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
+from shoal.core import validation
 from shoal.lab.environments.registry import find_environment
 from shoal.lab.experiments.spec import (
     Delay,
@@ -27,7 +28,7 @@ PRESETS = ("quick", "tables", "paper", "beyond")
 def load_preset(name: str, *, seed: int | None = None, runs: int | None = None) -> ExperimentSpec:
     """Read one of the specs that come with the package, see `PRESETS`; `seed` and `runs` replace its own."""
     if name not in PRESETS:
-        raise SpecError(f"unknown preset {name!r}; choose from {', '.join(PRESETS)}")
+        raise SpecError(f"unknown preset {name!r}; {validation.suggestion(name, PRESETS)}")
     text = (resources.files("shoal.lab.paper") / "presets" / f"{name}.toml").read_bytes()
     spec = parse_spec(text, source=f"presets/{name}.toml", seed=seed)
     return spec if runs is None else msgspec.structs.replace(spec, runs=runs)
@@ -59,6 +60,7 @@ def single(
     Where these have the policy in no environment of that kind, what they would take from true clusters is
     left to the policy's defaults.
     """
+    policy, kind = (name if ":" in name else name.replace("-", "_") for name in (policy, kind))
     known = [load_preset("paper"), load_preset("beyond")]
     environment = next(
         (dict(item.parameters) for preset in known for item in preset.environments if item.kind == kind),
