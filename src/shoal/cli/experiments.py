@@ -3,7 +3,6 @@
 import shlex
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -108,13 +107,14 @@ def report(directory: Annotated[Path, typer.Argument(help="The results directory
 def _reproduce_exhibit(
     name: str, out: Path | None, *, seed: int | None, runs: int | None, **how: Any
 ) -> None:
+    from shoal.lab.experiments.runner import run_experiment
     from shoal.lab.paper import exhibits
 
     exhibit = exhibits.find_exhibit(name)
     out = out or exhibits.STORE
     if exhibit.environments:
         spec = exhibits.exhibit_spec(exhibit, seed=seed, runs=runs)
-        _play(partial(exhibits.play, exhibit), spec, out, **how)
+        _play(run_experiment, spec, out, **how)
     with drawing_display() as show:
         page = exhibits.write_exhibit(exhibit, out, show)
     print(f"{exhibit.number}: {page}, and beside it Markdown, LaTeX and PDF")

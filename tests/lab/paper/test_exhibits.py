@@ -1,6 +1,7 @@
 """The paper by its own numbers: what each table and figure plays and writes, and the page that maps it."""
 
 import re
+import shutil
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 import shoal
 from shoal.cli.app import app
+from shoal.lab.experiments.runner import run_experiment
 from shoal.lab.experiments.spec import SpecError, cells
 from shoal.lab.experiments.stored import Results, load_results
 from shoal.lab.paper import exhibits, published, speed
@@ -60,12 +62,12 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
             method for method in spec.methods if method.policy in ("independent", "oracle", "club", "bass")
         ),
     )
-    exhibits.play(exhibit, small, out, jobs=1)
+    run_experiment(small, out, jobs=1)
     return out
 
 
 def stored(out: Path) -> Results:
-    return load_results(exhibits.store_of(find_exhibit("table2"), out))
+    return load_results(out)
 
 
 @pytest.mark.parametrize("name", ["table2", "table3", "figure3", "figure4", "figure5"])
@@ -96,6 +98,21 @@ def test_ours_stand_beside_the_printed_figures(played: Path) -> None:
         }
         assert (min(means, key=lambda line: means[line]), 2 * place + 1) in table.strong
     assert "Bold" in table.key
+
+
+def test_tables_and_figures_share_runs(played: Path, tmp_path: Path) -> None:
+    """Another grid in the same directory plays only what no other has played, in the preset's cells, too."""
+    out = tmp_path / "shared"
+    shutil.copytree(played, out)
+    spec = stored(played).spec
+    other = msgspec.structs.replace(
+        spec,
+        name="other",
+        environments=spec.environments[:1],
+        methods=tuple(msgspec.structs.replace(method, environments=None) for method in spec.methods),
+    )
+    done = run_experiment(other, out, jobs=1)
+    assert (done.computed, done.found) == (0, len(cells(other)))
 
 
 def test_a_figure_has_the_same_few_methods_in_every_panel(played: Path) -> None:

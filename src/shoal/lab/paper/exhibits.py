@@ -18,7 +18,6 @@ from shoal.core.atomic import write_whole
 from shoal.core.validation import suggestion
 from shoal.lab.experiments.figures import ALPHA, F1, REGRET, Kind, draw_panels, result_lines
 from shoal.lab.experiments.report import provenance_section, setting
-from shoal.lab.experiments.runner import Completion, run_experiment
 from shoal.lab.experiments.spec import MAIN, ExperimentSpec, MethodSpec, SpecError, check_spec
 from shoal.lab.experiments.stored import Results, load_results, methods_by_environments
 from shoal.lab.paper import illustrations, published
@@ -37,7 +36,7 @@ GAUSSIAN = ("gaussian-s0.5", "gaussian-s1", "gaussian-s2")
 REAL = ("movielens-rated", "yahoo-ltr")
 
 STORE = Path("results") / "published"
-"""Where the runs behind tables and figures are kept, and written to, by default."""
+"""Where tables and figures and the runs behind them are kept by default: each run is played once."""
 
 CURVES_NOTE = (
     "At most eight curves: both settings of BASS, and each other method at the better of its two settings. "
@@ -93,27 +92,19 @@ def exhibit_spec(exhibit: Exhibit, *, seed: int | None = None, runs: int | None 
     return spec
 
 
-def store_of(exhibit: Exhibit, out: Path) -> Path:
-    """Where the runs of a table or figure are kept: those that play the same share it."""
-    return out / "-".join(dict.fromkeys(key.rpartition("-")[0] for key in exhibit.environments))
-
-
-def play(exhibit: Exhibit, spec: ExperimentSpec, out: Path, **how: Any) -> Completion:
-    """`run_experiment` for a table or figure."""
-    return run_experiment(spec, store_of(exhibit, out), **how)
-
-
 def write_exhibit(
     exhibit: Exhibit, out: Path, drawing: render.Drawing = lambda done, total, title: None
 ) -> Path:
     """Write a table or figure into `out` / its name: HTML, Markdown, LaTeX and PDF.
+
+    Its runs are those of the grid that was run last in `out`: `run_experiment(exhibit_spec(exhibit), out)`.
 
     Returns
     -------
     Path
         `index.html`. Beside it are `tables.md`, and a `.tex` and a `.pdf` file for each table and figure.
     """
-    results = load_results(store_of(exhibit, out)) if exhibit.environments else None
+    results = load_results(out) if exhibit.environments else None
     directory = out / exhibit.name
     page = exhibit_document(exhibit, results)
     written = render.write(page, directory, drawing)
