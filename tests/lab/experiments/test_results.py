@@ -18,7 +18,7 @@ from shoal.lab.experiments.results import (
     Grid,
     GridCell,
     ResultsError,
-    Stored,
+    StoredCell,
     cell_path,
     load_runs,
     read_cell,
@@ -51,7 +51,7 @@ def write(directory: Path, key: str, *, runs: int = 4) -> Path:
     (directory / "cells").mkdir(exist_ok=True)
     path = cell_path(directory, "a/b/a0.10", key)
     table = pa.Table.from_pylist([row(run) for run in range(runs)], schema=results.columns())
-    write_cell(path, table, Stored("a/b/a0.10", key, {"alpha": 0.1}))
+    write_cell(path, table, StoredCell("a/b/a0.10", key, {"alpha": 0.1}))
     before = results.load_grid(directory)
     cells = [*(before.cells if before else []), GridCell("a/b/a0.10", "a", "b", "bass", "main", 0.1, key, {})]
     write_whole(directory / "grid.json", msgspec.json.encode(Grid(0, 4, cells)))
@@ -63,7 +63,7 @@ def test_what_is_written_is_read_back_exactly(tmp_path: Path) -> None:
     assert path.name == "a__b__a0.10-abc.parquet"
     table, stored = read_cell(path)
     assert table.schema.equals(results.columns())
-    assert stored == Stored("a/b/a0.10", "abc", {"alpha": 0.1}, [])
+    assert stored == StoredCell("a/b/a0.10", "abc", {"alpha": 0.1}, [])
     assert results.stored_cells(tmp_path) == {"abc": stored}
     for run in range(4):
         found, expected = table.slice(run, 1).to_pylist()[0], row(run)

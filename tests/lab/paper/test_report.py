@@ -22,7 +22,15 @@ from tests.lab.paper.test_theory import TINY
 import shoal
 from shoal.lab.experiments.measurements import Measurement, keep_outcome
 from shoal.lab.experiments.report import PAIRED_COLUMNS, line
-from shoal.lab.experiments.results import Grid, GridCell, ResultsError, Stored, columns, load_runs, write_cell
+from shoal.lab.experiments.results import (
+    Grid,
+    GridCell,
+    ResultsError,
+    StoredCell,
+    columns,
+    load_runs,
+    write_cell,
+)
 from shoal.lab.experiments.runner import run_experiment
 from shoal.lab.experiments.spec import ExperimentSpec, cells, parse_spec
 from shoal.lab.experiments.stored import Results, load_results
@@ -200,7 +208,7 @@ def _store(out: Path, made_up: list[dict[str, Any]]) -> None:
         cells.append(GridCell("made up", place, method, policy, group, alpha, str(number), {}))
         path = out / "cells" / f"made-up-{number}.parquet"
         table = pa.Table.from_pylist(rows, schema=columns())
-        write_cell(path, table, Stored("made up", str(number), {}))
+        write_cell(path, table, StoredCell("made up", str(number), {}))
     (out / "grid.json").write_bytes(msgspec.json.encode(Grid(0, 2, cells)))
 
 

@@ -90,7 +90,7 @@ class Grid(msgspec.Struct, frozen=True):
     cells: list[GridCell]
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredCell(msgspec.Struct, frozen=True):
     """What the file of a cell says of itself."""
 
     id: str
@@ -149,7 +149,7 @@ def cell_path(directory: Path, cell_id: str, key: str) -> Path:
     return directory / CELLS / f"{cell_id.replace('/', '__')[:LONGEST_NAME]}-{key}.parquet"
 
 
-def write_cell(path: Path, table: "pa.Table", stored: Stored) -> None:
+def write_cell(path: Path, table: "pa.Table", stored: StoredCell) -> None:
     """Write the runs of one cell; the file is complete when this returns."""
     from shoal.core.parquet import pa, pq
 
@@ -162,7 +162,7 @@ def write_cell(path: Path, table: "pa.Table", stored: Stored) -> None:
     write_whole(path, sink.getvalue())
 
 
-def read_cell(path: Path) -> "tuple[pa.Table, Stored]":
+def read_cell(path: Path) -> "tuple[pa.Table, StoredCell]":
     """One cell's runs, by seed, verified, and what its file says of itself."""
     from shoal.core.parquet import pa, pq
 
@@ -183,7 +183,7 @@ def read_cell(path: Path) -> "tuple[pa.Table, Stored]":
     return table.replace_schema_metadata(None), stored
 
 
-def stored_cells(directory: Path) -> dict[str, Stored]:
+def stored_cells(directory: Path) -> dict[str, StoredCell]:
     """What is stored, by key, as far as it can be read; nothing is verified."""
     from shoal.core.parquet import pa, pq
 
@@ -284,7 +284,7 @@ def prune(directory: Path) -> list[Entry]:
     return removed
 
 
-def _why_not(directory: Path, stored: Stored, grid: Grid) -> str:
+def _why_not(directory: Path, stored: StoredCell, grid: Grid) -> str:
     alike = [cell for cell in grid.cells if same_but_code(stored.facts, cell.facts)]
     named = [cell for cell in grid.cells if cell.id == stored.id]
     if alike:
@@ -300,13 +300,13 @@ def write_if_new(path: Path, content: bytes) -> None:
         write_whole(path, content)
 
 
-def _described(path: Path, metadata: Mapping[bytes, bytes] | None) -> Stored:
+def _described(path: Path, metadata: Mapping[bytes, bytes] | None) -> StoredCell:
     metadata = metadata or {}
     version = metadata.get(b"schema_version", b"none").decode()
     if version != str(SCHEMA_VERSION) or b"cell" not in metadata:
         raise ResultsError(f"{path}: has results of schema {version}; this version reads {SCHEMA_VERSION}")
     try:
-        return msgspec.json.decode(metadata[b"cell"], type=Stored)
+        return msgspec.json.decode(metadata[b"cell"], type=StoredCell)
     except msgspec.DecodeError as error:
         raise ResultsError(f"{path}: does not say which cell it holds ({error})") from None
 

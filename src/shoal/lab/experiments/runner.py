@@ -42,7 +42,7 @@ from shoal.lab.experiments.fingerprint import (
     same_but_code,
 )
 from shoal.lab.experiments.measurements import Measurement, is_kept, keep_outcome
-from shoal.lab.experiments.results import Grid, GridCell, ResultsError, Stored
+from shoal.lab.experiments.results import Grid, GridCell, ResultsError, StoredCell
 from shoal.lab.experiments.spec import (
     SCHEMA_VERSION,
     Cell,
@@ -118,7 +118,7 @@ class Completion:
 
 
 @dataclass(frozen=True)
-class Work:
+class LeftToPlay:
     """What is left to play of a cell."""
 
     cell: Cell
@@ -359,7 +359,7 @@ def _grid(spec: ExperimentSpec, data: Mapping[str, Data], before: Grid | None) -
     return Grid(spec.seed, spec.runs, listed)
 
 
-def _left_to_play(spec: ExperimentSpec, out: Path, wanted: Sequence[Cell], grid: Grid) -> list[Work]:
+def _left_to_play(spec: ExperimentSpec, out: Path, wanted: Sequence[Cell], grid: Grid) -> list[LeftToPlay]:
     """The cells that lack runs, each with the seeds that it lacks. What is there is verified."""
     files, in_grid = results.files_by_key(out), {cell.id: cell for cell in grid.cells}
     by_key: dict[str, list[Cell]] = {}
@@ -370,11 +370,11 @@ def _left_to_play(spec: ExperimentSpec, out: Path, wanted: Sequence[Cell], grid:
         there = set(results.read_cell(files[key])[0]["seed"].to_pylist()) if key in files else set()
         seeds = tuple(seed for seed in seeds_of(spec) if seed not in there)
         if seeds:
-            work.append(Work(same[0], key, in_grid[same[0].id].facts, seeds, len(same)))
+            work.append(LeftToPlay(same[0], key, in_grid[same[0].id].facts, seeds, len(same)))
     return work
 
 
-def _trusted(out: Path, work: Sequence[Work]) -> list[dict[str, Any]]:
+def _trusted(out: Path, work: Sequence[LeftToPlay]) -> list[dict[str, Any]]:
     """Take over stored cells that differ in their code alone; what was declared by it, for the provenance."""
     stored, files = results.stored_cells(out), results.files_by_key(out)
     when, counts = _now(), Counter[tuple[str, ...]]()
@@ -388,19 +388,19 @@ def _trusted(out: Path, work: Sequence[Work]) -> list[dict[str, Any]]:
         best = max(rivals, key=lambda key: (tables[key].num_rows, files[key].stat().st_mtime_ns))
         changed = results.changed_code(out, stored[best].facts, item.facts)
         entry = {"when": when, "changed": changed, "software": software()}
-        kept = Stored(item.cell.id, item.key, item.facts, [*stored[best].trusted, entry])
+        kept = StoredCell(item.cell.id, item.key, item.facts, [*stored[best].trusted, entry])
         results.write_cell(results.cell_path(out, item.cell.id, item.key), tables[best], kept)
         counts[tuple(changed)] += item.cells
     return [{"when": when, "cells": count, "changed": list(changed)} for changed, count in counts.items()]
 
 
-def reasons(out: Path, work: Sequence[Work]) -> list[str]:
+def reasons(out: Path, work: Sequence[LeftToPlay]) -> list[str]:
     """What will be played although something like it is stored, and why, in sentences."""
     stored, files = results.stored_cells(out), results.files_by_key(out)
     counts: Counter[str] = Counter()
     for item in work:
         if item.key in files:
-            counts[f"{len(item.seeds)} more runs"] += item.cells
+            counts[f"{len(item.seeds)} more run{'s' * (len(item.seeds) > 1)}"] += item.cells
             continue
         alike = [each for each in stored.values() if same_but_code(each.facts, item.facts)]
         named = [each for each in stored.values() if each.id == item.cell.id]
@@ -432,13 +432,13 @@ def _describe(out: Path, spec: ExperimentSpec, grid: Grid) -> None:
         results.save_code(out, digest, parts)
 
 
-def _add_runs(out: Path, item: Work, rows: Sequence[Mapping[str, Any]]) -> None:
+def _add_runs(out: Path, item: LeftToPlay, rows: Sequence[Mapping[str, Any]]) -> None:
     """Append runs to a cell, as a whole or not at all."""
     from shoal.core.parquet import pa
 
     table = pa.Table.from_pylist(list(rows), schema=results.columns())
     path = results.files_by_key(out).get(item.key)
-    stored = Stored(item.cell.id, item.key, item.facts)
+    stored = StoredCell(item.cell.id, item.key, item.facts)
     if path is not None:
         before, stored = results.read_cell(path)
         table = pa.concat_tables([before, table]).sort_by("seed")
@@ -491,7 +491,7 @@ class _Players:
 
 @contextlib.contextmanager
 def _players(
-    executor: Executor | None, jobs: int, meter: _Meter, spec: ExperimentSpec, work: Sequence[Work]
+    executor: Executor | None, jobs: int, meter: _Meter, spec: ExperimentSpec, work: Sequence[LeftToPlay]
 ) -> Iterator[_Players]:
     """Functions that submit tasks. On exit, whatever is still waiting or running is stopped."""
     if executor is not None:
@@ -543,12 +543,12 @@ def _players(
 
 def _play_all(
     spec: ExperimentSpec,
-    work: Sequence[Work],
+    work: Sequence[LeftToPlay],
     submit: Callable[[Task], "Future[TaskResult]"],
     meter: _Meter,
     report: Callable[[], None],
     executor: Executor | None,
-) -> Iterator[tuple[Work, list[dict[str, Any]], float]]:
+) -> Iterator[tuple[LeftToPlay, list[dict[str, Any]], float]]:
     """Play what is left and yield each cell, its rows in order of seeds, once its last run is done."""
     waiting = {item.key: _Gathered(len(item.seeds)) for item in work}
     # A few runs each: long enough to hide what sending costs, short enough to share out at the end.

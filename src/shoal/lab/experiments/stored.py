@@ -42,7 +42,7 @@ class Results:
     names: Names
     rows: list[SummaryRow]
     trusted: Sequence[Mapping[str, Any]] = ()
-    """Changes of the code that were declared to alter none of these results; see `results.Stored`."""
+    """Changes of the code that were declared to alter none of these results; see `results.StoredCell`."""
 
     def frame(self, library: Library = "pyarrow") -> Any:
         """The runs as a data frame of pyarrow, pandas or polars, a row for each; it must be installed."""
