@@ -249,7 +249,7 @@ def test_all_changes_of_settings_are_listed_however_old(monkeypatch: pytest.Monk
             "gamma": (3.0, msgspec.UNSET),
             "noise_scale": (None, msgspec.UNSET),  # it has none, which is not the same as none given
             "delta": (0.05, msgspec.UNSET),
-            **{name: (bass[name], msgspec.UNSET) for name in ("radius", "param_norm")},
+            **{name: (bass[name], msgspec.UNSET) for name in ("level", "radius", "param_norm")},
         }
         monkeypatch.setattr(data, "MOST_LISTED", 2)
         fewer = data.settings(pictured(shop).follower)
