@@ -63,7 +63,9 @@ def rows_of(
 
 
 def make_table(*cells: list[dict[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist([row for cell in cells for row in cell], schema=columns())
+    """Runs as `load_runs` gives them: what is stored, and the number of the run within its grid."""
+    schema = columns().insert(columns().get_field_index("seed"), pa.field("run", pa.int32()))
+    return pa.Table.from_pylist([row for cell in cells for row in cell], schema=schema)
 
 
 def only_row(table: pa.Table, names: Names = NO_NAMES) -> SummaryRow:

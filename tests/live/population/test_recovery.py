@@ -351,7 +351,8 @@ def test_verify_sees_a_state_that_drifted() -> None:
 
 def test_a_slow_store_slows_its_callers_down(durable: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is dropped; who finds no place in time is told."""
-    monkeypatch.setattr(committer, "CAPACITY", 30)
+    # Room for ada, ten samples and a few more records, but not for eight decisions of up to two records each.
+    monkeypatch.setattr(committer, "CAPACITY", 22)
     monkeypatch.setattr("shoal.live.population.owner.PATIENCE", 0.05)
     controller = durable.open()
     one = shop(controller)
