@@ -30,7 +30,7 @@ def timed(what: str, note: Callable[[], str] = str) -> Iterator[None]:
     clock, cpu = time.perf_counter(), time.process_time()
     yield
     clock, cpu = time.perf_counter() - clock, time.process_time() - cpu
-    print(f"{what:32} {clock:8.2f} s by the clock {cpu:8.2f} s of the processor  {note()}", flush=True)
+    print(f"{what:36} {clock:8.2f} s by the clock {cpu:8.2f} s of the processor  {note()}", flush=True)
 
 
 def main(n_agents: int) -> None:
@@ -61,9 +61,13 @@ def main(n_agents: int) -> None:
             summary(picture)
         with timed("its heat map"):
             picture.draw()
+        with timed("stop"):
+            controller.close()
+        controller = shoal.open(path)
+        shop = controller.population("shop")
         with timed("forget a person"):
             shop.forget("a1")
-        with timed("stop"):
+        with timed("stop, with the journal folded anew"):
             controller.close()
 
 

@@ -225,6 +225,22 @@ def test_reward_many(one: Population, tmp_path: Path) -> None:
     assert sound(one._controller)
 
 
+def test_a_correction_of_a_sample_that_was_dropped_changes_nothing(place: Place) -> None:
+    """An agent that was found to have changed keeps its latest samples only."""
+    one = shop(place.open(lease=SLOW), policy="cluster_mixture")
+    decisions = []
+    for reward in [5.0] * 100 + [-5.0] * 10:
+        decisions.append(one.decide("ada", ARMS))
+        one.reward(decisions[-1].id, reward)
+    assert one.owner.read(lambda fold: fold.policy.state.drift.forgot[0]) > 100
+    before = learned(one)
+    one.reward(decisions[0].id, 4.0, replaces=5.0)
+    assert learned(one) == before
+    one.reward(decisions[-1].id, -4.0, replaces=-5.0)
+    assert learned(one) != before
+    assert sound(one._controller)
+
+
 class Clock:
     """The time that a population sees."""
 
