@@ -110,6 +110,15 @@ class TestGroups:
         assert rewards["12"] == [3.0, 2.0]
         assert rewards["3"][1] == 0.0
 
+    def test_as_the_authors_read_it_the_first_document_of_a_group_counts(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "rank.txt", LINES)
+        world = LearningToRank(path, n_agents=3, n_groups=2, n_arms=2, dim=4, loader="authors", seed=0)
+        rewards = dict(zip(world.agent_ids.tolist(), world.mean_rewards.tolist(), strict=True))
+        assert rewards["7"][0] == 2.0  # of 2 and 1
+        assert rewards["12"] == [3.0, 4.0]  # of 4 and 0 in the second group
+        with pytest.raises(ValueError, match="loader must be one of 'shoal', 'authors', got 'paper'"):
+            LearningToRank(path, loader="paper")
+
     def test_dim_takes_the_first_features(self, tmp_path: Path) -> None:
         path = write(tmp_path / "rank.txt", LINES)
         world = LearningToRank(path, n_agents=3, n_groups=2, n_arms=2, dim=1, seed=0)

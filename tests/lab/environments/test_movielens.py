@@ -17,7 +17,7 @@ import pytest
 import shoal
 from shoal.lab.environments import datasets, movielens, sources
 from shoal.lab.environments.movielens import GENRES, MovieLens
-from shoal.lab.environments.ratings import held_out_errors
+from shoal.lab.environments.ratings import FILLS, factorise, held_out_errors
 from shoal.lab.environments.sources import DataUnavailable
 
 REAL = Path(__file__).parents[4] / "shared" / "data" / "ml-latest-small"
@@ -151,7 +151,7 @@ def test_simulation(tmp_path: Path) -> None:
     assert 0.0 < trace.final_regret < 200 * 4.0
 
 
-def test_presets(tmp_path: Path) -> None:
+def test_loaders(tmp_path: Path) -> None:
     path = write(tmp_path / "ml", "csv")
 
     def world(**given: Any) -> MovieLens:
@@ -162,13 +162,34 @@ def test_presets(tmp_path: Path) -> None:
         return equal and one.arm_ids.tolist() == other.arm_ids.tolist()
 
     assert same(world(), world(arms="most-rated", fill="tuned"))
-    assert same(world(preset="authors"), world(arms="most-rated", fill="paper"))
-    assert same(world(preset="authors", arms="first"), world(arms="first", fill="paper"))
-    assert not same(world(), world(preset="authors"))
-    with pytest.raises(ValueError, match="preset must be one of 'tuned', 'authors', got 'paper'"):
-        world(preset="paper")
+    assert same(world(loader="authors", dim=5), world(loader="authors", dim=5, arms="first", fill="paper"))
+    with pytest.raises(ValueError, match="loader must be one of 'shoal', 'authors', got 'paper'"):
+        world(loader="paper")
+    with pytest.raises(ValueError, match="arms must be 'first' and n_arms a number with loader='authors'"):
+        world(loader="authors", arms="most-rated")
+    with pytest.raises(ValueError, match=r"movies\.csv: loader='authors' needs movies 1 to 4, no 4"):
+        MovieLens(path, n_agents=3, n_arms=4, loader="authors")
     prepared = datasets.prepare(path, n_arms=3)
     assert (prepared.arms, prepared.fill) == ("most-rated", "tuned")
+
+
+@pytest.mark.parametrize("layout", ["csv", "dat"])
+def test_as_the_authors_read_it(tmp_path: Path, layout: str) -> None:
+    """Arm k has the ratings of movie k and the genres of movie k + 1, in the order in which genres appear."""
+    world = MovieLens(write(tmp_path / "ml", layout), n_agents=3, n_arms=3, dim=5, loader="authors", seed=0)
+    animation, children, comedy, drama, action = np.eye(5)
+    assert world.arms.tolist() == [(animation + children + comedy).tolist(), drama.tolist(), action.tolist()]
+    by_user = dict(zip(world.agent_ids.tolist(), range(3), strict=True))
+    assert world.observed[by_user[7]].tolist() == [False, True, True]
+    assert world.mean_rewards[by_user[7], 1:].tolist() == [5.0, 1.0]
+    assert world.observed[by_user[1]].tolist() == [False, False, True]
+    assert not world.observed[by_user[9]].any()
+    # Nobody can have rated movie 0: it is predicted by each user's mean, rounded.
+    ratings = movielens.read_as_authors(movielens.locate(tmp_path / "ml"), 3)[0]
+    fitted = factorise(ratings, FILLS["paper"])
+    means = np.rint(np.clip(fitted.mean + fitted.agent_biases, 1.0, 5.0))
+    order = [ratings.agent_ids.tolist().index(user) for user in world.agent_ids.tolist()]
+    assert world.mean_rewards[:, 0].tolist() == means[order].tolist()
 
 
 def test_path_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,16 +32,18 @@ def test_presets_are_the_paper_s_experiments() -> None:
     assert {method.policy for method in quick.methods} == set(policy_names())
     assert {environment.id for environment in tables.environments} == scenarios
     expected = "ind oracle dynucb club-g4 club-g2 sclub-g4 sclub-g2 bass-d0.1 bass-d0.9 cmlb-g4 cmlb-g2"
-    expected += " cmlb-g4-e3000 cmlb-g2-e3000 mixture mixture-best"
+    expected += " cmlb-g4-e3000 cmlb-g2-e3000 cmlb-g4-e5000 cmlb-g2-e5000 cmlb-g4-e10000 cmlb-g2-e10000"
+    expected += " dynucb-5 dynucb-20 mixture mixture-best"
     assert " ".join(method.id for method in tables.methods if method.group == "main") == expected
     for spec in (tables, paper):
         assert (spec.horizon, spec.runs) == (50_000, 50)
         assert spec.alphas == tables.alphas  # the finer grid, the same for every method that is searched
         assert set(published.ALPHAS) < set(spec.alphas)
         assert (min(spec.alphas), max(spec.alphas)) == (min(published.ALPHAS), max(published.ALPHAS))
-        assert all(
-            method.alphas is None for method in spec.methods if method.group == "main" and not ours(method)
-        )
+        for method in spec.methods:
+            if method.group == "main" and not ours(method) and method.alphas is not None:
+                assert method.id in published.VARIANTS
+                assert method.alphas == published.ALPHAS
     angles = [
         environment.parameters["angle"]
         for environment in paper.environments
@@ -51,25 +53,30 @@ def test_presets_are_the_paper_s_experiments() -> None:
     sigmas = [item.parameters["noise_scale"] for item in paper.environments if item.kind == "gaussian"]
     assert sigmas == [0.5, 1.0, 2.0]
     optional = {
-        item.id: (item.parameters["fill"], item.parameters.get("arms", "first"))
+        item.id: tuple(item.parameters.get(key, "") for key in ("loader", "fill", "arms"))
         for item in paper.environments
         if item.optional
     }
     assert optional == {
-        "movielens-rated": ("paper", "most-rated"),
-        "movielens-rated-tuned": ("tuned", "most-rated"),
-        "movielens": ("paper", "first"),
-        "movielens-tuned": ("tuned", "first"),
-        "yahoo-ltr": ("paper", "first"),
-        "yahoo-ltr-tuned": ("tuned", "first"),
+        "movielens-authors": ("authors", "", ""),
+        "movielens-rated": ("", "paper", "most-rated"),
+        "movielens-rated-tuned": ("", "tuned", "most-rated"),
+        "movielens": ("", "paper", "first"),
+        "movielens-tuned": ("", "tuned", "first"),
+        "yahoo-ltr-authors": ("authors", "paper", ""),
+        "yahoo-ltr": ("", "paper", ""),
+        "yahoo-ltr-tuned": ("", "tuned", ""),
     }
     expected = (
         "ind club-0.1 club-1.0 sclub-0.1 sclub-1.0 cmlb-0.1 cmlb-1.0 dynucb-m5 dynucb-m20 bass-d0.1 bass-d0.9"
     )
     for environment in optional:
         found = [c.method.id for c in cells(paper) if c.environment.id == environment and c.alpha == 0.1]
-        variants = "cmlb-0.1-e3000 cmlb-1.0-e3000 bass-d0.1-s5 bass-d0.9-s5"
-        more = variants.split() if environment.startswith("movielens-rated") else []
+        more = []
+        if environment.startswith("movielens-rated"):
+            more = ["cmlb-0.1-e3000", "cmlb-1.0-e3000", "bass-d0.1-s5", "bass-d0.9-s5"]
+        elif environment.endswith("authors"):
+            more = [f"cmlb-{gamma}-e{rounds}" for gamma in ("0.1", "1.0") for rounds in (5000, 10000)]
         assert sorted(found) == sorted([*expected.split(), *more])
 
 
@@ -134,7 +141,7 @@ def test_beyond_has_every_scenario_on_seeds_that_nothing_was_chosen_on() -> None
     assert spec.runs == 30
     found = {item.id: item for item in spec.environments}
     paper = {item.id: item for item in load_preset("paper").environments}
-    assert all(found[name] == item for name, item in paper.items())
+    assert all(found[name] == item for name, item in paper.items() if not name.endswith("-authors"))
     new = {name: item for name, item in found.items() if name not in paper}
     assert {name: (item.kind, item.pulling, item.delay) for name, item in new.items()} == {
         "continuum": ("continuum", None, None),

@@ -147,7 +147,7 @@ def prepare(
         As for `shoal.MovieLens` and `shoal.LearningToRank`: `n_arms`, `dim` and, for the latter, `n_groups`.
     """
     kind = _kind(path, kind)
-    usual = movielens.PRESETS["tuned"] if kind == "movielens" else {"arms": "first", "fill": "paper"}
+    usual = movielens.LOADERS["shoal"] if kind == "movielens" else {"arms": "first", "fill": "paper"}
     arms, fill = arms or usual["arms"], fill or usual["fill"]
     started = time.perf_counter()
     if kind == "movielens":

@@ -3,7 +3,7 @@
 Reads any file in LETOR or SVMlight format, such as set 1 or set 2 of the Yahoo! Learning to Rank Challenge
 (Webscope C14, on request and under an agreement with Yahoo!). Documents are grouped by k-means on their
 features; an arm is the centre of a group, and its reward for a query is the mean relevance of the query's own
-documents in it.
+documents in it, or the first one's.
 """
 
 import gzip
@@ -30,6 +30,7 @@ from shoal.lab.environments.ratings import (
     RatedEnvironment,
     RatedOptions,
     Ratings,
+    Repeated,
     prepare_ratings,
 )
 from shoal.lab.environments.sources import DataUnavailable, PathLike
@@ -39,6 +40,9 @@ PARTS = ("train", "vali", "valid", "test")
 
 N_GROUPS = 100
 """Groups of documents, by default."""
+
+REPEATED: dict[str, Repeated] = {"shoal": "mean", "authors": "first"}
+"""What counts of a query's documents in one group, by loader."""
 
 LARGEST_INDEX = 2**20
 """Larger feature indices are refused: the centres of the groups are dense, 8 MB each at this size."""
@@ -63,6 +67,9 @@ class LearningToRank(RatedEnvironment):
         Number K of groups that are arms.
     dim : int
         Number of entries of a group's centre, counting from the first feature.
+    loader : "shoal" or "authors"
+        The reward of a query with several documents in a group: their mean relevance, or that of the first,
+        as in the authors' package.
     arms : "first" or "most-rated"
         The first groups, in the order of their first documents in the file; or those in which the most
         queries have a document.
@@ -101,6 +108,7 @@ class LearningToRank(RatedEnvironment):
         n_groups: int = N_GROUPS,
         n_arms: int = 30,
         dim: int = 10,
+        loader: str = "shoal",
         arms: str = "first",
         fill: str = "paper",
         cache: PathLike | None = None,
@@ -108,7 +116,7 @@ class LearningToRank(RatedEnvironment):
     ) -> None:
         files = locate(path)
         prepared = prepare(
-            files, n_groups=n_groups, n_arms=n_arms, dim=dim, arms=arms, fill=fill, cache=cache
+            files, n_groups=n_groups, loader=loader, n_arms=n_arms, dim=dim, arms=arms, fill=fill, cache=cache
         )
         source = ", ".join(map(str, files))
         super().__init__(prepared.filled, n_agents=n_agents, source=source, **options)
@@ -150,19 +158,27 @@ def locate(path: PathLike | None = None) -> list[Path]:
     return files
 
 
-def prepare(files: list[Path], *, n_groups: int = N_GROUPS, **how: Unpack[PrepareOptions]) -> Prepared:
+def prepare(
+    files: list[Path], *, n_groups: int = N_GROUPS, loader: str = "shoal", **how: Unpack[PrepareOptions]
+) -> Prepared:
     """Read the files, group the documents and fill in missing rewards, or load the result from the cache."""
     n_groups = validation.positive_int("n_groups", n_groups)
+    repeated = REPEATED[validation.one_of("loader", loader, tuple(REPEATED))]
     hashed = [file for part in files for file in (part, _group_file(part)) if file is not None]
 
     def grouped() -> tuple[Ratings, ArmFeatures]:
-        return group(read(files), n_groups, source=str(files[0]))
+        return group(read(files), n_groups, repeated=repeated, source=str(files[0]))
 
-    return prepare_ratings("letor", hashed, grouped, **how, n_groups=n_groups)
+    return prepare_ratings("letor", hashed, grouped, **how, n_groups=n_groups, repeated=repeated)
 
 
-def group(documents: Documents, n_groups: int, *, source: str = "documents") -> tuple[Ratings, ArmFeatures]:
-    """Group documents by k-means: each query's mean relevance in each group, and the groups' centres."""
+def group(
+    documents: Documents, n_groups: int, *, repeated: Repeated = "mean", source: str = "documents"
+) -> tuple[Ratings, ArmFeatures]:
+    """Group documents by k-means: each query's relevance in each group, and the groups' centres.
+
+    `repeated` is for several documents of a query in a group, see `Ratings.collect`.
+    """
     n_documents = len(documents.relevance)
     if n_groups > n_documents:
         raise ValueError(f"n_groups must be at most {n_documents}, the documents in {source}, got {n_groups}")
@@ -179,7 +195,12 @@ def group(documents: Documents, n_groups: int, *, source: str = "documents") -> 
     order = np.argsort(first)
     rank = np.argsort(order)
     ratings = Ratings.collect(
-        documents.query_ids, range(len(used)), documents.queries, rank[members], documents.relevance
+        documents.query_ids,
+        range(len(used)),
+        documents.queries,
+        rank[members],
+        documents.relevance,
+        repeated=repeated,
     )
     return ratings, ArmFeatures(np.arange(len(used)), k_means.cluster_centers_[used[order]], source)
 

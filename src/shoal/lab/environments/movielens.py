@@ -11,8 +11,8 @@ import itertools
 import os
 import zipfile
 from array import array
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import IO, Unpack
@@ -71,11 +71,12 @@ GENRES_100K = ("unknown", *(genre for genre in GENRES if genre != "IMAX"))
 """The order of the flags in `u.item`."""
 
 
-PRESETS = {
-    "tuned": {"arms": "most-rated", "fill": "tuned"},
-    "authors": {"arms": "most-rated", "fill": "paper"},
+LOADERS = {
+    "shoal": {"arms": "most-rated", "fill": "tuned"},
+    "authors": {"arms": "first", "fill": "paper"},
 }
-"""Ways to read the data: the most informative one, and the one of the paper's authors."""
+"""Ways to read the data: the most informative one, and that of the paper's authors, with their `arms` and
+`fill`."""
 
 
 class MovieLens(RatedEnvironment):
@@ -92,10 +93,10 @@ class MovieLens(RatedEnvironment):
     n_arms : int
         Number K of movies, chosen from those with a rating.
     dim : int
-        Number of genre flags, in the order of `GENRES`.
-    preset : "tuned" or "authors"
-        `arms` and `fill` where they are not given: the most-rated movies in both, with the tuned fill or that
-        of the paper's authors.
+        Number of genre flags, in the order of `GENRES`; in that of the file with `loader="authors"`.
+    loader : "shoal" or "authors"
+        "authors" reads the files as the authors' package does (see Notes). Sets `arms` and `fill` where they
+        are not given: the most-rated movies and the tuned fill, or the first movies and the paper's fill.
     arms : "first" or "most-rated"
         The first movies of the movie file, which is sorted by id; or those with the most ratings.
     fill : "paper" or "tuned"
@@ -122,6 +123,10 @@ class MovieLens(RatedEnvironment):
     Notes
     -----
     A movie whose genres all come after the first `dim` has zero features; see `RatedEnvironment`.
+
+    With `loader="authors"` arm k = 0, …, K − 1 has the ratings of the movie with id k, but the genres of the
+    one with id k + 1: ids start at 1, and the authors' package counts arms from 0. No movie has id 0, so all
+    rewards of arm 0 are predicted. Genres are numbered in the order in which the file first names them.
     """
 
     def __init__(
@@ -131,18 +136,18 @@ class MovieLens(RatedEnvironment):
         n_agents: int = 100,
         n_arms: int = 30,
         dim: int = 10,
-        preset: str = "tuned",
+        loader: str = "shoal",
         arms: str | None = None,
         fill: str | None = None,
         cache: PathLike | None = None,
         **options: Unpack[RatedOptions],
     ) -> None:
-        own = PRESETS[validation.one_of("preset", preset, tuple(PRESETS))]
+        own = LOADERS[validation.one_of("loader", loader, tuple(LOADERS))]
         arms, fill = arms or own["arms"], fill or own["fill"]
         files = locate(path, cache=cache)
-        filled = prepare(files, n_arms=n_arms, dim=dim, arms=arms, fill=fill, cache=cache).filled
+        prepared = prepare(files, loader=loader, n_arms=n_arms, dim=dim, arms=arms, fill=fill, cache=cache)
         source = str(files.ratings)
-        super().__init__(filled, n_agents=n_agents, source=source, **options)
+        super().__init__(prepared.filled, n_agents=n_agents, source=source, **options)
         self.data_files = tuple(files.hashed)
 
 
@@ -201,9 +206,19 @@ def locate(path: PathLike | None = None, *, cache: PathLike | None = None) -> Fi
     raise ValueError(f"{path}: not a MovieLens data set, which has {expected}")
 
 
-def prepare(files: Files, **how: Unpack[PrepareOptions]) -> Prepared:
+def prepare(files: Files, *, loader: str = "shoal", **how: Unpack[PrepareOptions]) -> Prepared:
     """Read the files and fill in missing ratings, or load the result from the cache."""
-    return prepare_ratings("movielens", files.hashed, lambda: read(files), **how)
+    n_arms = how.get("n_arms")
+    if loader == "authors" and (n_arms is None or how.get("arms") != "first"):
+        raise ValueError(
+            f"arms must be 'first' and n_arms a number with loader='authors', got {how.get('arms')!r} and "
+            f"{n_arms}"
+        )
+
+    def table() -> tuple[Ratings, ArmFeatures]:
+        return read(files) if n_arms is None or loader == "shoal" else read_as_authors(files, n_arms)
+
+    return prepare_ratings("movielens", files.hashed, table, **how, loader=loader)
 
 
 def licence(files: Files) -> str:
@@ -222,6 +237,20 @@ def licence(files: Files) -> str:
 def read(files: Files) -> tuple[Ratings, ArmFeatures]:
     """All ratings, in file order, and the genre flags of all movies."""
     return read_ratings(files), read_movies(files)
+
+
+def read_as_authors(files: Files, n_arms: int) -> tuple[Ratings, ArmFeatures]:
+    """The same with arms 0, …, `n_arms` − 1 first: arm k has movie k's ratings and movie k + 1's genres."""
+    ratings, movies = read_ratings(files), read_movies(files, names=None)
+    flags = dict(zip(movies.ids.tolist(), movies.values, strict=True))
+    missing = [movie for movie in range(1, n_arms + 1) if movie not in flags]
+    if missing:
+        raise ValueError(f"{movies.source}: loader='authors' needs movies 1 to {n_arms}, no {missing[0]}")
+    unrated = sorted({*range(n_arms)} - {*ratings.arm_ids.tolist()})
+    ids = np.array([*ratings.arm_ids.tolist(), *unrated])
+    none = np.zeros(movies.values.shape[1])  # of movies far behind the first ones, which are no arms
+    following = [flags.get(movie + 1, none) for movie in sorted(ids.tolist())]
+    return replace(ratings, arm_ids=ids), ArmFeatures(np.sort(ids), np.array(following), movies.source)
 
 
 def read_ratings(files: Files) -> Ratings:
@@ -257,12 +286,15 @@ def read_ratings(files: Files) -> Ratings:
     return Ratings.collect(list(user_codes), list(movie_codes), users, movies, rewards)
 
 
-def read_movies(files: Files) -> ArmFeatures:
-    """The genre flags of every movie, in file order; columns in the order of `GENRES`."""
+def read_movies(files: Files, names: Sequence[str] | None = GENRES) -> ArmFeatures:
+    """The genre flags of every movie, in file order; columns in the order of `names`, or of the file if None.
+
+    Genres that are not among the names come after them, in alphabetical order.
+    """
     with _open(files, files.movies) as lines:
         movies = list(_read_genres(lines, files))
-    found = {genre for _, genres in movies for genre in genres}
-    names = (*GENRES, *sorted(found - {*GENRES, *NOT_GENRES}))
+    found = dict.fromkeys(genre for _, genres in movies for genre in genres if genre not in NOT_GENRES)
+    names = list(found) if names is None else [*names, *sorted(found.keys() - {*names})]
     column = {name: j for j, name in enumerate(names)}
     flags = np.zeros((len(movies), len(names)))
     for row, (_, genres) in enumerate(movies):

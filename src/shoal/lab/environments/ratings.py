@@ -12,7 +12,7 @@ are drawn.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,8 @@ from shoal.lab.environments.sources import PathLike, cached, need
 
 Codes = NDArray[np.int32]
 """Positions in a list of ids."""
+
+Repeated = Literal["mean", "first"]
 
 FIT_SEED = 0
 """Seed of the factorisation and of k-means."""
@@ -75,7 +77,7 @@ class Ratings:
     agent_ids: AnyArray
     """(agents,) each has at least one row."""
     arm_ids: AnyArray
-    """(arms,) each has at least one row."""
+    """(arms,)"""
     agents: Codes
     """(n,) positions in `agent_ids`."""
     arms: Codes
@@ -91,8 +93,13 @@ class Ratings:
         agents: Any,
         arms: Any,
         rewards: Any,
+        *,
+        repeated: Repeated = "mean",
     ) -> "Ratings":
-        """Make a table from rows in any order. Rewards of the same agent for the same arm are averaged."""
+        """Make a table from rows in any order.
+
+        Of several rewards of one agent for one arm it keeps their mean or the first.
+        """
         agents, arms = np.asarray(agents, dtype=np.int32), np.asarray(arms, dtype=np.int32)
         rewards = np.asarray(rewards, dtype=np.float64)
         cells = agents.astype(np.int64) * len(arm_ids) + arms  # one number per (agent, arm)
@@ -102,9 +109,10 @@ class Ratings:
         if np.any(in_order[1:] == in_order[:-1]):
             _, first, cell = np.unique(cells, return_index=True, return_inverse=True)
             means = np.bincount(cell, rewards) / np.bincount(cell)
+            values = means if repeated == "mean" else rewards[first]
             # Restore the order of first occurrence: gradient descent depends on the order of rows.
             order = np.argsort(first)
-            agents, arms, rewards = agents[first[order]], arms[first[order]], means[order]
+            agents, arms, rewards = agents[first[order]], arms[first[order]], values[order]
         if np.any(agents[1:] < agents[:-1]):
             order = np.argsort(agents, kind="stable")
             agents, arms, rewards = agents[order], arms[order], rewards[order]

@@ -33,7 +33,7 @@ from shoal.reporting.words import EMPTY, plus_minus
 M3 = ("synthetic-m3-w1", "synthetic-m3-w7")
 M6 = ("synthetic-m6-w1", "synthetic-m6-w7")
 GAUSSIAN = ("gaussian-s0.5", "gaussian-s1", "gaussian-s2")
-REAL = ("movielens-rated", "yahoo-ltr")
+REAL = ("movielens-authors", "yahoo-ltr-authors")
 
 STORE = Path("results") / "published"
 """Where tables and figures and the runs behind them are kept by default: each run is played once."""

@@ -45,13 +45,20 @@ INFERENCE = (
 )
 """What has to be said wherever `ALPHAS` is used."""
 
+EXPLORATION = (3000, 5000, 10000)
+"""Values of CMLB's T_e beside its default, 1,000. The paper gives none. T/10 and T/5 were found by looking at
+the printed figures: that the paper used them is an inference."""
+
 VARIANTS = {
-    "cmlb-g4-e3000": "cmlb-g4",
-    "cmlb-g2-e3000": "cmlb-g2",
-    "cmlb-0.1-e3000": "cmlb-0.1",
-    "cmlb-1.0-e3000": "cmlb-1.0",
+    **{
+        f"cmlb-{gamma}-e{rounds}": f"cmlb-{gamma}"
+        for gamma in ("g4", "g2", "0.1", "1.0")
+        for rounds in EXPLORATION
+    },
     "bass-d0.1-s5": "bass-d0.1",
     "bass-d0.9-s5": "bass-d0.9",
+    "dynucb-5": "dynucb",
+    "dynucb-20": "dynucb",
 }
 """Methods with another value of a parameter that the paper does not give, and the published one of each."""
 
@@ -69,6 +76,9 @@ def _figures(name: str) -> dict[str, dict[str, Published]]:
 SETTINGS = {key: PublishedSetting(**setting) for key, setting in _PRINTED["settings"].items()}
 
 FINAL_REGRET = _figures("final_regret")
+
+for _reading, _environment in _PRINTED["readings"].items():
+    SETTINGS[_reading], FINAL_REGRET[_reading] = SETTINGS[_environment], FINAL_REGRET[_environment]
 
 F1_DIGIT = 0.1
 """F1 scores are printed to one digit: a smaller difference cannot be told from rounding."""

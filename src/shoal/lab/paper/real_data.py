@@ -13,11 +13,11 @@ from shoal.lab.experiments.stored import Results
 from shoal.reporting.sections import Heading, Part, Section, Text
 
 REAL_DATA = {
-    "movielens-rated": (
+    "movielens-authors": (
         "MovieLens",
         "“shoal data fetch” downloads the ratings; then run the same command again.",
     ),
-    "yahoo-ltr": (
+    "yahoo-ltr-authors": (
         "Yahoo! learning to rank",
         "Yahoo! gives this dataset (C14) only to those who sign its agreement, so it cannot be fetched for "
         "you: sign it, download the data, and pass the file as “path” in the environment's parameters in a "
