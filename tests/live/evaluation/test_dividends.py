@@ -11,7 +11,7 @@ import pytest
 from tests.live.evaluation.shops import BANNERS, TASTE, play, shop
 from tests.live.places import sound
 
-from shoal.live.evaluation.dividends import by_agent
+from shoal.live.evaluation.dividends import by_agent, summed
 from shoal.live.evaluation.sequences import asymptotic, empirical_bernstein
 from shoal.live.journal.tally import Sums
 from shoal.live.population.owner import Owner
@@ -144,6 +144,38 @@ def test_each_agent_has_its_own() -> None:
     play(one, 6)
     found = by_agent(one.owner)
     assert found == {name: one.dividend(name) for name in one.agents}
-    assert str(one.dividend("agent 1")).endswith("rewards: sharing neither helps nor harms demonstrably")
     one.add("new")
-    assert str(one.dividend("new")) == "no rewards yet"
+    assert str(one.dividend("new")) == "Too early to say whether sharing pays: 0 rewards since the start."
+
+
+@pytest.mark.parametrize(
+    ("terms", "verdict", "words"),
+    [
+        ([0.5, 0.7], "too early", "Too early to say whether sharing pays: 2 rewards since"),
+        ([1.0, -1.0] * 50, "too early", "Too early to say whether sharing pays: 0 (−0."),
+        ([0.0] * 40, "no difference", "Sharing makes no difference to any prediction, over 40 rewards since"),
+        (
+            [1.0, 2.0] * 500,
+            "pays",
+            "Sharing pays: 1.5 (1.45 to 1.55) less squared error per reward, over 1,000",
+        ),
+        (
+            [-1.0, -2.0] * 500,
+            "harms",
+            "Sharing harms: 1.5 (1.45 to 1.55) more squared error per reward, over",
+        ),
+    ],
+)
+@pytest.mark.parametrize(("since", "window"), [(None, "the start"), (0.0, "1970-01-01 00:00 UTC")])
+def test_one_verdict(terms: list[float], verdict: str, words: str, since: float | None, window: str) -> None:
+    sums = Sums(len(terms), math.fsum(terms), math.fsum(one * one for one in terms))
+    found = summed(sums, shop().settings, since=since)
+    assert found.verdict == verdict
+    assert found.text.startswith(words)
+    assert found.text.endswith(f" since {window}.")
+
+
+def test_nothing_shared_makes_no_difference() -> None:
+    one = shop(policy="independent")
+    play(one, 6)
+    assert one.dividend().verdict == "no difference"

@@ -118,21 +118,9 @@ def test_the_report_in_a_browser(store: str, tmp_path: Path) -> None:
 
 def test_a_report_of_nothing() -> None:
     empty = document(shop())
-    assert empty.lead == "No decision has a reward yet."
+    assert empty.lead == "Too early to say whether sharing pays: 0 rewards since the start."
     one = shop(apprentice=True, explore=0.0)
     serve(one, 1, 5)
     few = document(one)
-    assert few.lead == "There are 5 rewards: too few to say what sharing pays."
+    assert few.lead == "Too early to say whether sharing pays: 5 rewards since the start."
     assert "chance did so 0 times" in few.remarks[0]
-
-
-def test_the_lead_says_which_way_it_goes() -> None:
-    from shoal.live.evaluation.report import _lead
-    from shoal.live.protocol.answers import Dividend
-
-    def lead(mean: float, low: float, high: float) -> str:
-        return _lead(Dividend(100, mean, low, high, ""))
-
-    assert lead(0.5, 0.2, 0.8).startswith("Sharing pays: it makes the squared error of")
-    assert "larger by 0.5 (0.2 to 0.8)" in lead(-0.5, -0.8, -0.2)
-    assert "cannot be told yet: its dividend is 0.5 (−0.1 to 1.1)" in lead(0.5, -0.1, 1.1)

@@ -211,7 +211,9 @@ def test_whether_it_pays(call: Caller) -> None:
     assert kind(call("GET", f"{shop}/evaluation?policy=os:system")) == (422, "invalid")
     assert kind(call("GET", f"{shop}/evaluation?policy=oracle")) == (422, "invalid")  # it needs labels
     assert kind(call("GET", f"{shop}/evaluation?policy=club")) == (422, "invalid")  # it cannot take over
-    assert 'shoal_dividend{population="paying"}' in call("GET", "/metrics").text
+    scraped = call("GET", "/metrics").text
+    for name, end in (("dividend", "mean"), ("dividend_low", "low"), ("dividend_high", "high")):
+        assert (f'shoal_{name}{{population="paying"}} {paid[end]}' in scraped) == (paid[end] is not None)
 
 
 def test_other_settings(call: Caller) -> None:

@@ -223,7 +223,7 @@ def test_results_are_those_of_the_library(running: InProcess, client: shoal.Clie
     shop = client.population("same", **{**SETTINGS, "apprentice": True})
     here = running.app.populations["same"].population
     assert math.isnan(shop.dividend().mean)
-    assert str(shop.dividend()) == "no rewards yet"
+    assert str(shop.dividend()) == "Too early to say whether sharing pays: 0 rewards since the start."
     for n in range(3):
         made = shop.decide("ada", ARMS, baseline="tea")
         shop.reward(made.id, float(n))

@@ -1,7 +1,7 @@
 """The dividend of sharing, with intervals that hold however often one looks."""
 
 import math
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from shoal.core import validation
@@ -11,7 +11,8 @@ from shoal.live.journal.fold import Fold
 from shoal.live.journal.records import Settings
 from shoal.live.journal.tally import Sums
 from shoal.live.journal.tally import dividend as dividend_of
-from shoal.live.protocol.answers import Dividend
+from shoal.live.protocol.answers import Dividend, Verdict
+from shoal.reporting.words import interval, number
 
 if TYPE_CHECKING:
     from shoal.live.population.owner import Owner
@@ -42,7 +43,7 @@ def _in_window(owner: "Owner", agent: str | None, since: float, method: str) -> 
     values = [paid(one, fold.settings) for one in found if index is None or one.agent == index]
     terms = [value for value in values if value is not None]
     sums = Sums(len(terms), math.fsum(terms), math.fsum(value * value for value in terms))
-    return summed(sums, fold.settings, method)
+    return summed(sums, fold.settings, method, since=since)
 
 
 def paid(one: Outcome, settings: Settings) -> float | None:
@@ -52,8 +53,18 @@ def paid(one: Outcome, settings: Settings) -> float | None:
     return dividend_of(one.decided.own, one.decided.pooled, one.reward, settings)
 
 
-def summed(sums: Sums, settings: Settings, method: str = "asymptotic") -> Dividend:
-    """Sums with the interval of a method."""
+def summed(
+    sums: Sums,
+    settings: Settings,
+    method: str = "asymptotic",
+    *,
+    since: float | None = None,
+    subject: str = "sharing",
+) -> Dividend:
+    """The verdict on sharing: one number, its interval by a method, and a sentence that names the window.
+
+    Whatever says whether sharing pays says this.
+    """
     if method == "bernstein":
         low, high = settings.reward_low, settings.reward_high
         if low is None or high is None:
@@ -63,15 +74,28 @@ def summed(sums: Sums, settings: Settings, method: str = "asymptotic") -> Divide
         bounds = sequences.empirical_bernstein(sums, -most, most)
     else:
         bounds = sequences.asymptotic(sums)
-    return Dividend(sums.n, sums.mean, *bounds, _in_words(sums, *bounds))
+    low, high = bounds
+    verdict: Verdict = "pays" if low > 0.0 else "harms" if high < 0.0 else "too early"
+    if math.isfinite(low) and not sums.squares:
+        verdict = "no difference"
+    text = _in_words(sums, low, high, verdict, since, subject)
+    return Dividend(sums.n, sums.mean, low, high, verdict, text)
 
 
-def _in_words(sums: Sums, low: float, high: float) -> str:
-    if not sums.n:
-        return "no rewards yet"
-    interval = f"[{low:.3g}, {high:.3g}]" if math.isfinite(low) else "too few for an interval"
-    effect = "helps" if low > 0 else "harms" if high < 0 else "neither helps nor harms demonstrably"
-    return f"{sums.mean:.3g} {interval} over {sums.n:,} rewards: sharing {effect}"
+def _in_words(sums: Sums, low: float, high: float, verdict: str, since: float | None, subject: str) -> str:
+    window = "the start" if since is None else f"{datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M} UTC"
+    size = f"over {sums.n:,} reward{'s' * (sums.n != 1)} since {window}"
+    if verdict == "no difference":
+        return f"{subject.capitalize()} makes no difference to any prediction, {size}."
+    if not math.isfinite(low):
+        return f"Too early to say whether {subject} pays: {size.removeprefix('over ')}."
+    # A sentence about harm gives its size, without a sign.
+    mean, low, high = (-sums.mean, -high, -low) if verdict == "harms" else (sums.mean, low, high)
+    words = f"{number('{:.3g}', mean)} ({interval('{:.3g}', low, high)})"
+    less = "more" if verdict == "harms" else "less"
+    opening = "Too early to say whether {} pays" if verdict == "too early" else f"{{}} {verdict}"
+    sentence = f"{opening.format(subject)}: {words} {less} squared error per reward, {size}."
+    return sentence[0].upper() + sentence[1:]
 
 
 def by_agent(owner: "Owner") -> dict[str, Dividend]:

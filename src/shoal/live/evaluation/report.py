@@ -16,7 +16,7 @@ from shoal.live.evaluation.dividends import by_agent, moment, paid
 from shoal.live.evaluation.estimators import mean_of
 from shoal.live.evaluation.logs import Outcome, outcomes
 from shoal.live.evaluation.sequences import running
-from shoal.live.protocol.answers import Dividend, Evaluation
+from shoal.live.protocol.answers import Evaluation
 from shoal.reporting import render
 from shoal.reporting.charts import BLUE, GREY, ORANGE, Axis, ChartLine, blank, chart_data, line_figure
 from shoal.reporting.curves import Curve
@@ -76,13 +76,13 @@ def document(
         title=f"Is it paying? {population.name}",
         subtitle=f"{settings.policy}, {len(population.agents):,} agents, {len(found):,} decisions, "
         f"{rewarded:,} with a reward; {period}",
-        lead=_lead(dividend),
+        lead=dividend.text,
         opening=None,
         remarks=remarks,
         notices=[],
         sections=[
             Section("uplift", "Uplift", _uplift(population, start) if compares else []),
-            Section("dividend", "The dividend of sharing over time", _dividend(found, population, dividend)),
+            Section("dividend", "The dividend of sharing over time", _dividend(found, population)),
             Section("candidates", "Other policies", _candidates(evaluations)),
             Section("delays", "How late rewards come", _delays(found)),
             Section("agents", "Who is helped and who is harmed", _agents(population)),
@@ -110,23 +110,6 @@ def write_log_evaluation(evaluations: Sequence[Evaluation], directory: Path) -> 
     return render.write(page, directory)
 
 
-def _lead(dividend: Dividend) -> str:
-    if not dividend.count:
-        return "No decision has a reward yet."
-    if not math.isfinite(dividend.low):
-        return f"There are {dividend.count} rewards: too few to say what sharing pays."
-    mean, low, high = dividend.mean, dividend.low, dividend.high
-    if low <= 0.0 <= high:
-        size = f"{number('{:.3g}', mean)} ({interval('{:.3g}', low, high)})"
-        return f"Whether sharing pays cannot be told yet: its dividend is {size} per reward."
-    # A sentence about harm gives its size, without a sign.
-    if high < 0.0:
-        mean, low, high = -mean, -high, -low
-    size = f"{number('{:.3g}', mean)} ({interval('{:.3g}', low, high)})"
-    pays, becomes = ("pays", "smaller") if dividend.low > 0.0 else ("does harm", "larger")
-    return f"Sharing {pays}: it makes the squared error of predictions {becomes} by {size} per reward."
-
-
 def _uplift(population: "Population", since: float | None) -> list[Part]:
     found = population.uplift(since=since)
     if found.sentence:
@@ -144,7 +127,7 @@ def _uplift(population: "Population", since: float | None) -> list[Part]:
     return [Table("Mean reward per decision, of the policy and of the product's own rule", header, [line])]
 
 
-def _dividend(found: list[Outcome], population: "Population", dividend: Dividend) -> list[Part]:
+def _dividend(found: list[Outcome], population: "Population") -> list[Part]:
     settings = population.settings
     rewarded = sorted((one for one in found if one.reward is not None), key=lambda one: one.rewarded_at)
     values = [paid(one, settings) for one in rewarded]
@@ -171,12 +154,12 @@ def _dividend(found: list[Outcome], population: "Population", dividend: Dividend
     title = "Dividend of sharing"
     caption = (
         "Mean over all rewards so far with its 95% confidence sequence, which holds at all times at once; "
-        f"and means of {WINDOWS} equal parts with their 95% intervals. Above 0, sharing helps."
+        f"and means of {WINDOWS} equal parts with their 95% intervals. Above 0, sharing pays."
     )
     picture = Picture(
         title, caption, "dividend", lambda: line_figure(lines, title, axis), chart_data(lines, title, axis)
     )
-    return [Text(f"{dividend}.", lead="In all"), picture]
+    return [picture]
 
 
 def _thinned(curve: Curve) -> Curve:
@@ -304,8 +287,8 @@ def _agents(population: "Population") -> list[Part]:
     harmed = sum(one.high < 0.0 for one in known.values())
     parts: list[Part] = [
         Text(
-            f"Of {len(known):,} agents with enough rewards, sharing demonstrably helped {helped:,} and "
-            f"harmed {harmed:,}. About {math.ceil(0.05 * len(known)):,} of these 95% intervals may err."
+            f"Of {len(known):,} agents with enough rewards, sharing demonstrably pays for {helped:,} and "
+            f"harms {harmed:,}. About {math.ceil(0.05 * len(known)):,} of these 95% intervals may err."
         )
     ]
     ordered = sorted(known.items(), key=lambda item: -item[1].mean)

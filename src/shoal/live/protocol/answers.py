@@ -1,7 +1,7 @@
 """What a population answers, as plain data. Importing this loads neither Numba nor a policy."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -133,6 +133,9 @@ class Findings(msgspec.Struct, frozen=True):
                 force_setattr(self, name, math.nan)
 
 
+Verdict = Literal["pays", "harms", "too early", "no difference"]
+
+
 class Dividend(Findings, frozen=True):
     """What sharing pays per reward: squared error of own predictions minus that of the policy's."""
 
@@ -143,6 +146,8 @@ class Dividend(Findings, frozen=True):
     low: Figure
     """A 95% confidence sequence; not finite while there are too few rewards."""
     high: Figure
+    verdict: Verdict
+    """Too early while the confidence sequence holds 0."""
     text: str
 
     def __str__(self) -> str:

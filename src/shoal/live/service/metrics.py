@@ -35,7 +35,9 @@ SIZES = {
     "pending": "Decisions awaiting rewards",
     "sequence": "Number of the last record",
     "edges": "Pairs that share",
-    "dividend": "What sharing pays per reward",
+    "dividend": "What sharing pays per reward, since the start",
+    "dividend_low": "Lower end of its 95% confidence sequence",
+    "dividend_high": "Upper end of its 95% confidence sequence",
     "cuts": "Pairs that stopped sharing",
     "snapshot_age_records": "Records since the last snapshot, which opening would apply",
 }
@@ -159,4 +161,6 @@ def _sizes(fold: Fold) -> dict[str, float]:
         sizes["edges"] = agents * (agents - 1) / 2 - sizes["cuts"]
     if (paid := summed(fold.tally.all(), fold.settings)).count:
         sizes["dividend"] = paid.mean
+        if math.isfinite(paid.low):
+            sizes["dividend_low"], sizes["dividend_high"] = paid.low, paid.high
     return sizes

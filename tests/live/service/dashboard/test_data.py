@@ -295,7 +295,11 @@ def test_a_summary_and_an_overview() -> None:
         found = data.summary(picture)
         assert sum(found.decisions) == 900
         assert sum(block.agents for block in found.blocks) == found.sizes.agents == 20
-        assert found.own_error is not None
+        assert found.dividend == picture.population.dividend()
         assert len(data.overview(picture.follower, 5, 2).starts) == 2
+        paid = data.overview(picture.follower, 900).paid
+        assert [paid[end][-1] for end in ("mean", "low", "high")] == pytest.approx(
+            [found.dividend.mean, found.dividend.low, found.dividend.high]
+        )
         with pytest.raises(ValueError, match="step must be one of 5, 60, 900, got 7"):
             data.overview(picture.follower, 7)

@@ -39,8 +39,9 @@ def test_sums_are_those_of_what_was_decided_and_rewarded() -> None:
         assert found["joined"] == 7
         assert found["reward"] == pytest.approx(y.sum(), rel=1e-5)
         own, pooled = (np.array([getattr(one, what) for one in rewarded]) for what in ("own", "pooled"))
-        assert found["own_error"] == pytest.approx(((own - y) ** 2).sum(), rel=1e-5)
-        assert found["pooled_error"] == pytest.approx(((pooled - y) ** 2).sum(), rel=1e-5)
+        paid = (own - y) ** 2 - (pooled - y) ** 2
+        assert found["dividend"] == pytest.approx(paid.sum(), rel=1e-4)
+        assert found["squares"] == pytest.approx((paid**2).sum(), rel=1e-5)
         # what arms drawn uniformly would have earned: by inverse probabilities, of three arms each
         weights = np.array([1 / 3 / float(one.probability or 0.0) for one in rewarded])
         assert found["weight"] == pytest.approx(weights.sum(), rel=1e-5)

@@ -283,10 +283,22 @@ def test_everything_has_a_name_for_screen_readers(opened: Any) -> None:
         assert page.view.locator("figure:has(details.twin)").count() == pictures.count() == 5
 
 
+def test_one_verdict_everywhere(running: InProcess, opened: Any) -> None:
+    verdict = running.app.controller.population("shops").dividend()
+    page = opened("shops")
+    said = {"pays": "Pays", "harms": "Harms", "too early": "Too early to say"}[verdict.verdict]
+    assert page.figure("Sharing") == said
+    assert "since the start" in page.text(".figures div:has-text('Sharing') small")
+    chart = page.view.locator("figure", has_text="What sharing is worth")
+    assert chart.locator(".note").nth(1).inner_text() == str(verdict)
+    assert chart.locator(".reading b").all_inner_texts() == [
+        f"{value:.3g}".replace("-", "−") for value in (verdict.mean, verdict.low, verdict.high)
+    ]
+    assert page.text(".card h4 + .note") == str(verdict)
+
+
 def test_another_policy_is_evaluated_when_asked_for(running: InProcess, opened: Any) -> None:
     page = opened("shops")
-    page.view.wait_for_function("() => document.querySelector('.card h4 + .note')?.innerText")
-    assert page.text(".card h4 + .note") == str(running.app.controller.population("shops").dividend())
     page.view.select_option("select", "independent")
     page.view.click("button >> text=Evaluate")
     page.view.wait_for_selector("table >> text=what was earned")

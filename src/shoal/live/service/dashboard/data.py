@@ -12,18 +12,24 @@ import numpy as np
 
 from shoal.core.policies.registry import find_policy, policy_names
 from shoal.core.policy.cuts import CuttingPolicy
-from shoal.core.types import AnyArray, Booleans, Integers, Vector
+from shoal.core.types import AnyArray, Booleans, Integers, Matrix, Vector
+from shoal.live.evaluation.dividends import summed
 from shoal.live.evaluation.rehearsal import other_settings
+from shoal.live.evaluation.sequences import BURN_IN, asymptotic
+from shoal.live.journal.tally import Sums
 from shoal.live.population.explaining import Graph
 from shoal.live.population.population import Population
 from shoal.live.population.views import PresentAgents, Sizes, edges, explained, lent, members, sizes, uses
-from shoal.live.protocol.answers import NamedLender, Stopped, Switch
+from shoal.live.protocol.answers import Dividend, NamedLender, Stopped, Switch
 from shoal.live.protocol.errors import UnknownError
 from shoal.live.service.dashboard.blocks import ALONE, find_blocks, keep_names, spread
 from shoal.live.service.dashboard.following import (
     COLUMNS,
     DELAYS,
+    DIVIDEND,
+    MATCHED,
     RINGS,
+    SQUARES,
     Follower,
     TimelineEvent,
     shown_settings,
@@ -60,6 +66,10 @@ class Overview(msgspec.Struct, frozen=True):
     """When each slot starts, in seconds since 1970."""
     sums: dict[str, list[float]]
     """See `following.COLUMNS`."""
+    dividend: Dividend
+    """What sharing has paid since the start."""
+    paid: dict[str, list[float | None]]
+    """Mean, low and high of the same at the end of each slot."""
     delays: list[int]
     """Rewards by their delay: one class up to each of `delay_bounds`, and one above."""
     delay_bounds: tuple[float, ...]
@@ -75,15 +85,27 @@ def overview(follower: Follower, step: int = 60, count: int | None = None) -> Ov
     with follower.lock:
         starts, sums = follower.rings[step].last(now, count)
         since = follower.first
+    total = follower.population.owner.read(lambda fold: fold.tally.all())
     return Overview(
         sizes(follower.population.owner),
         step,
         starts.tolist(),
         {name: rounded(sums[:, place]) for place, name in enumerate(COLUMNS)},
+        summed(total, follower.population.settings),
+        dict(zip(("mean", "low", "high"), paid_until(total, sums), strict=True)),
         sums[:, len(COLUMNS) :].sum(axis=0).astype(int).tolist(),
         DELAYS,
         since,
     )
+
+
+def paid_until(total: Sums, sums: Matrix) -> list[list[float | None]]:
+    """What sharing had paid by the end of each slot, with its interval: all so far, less what came later."""
+    terms = sums[:, [MATCHED, DIVIDEND, SQUARES]]
+    before = np.array(total) - (terms.sum(axis=0) - terms.cumsum(axis=0))
+    known = [Sums(round(n), paid, squares) for n, paid, squares in before.tolist()]
+    lines = [(one.mean, *asymptotic(one)) if one.n >= BURN_IN else (None,) * 3 for one in known]
+    return [list(column) for column in zip(*lines, strict=True)]
 
 
 def rounded(values: Vector) -> list[float]:
@@ -582,9 +604,8 @@ class PopulationSummary(msgspec.Struct, frozen=True):
     rewards: list[float]
     mean_reward: float | None
     """Of the hour."""
-    own_error: float | None
-    pooled_error: float | None
-    """Mean squared errors of the hour."""
+    dividend: Dividend
+    """What sharing has paid since the start."""
     blocks: list[Block]
 
 
@@ -602,8 +623,7 @@ def summary(picture: "SharingPicture") -> PopulationSummary:
         found.sums["decisions"],
         found.sums["rewards"],
         total["reward"] / n if n else None,
-        total["own_error"] / n if n else None,
-        total["pooled_error"] / n if n else None,
+        found.dividend,
         picture.draw().blocks,
     )
 

@@ -30,6 +30,7 @@ from shoal.live.journal.records import (
     Tombstone,
     decode,
 )
+from shoal.live.journal.tally import dividend
 from shoal.live.population.population import Population
 from shoal.live.protocol.errors import JournalError
 
@@ -65,13 +66,14 @@ COLUMNS = (
     "reward",
     "weight",
     "weighted",
-    "own_error",
-    "pooled_error",
+    "dividend",
+    "squares",
 )
 """What is summed in each slot. `matched` counts rewards whose decisions are known here, `reward` is their
-sum; `weighted` over `weight` estimates what uniformly drawn arms would have earned; errors are squared."""
+sum; `weighted` over `weight` estimates what uniformly drawn arms would have earned; `dividend` is what
+sharing paid, and `squares` sums its squares."""
 (DECISIONS, EXPLORED, REWARDS, OBSERVED, MISSED, CANCELLED, CUT, JOINED, MATCHED, REWARD, WEIGHT, WEIGHTED,
- OWN_ERROR, POOLED_ERROR) = range(len(COLUMNS))  # fmt: skip
+ DIVIDEND, SQUARES) = range(len(COLUMNS))  # fmt: skip
 WIDTH = len(COLUMNS) + len(DELAYS) + 1
 FINEST = min(RINGS)
 
@@ -157,9 +159,8 @@ class Follower:
         """Separations that were seen, two agents each, and the records that made them."""
         self._awaited: OrderedDict[str, _Awaited] = OrderedDict()
         self._offers: OrderedDict[bytes, tuple[str, ...] | None] = OrderedDict()
-        self._explore = 0.0
-        if after:  # what held before is not in the rows to come
-            self._explore = self.population.settings.explore
+        # A journal begins with its settings; what held before is not in the rows to come.
+        self._settings = self.population.settings
 
     # Reading on
 
@@ -219,7 +220,7 @@ class Follower:
             case Forgotten():
                 self._forget(set(record.agents))
             case Settings():
-                self._explore = record.explore
+                self._settings = record
                 self.changed = row.seq
             case Catalogue():
                 self._note(TimelineEvent(row.seq, row.at / 1e6, "catalogue of arms changed", record.by))
@@ -241,8 +242,9 @@ class Follower:
             sums[REWARD] += record.reward
             sums[WEIGHT] += known.weight
             sums[WEIGHTED] += known.weight * record.reward
-            sums[OWN_ERROR] += (known.own - record.reward) ** 2
-            sums[POOLED_ERROR] += (known.pooled - record.reward) ** 2
+            paid = dividend(known.own, known.pooled, record.reward, self._settings)
+            sums[DIVIDEND] += paid
+            sums[SQUARES] += paid * paid
             sums[len(COLUMNS) + bisect.bisect_right(DELAYS, (row.at - known.at) / 1e6)] += 1.0
         if len(known.arms) == 1:
             del self._awaited[record.id]
@@ -254,10 +256,11 @@ class Follower:
             self._counts(arm).chosen += 1
         weight = 0.0
         by_policy = not record.mode  # not by the product's own rule
-        if record.probability is not None and self._explore > 0.0 and by_policy:
+        explore = self._settings.explore
+        if record.probability is not None and explore > 0.0 and by_policy:
             # p = explore / K, plus 1 − explore for the preferred arm: K is not recorded, but follows
-            uniform = record.probability - (1.0 - self._explore) * (record.shown[0] == record.greedy)
-            weight = uniform / self._explore / record.probability
+            uniform = record.probability - (1.0 - explore) * (record.shown[0] == record.greedy)
+            weight = uniform / explore / record.probability
         self._awaited[record.id] = _Awaited(row.at, record.agent, weight, record.own, record.pooled, arms)
         if len(self._awaited) > AWAITED:
             self._awaited.popitem(last=False)

@@ -36,6 +36,5 @@ export const refusals = () => ask("/dashboard/refusals");
 export const agent = (population, name) => ask(`${of(population)}/agents/${encodeURIComponent(name)}`);
 export const agents = (population, asked) => ask(`${of(population)}/agents?${new URLSearchParams(asked)}`);
 const api = (population) => `/v1/populations/${encodeURIComponent(population)}`;
-export const dividend = (population) => ask(`${api(population)}/dividend`);
 export const evaluation = (population, policy) => ask(`${api(population)}/evaluation${policy ? `?policy=${encodeURIComponent(policy)}` : ""}`);
 export const live = (population) => new EventSource(`${of(population)}/live`);

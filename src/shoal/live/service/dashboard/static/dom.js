@@ -31,6 +31,7 @@ export function number(value) {
   const size = Math.abs(value);
   if (size >= 1e6) return minus(`${format(size >= 1e7 ? 1 : 2).format(value / 1e6)} M`);
   if (size >= 100 || value === 0) return whole(value);
+  if (size < 0.1) return minus(String(+value.toPrecision(3)));
   return minus(format(size >= 10 ? 1 : size >= 1 ? 2 : 3).format(value));
 }
 

@@ -92,7 +92,7 @@ function summaryCard(one) {
     h("dl", {},
       h("div", {}, h("dt", {}, "decisions"), h("dd", {}, number(one.decisions.reduce((a, b) => a + b, 0)))),
       h("div", {}, h("dt", {}, "mean reward"), h("dd", {}, number(one.mean_reward))),
-      h("div", {}, h("dt", {}, "error saved"), h("dd", {}, one.own_error ? percent(1 - one.pooled_error / one.own_error) : "–"))),
+      h("div", {}, h("dt", {}, "sharing"), h("dd", {}, one.dividend.verdict))),
     h("p", { class: "note" }, "Figures of the last hour; the line shows decisions in each minute."));
 }
 
@@ -109,6 +109,8 @@ function blocksBar(one) {
 
 // One population
 
+const VERDICTS = { pays: "Pays", harms: "Harms", "too early": "Too early to say", "no difference": "No difference" };
+
 async function showOne(name, mine) {
   document.title = `${name} – shoal`;
   content.replaceChildren(h("div", { class: "headline" }, h("h1", {}, name)), h("p", { class: "waiting", role: "status" }, "Reading the journal"));
@@ -120,13 +122,13 @@ async function showOne(name, mine) {
   const sharing = new Sharing(name, pick, (from, to, words) => panel.group(from, to, words).catch((error) => error.status === 401 && failed(error)), (data) => { if (sharing.at === null) graph = data; head(); });
   const series = new Series(async (step) => { series.show(await api.overview(name, step)); head(); });
   const arms = h("section", { class: "card bars" }), agents = new AgentTable(name, pick), settings = new SettingsCard(), refusals = new RefusalsCard();
-  const policy = h("span", { class: "chip" });
+  const policy = h("span", { class: "chip" }), verdict = h("p", { class: "note" });
   content.replaceChildren(
     h("div", { class: "headline" }, h("h1", {}, name), policy),
     lede, figures,
     h("section", { class: "sharing", "aria-labelledby": "who-shares" }, sharing.node, panel.node),
     series.node,
-    h("section", { class: "band", "aria-labelledby": "in-detail" }, h("header", {}, h("h2", { id: "in-detail" }, "In detail")), h("div", { class: "cards wide" }, arms, agents.node, series.delays, refusals.node, settings.node, evaluationCard(name, described.candidates))));
+    h("section", { class: "band", "aria-labelledby": "in-detail" }, h("header", {}, h("h2", { id: "in-detail" }, "In detail")), h("div", { class: "cards wide" }, arms, agents.node, series.delays, refusals.node, settings.node, evaluationCard(name, described.candidates, verdict))));
 
   function pick(agent) {
     sharing.pick(agent);
@@ -137,6 +139,7 @@ async function showOne(name, mine) {
   // The sentence and the figures at the head.
   function head() {
     const sums = series.data ? totals(series.data) : totals(overview);
+    verdict.textContent = sums.dividend.text;
     const blocks = graph?.blocks.filter((block) => block.label >= 0) ?? [];
     const pairs = (sizes.agents * (sizes.agents - 1)) / 2;
     const sharePairs = !graph || !pairs ? null : graph.kind === "graph" ? graph.n_edges / ((graph.agents.length * (graph.agents.length - 1)) / 2) :
@@ -151,7 +154,7 @@ async function showOne(name, mine) {
       ["Pairs that share", shareOf(sharePairs), `${whole(sizes.cuts)} parted`],
       ["Decisions a minute", number(sums.perMinute), `${number(sums.rewardsPerMinute)} rewards`],
       ["Mean reward", number(sums.mean), gain === null ? "no baseline yet" : `${gain < 0 ? "" : "+"}${number(gain)} over random`],
-      ["Error saved by sharing", sums.saved === null ? "–" : percent(sums.saved), sums.saved === null ? "no rewards yet" : sums.saved < 0 ? "sharing costs so far" : "of own squared error"],
+      ["Sharing", VERDICTS[sums.dividend.verdict], sums.dividend.low === null ? plural(sums.dividend.count, "reward") : `saves ${number(sums.dividend.mean)} (${number(sums.dividend.low)} to ${number(sums.dividend.high)}), since the start`],
       ["Awaiting rewards", whole(sizes.pending), `${plural(sizes.sequence, "record")}`],
     ];
     figures.replaceChildren(...rows.map(([title, value, small]) => h("div", {}, h("dt", {}, title), h("dd", {}, value, h("small", {}, small)))));
@@ -320,10 +323,10 @@ class RefusalsCard {
 }
 
 // Of the candidates, "" is the population's own policy.
-function evaluationCard(name, candidates) {
+function evaluationCard(name, candidates, verdict) {
   const title = (one) => (one === "" ? "the policy as it is" : one === "independent" ? "independent: no sharing" : `${one} with its defaults`);
   const choice = h("select", { "aria-label": "Policy to evaluate" }, ["", ...candidates].map((value) => h("option", { value }, title(value))));
-  const paid = h("p", { class: "note" }), place = h("div", { role: "status", "aria-label": "Result of the evaluation" });
+  const place = h("div", { role: "status", "aria-label": "Result of the evaluation" });
   const interval = (value, row) => (row.low === null ? "–" : `${number(row.low)} to ${number(row.high)}`);
   const evaluate = async () => {
     place.replaceChildren(h("p", { class: "waiting" }, "Reading the whole journal"));
@@ -340,10 +343,9 @@ function evaluationCard(name, candidates) {
       else place.replaceChildren(h("p", { class: "notice", role: "alert" }, error.message));
     }
   };
-  api.dividend(name).then((found) => (paid.textContent = found.text), () => {});
   return h("section", { class: "card" }, h("header", {}, h("h3", {}, "Evaluation"), h("span", { class: "note" }, "from decisions that explored")),
     h("p", { class: "note" }, "What another policy would have earned with the same decisions to make."),
-    h("div", { class: "pages" }, choice, h("button", { type: "button", onclick: evaluate }, "Evaluate")), place, h("h4", {}, "The dividend of sharing"), paid);
+    h("div", { class: "pages" }, choice, h("button", { type: "button", onclick: evaluate }, "Evaluate")), place, h("h4", {}, "The dividend of sharing"), verdict);
 }
 
 // From page to page

@@ -43,13 +43,13 @@ const CHARTS = [
   },
   {
     title: "What sharing is worth",
-    unit: "mean squared error of predictions",
-    about: "How far predictions were from the rewards that came: by the agent's own samples alone, and with what it borrows. The gap is the dividend of sharing.",
-    floats: true,
-    between: true,
+    unit: "squared error saved per reward, since the start",
+    about: "", // the verdict
+    band: true,
     series: [
-      { title: "own samples", colour: "--second", dash: [5, 3], of: (data, w) => ratio(moving(data.sums.own_error, w), moving(data.sums.matched, w)) },
-      { title: "with borrowed ones", colour: "--first", of: (data, w) => ratio(moving(data.sums.pooled_error, w), moving(data.sums.matched, w)) },
+      { title: "saved so far", colour: "--first", of: (data) => data.paid.mean },
+      { title: "at least", colour: "--first", faint: true, of: (data) => data.paid.low },
+      { title: "at most", colour: "--first", faint: true, of: (data) => data.paid.high },
     ],
   },
   {
@@ -83,13 +83,14 @@ class Chart {
     this.twin = twin(() => this.table());
     this.node = h("figure", { class: "card chart" },
       h("header", {}, h("h3", {}, kind.title), h("span", { class: "note" }, kind.unit)),
-      h("p", { class: "note" }, kind.about), this.reading, this.box, this.twin.details);
+      this.about = h("p", { class: "note" }, kind.about), this.reading, this.box, this.twin.details);
     this.node.style.margin = 0;
   }
 
   show(data) {
     const { window } = RANGES.find((range) => range.step === data.step);
     this.data = data;
+    if (this.kind.band) this.about.textContent = data.dividend.text;
     this.lines = this.kind.series.map((series) => series.of(data, window));
     // what lies before the first record is not zero, it is nothing
     const first = data.sums.decisions.findIndex((value, k) => value || data.sums.rewards[k] || data.sums.observed[k]);
@@ -114,14 +115,26 @@ class Chart {
     this.plot = new uPlot({
       width: this.width(), height: 180, cursor: { sync: { key: "time" }, y: false, points: { size: 7 } }, legend: { show: false },
       padding: [8, 6, 0, 0],
-      scales: { y: { range: kind.floats ? undefined : (_, low, high) => [0, Math.max(1, (high || 0) * 1.08)] } },
+      scales: { y: { range: kind.band ? () => this.around() : kind.floats ? undefined : (_, low, high) => [0, Math.max(1, (high || 0) * 1.08)] } },
       axes: [{ ...axis, space: 74, size: 32, values: (_, ticks) => ticks.map(clockTime) }, { ...axis, size: 56, values: (_, ticks) => ticks.map(tick) }],
       series: [{}, ...kind.series.map((series) => ({
-        stroke: token(series.colour), width: 2, dash: series.dash, spanGaps: true, points: { show: false },
+        stroke: faded(token(series.colour), series.faint ? 0.35 : 1), width: series.faint ? 1 : 2, dash: series.dash, spanGaps: true, points: { show: false },
       }))],
-      bands: kind.between ? [{ series: [1, 2], fill: faded(token("--first"), 0.14) }] : [],
-      hooks: { setCursor: [() => this.read()] },
+      bands: kind.band ? [{ series: [3, 2], fill: faded(token("--first"), 0.14) }] : [],
+      hooks: { setCursor: [() => this.read()], drawAxes: kind.band ? [(plot) => this.zero(plot)] : [] },
     }, values, this.box);
+  }
+
+  // Zero and the later intervals: the first ones are so wide that a picture of them would show nothing else.
+  around() {
+    const late = this.lines.flatMap((line) => line.slice(Math.floor(line.length / 5))).filter((value) => value !== null);
+    const low = Math.min(0, ...late), high = Math.max(0, ...late), room = 0.08 * (high - low) || 1;
+    return [low - room, high + room];
+  }
+
+  zero({ ctx, bbox, valToPos }) {
+    ctx.fillStyle = token("--soft");
+    ctx.fillRect(bbox.left, valToPos(0, "y", true), bbox.width, devicePixelRatio);
   }
 
   width() { return Math.max(220, this.box.clientWidth || 320); }
@@ -200,7 +213,8 @@ export class Series {
   tick(slots) {
     const news = slots[this.range.step];
     if (!this.data || this.data.step !== news.step) return;
-    const { starts, sums } = this.data;
+    const { starts, sums, paid } = this.data;
+    this.data.dividend = news.dividend;
     news.starts.forEach((start, k) => {
       let at = starts.lastIndexOf(start);
       if (at < 0 && start > starts.at(-1)) {
@@ -208,10 +222,13 @@ export class Series {
           starts.push(starts.at(-1) + this.data.step);
           starts.shift();
           for (const values of Object.values(sums)) { values.push(0); values.shift(); }
+          for (const values of Object.values(paid)) { values.push(values.at(-1)); values.shift(); }
         }
         at = starts.length - 1;
       }
-      if (at >= 0) for (const [name, values] of Object.entries(sums)) values[at] = news.sums[name][k];
+      if (at < 0) return;
+      for (const [name, values] of Object.entries(sums)) values[at] = news.sums[name][k];
+      for (const [name, values] of Object.entries(paid)) values[at] = news.paid[name][k];
     });
     this.charts.forEach((chart) => chart.show(this.data));
   }
@@ -246,7 +263,7 @@ export function totals(data) {
     perMinute: rate("decisions"), rewardsPerMinute: rate("rewards"),
     mean: matched ? sum("reward") / matched : null,
     random: weight > 0.5 ? sum("weighted") / weight : null,
-    saved: matched && sum("own_error") > 0 ? 1 - sum("pooled_error") / sum("own_error") : null,
+    dividend: data.dividend,
   };
 }
 
