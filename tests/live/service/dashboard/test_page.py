@@ -123,15 +123,48 @@ def test_renders(opened: Any, population: str, width: int) -> None:
 
 def test_all_populations_and_from_one_to_the_next(opened: Any) -> None:
     page = opened()
-    page.view.wait_for_selector("a.population >> text=20 agents")
+    page.view.wait_for_selector("td >> text=20,000")
     assert page.view.locator("nav a").all_inner_texts() == sorted(SIZES)
-    page.view.click("a.population >> text=shops")
+    page.view.click("th a >> text=shops")
     page.view.wait_for_selector(".stage canvas")
     assert page.view.locator("nav a[aria-current]").inner_text() == "shops"
     page.view.click("nav >> text=500 agents")
     page.view.wait_for_selector("h1 >> text=500 agents")
     page.view.go_back()
     page.view.wait_for_selector("h1 >> text=shops")
+
+
+def test_many_populations_are_searched_and_sorted(browser: Any) -> None:
+    """The worst first: one with a reward that was refused, then one that gets none."""
+    with InProcess() as found:
+        controller = found.app.controller
+        for k in range(150):
+            shop = controller.population(f"shop {k:03}", policy="independent", dim=2, explore=0.5, seed=k)
+            if k in (70, 80, 90):
+                shop.decide("ada", {"tea": [1.0, 0.0], "coffee": [0.0, 1.0]}, id=f"d{k}")
+                if k != 90:
+                    shop.reward(f"d{k}", 1.0)
+        path = f"{found.url}/v1/populations/shop%20080/decisions/d80/reward"
+        assert httpx.put(path, json={"reward": 2.0}).status_code == 409  # another one is recorded
+        page = Page(browser, found.url)
+        page.view.wait_for_function("() => !document.body.innerText.includes('Reading the journal')")
+        rows = page.rows("Populations")
+        assert len(rows) == 150
+        assert [row[:2] for row in rows[:2]] == [
+            ["shop 080\nindependent", "1 reward refused"],
+            ["shop 090\nindependent", "no rewards in the last hour"],
+        ]
+        assert {row[1] for row in rows[2:]} == {"–"}
+        assert page.view.evaluate("document.documentElement.scrollHeight") < 1_200  # of cards, it was 14,800
+        assert page.view.locator("nav a").all_inner_texts() == ["All 150 populations"]
+        page.view.click("th button >> text=rewards")
+        assert {row[0][:8] for row in page.rows("Populations")[:2]} == {"shop 070", "shop 080"}
+        page.view.click("th button >> text=population")
+        page.view.click("th button >> text=population")
+        assert page.rows("Populations")[0][0].startswith("shop 149")
+        page.view.fill("input[type=search]", "SHOP 07")
+        assert [row[0][:8] for row in page.rows("Populations")] == [f"shop 07{k}" for k in range(9, -1, -1)]
+        page.close()
 
 
 def test_tables_hold_what_pictures_show(running: InProcess, opened: Any) -> None:

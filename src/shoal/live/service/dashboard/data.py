@@ -606,10 +606,13 @@ class PopulationSummary(msgspec.Struct, frozen=True):
     """Of the hour."""
     dividend: Dividend
     """What sharing has paid since the start."""
+    refused: int
+    """See `Tick`."""
+    unmatched: int
     blocks: list[Block]
 
 
-def summary(picture: "SharingPicture") -> PopulationSummary:
+def summary(picture: "SharingPicture", refused: int, unmatched: int) -> PopulationSummary:
     """The last hour of a population."""
     follower = picture.follower
     found = overview(follower, 60, 60)
@@ -624,6 +627,8 @@ def summary(picture: "SharingPicture") -> PopulationSummary:
         found.sums["rewards"],
         total["reward"] / n if n else None,
         found.dividend,
+        refused,
+        unmatched,
         picture.draw().blocks,
     )
 

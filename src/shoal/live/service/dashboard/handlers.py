@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 import shoal.reporting
 from shoal.live.protocol.problems import RefusedError
 from shoal.live.service.dashboard import data
-from shoal.live.service.dashboard.refusals import refusals
+from shoal.live.service.dashboard.refusals import refusals, refused_rewards
 from shoal.live.service.dashboard.watching import Watched
 from shoal.live.service.routing import Call, json_response
 
@@ -89,7 +89,8 @@ async def _answer(call: Call, function: Callable[..., Any], *arguments: Any) -> 
 
 async def summary(call: Call) -> Response:
     """The population on the first page."""
-    return await _answer(call, data.summary, (await _watched(call)).picture)
+    counts = refused_rewards(call.service.metrics, call.names["population"])
+    return await _answer(call, data.summary, (await _watched(call)).picture, *counts)
 
 
 async def overview(call: Call) -> Response:

@@ -34,10 +34,13 @@ def samples(metrics: Metrics, name: str) -> Iterator[Sample]:
         yield from metric.samples
 
 
-def refused_rewards(metrics: Metrics, name: str, population: str) -> int:
-    """One of the counters of a population's rewards."""
-    found = (one.value for one in samples(metrics, name) if one.labels["population"] == population)
-    return int(sum(found))
+def refused_rewards(metrics: Metrics, population: str) -> tuple[int, int]:
+    """Rewards of a population since the service started: refused, and for unknown decisions."""
+    refused, unmatched = (
+        sum(one.value for one in samples(metrics, name) if one.labels["population"] == population)
+        for name in ("shoal_rewards_refused_total", "shoal_rewards_unmatched_total")
+    )
+    return int(refused), int(unmatched)
 
 
 def refusals(metrics: Metrics) -> list[RefusedRequests]:

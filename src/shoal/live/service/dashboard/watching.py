@@ -71,12 +71,10 @@ class Watched:
         """Read on in the journal; the message about it, for pages."""
         self.follower.catch_up()
         slots = {step: overview(self.follower, step, 2) for step in RINGS}
-        metrics, name = service.metrics, self.follower.population.name
         tick = Tick(
             slots[60].sizes,
             slots,
-            refused_rewards(metrics, "shoal_rewards_refused_total", name),
-            refused_rewards(metrics, "shoal_rewards_unmatched_total", name),
+            *refused_rewards(service.metrics, self.follower.population.name),
             self.follower.changed,
         )
         return b"event: tick\ndata: " + encoder.encode(tick) + b"\n\n"

@@ -30,7 +30,7 @@ export function number(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
   if (size >= 1e6) return minus(`${format(size >= 1e7 ? 1 : 2).format(value / 1e6)} M`);
-  if (size >= 100 || value === 0) return whole(value);
+  if (size >= 100 || Number.isInteger(value)) return whole(value);
   if (size < 0.1) return minus(String(+value.toPrecision(3)));
   return minus(format(size >= 10 ? 1 : size >= 1 ? 2 : 3).format(value));
 }
@@ -90,8 +90,10 @@ export function badge(label) {
 }
 
 // Columns: {title, value, text (default: number), bar (share of the row's width), wordy}.
-export function table(caption, columns, rows, { empty = "Nothing yet." } = {}) {
-  const head = h("tr", {}, columns.map((column) => h("th", { scope: "col", class: column.wordy ? "wordy" : null }, column.title)));
+// With `sort`, headings are buttons that call it, and `order` ({column, down}) says how rows are sorted.
+export function table(caption, columns, rows, { empty = "Nothing yet.", order = null, sort = null } = {}) {
+  const head = h("tr", {}, columns.map((column) => h("th", { scope: "col", class: column.wordy ? "wordy" : null, "aria-sort": order?.column === column ? (order.down ? "descending" : "ascending") : null },
+    sort ? h("button", { type: "button", class: "plain", onclick: () => sort(column) }, column.title) : column.title)));
   const body = rows.map((row) =>
     h("tr", {}, columns.map((column, place) => {
       const value = column.value(row);

@@ -2,14 +2,16 @@
 
 import * as api from "./api.js";
 import { AgentPanel } from "./agent.js";
-import { badge, blockName, debounce, exact, h, letter, number, percent, plural, shareOf, table, time, whole } from "./dom.js";
-import { Series, sparkline, totals } from "./series.js";
+import { badge, debounce, exact, h, number, percent, plural, shareOf, table, time, whole } from "./dom.js";
+import { Populations, VERDICTS } from "./populations.js";
+import { Series, totals } from "./series.js";
 import { Sharing } from "./sharing.js";
 
 const content = document.getElementById("content");
 const pulse = document.getElementById("pulse");
 let shown = null; // what is on the page now: {close, recolour}
 let who = null; // is signed in
+const MOST_TABS = 12; // populations named at the top of the page
 let visit = 0; // counts changes of the page, so that late answers are not shown on another one
 
 function tell(text, late = false) {
@@ -55,61 +57,19 @@ function failed(error) {
 
 // All populations
 
-async function showAll(names, mine) {
+function showAll(names, mine) {
   document.title = "Populations – shoal";
   if (!names.length) {
     content.replaceChildren(h("div", { class: "card empty" }, h("h2", {}, "No populations yet"),
       h("p", {}, "Make one with ", h("code", {}, "PUT /v1/populations/{name}"), ", or see three that live: ", h("code", {}, "shoal demo"))));
     return { close() {}, recolour() {} };
   }
-  const cards = h("div", { class: "cards" });
-  content.replaceChildren(h("div", { class: "headline" }, h("h1", {}, "Populations")), h("p", { class: "lede" }, "Each is a set of agents that may share what they learn."), cards);
-  const known = new Map();
-  const draw = () => {
-    const focused = cards.contains(document.activeElement) ? [...cards.children].indexOf(document.activeElement) : -1;
-    cards.replaceChildren(...names.map((name) => (known.has(name) ? summaryCard(known.get(name)) : h("div", { class: "card population" }, h("h2", {}, name), h("p", { class: "waiting" }, "Reading the journal")))));
-    if (focused >= 0) cards.children[focused]?.focus();
-  };
-  const load = () => Promise.all(names.map(async (name) => {
-    known.set(name, await api.summary(name));
-    if (mine !== visit) return;
-    draw();
-    tell("live");
-  }));
-  draw();
-  load().catch((error) => mine === visit && failed(error));
-  const timer = setInterval(() => document.hidden || load().catch((error) => (error.status === 401 ? failed(error) : tell("waiting for the service", true))), 5000);
-  const redraw = debounce(draw, 150);
-  addEventListener("resize", redraw);
-  return { close() { clearInterval(timer); removeEventListener("resize", redraw); }, recolour: draw };
-}
-
-function summaryCard(one) {
-  const line = h("canvas", {});
-  requestAnimationFrame(() => line.isConnected && sparkline(line, one.decisions, `Decisions in each minute of the last hour: at most ${whole(Math.max(...one.decisions))}`));
-  return h("a", { class: "card population", href: `#/${encodeURIComponent(one.name)}` },
-    h("header", {}, h("h2", {}, one.name), h("span", { class: "chip" }, one.policy)), line, blocksBar(one),
-    h("dl", {},
-      h("div", {}, h("dt", {}, "decisions"), h("dd", {}, number(one.decisions.reduce((a, b) => a + b, 0)))),
-      h("div", {}, h("dt", {}, "mean reward"), h("dd", {}, number(one.mean_reward))),
-      h("div", {}, h("dt", {}, "sharing"), h("dd", {}, one.dividend.verdict))),
-    h("p", { class: "note" }, "Figures of the last hour; the line shows decisions in each minute."));
-}
-
-// How many agents are in which block, as a bar.
-function blocksBar(one) {
-  const blocks = one.blocks.slice(0, 12), words = blocks.map((block) => `${plural(block.agents, "agent")} in ${blockName(block.label)}`).join(", ");
-  return h("div", {}, h("p", { class: "note" }, plural(one.sizes.agents, "agent"), blocks.filter((block) => block.label >= 0).length > 1 ? ` in ${blocks.filter((block) => block.label >= 0).length} blocks` : ""),
-    h("div", { class: "parts", role: "img", "aria-label": words }, blocks.map((block) => {
-      const part = h("span", { class: "badge", "data-block": block.label < 0 ? "none" : block.label % 8 }, letter(block.label));
-      part.style.flexGrow = block.agents;
-      return part;
-    })));
+  const all = new Populations(names, () => mine === visit, tell, failed);
+  content.replaceChildren(h("div", { class: "headline" }, h("h1", {}, "Populations")), h("p", { class: "lede" }, "Each is a set of agents that may share what they learn. Those that need attention come first."), all.node);
+  return all;
 }
 
 // One population
-
-const VERDICTS = { pays: "Pays", harms: "Harms", "too early": "Too early to say", "no difference": "No difference" };
 
 async function showOne(name, mine) {
   document.title = `${name} – shoal`;
@@ -358,9 +318,12 @@ async function route() {
   try {
     const names = await api.populations();
     if (mine !== visit) return;
-    document.getElementById("tabs").replaceChildren(...names.map((one) =>
-      h("li", {}, h("a", { href: `#/${encodeURIComponent(one)}`, "aria-current": one === name ? "page" : null }, one))));
-    const next = name ? await showOne(name, mine) : await showAll(names, mine);
+    // A row of very many names helps nobody to find one: the table has a search.
+    const tabs = names.length <= MOST_TABS ? names : names.filter((one) => one === name);
+    document.getElementById("tabs").replaceChildren(
+      ...(tabs.length < names.length ? [h("li", {}, h("a", { href: "#/", "aria-current": name ? null : "page" }, `All ${whole(names.length)} populations`))] : []),
+      ...tabs.map((one) => h("li", {}, h("a", { href: `#/${encodeURIComponent(one)}`, "aria-current": one === name ? "page" : null }, one))));
+    const next = name ? await showOne(name, mine) : showAll(names, mine);
     if (mine === visit) shown = next;
     else next?.close();
   } catch (error) {
