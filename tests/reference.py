@@ -5,7 +5,7 @@ anew whenever it needs them and solves with the full matrices. Tests compare the
 """
 
 from collections.abc import Callable, Sequence
-from math import exp, log, sqrt
+from math import cos, exp, log, pi, sqrt
 from typing import Any, Literal, NamedTuple, Protocol
 
 import mpmath
@@ -244,11 +244,46 @@ def connected_components(graph: Bools) -> list[list[int]]:
     return components
 
 
+class Xorshift:
+    """Marsaglia's xorshift64: the policies' own random numbers."""
+
+    def __init__(self, seed: int) -> None:
+        self.word = max(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]), 1)
+
+    def uniform(self) -> float:
+        """A number in [0, 1)."""
+        self.word ^= self.word << 13 & (2**64 - 1)
+        self.word ^= self.word >> 7
+        self.word ^= self.word << 17 & (2**64 - 1)
+        return (self.word >> 11) / 2**53
+
+    def below(self, n: int) -> int:
+        """An integer in 0, …, n−1."""
+        return int(self.uniform() * n)
+
+    def normals(self, t: int, agent: int, n: int) -> Floats:
+        """`n` standard normal numbers that belong to an agent's round; the state stays as it is."""
+        half = 2**32 - 1
+        left, right, key = (self.word ^ t) & half, self.word >> 32 ^ int(agent), self.word & half
+        for _ in range(10):  # Philox-2x32
+            product = left * 0xD256D193
+            left, right = product >> 32 ^ key ^ right, product & half
+            key = key + 0x9E3779B9 & half
+        aside = Xorshift(0)
+        aside.word = max(left << 32 | right, 1)
+        return np.array(
+            [sqrt(-2 * log(1 - aside.uniform())) * cos(2 * pi * aside.uniform()) for _ in range(n)]
+        )
+
+
 class Twin:
     """What all twins share; a subclass says whom an agent pools (`pool`) and how that changes (`revise`)."""
 
     foresees = False
     """Whether pulls whose rewards are due narrow the width."""
+    exploration = "ucb"
+    bonus = "ucb"
+    rng: Xorshift
 
     def __init__(self, n_agents: int, dim: int, *, alpha: float, ridge: float = 1.0) -> None:
         self.n_agents = n_agents
@@ -330,12 +365,23 @@ class Twin:
             return self.select_alone(agent, arms, t)
         pooled = self.pooled(agent)
         ahead = self.pending([agent]) if self.foresees else 0.0
-        return choose(pooled.theta_hat, pooled.A + ahead, arms, self.alpha, t)
+        return self.choose(pooled.theta_hat, pooled.A + ahead, arms, agent, t)
 
     def select_alone(self, agent: int, arms: Floats, t: int) -> int:
         """Arm that `agent` plays if it does not borrow, whatever the policy."""
         own = self.statistics([agent])
-        return choose(own.theta_hat, own.A + self.pending([agent]), arms, self.alpha, t)
+        return self.choose(own.theta_hat, own.A + self.pending([agent]), arms, agent, t)
+
+    def choose(self, theta_hat: Floats, A: Floats, arms: Floats, agent: int, t: int) -> int:
+        """The arm with the best score, or the best one for a draw from N(θ̂, α² A⁻¹)."""
+        if self.exploration == "sample":
+            z = self.rng.normals(t, agent, self.dim)
+            drawn = theta_hat + self.alpha * np.linalg.solve(np.linalg.cholesky(A).T, z)
+            return int(np.argmax(arms @ drawn))
+        if self.bonus == "as-released":
+            width = self.alpha * sqrt(log(t + 1))
+            return int(np.argmax([theta_hat @ x + width * (x @ np.linalg.inv(A) @ x) for x in arms]))
+        return choose(theta_hat, A, arms, self.alpha, t)
 
     def expect(self, agent: int, x: Floats, sign: int) -> None:
         """Let a reward be due (1), or no longer (−1)."""
@@ -501,24 +547,6 @@ class BASS(EdgeTwin):
     def differ(self, agent: int, other: int) -> bool:
         statistic = separation_statistic_eigen(*self.ellipsoid(agent), *self.ellipsoid(other))
         return statistic > self.gamma**2 / 4
-
-
-class Xorshift:
-    """Marsaglia's xorshift64: the policies' own random numbers."""
-
-    def __init__(self, seed: int) -> None:
-        self.word = max(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]), 1)
-
-    def uniform(self) -> float:
-        """A number in [0, 1)."""
-        self.word ^= self.word << 13 & (2**64 - 1)
-        self.word ^= self.word >> 7
-        self.word ^= self.word << 17 & (2**64 - 1)
-        return (self.word >> 11) / 2**53
-
-    def below(self, n: int) -> int:
-        """An integer in 0, …, n−1."""
-        return int(self.uniform() * n)
 
 
 Sums = tuple[Floats, Floats]

@@ -1,17 +1,19 @@
-"""Golden traces: what every policy does on a fixed run. `python tests/golden/make.py` writes them anew.
+"""Golden traces: what every policy does on a fixed run. `python tests/golden/make.py` adds missing ones.
 
-Write them anew only when a change is meant to change decisions, and say so in CHANGELOG.md.
+With names it writes the traces of these anew: only when a change is meant to change decisions, and say so in
+CHANGELOG.md.
 """
 
 import hashlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import shoal
-from shoal.core.policies.registry import BUILT_IN, policy_class
+from shoal.core.policies.registry import BUILT_IN, RIVALS, policy_class
 from shoal.lab.benchmark import typical
 
 PATH = Path(__file__).with_name("traces.json")
@@ -21,12 +23,14 @@ OWN: dict[str, dict[str, Any]] = {
     "cmlb": {"gamma": 0.5, "exploration_rounds": 300},
 }
 """Where something else than what is typical of a policy makes it decide more."""
-CLASSES: dict[str, Any] = {name: policy_class(name) for name in BUILT_IN}
+CLASSES: dict[str, Any] = {name: policy_class(name) for name in (*BUILT_IN, *RIVALS)}
 
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     # what ClusterMixture was before its clusters could scatter and change: the digest must stay for ever
     "cluster_mixture-plain": ("cluster_mixture", {"scatter": 0, "drift": False, "ridge_bonus": 0}),
+    "bass-sample": ("bass", {"exploration": "sample"}),
+    "club-as-released": ("club", {"gamma": 0.3, "bonus": "as-released"}),
 }
 
 
@@ -50,4 +54,9 @@ def golden(name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    PATH.write_text(json.dumps({name: golden(name) for name in (*CLASSES, *VARIANTS)}, indent=2) + "\n")
+    saved, anew = json.loads(PATH.read_text()), sys.argv[1:]
+    traces = {
+        name: golden(name) if name in anew or name not in saved else saved[name]
+        for name in (*CLASSES, *VARIANTS)
+    }
+    PATH.write_text(json.dumps(traces, indent=2) + "\n")

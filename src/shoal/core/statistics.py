@@ -236,6 +236,15 @@ def factor_steep(stats: Statistics, row: int) -> None:
 
 
 @compiled
+def factor_row(stats: Statistics, row: int) -> None:
+    """Leave the factor of a row's A in the first d rows of the scratch."""
+    if is_steep(stats, row):
+        factor_steep(stats, row)
+    else:
+        cholesky(stats.A[row], stats.scratch[: stats.b.shape[1]])
+
+
+@compiled
 def best_arm_of_row(stats: Statistics, row: int, arms: Matrix, width: float, out: Matrix) -> int:
     """LinUCB on one row: the first arm with the largest score `θ̂·x + width √(xᵀ A⁻¹ x)`.
 
@@ -246,7 +255,8 @@ def best_arm_of_row(stats: Statistics, row: int, arms: Matrix, width: float, out
     # A large arm in a direction that is well known: the rounding of the inverse would be all of its bonus.
     factor_steep(stats, row)
     d = stats.b.shape[1]
-    return best_arm_of_width(stats.theta_hat[row], stats.scratch[:d], arms, width, stats.scratch[3 * d], out)
+    L, z = stats.scratch[:d], stats.scratch[3 * d]
+    return best_arm_of_width(stats.theta_hat[row], L, arms, width, False, z, out)
 
 
 @compiled

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core import validation
-from shoal.core.policies.registry import find_policy, make_policy, policy_names
+from shoal.core.policies.registry import RIVALS, find_policy, make_policy, policy_names
 from shoal.lab.environments.base import Environment
 from shoal.lab.environments.synthetic import GaussianClusters
 from shoal.lab.simulation import simulate
@@ -47,14 +47,14 @@ def measure(
     policies: tuple[str, ...] = (),
     progress: Callable[[str], None] | None = None,
 ) -> list[Cost]:
-    """Measure policies (by default all registered ones) with `agents` agents in three clusters."""
+    """Measure policies, by default all but `RIVALS`, with `agents` agents in three clusters."""
     for name, value in (("agents", agents), ("dim", dim), ("arms", arms), ("rounds", rounds)):
         validation.positive_int(name, value)
     for name in policies:
         validation.one_of("policy", name, policy_names())
     world = GaussianClusters(agents, dim, min(CLUSTERS, agents), n_arms=arms, seed=0)
     costs = []
-    for name in policies or policy_names():
+    for name in policies or [name for name in policy_names() if name not in RIVALS]:
         if progress is not None:
             progress(name)
         try:

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from shoal.core import validation
 from shoal.core.jit.narration import say_nothing_of_compiling
-from shoal.core.policies.registry import policy_names
+from shoal.core.policies.registry import RIVALS, policy_names
 from shoal.core.policies.warming import TRIAL, exercise
 from shoal.lab.benchmark import build
 from shoal.lab.environments.synthetic import GaussianClusters
@@ -19,13 +19,13 @@ def warm(
 ) -> Iterator[tuple[str, float]]:
     """Compile what the online calls and `simulate` need, policy by policy; yield each name and its seconds.
 
-    Code found in the cache is loaded, not compiled. By default all registered policies are compiled. With
+    Code found in the cache is loaded, not compiled. By default all registered policies but `RIVALS` are. With
     more than one of the `workers`, each is a process of its own, and this one loads nothing; a script that
     asks for them needs the usual `if __name__ == "__main__":`.
     """
     for name in policies:
         validation.one_of("policy", name, policy_names())
-    waiting = list(policies or policy_names())
+    waiting = list(policies or (name for name in policy_names() if name not in RIVALS))
     if min(validation.positive_int("workers", workers), len(waiting)) > 1:
         yield from _warm_in_processes(waiting, workers, progress)
         return

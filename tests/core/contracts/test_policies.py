@@ -16,7 +16,7 @@ from tests import reference
 
 import shoal
 from shoal.core import fields
-from shoal.core.policies.registry import BUILT_IN, policy_class
+from shoal.core.policies.registry import BUILT_IN, RIVALS, policy_class
 from shoal.core.policy.cuts import CuttingPolicy
 from shoal.lab.benchmark import typical
 
@@ -32,7 +32,7 @@ OWN: dict[str, dict[str, Any]] = {
     "cluster_mixture": {"concentration": 2.0, "redraws": 2, "scatter": 0},
 }
 """Parameters with which these policies have something to decide; others are built as is typical of them."""
-CLASSES: dict[str, Any] = {name: policy_class(name) for name in BUILT_IN}
+CLASSES: dict[str, Any] = {name: policy_class(name) for name in (*BUILT_IN, *RIVALS)}
 LIVE = [name for name, kind in CLASSES.items() if issubclass(kind, shoal.LivePolicy)]
 every_policy = pytest.mark.parametrize("name", list(CLASSES))
 every_live_policy = pytest.mark.parametrize("name", LIVE)

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.core.kernels.linalg import add_packed
+from shoal.core.kernels.linalg import add_packed, back_substitute
 from shoal.core.kernels.ucb import LANES
 from shoal.core.policies.mixture.kernels import (
-    back_substitute,
     best_arm_of_mixture,
     factor_packed,
     largest,

@@ -36,7 +36,7 @@ def test_best_arm_is_the_twin_s(d: int, alpha: float) -> None:
         assert best_arm(theta_hat, A_inv, arms, width, out) == reference.choose(theta_hat, A, arms, alpha, t)
         check_scores(out, theta_hat, A, arms, width)
         out[:] = -7.0
-        choice = best_arm_of_width(theta_hat, L, arms, width, np.zeros(d), out)
+        choice = best_arm_of_width(theta_hat, L, arms, width, False, np.zeros(d), out)
         assert choice == reference.choose(theta_hat, A, arms, alpha, t)
         check_scores(out, theta_hat, A, arms, width)
 

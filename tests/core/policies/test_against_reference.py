@@ -1,6 +1,7 @@
 """Whole runs: compiled policies make the naive twins' choices and cut the same edges in the same rounds."""
 
 import math
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from tests import reference
 
 import shoal
-from shoal.core.policies.registry import BUILT_IN, policy_class
+from shoal.core.policies.registry import BUILT_IN, RIVALS, policy_class
 from shoal.lab.benchmark import typical
 from shoal.lab.environments.base import Environment
 
@@ -19,11 +20,15 @@ def both(name: str, environment: Environment, alpha: float, seed: int, **own: An
     """A compiled policy and its twin, with the same parameters."""
     n, d = environment.n_agents, environment.dim
     policy = shoal.make_policy(name, n, d, alpha=alpha, seed=seed, **own)
+    explored = {key: own.pop(key) for key in ("exploration", "bonus") if key in own}
     if name == "dynucb":
         own["labels"] = policy.labels
     if name == "cluster_mixture":
         own["seed"] = seed
-    twin = getattr(reference, type(policy).__name__)(n, d, alpha=alpha, **own)
+    home: Any = import_module(f"tests.twins.{name}") if name in RIVALS else reference
+    twin = getattr(home, type(policy).__name__)(n, d, alpha=alpha, **own)
+    twin.rng = reference.Xorshift(seed)
+    vars(twin).update(explored)
     return policy, twin
 
 

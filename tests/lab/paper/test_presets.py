@@ -6,7 +6,7 @@ import math
 import msgspec
 import pytest
 
-from shoal.core.policies.registry import policy_class, policy_names
+from shoal.core.policies.registry import BUILT_IN, policy_class, policy_names
 from shoal.lab.experiments import spec as specs
 from shoal.lab.experiments.spec import SpecError, cells, parse_spec
 from shoal.lab.paper import published
@@ -29,7 +29,7 @@ def test_presets_are_the_paper_s_experiments() -> None:
     quick, tables, paper = map(load_preset, ("quick", "tables", "paper"))
     scenarios = {"synthetic-m3-w1", "synthetic-m3-w7"}
     assert {environment.id for environment in quick.environments} == scenarios
-    assert {method.policy for method in quick.methods} == set(policy_names())
+    assert {method.policy for method in quick.methods} == set(BUILT_IN)
     assert {environment.id for environment in tables.environments} == scenarios
     expected = "ind oracle dynucb club-g4 club-g2 sclub-g4 sclub-g2 bass-d0.1 bass-d0.9 cmlb-g4 cmlb-g2"
     expected += " cmlb-g4-e3000 cmlb-g2-e3000 cmlb-g4-e5000 cmlb-g2-e5000 cmlb-g4-e10000 cmlb-g2-e10000"

@@ -60,6 +60,16 @@ def solve_cholesky(L: Matrix, rhs: Vector, out: Vector) -> None:
 
 
 @compiled
+def back_substitute(L: Matrix, y: Vector, theta: Vector) -> None:
+    """Solve `Lᵀ theta = y`; `theta` may be `y`."""
+    for row in range(L.shape[0] - 1, -1, -1):
+        value = y[row]
+        for m in range(row + 1, L.shape[0]):
+            value -= L[m, row] * theta[m]
+        theta[row] = value / L[row, row]
+
+
+@compiled
 def inverse_from_cholesky(L: Matrix, A_inv: Matrix, L_inv: Matrix) -> None:
     """Write `(L Lᵀ)⁻¹` into `A_inv`, exactly symmetric; `L_inv` is scratch."""
     d = L.shape[0]

@@ -87,12 +87,13 @@ def best_arm_of_factor(L: Matrix, b: Vector, arms: Matrix, width: float, lanes: 
 
 @compiled
 def best_arm_of_width(
-    theta_hat: Vector, L: Matrix, arms: Matrix, width: float, z: Vector, out: Matrix
+    theta_hat: Vector, L: Matrix, arms: Matrix, width: float, rootless: bool, z: Vector, out: Matrix
 ) -> int:
     """`best_arm` with estimates and widths of different samples: `θ̂·x + width ‖L⁻¹x‖`; `z` (d,) is scratch.
 
     For an agent that waits for rewards: what it waits for narrows the width, not the estimate. And for a
-    design matrix so steep that its inverse has lost digits.
+    design matrix so steep that its inverse has lost digits. If `rootless`, the norm is squared, as in several
+    released codes.
     """
     best = -math.inf
     choice = 0
@@ -106,7 +107,29 @@ def best_arm_of_width(
                 value -= L[row, m] * z[m]
             z[row] = value / L[row, row]
             variance += z[row] * z[row]
-        bonus = width * math.sqrt(variance)
+        bonus = width * (variance if rootless else math.sqrt(variance))
+        if k < out.shape[1]:
+            out[0, k] = mean
+            out[1, k] = bonus
+        score = mean + bonus
+        if score > best:
+            best = score
+            choice = k
+    return choice
+
+
+@compiled
+def best_arm_of_draw(theta_hat: Vector, draw: Vector, arms: Matrix, width: float, out: Matrix) -> int:
+    """First arm with the largest `(θ̂ + width·draw)·x`: what Thompson sampling plays."""
+    best = -math.inf
+    choice = 0
+    for k in range(arms.shape[0]):
+        mean = 0.0
+        bonus = 0.0
+        for m in range(theta_hat.shape[0]):
+            mean += theta_hat[m] * arms[k, m]
+            bonus += draw[m] * arms[k, m]
+        bonus *= width
         if k < out.shape[1]:
             out[0, k] = mean
             out[1, k] = bonus

@@ -9,6 +9,7 @@ import numpy as np
 
 from shoal.core.fields import AGENTS, rows
 from shoal.core.policy.living import LivePolicy
+from shoal.core.policy.parameters import Exploring
 from shoal.core.policy.steps import LiveCommon, select_alone, step
 from shoal.core.statistics import Statistics, add_sample
 from shoal.core.styles import LineStyle
@@ -41,6 +42,7 @@ class Independent(LivePolicy):
     label = "Ind"
     line_style = LineStyle("#949494", "x")
     in_paper = True
+    Parameters = Exploring
     State = IndependentState
 
     def _edges(self) -> Booleans:

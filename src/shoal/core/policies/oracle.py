@@ -3,7 +3,6 @@
 The labels are given, each cluster pools the samples of all its agents from the first round on.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -17,14 +16,13 @@ from shoal.core.jit.compiled import compiled, inlined
 from shoal.core.kernels.graphs import count_joined
 from shoal.core.kernels.linalg import solve_cholesky
 from shoal.core.kernels.twofold import add_scaled, add_to_diagonal, cholesky_twofold
-from shoal.core.kernels.ucb import best_arm_of_width
+from shoal.core.policy.exploring import choose_by, choose_in_row
 from shoal.core.policy.living import LivePolicy, Sharing
-from shoal.core.policy.parameters import Parameters
+from shoal.core.policy.parameters import Exploring
 from shoal.core.policy.steps import LiveCommon, step
 from shoal.core.statistics import (
     Statistics,
     add_sample,
-    best_arm_of_row,
     pool_problem,
     pool_rows,
     problem,
@@ -49,7 +47,7 @@ class OracleState(NamedTuple):
     members: Annotated[Booleans, scratch(AGENTS)]
 
 
-class OracleParameters(Parameters, frozen=True, kw_only=True):
+class OracleParameters(Exploring, frozen=True, kw_only=True):
     """Parameters of Oracle."""
 
     labels: Annotated[Any, Meta(description="The true cluster of each agent, integers of at least 0.")]
@@ -196,14 +194,12 @@ def _check_labels(labels: Any, n_agents: int) -> Integers:
 @step("select", OracleState)
 def select(state: OracleState, agent: int, arms: Matrix, t: int) -> int:
     """LinUCB on the statistics of the agent's cluster, and on its own samples if these are not in them."""
-    width = state.common.alpha * math.sqrt(math.log(t + 1.0))
-    cluster, scored, d = state.labels[agent], state.common.scored, arms.shape[1]
+    cluster, d, work = state.labels[agent], arms.shape[1], state.local.scratch
     if state.common.lends[agent]:
-        choice = best_arm_of_row(state.pool, cluster, arms, width, scored)
+        choice = choose_in_row(state.common, state.pool, cluster, arms, agent, t)
     else:
-        local, work = state.local, state.local.scratch
-        factor_with_own(local, agent, state.pool, cluster, state.common.ridge)
-        choice = best_arm_of_width(work[d], work[:d], arms, width, work[3 * d], scored)
+        factor_with_own(state.local, agent, state.pool, cluster, state.common.ridge)
+        choice = choose_by(state.common, work[d], work[:d], arms, agent, t, work[3 * d])
     return choice
 
 

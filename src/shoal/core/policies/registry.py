@@ -23,6 +23,11 @@ _registered: dict[str, Any] = {
     "cluster_mixture": "shoal.core.policies.mixture:ClusterMixture",
 }
 BUILT_IN = tuple(_registered)
+_registered |= {
+    "lints": "shoal.lab.rivals.lints:LinTS",
+}
+RIVALS = tuple(_registered)[len(BUILT_IN) :]
+"""What the field has beside the paper's methods: compiled when first used, not ahead of time."""
 
 
 def _problem(found: Any) -> str | None:

@@ -23,6 +23,7 @@ from shoal.core.kernels.graphs import count_edges
 from shoal.core.kernels.random import random_state
 from shoal.core.policy import calls, files, memory
 from shoal.core.policy.explanations import AgentExplanation, PairComparison, agent_explanation
+from shoal.core.policy.exploring import explores
 from shoal.core.policy.files import PolicyFileError
 from shoal.core.policy.locking import give_lock
 from shoal.core.policy.parameters import Parameters, check, described, extended, signature
@@ -43,7 +44,7 @@ class Scores:
     mean: Vector
     """Predicted reward."""
     width: Vector
-    """Bonus for what is not known yet."""
+    """Bonus for what is not known yet; where a policy samples, what its draw adds."""
     index: Vector
     """Their sum. `select` takes the first arm with the largest."""
 
@@ -157,7 +158,8 @@ class Policy(ABC):
 
     def _settings(self) -> dict[str, Any]:
         """The numbers that the state declares as settings: by default, parameters of the same name."""
-        return msgspec.structs.asdict(self._parameters)
+        own = msgspec.structs.asdict(self._parameters)
+        return {**own, "explores": explores(own)}
 
     def _make_room(self, n_agents: int) -> fields.Room:
         """The arrays of a state of `n_agents` agents, if this machine can hold them."""

@@ -38,6 +38,15 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
+class Exploring(Parameters, frozen=True, kw_only=True):
+    """What policies take that choose by `shoal.core.policy.exploring`."""
+
+    exploration: Annotated[
+        Literal["ucb", "sample"],
+        Meta(description="Upper confidence bounds, or a draw from N(θ̂, α² A⁻¹) (Thompson sampling)."),
+    ] = "ucb"
+
+
 def extended(kind: type[Parameters], owner: Any) -> type[Parameters]:
     """The parameters of a class of policies: those it inherits, and those that its state declares."""
     more = [each for each in declared_parameters(owner.State) if each[0] not in kind.__struct_fields__]

@@ -18,8 +18,8 @@ from shoal.core.jit.pinned import unpin
 from shoal.core.jit.reach import generic
 from shoal.core.kernels.linalg import add_square, add_triangle, cholesky, dot
 from shoal.core.kernels.random import integer_below, uniform
-from shoal.core.kernels.ucb import best_arm_of_width
-from shoal.core.statistics import Statistics, best_arm_of_row
+from shoal.core.policy.exploring import choose_by, choose_in_row
+from shoal.core.statistics import Statistics
 from shoal.core.types import AnyArray, Booleans, Integers, Matrix, Vector
 from shoal.core.validation import BAD_SCALE, LARGEST, LARGEST_SCALE
 
@@ -48,6 +48,7 @@ class Common(NamedTuple):
     alpha: Annotated[float, setting()]
     epsilon: Annotated[float, setting()]
     ridge: Annotated[float, setting()]
+    explores: Annotated[int, setting()]  # how: see `shoal.core.policy.exploring`
     rng: Annotated[AnyArray, kept(1, low=1, dtype=np.uint64)]  # 0 would draw nothing but zeros
     clock: Annotated[Integers, kept(1, **COUNT)]  # rounds completed
     cost: Annotated[Integers, kept(1, **COUNT)]  # communication cost so far
@@ -60,6 +61,7 @@ class LiveCommon(NamedTuple):
     alpha: Annotated[float, setting()]
     epsilon: Annotated[float, setting()]
     ridge: Annotated[float, setting()]
+    explores: Annotated[int, setting()]
     rng: Annotated[AnyArray, kept(1, low=1, dtype=np.uint64)]
     clock: Annotated[Integers, kept(1, **COUNT)]
     cost: Annotated[Integers, kept(1, **COUNT)]
@@ -217,10 +219,9 @@ def choose(state: Any, agent: int, arms: Matrix, t: int) -> int:
 
 @compiled
 def select_alone(common: LiveCommon, local: Statistics, agent: int, arms: Matrix, t: int) -> int:
-    """LinUCB on the agent's own samples; what it waits for narrows the width."""
-    width = common.alpha * math.sqrt(math.log(t + 1.0))
+    """Choose by the agent's own samples; what it waits for narrows the width."""
     if common.pending.counts[agent] == 0:
-        return best_arm_of_row(local, agent, arms, width, common.scored)
+        return choose_in_row(common, local, agent, arms, agent, t)
     d = arms.shape[1]
     L = local.scratch[:d]
     for row in range(d):
@@ -228,7 +229,7 @@ def select_alone(common: LiveCommon, local: Statistics, agent: int, arms: Matrix
             L[row, column] = local.A[agent, row, column]
     add_triangle(common.pending.sums[agent], L)
     cholesky(L, L)
-    return best_arm_of_width(local.theta_hat[agent], L, arms, width, local.scratch[3 * d], common.scored)
+    return choose_by(common, local.theta_hat[agent], L, arms, agent, t, local.scratch[3 * d])
 
 
 @inlined

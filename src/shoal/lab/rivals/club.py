@@ -28,13 +28,18 @@ from shoal.core.policy.cuts import (
     problem_of_cuts,
     problem_of_sets,
 )
-from shoal.core.policy.parameters import Parameters
 from shoal.core.policy.steps import Common, step
 from shoal.core.statistics import Statistics, forget_row
 from shoal.core.styles import LineStyle
 from shoal.core.types import Booleans, Integers, Matrix, Vector
 from shoal.core.validation import LARGEST
-from shoal.lab.rivals.clustered import ClusteredRival, observe_in_cluster, pool_cluster, select_from_cluster
+from shoal.lab.rivals.clustered import (
+    ClusteredRival,
+    ReleasedParameters,
+    observe_in_cluster,
+    pool_cluster,
+    select_from_cluster,
+)
 
 
 class CLUBState(NamedTuple):
@@ -52,7 +57,7 @@ class CLUBState(NamedTuple):
     widths: Annotated[Vector, derived(AGENTS)]  # F(T_i)
 
 
-class CLUBParameters(Parameters, frozen=True, kw_only=True):
+class CLUBParameters(ReleasedParameters, frozen=True, kw_only=True):
     """Parameters of CLUB."""
 
     gamma: Annotated[float, Meta(ge=0.0, le=LARGEST, description="Scale of the threshold.")] = 0.25

@@ -3,23 +3,37 @@
 Each agent has a label, each label a row of pooled statistics that takes in every observation of its members.
 """
 
-import math
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from msgspec import Meta
 
 from shoal.core.jit.compiled import inlined
 from shoal.core.kernels.graphs import count_joined
 from shoal.core.policy.base import Policy
+from shoal.core.policy.exploring import choose_in_row
+from shoal.core.policy.parameters import Exploring
 from shoal.core.statistics import (
     add_sample,
-    best_arm_of_row,
     pool_problem,
     pool_rows,
     problem,
     start_rows,
 )
 from shoal.core.types import Booleans, Integers, Matrix, Vector
+
+
+class ReleasedParameters(Exploring, frozen=True, kw_only=True):
+    """Parameters of rivals whose released code leaves the root out of the bonus."""
+
+    bonus: Annotated[
+        Literal["ucb", "as-released"],
+        Meta(description="α √(xᵀA⁻¹x ln(t+1)), or without the root around xᵀA⁻¹x."),
+    ] = "ucb"
+
+    def __post_init__(self) -> None:
+        if self.exploration == "sample" and self.bonus != "ucb":
+            raise ValueError(f"bonus must be 'ucb' where exploration is 'sample', got {self.bonus!r}")
 
 
 class ClusteredRival(Policy):
@@ -62,9 +76,8 @@ class ClusteredRival(Policy):
 
 @inlined
 def select_from_cluster(state: Any, agent: int, arms: Matrix, t: int) -> int:
-    """LinUCB on the statistics of the agent's cluster."""
-    width = state.common.alpha * math.sqrt(math.log(t + 1.0))
-    return best_arm_of_row(state.pool, state.labels[agent], arms, width, state.common.scored)
+    """Choose by the statistics of the agent's cluster."""
+    return choose_in_row(state.common, state.pool, state.labels[agent], arms, agent, t)
 
 
 @inlined

@@ -12,7 +12,7 @@ from msgspec import Meta
 from shoal.core.fields import AGENTS, derived, kept, rows, scratch, setting
 from shoal.core.jit.compiled import allocating, inlined
 from shoal.core.kernels.graphs import distance
-from shoal.core.policy.parameters import Parameters
+from shoal.core.policy.parameters import Exploring
 from shoal.core.policy.steps import Common, step
 from shoal.core.statistics import Statistics
 from shoal.core.styles import LineStyle
@@ -36,7 +36,7 @@ class CMLBState(NamedTuple):
     members: Annotated[Booleans, scratch(AGENTS)]
 
 
-class CMLBParameters(Parameters, frozen=True, kw_only=True):
+class CMLBParameters(Exploring, frozen=True, kw_only=True):
     """Parameters of CMLB."""
 
     gamma: Annotated[

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from shoal.core.fields import AGENTS, CLUSTERS, derived, kept, rows, scratch
 from shoal.core.jit.compiled import compiled
-from shoal.core.policy.parameters import Parameters
+from shoal.core.policy.parameters import Exploring
 from shoal.core.policy.steps import Common, step
 from shoal.core.statistics import Statistics
 from shoal.core.styles import LineStyle
@@ -30,7 +30,7 @@ class DynUCBState(NamedTuple):
     members: Annotated[Booleans, scratch(AGENTS)]
 
 
-class DynUCBParameters(Parameters, frozen=True, kw_only=True):
+class DynUCBParameters(Exploring, frozen=True, kw_only=True):
     """Parameters of DynUCB."""
 
     n_clusters: Annotated[int, Meta(ge=1, description="Number of clusters M.")] = 20

@@ -13,13 +13,18 @@ from msgspec import Meta
 from shoal.core.fields import AGENTS, COUNT, DIM, derived, kept, rows, scratch, setting
 from shoal.core.jit.compiled import compiled, inlined
 from shoal.core.kernels.graphs import confidence_width, distance
-from shoal.core.policy.parameters import Parameters
 from shoal.core.policy.steps import Common, step
 from shoal.core.statistics import Statistics
 from shoal.core.styles import LineStyle
 from shoal.core.types import Booleans, Integers, Matrix, Vector
 from shoal.core.validation import LARGEST
-from shoal.lab.rivals.clustered import ClusteredRival, observe_in_cluster, pool_cluster, select_from_cluster
+from shoal.lab.rivals.clustered import (
+    ClusteredRival,
+    ReleasedParameters,
+    observe_in_cluster,
+    pool_cluster,
+    select_from_cluster,
+)
 
 
 class SCLUBState(NamedTuple):
@@ -40,7 +45,7 @@ class SCLUBState(NamedTuple):
     next_stage: Annotated[Integers, kept(1, low=1, below=2.0**62, fill=1)]  # the round it starts in
 
 
-class SCLUBParameters(Parameters, frozen=True, kw_only=True):
+class SCLUBParameters(ReleasedParameters, frozen=True, kw_only=True):
     """Parameters of SCLUB."""
 
     gamma: Annotated[float, Meta(ge=0.0, le=LARGEST, description="Scale of the thresholds.")] = 0.25

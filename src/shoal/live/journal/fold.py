@@ -67,11 +67,12 @@ def policy_parameters(policy: str, dim: int, given: Mapping[str, Any]) -> dict[s
     """
     made = find_live_policy(policy)(0, dim, **given)
     parameters = dict(made.parameters)
-    if parameters.get("epsilon"):
-        raise ValueError(
-            f"epsilon must be 0, got {parameters['epsilon']!r}: a population explores by `explore`, "
-            "which records its probabilities"
-        )
+    for name, wanted in (("epsilon", 0), ("exploration", "ucb")):
+        if parameters.get(name, wanted) != wanted:
+            raise ValueError(
+                f"{name} must be {wanted!r}, got {parameters[name]!r}: a population explores by `explore`, "
+                "which records its probabilities"
+            )
     try:
         made.add_agents(1)
     except (TypeError, ValueError) as error:

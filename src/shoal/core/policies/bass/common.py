@@ -8,8 +8,9 @@ from shoal.core.jit.compiled import compiled, inlined
 from shoal.core.kernels.linalg import add_row, cholesky, solve_cholesky, unpack
 from shoal.core.kernels.separation import ILL_CONDITIONED, search, squared_width
 from shoal.core.kernels.twofold import add_scaled, add_to_diagonal, cholesky_twofold
-from shoal.core.kernels.ucb import best_arm_of_factor, best_arm_of_width
+from shoal.core.kernels.ucb import best_arm_of_factor
 from shoal.core.policy.cuts import Cuts, note
+from shoal.core.policy.exploring import UCB, choose_by, ucb_width
 from shoal.core.statistics import Statistics
 from shoal.core.types import Booleans, Integers, Matrix, Vector
 from shoal.core.validation import LARGEST, SMALLEST
@@ -159,14 +160,14 @@ def choose_from_pool(state: Any, agent: int, arms: Matrix, t: int) -> int:
 
     What the agent itself waits for narrows the width, and leaves the estimate as it is.
     """
-    width, work = state.common.alpha * math.sqrt(math.log(t + 1.0)), state.scratch
-    pending = state.common.pending
-    if pending.counts[agent] == 0:
-        b = work.total[-arms.shape[1] :]
-        return best_arm_of_factor(work.L, b, arms, width, work.lanes, state.common.scored)
+    work, common, pending = state.scratch, state.common, state.common.pending
+    b, is_waiting = work.total[-arms.shape[1] :], pending.counts[agent] > 0
+    if common.explores == UCB and not is_waiting:
+        return best_arm_of_factor(work.L, b, arms, ucb_width(common, t), work.lanes, common.scored)
     theta_hat = work.test.vectors[0]
-    solve_cholesky(work.L, work.total[-arms.shape[1] :], theta_hat)
-    add_row(1.0, pending.sums[agent], work.total[: pending.sums.shape[1]])
-    unpack(work.total, state.common.ridge, work.L)
-    cholesky(work.L, work.L)
-    return best_arm_of_width(theta_hat, work.L, arms, width, work.test.vectors[1], state.common.scored)
+    solve_cholesky(work.L, b, theta_hat)
+    if is_waiting:
+        add_row(1.0, pending.sums[agent], work.total[: pending.sums.shape[1]])
+        unpack(work.total, common.ridge, work.L)
+        cholesky(work.L, work.L)
+    return choose_by(common, theta_hat, work.L, arms, agent, t, work.test.vectors[1])

@@ -28,7 +28,7 @@ from shoal.core.policies.bass.level import calibrated_gamma
 from shoal.core.policy.cuts import CuttingPolicy
 from shoal.core.policy.explanations import Name, When, differing, in_round, numbered, pair_text
 from shoal.core.policy.living import MANY
-from shoal.core.policy.parameters import Parameters
+from shoal.core.policy.parameters import Exploring
 from shoal.core.styles import LineStyle
 from shoal.core.types import Booleans, Integers, Vector
 from shoal.core.validation import LARGEST, SMALLEST
@@ -38,7 +38,7 @@ WITNESS_BYTES = 2**25
 serves: it is faster from about there on, and its memory does not grow with the square of N."""
 
 
-class BASSParameters(Parameters, frozen=True, kw_only=True):
+class BASSParameters(Exploring, frozen=True, kw_only=True):
     """Parameters of BASS."""
 
     level: Annotated[

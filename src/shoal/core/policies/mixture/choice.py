@@ -3,15 +3,10 @@
 import math
 
 from shoal.core.jit.compiled import compiled, inlined
-from shoal.core.kernels.linalg import add_row
+from shoal.core.kernels.linalg import add_row, back_substitute
 from shoal.core.policies.mixture.clusters import count_members
 from shoal.core.policies.mixture.evidence import NONE, weigh
-from shoal.core.policies.mixture.kernels import (
-    back_substitute,
-    best_arm_of_mixture,
-    factor_packed,
-    soften_packed,
-)
+from shoal.core.policies.mixture.kernels import best_arm_of_mixture, factor_packed, soften_packed
 from shoal.core.policies.mixture.members import raw_of
 from shoal.core.policies.mixture.state import AGENT, KNOWN, NORM, MixtureState, Pool, scatter_of
 from shoal.core.policy.steps import Pending, step

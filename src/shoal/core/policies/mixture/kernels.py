@@ -3,7 +3,7 @@
 import math
 
 from shoal.core.jit.compiled import compiled
-from shoal.core.kernels.linalg import inverse_from_cholesky, unpack
+from shoal.core.kernels.linalg import back_substitute, inverse_from_cholesky, unpack
 from shoal.core.kernels.separation import EPS
 from shoal.core.kernels.ucb import LANES
 from shoal.core.types import Matrix, Tensor, Vector
@@ -83,16 +83,6 @@ def soften_packed(
         position += row + 1
     back_substitute(L, y, out[position:])  # (I + κS)⁻¹b: stable where the inverse is not
     return form, logdet
-
-
-@compiled
-def back_substitute(L: Matrix, y: Vector, theta: Vector) -> None:
-    """Solve `Lᵀ theta = y`; `theta` may be `y`."""
-    for row in range(L.shape[0] - 1, -1, -1):
-        value = y[row]
-        for m in range(row + 1, L.shape[0]):
-            value -= L[m, row] * theta[m]
-        theta[row] = value / L[row, row]
 
 
 @compiled

@@ -1,0 +1,56 @@
+"""How a policy explores: by upper confidence bounds, or by draws from what it believes.
+
+A policy whose parameters are `Exploring` leaves its choice to the two functions here: they take the estimate
+and the factor of the pool that the agent uses.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from shoal.core.jit.compiled import compiled, inlined
+from shoal.core.kernels.linalg import back_substitute
+from shoal.core.kernels.random import draw_normals
+from shoal.core.kernels.ucb import best_arm_of_draw, best_arm_of_width
+from shoal.core.statistics import Statistics, best_arm_of_row, factor_row
+from shoal.core.types import Matrix, Vector
+
+UCB, SAMPLE, AS_RELEASED = range(3)
+"""Values of `common.explores`."""
+
+
+def explores(parameters: Mapping[str, Any]) -> int:
+    """What `common.explores` is under the given parameters."""
+    if parameters.get("exploration") == "sample":
+        return SAMPLE
+    return AS_RELEASED if parameters.get("bonus") == "as-released" else UCB
+
+
+@inlined
+def ucb_width(common: Any, t: int) -> float:
+    """`α √ln(t+1)`, which every bonus is multiplied by."""
+    return float(common.alpha * math.sqrt(math.log(t + 1.0)))
+
+
+@compiled
+def choose_in_row(common: Any, stats: Statistics, row: int, arms: Matrix, agent: int, t: int) -> int:
+    """The arm that `agent` plays in round `t` on one row of statistics."""
+    if common.explores == UCB:
+        return best_arm_of_row(stats, row, arms, ucb_width(common, t), common.scored)
+    factor_row(stats, row)
+    d = stats.b.shape[1]
+    return choose_by(common, stats.theta_hat[row], stats.scratch[:d], arms, agent, t, stats.scratch[3 * d])
+
+
+@compiled
+def choose_by(common: Any, theta_hat: Vector, L: Matrix, arms: Matrix, agent: int, t: int, z: Vector) -> int:
+    """The same on an estimate and the factor `A = L Lᵀ`; `z` (d,) is scratch.
+
+    A draw is `θ̂ + α L⁻ᵀz` with normal z, that is `N(θ̂, α² A⁻¹)`; it belongs to the agent's round.
+    """
+    if common.explores == SAMPLE:
+        draw_normals(common.rng, t, agent, z)
+        back_substitute(L, z, z)
+        return best_arm_of_draw(theta_hat, z, arms, common.alpha, common.scored)
+    rootless = common.explores == AS_RELEASED
+    return best_arm_of_width(theta_hat, L, arms, ucb_width(common, t), rootless, z, common.scored)

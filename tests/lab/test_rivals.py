@@ -1,0 +1,106 @@
+"""The field's rivals: compiled code makes the naive twins' choices, and what their sources promise holds."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.core.policies.test_against_reference import (
+    ASYNCHRONOUS,
+    SYNCHRONOUS,
+    both,
+    own_parameters,
+    play_both,
+)
+
+import shoal
+from shoal.core.policies.registry import BUILT_IN, RIVALS, policy_class
+from shoal.lab.benchmark import typical
+
+OWN: dict[str, dict[str, Any]] = {}
+"""Parameters with which these rivals have something to decide in a short run; others are typical of them."""
+
+
+def parameters(name: str, environment: shoal.Environment) -> dict[str, Any]:
+    return typical(policy_class(name), environment) | OWN.get(name, {})
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_same_run(name: str) -> None:
+    environment = shoal.SyntheticClusters(9, 3, 3, 1.3, noise_scale=0.5, seed=1)
+    policy, twin = both(name, environment, 0.4, 1, **parameters(name, environment))
+    play_both(policy, twin, environment, ASYNCHRONOUS, 300, seed=2)
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_same_run_when_all_agents_pull_at_once_and_arms_change(name: str) -> None:
+    environment = shoal.ChangingArms(6, 3, 2, n_arms=5, noise_scale=0.5, seed=4)
+    policy, twin = both(name, environment, 0.4, 3, ridge=0.7, **parameters(name, environment))
+    play_both(policy, twin, environment, SYNCHRONOUS, 40, seed=1)
+
+
+SAMPLING = [name for name in BUILT_IN if name != "cluster_mixture"]
+
+
+@pytest.mark.parametrize("name", SAMPLING)
+def test_same_draws(name: str) -> None:
+    """With rewards up to 20 rounds late, which only live policies foresee."""
+    environment = shoal.SyntheticClusters(8, 3, 2, 1.2, noise_scale=0.5, seed=2)
+    own = own_parameters(name, environment, 0.6) | {"exploration": "sample"}
+    policy, twin = both(name, environment, 0.5, 1, **own)
+    play_both(policy, twin, environment, ASYNCHRONOUS, 200, seed=3, delay=("uniform", 0, 20))
+
+
+@pytest.mark.parametrize("name", ["club", "sclub"])
+def test_same_run_without_the_root(name: str) -> None:
+    environment = shoal.SyntheticClusters(8, 3, 2, 1.2, noise_scale=0.5, seed=2)
+    own = own_parameters(name, environment, 0.6) | {"bonus": "as-released"}
+    policy, twin = both(name, environment, 0.5, 1, **own)
+    play_both(policy, twin, environment, ASYNCHRONOUS, 200, seed=3)
+    with pytest.raises(
+        ValueError, match="bonus must be 'ucb' where exploration is 'sample', got 'as-released'"
+    ):
+        shoal.make_policy(name, 8, 3, bonus="as-released", exploration="sample")
+
+
+def test_a_draw_belongs_to_its_agent_and_round() -> None:
+    """Looking draws nothing away; the next round, another agent and another seed draw otherwise."""
+    policy = shoal.Independent(3, 4, alpha=1.0, exploration="sample", seed=5)
+    arms = np.random.default_rng(0).standard_normal((40, 4))
+    first = policy.scores(0, arms)
+    assert policy.select(0, arms) == policy.choose(0, arms).arm == first.index.argmax()
+    assert np.array_equal(policy.scores(0, arms).index, first.index)
+    other = shoal.Independent(3, 4, alpha=1.0, exploration="sample", seed=6)
+    policy.update(1, arms[0], 0.0)  # of an agent that no other learns from
+    for draws in (policy.scores(0, arms), policy.scores(2, arms), other.scores(0, arms)):
+        assert not np.allclose(draws.width, first.width)
+
+
+def test_draws_are_normal_with_the_pool_s_covariance() -> None:
+    """4,000 rounds: of α L⁻ᵀz the mean is 0 and the covariance α² A⁻¹, within five standard errors."""
+    rng, n, alpha = np.random.default_rng(1), 4_000, 0.7
+    policy = shoal.Independent(2, 3, alpha=alpha, exploration="sample", seed=2)
+    for x in rng.standard_normal((5, 3)):
+        policy.update(0, x, 1.0)
+    draws = np.empty((n, 3))
+    for k in range(n):
+        policy.update(1, [0.0, 0.0, 1e-9], 0.0)  # another round, and nothing learned of agent 0
+        draws[k] = policy.scores(0, np.eye(3)).width
+    wanted = alpha**2 * policy.state.local.A_inv[0]
+    scale = np.sqrt(np.diag(wanted))
+    assert (np.abs(draws.mean(axis=0)) < 5 * scale / np.sqrt(n)).all()
+    errors = (draws.T @ draws / n - wanted) / np.outer(scale, scale)
+    assert (np.abs(errors) < 5 * np.sqrt(2 / n)).all()
+    whitened = draws @ np.linalg.cholesky(np.linalg.inv(wanted))
+    assert np.abs((whitened[1:] * whitened[:-1]).mean(axis=0)).max() < 5 / np.sqrt(
+        n
+    )  # rounds are independent
+
+
+def test_lints_is_independent_that_samples() -> None:
+    world = shoal.GaussianClusters(5, 3, 2, n_arms=6, seed=0)
+    own: dict[str, Any] = {"alpha": 0.4, "seed": 3}
+    one = shoal.simulate(shoal.make_policy("lints", 5, 3, **own), world, horizon=300, seed=1)
+    two = shoal.simulate(shoal.Independent(5, 3, exploration="sample", **own), world, horizon=300, seed=1)
+    assert np.array_equal(one.choices, two.choices)
+    greedy = shoal.simulate(shoal.Independent(5, 3, **own), world, horizon=300, seed=1)
+    assert not np.array_equal(one.choices, greedy.choices)
