@@ -4,13 +4,12 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 from msgspec.structs import replace
 
 from shoal.cli.policies import assignment
 from shoal.cli.population import AsJson, columns_in, moment, opened
-from shoal.cli.printing import print_json, print_table
+from shoal.cli.printing import plain, print_json, print_table
 
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
     from shoal.live.protocol.answers import Evaluation
@@ -82,7 +81,7 @@ def evaluate(
 
             page = write_log_evaluation(found, report)
         if as_json:
-            print_json([_plain(one) for one in found])
+            print_json([plain(one) for one in found])
             return
         for one in found:
             _print_evaluation(one)
@@ -108,10 +107,10 @@ def evaluate(
     if as_json:
         print_json(
             {
-                "dividend": _plain(dividend),
-                "uplift": None if uplift is None else _plain(uplift),
-                "evaluations": [_plain(one) for one in evaluations],
-                "what_if": [_plain(one) for one in others],
+                "dividend": plain(dividend),
+                "uplift": None if uplift is None else plain(uplift),
+                "evaluations": [plain(one) for one in evaluations],
+                "what_if": [plain(one) for one in others],
             }
         )
         return
@@ -151,8 +150,3 @@ def _row(one: Any) -> list[str]:
     interval = "" if math.isnan(one.low) else f"{one.low:.4g} to {one.high:.4g}"
     value = "beyond all rewards" if math.isnan(one.value) else f"{one.value:.4g}"
     return [one.name, value, interval, f"{one.clipped:.1%}" if one.clipped else ""]
-
-
-def _plain(found: Any) -> Any:
-    """As JSON has it: null instead of NaN and infinity."""
-    return msgspec.json.decode(msgspec.json.encode(found))

@@ -1,5 +1,5 @@
 """Live populations: `shoal population list`, `show`, `export`, `import`, `forget`, `verify`, `archive`,
-`switch` and `move`."""
+`switch`, `doctor` and `move`."""
 
 import contextlib
 import getpass
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shoal.cli.policies import assignment
-from shoal.cli.printing import print_json, print_table
+from shoal.cli.printing import plain, print_json, print_table
 
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
     from shoal.live.client import Client
@@ -196,6 +196,25 @@ def verify(
             for problem in found:
                 print(f"  {problem}")
     if any(problems.values()):
+        raise typer.Exit(1)
+
+
+@app.command()
+def doctor(store: AnyUrl, population: Name, as_json: AsJson = False) -> None:
+    """Say what is wrong with a population, and what to do; the exit code is 1 if something is."""
+    if _is_service(store):
+        with _client(store) as client:
+            found = client.population(population).alarms()
+    else:
+        with opened(store, read_only=True) as controller:
+            found = controller.population(population).alarms()
+    if as_json:
+        print_json(plain(found))
+    elif found:
+        print_table(("alarm", "what", "what to do"), [[one.name, one.sentence, one.advice] for one in found])
+    else:
+        print("nothing is wrong")
+    if any(one.severity == "fault" for one in found):
         raise typer.Exit(1)
 
 

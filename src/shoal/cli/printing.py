@@ -5,6 +5,13 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 
+def plain(found: Any) -> Any:
+    """Structs as JSON has them: null instead of NaN and infinity."""
+    import msgspec
+
+    return msgspec.json.decode(msgspec.json.encode(found))
+
+
 def print_json(value: Any) -> None:
     """For programs."""
     print(json.dumps(value, indent=2, default=str))

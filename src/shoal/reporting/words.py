@@ -37,3 +37,11 @@ def duration(seconds: float) -> str:
     return (
         f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"
     )
+
+
+def span(seconds: float) -> str:
+    """A time in words."""
+    for size, unit in ((86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.3g} s"

@@ -44,6 +44,7 @@ NEEDED = {
     f"GET {P}/settings": "read",
     f"PUT {P}/settings": "admin",
     f"GET {P}/dividend": "read",
+    f"GET {P}/alarms": "read",
     f"GET {P}/uplift": "read",
     f"GET {P}/evaluation": "read",
     f"POST {P}/evaluation": "read",

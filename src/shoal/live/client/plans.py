@@ -21,6 +21,7 @@ from shoal.live.client.buffer import AT_ONCE, Buffer, Fallback
 from shoal.live.client.exchange import Plan, Work, exchange
 from shoal.live.protocol import messages as m
 from shoal.live.protocol.answers import (
+    Alarm,
     Decision,
     Dividend,
     Evaluation,
@@ -369,6 +370,11 @@ def dividend(to: Remote, agent: str | None = None) -> Plan[Dividend]:
     """What sharing pays, of all agents or one."""
     query = "" if agent is None else f"?agent={encoded(agent)}"
     return to.ask("GET", f"/dividend{query}", Dividend)
+
+
+def alarms(to: Remote) -> Plan[list[Alarm]]:
+    """What is wrong, or settled; see `Population.alarms`."""
+    return (yield from to.ask("GET", "/alarms", m.Alarms)).alarms
 
 
 def uplift(to: Remote, *, deadline: float = PATIENCE) -> Plan[Uplift]:

@@ -42,8 +42,7 @@ def _in_window(owner: "Owner", agent: str | None, since: float, method: str) -> 
     fold, _, found = outcomes(owner, since)
     values = [paid(one, fold.settings) for one in found if index is None or one.agent == index]
     terms = [value for value in values if value is not None]
-    sums = Sums(len(terms), math.fsum(terms), math.fsum(value * value for value in terms))
-    return summed(sums, fold.settings, method, since=since)
+    return summed(Sums.of(terms), fold.settings, method, since=since)
 
 
 def paid(one: Outcome, settings: Settings) -> float | None:

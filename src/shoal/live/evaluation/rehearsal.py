@@ -109,8 +109,8 @@ def what_if(owner: "Owner", policy: str | None, parameters: dict[str, Any]) -> W
         other.append(dividend_of(opinion.own, opinion.pooled, one.reward, settings))
         better.append(dividend_of(one.decided.pooled, opinion.pooled, one.reward, settings))
     gained, lost = _pairs(fold.policy.graph & ~graph, names), _pairs(graph & ~fold.policy.graph, names)
-    before, after = (summed(_sums(terms), settings) for terms in (then, other))
-    gain = summed(_sums(better), settings, subject="the change")
+    before, after = (summed(Sums.of(terms), settings) for terms in (then, other))
+    gain = summed(Sums.of(better), settings, subject="the change")
     text = (
         f"{len(gained):,} edges gained, {len(lost):,} lost; dividend {after.mean:.3g} instead of "
         f"{before.mean:.3g}; squared error smaller by {gain.mean:.3g} [{gain.low:.3g}, {gain.high:.3g}] "
@@ -119,11 +119,6 @@ def what_if(owner: "Owner", policy: str | None, parameters: dict[str, Any]) -> W
     return WhatIf(
         settings.policy, settings.parameters, gained, len(gained), lost, len(lost), before, after, gain, text
     )
-
-
-def _sums(terms: list[float]) -> Sums:
-    values = np.array(terms)
-    return Sums(len(terms), float(values.sum()), float(values @ values))
 
 
 def _pairs(edges: Any, names: list[str | None]) -> list[tuple[str, str]]:

@@ -31,7 +31,7 @@ from shoal.reporting.sections import (
     Table,
     Text,
 )
-from shoal.reporting.words import interval, number
+from shoal.reporting.words import interval, number, span
 
 if TYPE_CHECKING:
     from shoal.live.population.population import Population
@@ -256,7 +256,7 @@ def _delays(found: list[Outcome]) -> list[Part]:
     }
     counts["pending or missing"] = len(found) - sum(counts.values())
     lines = [[name, f"{count:,}", f"{count / len(found):.1%}"] for name, count in counts.items()]
-    quantiles = [[f"{share:.0%}", _span(float(np.quantile(late, share)))] for share in (0.5, 0.9, 0.99, 1.0)]
+    quantiles = [[f"{share:.0%}", span(float(np.quantile(late, share)))] for share in (0.5, 0.9, 0.99, 1.0)]
     return [
         Table("What came of decisions", ["", "decisions", "share"], lines),
         Table("Delay within which a share of the rewards came", ["share of rewards", "delay"], quantiles),
@@ -348,10 +348,3 @@ def _meaning() -> list[Part]:
 
 def _day(at: int) -> str:
     return f"{datetime.fromtimestamp(at / 1e6, UTC):%Y-%m-%d}"
-
-
-def _span(seconds: float) -> str:
-    for size, unit in ((86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes")):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.3g} s"

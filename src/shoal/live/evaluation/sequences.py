@@ -42,7 +42,7 @@ def asymptotic(sums: Sums, level: float = LEVEL) -> tuple[float, float]:
     return sums.mean - half, sums.mean + half
 
 
-def empirical_bernstein(sums: Sums, low: float, high: float) -> tuple[float, float]:
+def empirical_bernstein(sums: Sums, low: float, high: float, level: float = LEVEL) -> tuple[float, float]:
     """The interval for terms between `low` ≤ 0 and `high` ≥ 0.
 
     The variance is counted about 0, a prediction of each term that depends on nothing.
@@ -55,7 +55,7 @@ def empirical_bernstein(sums: Sums, low: float, high: float) -> tuple[float, flo
     k1 = (STEP**0.25 + STEP**-0.25) / math.sqrt(2.0)
     k2 = (math.sqrt(STEP) + 1.0) / 2.0
     epochs = math.log(v / start, STEP) + 1.0
-    cost = POWER * math.log(epochs) + math.log(ZETA * 2.0 / (1.0 - LEVEL))  # one half for either side
+    cost = POWER * math.log(epochs) + math.log(ZETA * 2.0 / (1.0 - level))  # one half for either side
     half = (math.sqrt(k1**2 * v * cost + (k2 * scale * cost) ** 2) + k2 * scale * cost) / n
     return max(sums.mean - half, low), min(sums.mean + half, high)
 

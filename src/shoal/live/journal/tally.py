@@ -5,10 +5,13 @@ chosen, minus that of what the policy predicted. Positive: those who lend to the
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
+from shoal.core.types import AnyArray
 from shoal.live.journal.records import Settings
 
 
@@ -26,6 +29,12 @@ class Sums(NamedTuple):
     n: int = 0
     total: float = 0.0
     squares: float = 0.0
+
+    @classmethod
+    def of(cls, terms: Sequence[float] | AnyArray) -> "Sums":
+        """Of terms, shape (n,)."""
+        values = np.asarray(terms, dtype=np.float64)
+        return cls(len(values), float(values.sum()), float(values @ values))
 
     @property
     def mean(self) -> float:

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 from shoal.core import validation
 from shoal.core.frames import Library
 from shoal.core.policy.living import Sharing
+from shoal.live.evaluation import alarms, candidates, dividends, rehearsal
 from shoal.live.evaluation import baseline as baseline_
-from shoal.live.evaluation import candidates, dividends, rehearsal
 from shoal.live.journal import snapshots
 from shoal.live.journal.arms import ArmSet, checked_name
 from shoal.live.journal.fold import Fold
@@ -27,6 +27,7 @@ from shoal.live.population.explaining import Graph, explain_agent, explain_pair,
 from shoal.live.population.owner import Owner
 from shoal.live.population.snapshotter import log
 from shoal.live.protocol.answers import (
+    Alarm,
     Decision,
     Dividend,
     Evaluation,
@@ -106,6 +107,15 @@ class Population:
             `reward_range`, exactly. See docs/evaluation.md.
         """
         return dividends.dividend(self.owner, agent, since, method)
+
+    def alarms(self) -> list[Alarm]:
+        """What is wrong, or settled: from the last records and what sharing has paid each agent.
+
+        >>> import shoal
+        >>> shoal.open(":memory:").population("shop", policy="bass", dim=2).alarms()
+        []
+        """
+        return alarms.alarms(self.owner)
 
     def uplift(self, *, since: datetime | float | None = None) -> Uplift:
         """What the policy earns more than the product's own rule, by `holdout` or as an `apprentice`."""

@@ -154,6 +154,27 @@ class Dividend(Findings, frozen=True):
         return self.text
 
 
+class Alarm(Findings, frozen=True):
+    """Something about a population that somebody should know. `str()` says it in words."""
+
+    name: str
+    """Its kind, one of `alarms.ALARMS`."""
+    severity: str
+    """"fault" if something is to be done, "note" if not."""
+    sentence: str
+    """What was found, with the numbers that say so."""
+    advice: str
+    """What to do."""
+    value: Figure
+    """The number it is about."""
+    low: Figure
+    """Its confidence sequence; NaN if it is a count."""
+    high: Figure
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.sentence} {self.advice}"
+
+
 class Estimate(Findings, frozen=True):
     """Mean reward per decision, with its 95% interval."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from shoal.live.protocol.answers import Decision, Switch
+from shoal.live.protocol.answers import Alarm, Decision, Switch
 
 MOST_AT_ONCE = 1_000
 """Requests in a batch."""
@@ -118,6 +118,12 @@ class Switches(Struct, frozen=True):
     """The policies and parameters so far, in order; the last are in force."""
 
     settings: list[Switch]
+
+
+class Alarms(Struct, frozen=True):
+    """What is wrong with a population, or settled in it."""
+
+    alarms: list[Alarm]
 
 
 class Populations(Struct, frozen=True):

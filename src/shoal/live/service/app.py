@@ -153,6 +153,7 @@ def endpoints() -> list[Endpoint]:
         get(f"{p}/settings", "read", list_settings, {200: m.Switches, 304: None}),
         put(f"{p}/settings", "admin", switch, {200: m.Switches}, m.Candidate),
         get(f"{p}/dividend", "read", dividend, {200: Dividend, 304: None}, query=("agent",)),
+        get(f"{p}/alarms", "read", alarms, {200: m.Alarms, 304: None}),
         get(f"{p}/uplift", "read", uplift, {200: Uplift, 304: None}),
         get(f"{p}/evaluation", "read", evaluate_policy, {200: Evaluation, 304: None}, query=("policy",)),
         post(f"{p}/evaluation", "read", evaluate, {200: Evaluation}, m.Candidate),
@@ -583,6 +584,12 @@ async def dividend(call: Call) -> Response:
     population = await call.population()
     found = await population.call(population.population.dividend, call.query.get("agent"))
     return json_response(found)
+
+
+async def alarms(call: Call) -> Response:
+    """What is wrong, or settled; reads the last records."""
+    population = await call.population()
+    return json_response(m.Alarms(await call.ask(population.population.alarms)))
 
 
 async def uplift(call: Call) -> Response:

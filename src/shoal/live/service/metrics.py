@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 import shoal
 from shoal.core.policy.cuts import CuttingPolicy
+from shoal.live.evaluation.alarms import ALARMS
 from shoal.live.evaluation.dividends import summed
 from shoal.live.journal.fold import Fold
 from shoal.live.population.explaining import graph_of
@@ -148,6 +149,12 @@ class _Sizes(Collector):
             if one.owner.snapshotter is not None:
                 sizes["snapshot_age_records"].add_metric([name], one.owner.snapshotter.age(one.owner))
         yield from sizes.values()
+        sounding = GaugeMetricFamily("shoal_alarm", "Whether an alarm sounds", labels=["population", "alarm"])
+        for name, alarms in list(self._service.alarms.items()):
+            loud = {one.name for one in alarms}
+            for kind in ALARMS:
+                sounding.add_metric([name, kind], kind in loud)
+        yield sounding
 
 
 def _sizes(fold: Fold) -> dict[str, float]:

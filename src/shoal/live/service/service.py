@@ -24,6 +24,7 @@ from shoal.live.population.asynchronous import Arrivals, AsyncPopulation
 from shoal.live.population.controller import Controller
 from shoal.live.population.population import Population
 from shoal.live.population.quotas import NONE, Quotas
+from shoal.live.protocol.answers import Alarm
 from shoal.live.protocol.errors import (
     ControllerError,
     JournalError,
@@ -53,6 +54,10 @@ LAG = 0.25
 """Seconds between looks at how late the event loop is."""
 MOST_ASKED = 16
 """Questions under way that read a whole journal."""
+EXAMINE = 15.0
+"""Seconds between looks for alarms."""
+RESTS = 20.0
+"""Looking for alarms rests for this many times the seconds that a look took."""
 TEND = 5.0
 """Seconds between looks at the size of the store."""
 RETRY = 30.0
@@ -126,6 +131,8 @@ class Service:
         """Which server owns which population, where several servers share the store."""
         self.connections: Collection[object] = ()
         """Open connections to this server."""
+        self.alarms: dict[str, list[Alarm]] = {}
+        """Of each population here, the alarms as they were some seconds ago."""
         self.unaudited = 0
         """Refused callers that the audit log leaves out, since its last line."""
         self.under_way = 0
@@ -156,7 +163,7 @@ class Service:
     async def lifespan(self, _: object) -> AsyncIterator[None]:
         """Serve from the start of the server to its end, as Starlette's `lifespan`."""
         self.begin()
-        work = (self.prepare, self._tend, self._feel_lag, self._retain)
+        work = (self.prepare, self._tend, self._feel_lag, self._retain, self._examine)
         tasks = [asyncio.create_task(one()) for one in work]
         yield
         for task in tasks:
@@ -186,6 +193,23 @@ class Service:
                 except (ControllerError, ValueError, OSError) as error:
                     log.warning("population %r was not archived: %s", name, error)
             await asyncio.sleep(HOUR)
+
+    async def _examine(self) -> None:
+        """Look for alarms in each population that has changed, now and then, one after the other."""
+        seen: dict[str, int] = {}
+        while True:
+            for name, one in list(self.populations.items()):
+                if one.owner.is_lost:
+                    self.alarms.pop(name, None)
+                elif seen.get(name) != (sequence := one.owner.sequence) or name not in self.alarms:
+                    began = time.monotonic()
+                    try:
+                        work = asyncio.get_running_loop().run_in_executor(self._heavy, one.population.alarms)
+                        self.alarms[name], seen[name] = await work, sequence
+                    except (ControllerError, ValueError, OSError) as error:  # it is looked at again
+                        log_seldom(log, f"population {name!r} was not looked at for alarms: {error}")
+                    await asyncio.sleep(RESTS * (time.monotonic() - began))
+            await asyncio.sleep(EXAMINE)
 
     async def _feel_lag(self) -> None:
         """Note how late the event loop wakes who sleeps: whatever else runs in it keeps requests waiting."""

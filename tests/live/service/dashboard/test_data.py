@@ -292,7 +292,7 @@ def test_candidates_are_the_policies_that_an_evaluation_takes(monkeypatch: pytes
 def test_a_summary_and_an_overview() -> None:
     with open_controller(":memory:") as controller:
         picture = pictured(few(controller))
-        found = data.summary(picture, 3, 4)
+        found = data.summary(picture, 3, 4, [])
         assert (found.refused, found.unmatched) == (3, 4)
         assert sum(found.decisions) == 900
         assert sum(block.agents for block in found.blocks) == found.sizes.agents == 20

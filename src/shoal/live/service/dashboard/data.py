@@ -20,7 +20,7 @@ from shoal.live.journal.tally import Sums
 from shoal.live.population.explaining import Graph
 from shoal.live.population.population import Population
 from shoal.live.population.views import PresentAgents, Sizes, edges, explained, lent, members, sizes, uses
-from shoal.live.protocol.answers import Dividend, NamedLender, Stopped, Switch
+from shoal.live.protocol.answers import Alarm, Dividend, NamedLender, Stopped, Switch
 from shoal.live.protocol.errors import UnknownError
 from shoal.live.service.dashboard.blocks import ALONE, find_blocks, keep_names, spread
 from shoal.live.service.dashboard.following import (
@@ -610,9 +610,13 @@ class PopulationSummary(msgspec.Struct, frozen=True):
     """See `Tick`."""
     unmatched: int
     blocks: list[Block]
+    alarms: list[Alarm]
+    """As they were some seconds ago; those to act on have the severity "fault"."""
 
 
-def summary(picture: "SharingPicture", refused: int, unmatched: int) -> PopulationSummary:
+def summary(
+    picture: "SharingPicture", refused: int, unmatched: int, alarms: list[Alarm]
+) -> PopulationSummary:
     """The last hour of a population."""
     follower = picture.follower
     found = overview(follower, 60, 60)
@@ -630,6 +634,7 @@ def summary(picture: "SharingPicture", refused: int, unmatched: int) -> Populati
         refused,
         unmatched,
         picture.draw().blocks,
+        alarms,
     )
 
 

@@ -90,7 +90,8 @@ async def _answer(call: Call, function: Callable[..., Any], *arguments: Any) -> 
 async def summary(call: Call) -> Response:
     """The population on the first page."""
     counts = refused_rewards(call.service.metrics, call.names["population"])
-    return await _answer(call, data.summary, (await _watched(call)).picture, *counts)
+    alarms = call.service.alarms.get(call.names["population"], [])
+    return await _answer(call, data.summary, (await _watched(call)).picture, *counts, alarms)
 
 
 async def overview(call: Call) -> Response:

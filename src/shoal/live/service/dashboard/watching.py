@@ -11,6 +11,7 @@ import msgspec
 
 from shoal.live.population.population import Population
 from shoal.live.population.views import Sizes
+from shoal.live.protocol.answers import Alarm
 from shoal.live.protocol.errors import ControllerError
 from shoal.live.protocol.messages import encoder
 from shoal.live.protocol.problems import BusyError
@@ -46,6 +47,8 @@ class Tick(msgspec.Struct, frozen=True):
     """Rewards since then for unknown decisions."""
     changed: int
     """See `Follower.changed`."""
+    alarms: list[Alarm]
+    """As they were some seconds ago."""
 
 
 class Watched:
@@ -76,6 +79,7 @@ class Watched:
             slots,
             *refused_rewards(service.metrics, self.follower.population.name),
             self.follower.changed,
+            service.alarms.get(self.follower.population.name, []),
         )
         return b"event: tick\ndata: " + encoder.encode(tick) + b"\n\n"
 
