@@ -16,7 +16,10 @@ import shoal
 from shoal.core.policies.registry import BUILT_IN, RIVALS, policy_class
 from shoal.lab.benchmark import typical
 
-OWN: dict[str, dict[str, Any]] = {}
+OWN: dict[str, dict[str, Any]] = {
+    "hier_ts": {"scatter": 0.2},
+    "hier_ucb": {"scatter": 0.2},
+}
 """Parameters with which these rivals have something to decide in a short run; others are typical of them."""
 
 
@@ -94,6 +97,41 @@ def test_draws_are_normal_with_the_pool_s_covariance() -> None:
     assert np.abs((whitened[1:] * whitened[:-1]).mean(axis=0)).max() < 5 / np.sqrt(
         n
     )  # rounds are independent
+
+
+@pytest.mark.parametrize("bonus", ["own", "ucb"])
+def test_hierarchical_bonuses(bonus: str) -> None:
+    environment = shoal.GaussianClusters(7, 3, 2, n_arms=6, seed=2)
+    policy, twin = both("hier_ucb", environment, 0.5, 1, scatter=0.3, bonus=bonus)
+    play_both(policy, twin, environment, ASYNCHRONOUS, 150, seed=3)
+
+
+def test_two_draws_of_hierts_are_one() -> None:
+    """Its source draws the mean, then the agent's parameter given the mean: mean and covariance are ours."""
+    rng, kappa, ridge = np.random.default_rng(4), 0.2, 0.7
+    policy = shoal.make_policy("hier_ts", 4, 3, alpha=1.0, ridge=ridge, scatter=kappa, seed=1)
+    log = [(int(rng.integers(4)), rng.standard_normal(3), float(rng.standard_normal())) for _ in range(30)]
+    for sample in log:
+        policy.update(*sample)
+    S, b = np.zeros((4, 3, 3)), np.zeros((4, 3))
+    for agent, x, reward in log:
+        S[agent] += np.outer(x, x)
+        b[agent] += reward * x
+    # All parameters at once: (μ, θ_1, …, θ_4) is Gaussian, with this precision.
+    precision, eye = np.zeros((15, 15)), np.eye(3)
+    precision[:3, :3] = (ridge + 4 / kappa) * eye
+    for i in range(4):
+        own = slice(3 * i + 3, 3 * i + 6)
+        precision[:3, own] = precision[own, :3] = -eye / kappa
+        precision[own, own] = eye / kappa + S[i]
+    covariance = np.linalg.inv(precision)
+    means = covariance @ np.concatenate([np.zeros(3), b.ravel()])
+    for i in range(4):
+        np.testing.assert_allclose(policy.estimate(i), means[3 * i + 3 : 3 * i + 6], atol=1e-9)
+        L = np.tril(policy.state.L)
+        np.testing.assert_allclose(
+            np.linalg.inv(L @ L.T), covariance[3 * i + 3 : 3 * i + 6, 3 * i + 3 : 3 * i + 6], atol=1e-9
+        )
 
 
 def test_lints_is_independent_that_samples() -> None:

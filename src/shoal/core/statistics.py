@@ -310,6 +310,20 @@ def sum_twofold(local: Statistics, members: Booleans, ridge: float, pool: Statis
 
 
 @compiled
+def add_own(local: Statistics, agent: int, ridge: float, total: Vector) -> None:
+    """Add an agent's own packed sums to those of a pool."""
+    d = local.b.shape[1]
+    position = 0
+    for row in range(d):
+        for column in range(row + 1):
+            total[position] += local.A[agent, row, column]
+            position += 1
+        total[position - 1] -= ridge
+    for m in range(d):
+        total[position + m] += local.b[agent, m]
+
+
+@compiled
 def forget_row(stats: Statistics, row: int, ridge: float) -> None:
     """Make a row one that has seen nothing."""
     d = stats.b.shape[1]

@@ -7,6 +7,7 @@ import os
 import pickle
 import zipfile
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +89,23 @@ def pooled_samples(policy: Any, agent: int, log: list[Any]) -> list[tuple[Any, f
     return [(x, y) for who, x, y in log if pool[who]]
 
 
+def taught_twin(policy: Any, log: list[Any]) -> Any:
+    """The twin of a rival, once it has seen the same samples."""
+    apart = ("epsilon", "seed", "exploration", "bonus")
+    own = {key: value for key, value in policy.parameters.items() if key not in apart}
+    kind = getattr(import_module(f"tests.twins.{policy.name}"), type(policy).__name__)
+    twin = kind(policy.n_agents, policy.dim, **own)
+    twin.rng = reference.Xorshift(policy.parameters["seed"])
+    for t, (agent, x, reward) in enumerate(log, start=1):
+        twin.observe(agent, x, reward, t)
+        twin.revise(agent, t)
+    return twin
+
+
 def refit(policy: Any, agent: int, log: list[Any], ridge: float) -> Any:
     """The agent's estimate from raw samples: of its pool, or of each pool that it may belong to."""
+    if policy.name in RIVALS:  # not all of them are ridge regression on a pool
+        return taught_twin(policy, log).pooled(agent).theta_hat
     if not hasattr(policy, "posterior"):
         return reference.fit(pooled_samples(policy, agent, log), D, ridge).theta_hat
     total, weight = np.zeros(D), 0.0

@@ -25,6 +25,8 @@ _registered: dict[str, Any] = {
 BUILT_IN = tuple(_registered)
 _registered |= {
     "lints": "shoal.lab.rivals.lints:LinTS",
+    "hier_ts": "shoal.lab.rivals.hierarchical:HierTS",
+    "hier_ucb": "shoal.lab.rivals.hierarchical:HierUCB",
 }
 RIVALS = tuple(_registered)[len(BUILT_IN) :]
 """What the field has beside the paper's methods: compiled when first used, not ahead of time."""

@@ -117,20 +117,6 @@ def log_cut(cuts: Cuts, degree: Integers, active: Booleans, agent: int, other: i
     degree[other] -= active[agent]
 
 
-@compiled
-def add_own(local: Statistics, agent: int, ridge: float, total: Vector) -> None:
-    """Add an agent's own packed sums to those of a pool."""
-    d = local.b.shape[1]
-    position = 0
-    for row in range(d):
-        for column in range(row + 1):
-            total[position] += local.A[agent, row, column]
-            position += 1
-        total[position - 1] -= ridge
-    for m in range(d):
-        total[position + m] += local.b[agent, m]
-
-
 @inlined
 def factor_sums(state: Any) -> bool:
     """Factor `ridge·I` plus the sums in `scratch.total` into `scratch.L`; False if it is ill-conditioned."""

@@ -29,7 +29,6 @@ from shoal.core.kernels.separation import LANES as PAIRS
 from shoal.core.kernels.ucb import LANES
 from shoal.core.policies.bass.common import (
     ESTIMATED,
-    add_own,
     are_separated,
     choose_from_pool,
     factor_sums,
@@ -43,6 +42,7 @@ from shoal.core.policy.steps import LiveCommon, step
 from shoal.core.statistics import (
     REFRESH_EVERY,
     Statistics,
+    add_own,
     add_sample,
     amend_packed,
     is_steep,
