@@ -18,7 +18,13 @@ from shoal.lab.experiments.summaries import SummaryRow
 from shoal.lab.paper import beyond, report
 from shoal.lab.paper.comparison import is_ours, reference_row
 from shoal.lab.paper.presets import is_preset
-from shoal.lab.paper.report import Reproduction, agreement_sentence, order_sentence, reproduction
+from shoal.lab.paper.report import (
+    Reproduction,
+    agreement_sentence,
+    f1_sentence,
+    order_sentence,
+    reproduction,
+)
 from shoal.lab.paper.reproduce import write_report
 from shoal.reporting.render import markdown_text
 from shoal.reporting.sections import Table
@@ -94,7 +100,7 @@ def reproduced(own: Reproduction) -> str:
 def block(own: Reproduction) -> str:
     """What docs/results/README.md says of a preset."""
     found = own.found
-    said = [agreement_sentence(own), order_sentence(own), beyond.summary(own.contests)]
+    said = [agreement_sentence(own), order_sentence(own), f1_sentence(own), beyond.summary(own.contests)]
     parts = [
         provenance(found),
         "\n".join(f"- {markdown_text(text)}" for text in said if text),
@@ -136,7 +142,7 @@ def published_table(own: Reproduction) -> Table | None:
                 return EMPTY
             printed = own.regret(row)
             mean = f"{row.regret.mean:,.0f}"
-            return mean if printed is None else f"{mean} ({printed.printed.mean:,.0f})"
+            return mean if printed is None else f"{mean} ({printed.printed.value:,.0f})"
 
         return Column(f"{own.found.title(environment)}: as published (in print)", text)
 

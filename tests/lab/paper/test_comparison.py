@@ -40,45 +40,88 @@ def test_difference_in_standard_errors_by_hand() -> None:
     row, found = regret_of("ind", "independent", [mean + 400.0, mean + 600.0] * 8)
     error = math.sqrt(row.regret.std**2 / 16 + std**2 / 50)
     assert found.printed == (mean, std)
-    assert found.difference == pytest.approx(500.0)
-    assert found.errors == pytest.approx(500.0 / error)
-    assert found.errors > 3.0
-    assert found.agrees  # within 10%
+    assert found.mean.ours == row.regret.mean
+    assert found.mean.difference == pytest.approx(500.0)
+    assert found.mean.errors == pytest.approx(500.0 / error)
+    assert found.mean.errors > 3.0
+    assert found.mean.agrees  # within 10%
+
+
+def test_a_median_is_compared_by_the_same_rule_with_errors_by_bootstrap() -> None:
+    value, spread = published.FINAL_REGRET[W1]["dynucb"]  # 5,765.5 ± 10,439.5
+    rng = np.random.default_rng(0)
+    regrets = value * np.exp(
+        0.5 * rng.standard_normal(4_001)
+    )  # the median is that of print, the mean 13% above
+    row, found = regret_of("dynucb", "dynucb", regrets.tolist())
+    # The median of many values has the standard error 1/(2 f(median) √n); here f = 1/(σ · median · √2π).
+    expected = 0.5 * value * math.sqrt(2.0 * math.pi) / (2.0 * math.sqrt(4_001))
+    theirs = spread / math.sqrt(50) * math.sqrt(math.pi / 2.0)
+    assert found.median.ours == row.regret.median
+    assert found.median.difference / found.median.errors == pytest.approx(
+        math.hypot(expected, theirs), rel=0.01
+    )
+    assert found.median.difference / expected == pytest.approx(0.0, abs=3.0)
+    assert found.mean.difference == pytest.approx(0.133 * value, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("factor", "agrees"), [(0.25, False), (0.7, True), (1.0, True), (1.45, True), (3.0, False)]
+)
+def test_spreads_are_compared_on_a_logarithmic_scale(factor: float, agrees: bool) -> None:
+    value, spread = published.FINAL_REGRET[W1]["ind"]
+    normal = np.random.default_rng(1).standard_normal(50)
+    normal = (normal - normal.mean()) / normal.std(ddof=1)
+    row, found = regret_of("ind", "independent", (value + factor * spread * normal).tolist())
+    assert found.mean.agrees  # the mean alone does not notice
+    assert found.spread is not None
+    assert found.spread.difference == pytest.approx(math.log(factor))
+    assert found.spread.agrees is agrees
+    # Of two normal samples of 50 the log of the ratio has a standard error of about √(2/98).
+    assert factor == 1.0 or found.spread.difference / found.spread.errors == pytest.approx(
+        math.sqrt(2 / 98), rel=0.2
+    )
+    text = comparison.difference_columns(comparison.compare_regret, "{:+,.0f}")[2].text(row)
+    assert text == f"×{factor:.2f}" + ("" if agrees else ", differs")
 
 
 @pytest.mark.parametrize(
     ("offset", "agrees", "word"), [(609.0, True, ""), (-612.0, False, "lower"), (612.0, False, "higher")]
 )
 def test_ten_per_cent_agree_if_the_errors_are_small(offset: float, agrees: bool, word: str) -> None:
-    mean = published.FINAL_REGRET[W1]["ind"].mean + offset
+    mean = published.FINAL_REGRET[W1]["ind"].value + offset
     row, found = regret_of("ind", "independent", [mean - 1.0, mean + 1.0])
-    assert found.agrees is agrees
+    assert found.mean.agrees is agrees
+    assert found.median.agrees is agrees
     remark = comparison.regret_remark(row, found)
     if agrees:
         assert remark is None
     else:
         assert remark == (
-            f"Ind, First: {mean:,.0f} here, 6,100.7 in print, 10% {word}, {abs(found.errors):.1f} standard "
-            f"errors. {comparison.REASONS['independent']}"
+            f"Ind, First: mean {mean:,.0f} here, 6,100.7 in print, 10% {word}, "
+            f"{abs(found.mean.errors):.1f} standard errors. {comparison.REASONS['independent']}"
         )
 
 
 def test_three_standard_errors_agree_if_they_are_more_than_ten_per_cent() -> None:
     printed = published.FINAL_REGRET[W1]["oracle"]  # 318.5 ± 684.0
-    error = printed.std / math.sqrt(50)
-    assert error > 0.1 * printed.mean
+    error = printed.spread / math.sqrt(50)
+    assert error > 0.1 * printed.value
     for times, agrees in ((2.9, True), (3.1, False)):
-        _, found = regret_of("oracle", "oracle", [printed.mean + times * error] * 2)
-        assert found.errors == pytest.approx(times)
-        assert found.agrees is agrees
+        _, found = regret_of("oracle", "oracle", [printed.value + times * error] * 2)
+        assert found.mean.errors == pytest.approx(times)
+        assert found.mean.agrees is agrees
 
 
 def test_a_single_run_agrees_within_ten_per_cent() -> None:
     row, found = regret_of("ind", "independent", [1000.0])
-    assert math.isnan(found.errors)
-    assert not found.agrees
+    assert math.isnan(found.mean.errors)
+    assert not found.mean.agrees
+    assert found.spread is None
     assert "standard errors" not in (comparison.regret_remark(row, found) or "")
-    assert comparison.difference_columns(comparison.compare_regret, "{:+,.0f}")[0].text(row) == "−5,101"
+    assert (
+        comparison.difference_columns(comparison.compare_regret, "{:+,.0f}")[0].text(row) == "−5,101, differs"
+    )
 
 
 def test_a_variant_is_compared_with_the_method_it_varies() -> None:
@@ -143,16 +186,16 @@ def score_of(method: str, policy: str, scores: list[float], **changes: Any) -> t
 def test_f1_agrees_up_to_half_a_digit_of_a_number_that_rounds_to_it() -> None:
     for score, agrees in ((0.6, True), (0.59, False), (0.8, True), (0.81, False)):  # print says 0.7
         row, found = score_of("bass-d0.1", "bass", [score] * 2)
-        assert found.agrees is agrees
+        assert found.mean.agrees is agrees
         assert (comparison.f1_remark(row, found) is None) is agrees
-    assert score_of("bass-d0.1", "bass", [0.75] * 2)[1].errors == 0.0  # rounding can explain it
+    assert score_of("bass-d0.1", "bass", [0.75] * 2)[1].mean.errors == 0.0  # rounding can explain it
     wide = {"environment": "synthetic-m3-w7", "gap": 1.27}
     assert published.F1["synthetic-m3-w7"]["cmlb-g4"] == (0.0, 0.2)
-    assert score_of("cmlb-g4", "cmlb", [0.0, 0.2] * 8, **wide)[1].agrees
+    assert score_of("cmlb-g4", "cmlb", [0.0, 0.2] * 8, **wide)[1].mean.agrees
     row, found = score_of("cmlb-g4", "cmlb", [0.4, 0.5] * 8, **wide)
     assert comparison.f1_remark(row, found) == (
         "cmlb-g4, synthetic-m3-w7: F1 0.45 here, 0.0 in print, 0.45 higher, "
-        f"{found.errors:.1f} standard errors."
+        f"{found.mean.errors:.1f} standard errors."
     )
 
 
@@ -283,8 +326,13 @@ def test_numbers_as_text() -> None:
         comparison.printed_column(comparison.compare_regret, "{:,.1f}"),
         *comparison.difference_columns(comparison.compare_regret, "{:+,.0f}"),
     )
-    assert line(columns, row) == ["1,096.8 ± 411.9", "−997 (−16.9)", "no"]
-    assert line(columns, only_row(make_table(rows_of("mine", "mine", 0.3, [1.0])))) == ["–", "–", "–"]
+    assert line(columns, row) == [
+        "1,096.8 ± 411.9",
+        "−997 (−16.9), differs",
+        "−997 (−13.6), differs",
+        "×0.03, differs",
+    ]
+    assert line(columns, only_row(make_table(rows_of("mine", "mine", 0.3, [1.0])))) == ["–"] * 4
 
 
 def test_published_figures_are_whole() -> None:

@@ -90,7 +90,7 @@ def test_ours_stand_beside_the_printed_figures(played: Path) -> None:
     for place, key in enumerate(("synthetic-m3-w1", "synthetic-m3-w7")):
         own, printed = rows[key, "bass-d0.1"].regret, published.FINAL_REGRET[key]["bass-d0.1"]
         assert lines["BASS δ=0.1"][2 * place] == f"{own.mean:,.1f} ± {own.std:,.1f}"
-        assert lines["BASS δ=0.1"][2 * place + 1] == f"{printed.mean:,.1f} ± {printed.std:,.1f}"
+        assert lines["BASS δ=0.1"][2 * place + 1] == f"{printed.value:,.1f} ± {printed.spread:,.1f}"
         means = {
             line: rows[key, method].regret.mean
             for line, method in enumerate(dict.fromkeys(method for _, method in rows))

@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from PIL import Image
+from scipy import stats
 from tests.browser import Opened, needs_browser, open_browser
 from tests.lab.paper.test_theory import TINY
 
@@ -36,6 +38,7 @@ from shoal.lab.experiments.results import (
 from shoal.lab.experiments.runner import run_experiment
 from shoal.lab.experiments.spec import ExperimentSpec, cells, parse_spec
 from shoal.lab.experiments.stored import Results, load_results
+from shoal.lab.experiments.summaries import summarize
 from shoal.lab.paper import (
     beyond,
     illustrations,
@@ -56,6 +59,7 @@ from shoal.lab.paper.report import (
     reproduction,
 )
 from shoal.reporting import render
+from shoal.reporting.sections import Table
 
 pytestmark = pytest.mark.slow
 
@@ -174,23 +178,29 @@ POLICIES = {
 }
 
 
-def published_results(out: Path, shifts: dict[str, float]) -> Path:
-    """Results in the paper's setting, made up, not played: at α = 0.825 the printed means, shifted.
+def published_results(
+    out: Path,
+    shifts: dict[str, float],
+    policies: dict[str, tuple[str, str]] = POLICIES,
+    scores: dict[str, float] | None = None,
+) -> Path:
+    """Results in the paper's setting, made up, not played: at α = 0.825 the printed figures, shifted.
 
     At α = 0.3, which is not one of the published values, every regret is 100 lower.
     """
     text = PRINTED_SPEC
-    for method, (policy, parameters) in POLICIES.items():
+    for method, (policy, parameters) in policies.items():
         text += f'\n[[methods]]\nid = "{method}"\nlabel = "{method.upper()}"\npolicy = "{policy}"\n'
         text += f"parameters = {parameters}\n"
     (out / "cells").mkdir(parents=True)
     (out / "spec.toml").write_text(text, encoding="utf-8")
     made_up = []
-    for method, (policy, _) in POLICIES.items():
+    for method, (policy, _) in policies.items():
         for alpha in (0.3, *published.ALPHAS):
-            mean = published.FINAL_REGRET["synthetic-m3-w7"][method].mean + shifts.get(method, 0.0)
+            known = published.VARIANTS.get(method, method)
+            mean = published.FINAL_REGRET["synthetic-m3-w7"][known].value + shifts.get(method, 0.0)
             mean += {0.3: -100.0, 0.825: 0.0}.get(alpha, 50.0)
-            score = published.F1["synthetic-m3-w7"][method].mean
+            score = (scores or {}).get(method, published.F1["synthetic-m3-w7"][known].value)
             made_up += [
                 _made_up(method, policy, alpha, run, mean + 4.0 * run - 2.0, score) for run in range(2)
             ]
@@ -492,26 +502,87 @@ def test_both_readings_stand_beside_the_printed_figures(tmp_path: Path) -> None:
     text = markdown(own)
     assert published.INFERENCE in text  # the five values are an inference, and called one
     assert (
-        "| method | as published | published | difference (in s.e.) | agrees | at its best | 95% interval "
-        "| median |"
+        "| method | as published | published | mean: difference (in s.e.) | median: difference (in s.e.) "
+        "| ±, ours over printed | at its best | 95% interval | median |"
     ) in text
     assert (
-        "| BASS-D0.1 | 1,718 ± 3 at α=0.825 | 1,617.5 ± 689.8 | +100 (+1.0) | yes | 1,618 ± 3 at α=0.3 |"
+        "| BASS-D0.1 | 1,718 ± 3 at α=0.825 | 1,617.5 ± 689.8 | +100 (+1.0) | +100 (+0.8) | ×0.00, differs "
+        "| 1,618 ± 3 at α=0.3 |"
     ) in text
-    assert "| CLUB-G4 | 4,823 ± 3 at α=0.825 | 5,822.7 ± 430.6 | −1,000 (−16.4) | no |" in text
-    assert text.count("in print") == 1  # one sentence for the row that differs
-    assert "CLUB-G4, M=3, Δ=1.27: 4,823 here, 5,822.7 in print, 17% lower, 16.4 standard errors." in text
-    assert agreement_sentence(own) == (
-        "As published, 3 of 4 final regrets agree with the printed ones (the furthest, BASS-D0.1 in M=3, "
-        "Δ=1.27, by +6% or 1.0 standard errors); not CLUB-G4 in M=3, Δ=1.27, −17% or 16.4 standard errors. "
-        "Of the F1 scores, 4 of 4 agree."
+    assert (
+        "| CLUB-G4 | 4,823 ± 3 at α=0.825 | 5,822.7 ± 430.6 | −1,000 (−16.4), differs | −1,000 (−13.1)"
+        in text
     )
+    assert text.count("in print") == 1  # one sentence for the row that differs
+    assert "CLUB-G4, M=3, Δ=1.27: mean 4,823 here, 5,822.7 in print, 17% lower, 16.4 standard errors." in text
+    said = agreement_sentence(own)
+    assert said.startswith(
+        "As published, 3 and 3 of 4 final regrets agree with the printed ones, by their mean and by their "
+        "median over runs (the furthest mean that agrees: BASS-D0.1 in M=3, Δ=1.27, +6% or 1.0 standard "
+        "errors); not CLUB-G4 in M=3, Δ=1.27, −17% or 16.4 standard errors. The ± agree in 0 of 4 (ours over "
+        "printed: IND in M=3, Δ=1.27 ×0.01, "
+    )
+    assert said.endswith("Of the F1 scores, 4 of 4 agree.")
+    assert "Tₑ" not in said  # CMLB was not run
     assert "| M=3, Δ=1.27 | −3,748 (−3,748 to −3,748) | 100% | −3,748" in text  # BASS minus Ind
     assert any("2 runs here, 50 in the paper" in text for text in notices(own))
     assert order_sentence(own) == (
         "At its best, BASS has the lowest mean regret of the paper's methods that do not know the clusters "
         "in 1 of 1 scenario."
     )
+
+
+def test_how_long_cmlb_explores_is_scanned_and_called_an_inference(tmp_path: Path) -> None:
+    policies = POLICIES | {
+        "cmlb-g4": ("cmlb", '{ gamma = "gap/4" }'),
+        "cmlb-g4-e5000": ("cmlb", '{ gamma = "gap/4", exploration_rounds = 5000 }'),
+    }
+    own = gathered(published_results(tmp_path / "out", {"cmlb-g4": 10_000.0}, policies))
+    said = agreement_sentence(own)
+    assert said.startswith("As published, 4 and 4 of 5 final regrets agree")
+    assert "not CMLB-G4 in M=3, Δ=1.27, +186%" in said
+    assert "Tₑ = 1,000 rounds, its package's default; with Tₑ = 5,000 5 and 5 of 5, F1 5 of 5." in said
+    assert "an inference" in said
+    text = markdown(own)
+    assert report.EXPLORATION_NOTE in text
+    assert "| 1,000 | 15,372 ± 3 (15,372; F1 0.00) | 4 and 4 of 5 | 5 of 5 |" in text
+    assert "| 5,000 | 5,372 ± 3 (5,372; F1 0.00) | 5 and 5 of 5 | 5 of 5 |" in text
+
+
+def test_a_higher_score_than_bass_s_is_said(tmp_path: Path) -> None:
+    policies = POLICIES | {"dynucb": ("dynucb", "{ n_clusters = 3 }")}
+    assert report.f1_sentence(gathered(published_results(tmp_path / "a", {}, policies))) == ""
+    scores = {"bass-d0.1": 0.66, "dynucb": 0.7}
+    own = gathered(published_results(tmp_path / "b", {}, policies, scores))
+    said = report.f1_sentence(own)
+    assert said.endswith("each at its best α (M=3, Δ=1.27: DYNUCB 0.70, BASS-D0.1 0.66).")  # not Oracle
+    assert said in report.document(own).remarks
+
+
+def test_readings_of_real_data_stand_side_by_side_with_rank_correlations(tmp_path: Path) -> None:
+    printed = published.FINAL_REGRET["movielens-authors"]
+    runs = np.arange(6.0) - 2.5
+    order = dict(zip(printed, sorted(figure.value for figure in printed.values()), strict=True))
+    tables = {
+        "movielens-authors": {key: figure.value for key, figure in printed.items()},
+        "movielens-rated": order,
+    }
+    rows = {
+        (key, method): SimpleNamespace(label=method, regret=summarize(mean + runs))
+        for key, means in tables.items()
+        for method, mean in means.items()
+    }
+    found: Any = SimpleNamespace(environments=[*tables, "yahoo-ltr"], title=str.upper)
+    *_, table = real_data.reading_parts(found, rows)  # type: ignore[arg-type]
+    assert isinstance(table, Table)
+    assert table.header == ["method", "published, MovieLens 25M", "MOVIELENS-AUTHORS", "MOVIELENS-RATED"]
+    assert len(table.lines) == 12
+    assert table.lines[0] == ["ind", "11,825.2 ± 594.1", "11,825 (11,825 ± 2)", "10,273 (10,273 ± 2)"]
+    expected = stats.spearmanr(list(order.values()), [figure.value for figure in printed.values()]).statistic
+    last = table.lines[-1]
+    assert last[2] == "1.00 (1.00 to 1.00), means 1.00"
+    assert last[3].endswith(f"means {expected:.2f}".replace("-", "−"))
+    assert "an inference" in real_data.READINGS_NOTE
 
 
 def test_without_all_five_values_there_is_one_reading(tmp_path: Path) -> None:

@@ -66,6 +66,8 @@ class Summary:
     high: float
     median: float
     runs: int
+    values: Vector = field(default_factory=lambda: np.empty(0), compare=False, repr=False)
+    """What it summarises, one value per run."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,13 @@ def summarize(values: Vector, bounds: tuple[float, float] = (-math.inf, math.inf
     half = float(half_width(std / math.sqrt(n), n)) if n > 1 else math.nan
     # No interval may promise what cannot be, such as a negative regret.
     low, high = max(mean - half, bounds[0]), min(mean + half, bounds[1])
-    return Summary(mean, std, low, high, float(np.median(values)), n)
+    return Summary(mean, std, low, high, float(np.median(values)), n, values)
+
+
+def bootstrap_draws(n: int, samples: int = BOOTSTRAP_SAMPLES) -> Integers:
+    """Numbers of runs drawn with replacement, shape (samples, n)."""
+    # A fixed seed: the same results give the same report, to the last digit.
+    return np.random.default_rng(0).integers(n, size=(samples, n))
 
 
 def by_method(cells: Iterable[Runs]) -> dict[tuple[str, str], list[Runs]]:
@@ -270,10 +278,7 @@ def compare_paired(own: Vector, other: Vector, *, reference: SummaryRow, row: Su
     """Compare values of the same runs under two methods."""
     difference = summarize(own - other)
     wins, losses = int(np.sum(own < other)), int(np.sum(own > other))
-    # A fixed seed: the same results give the same report, to the last digit.
-    rng = np.random.default_rng(0)
-    draws = rng.integers(len(own), size=(BOOTSTRAP_SAMPLES, len(own)))
-    low, high = np.quantile((own - other)[draws].mean(axis=1), [0.025, 0.975])
+    low, high = np.quantile((own - other)[bootstrap_draws(len(own))].mean(axis=1), [0.025, 0.975])
     return Paired(
         environment=row.environment,
         reference=reference.label,

@@ -4,11 +4,21 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from shoal.core.parquet import pa, pc
 from shoal.core.policies.registry import policy_class
 from shoal.lab.experiments.report import Column
 from shoal.lab.experiments.spec import MethodSpec
-from shoal.lab.experiments.summaries import Names, Paired, Summary, SummaryRow, main_rows, paired_with
+from shoal.lab.experiments.summaries import (
+    Names,
+    Paired,
+    Summary,
+    SummaryRow,
+    bootstrap_draws,
+    main_rows,
+    paired_with,
+)
 from shoal.lab.paper import published
 from shoal.lab.paper.published import Published
 from shoal.reporting.sections import Mark
@@ -18,21 +28,36 @@ REFERENCE = "bass-d0.1"
 """The method that the others are compared with, where it was run."""
 
 
-AGREES_ERRORS, AGREES_SHARE = 3.0, 0.1
-"""A mean agrees with the printed one within this many standard errors of their difference, or within this
-share of the printed one, whichever is more."""
+AGREES_ERRORS, AGREES_SHARE, AGREES_FACTOR = 3.0, 0.1, 1.5
+"""A figure agrees with the printed one within this many standard errors of their difference, or within this
+share of the printed one, whichever is more; a spread within as many errors, or within this factor."""
+
+BOOTSTRAP_SAMPLES = 2_000
+MEDIAN_ERROR = math.sqrt(math.pi / 2.0)
+"""Standard error of a median over that of a mean, for normal values: all that is known of printed medians."""
+
+
+@dataclass(frozen=True)
+class Distance:
+    """One of our figures beside the printed one."""
+
+    ours: float
+    difference: float
+    """Ours minus printed; for spreads the logarithm of their ratio."""
+    errors: float
+    """The same, beyond rounding, in standard errors of the difference; nan for one run."""
+    agrees: bool
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Our mean beside the printed one."""
+    """Our runs beside the printed figure: by their mean, their median, and their standard deviation."""
 
     printed: Published
-    difference: float
-    """Ours minus printed."""
-    errors: float
-    """The same, beyond rounding, in standard errors of the difference of the two means; nan for one run."""
-    agrees: bool
+    mean: Distance
+    median: Distance
+    spread: Distance | None
+    """None if a spread is 0."""
 
 
 def is_ours(row: SummaryRow) -> bool:
@@ -119,7 +144,7 @@ def has_published_sizes(table: pa.Table, environment: str) -> bool:
 def compare_regret(row: SummaryRow) -> Comparison | None:
     """Final regret beside the printed one, or None if there is none."""
     printed = _printed(published.FINAL_REGRET, row)
-    return None if printed is None else _compare(row.regret, printed, AGREES_SHARE * printed.mean, 0.0)
+    return None if printed is None else _compare(row.regret, printed, AGREES_SHARE * printed.value, 0.0)
 
 
 def compare_f1(row: SummaryRow) -> Comparison | None:
@@ -135,13 +160,38 @@ def _printed(figures: Mapping[str, Mapping[str, Published]], row: SummaryRow) ->
 
 
 def _compare(ours: Summary, printed: Published, least: float, rounding: float) -> Comparison:
-    """A mean beside the printed one, which may be off by `rounding`; up to `least` beyond that they agree."""
-    difference = ours.mean - printed.mean
+    """Runs beside a printed figure, which may be off by `rounding`; up to `least` beyond that they agree."""
+    theirs = printed.spread / math.sqrt(published.RUNS)
+    own = ours.std / math.sqrt(ours.runs)
+    drawn = ours.values[bootstrap_draws(ours.runs, BOOTSTRAP_SAMPLES)]
+    own_median = float(np.median(drawn, axis=1).std()) if ours.runs > 1 else math.nan
+    spread = None
+    if printed.spread > 0.0 and ours.std > 0.0:
+        # On a logarithmic scale. The error of ours is by bootstrap, the printed one's that of normal values.
+        known = drawn.std(axis=1, ddof=1)
+        log_error = float(np.log(known[known > 0.0]).std())
+        normal = 1.0 / math.sqrt(2.0 * (published.RUNS - 1))
+        ratio = math.log(ours.std / printed.spread)
+        spread = _distance(ours.std, ratio, math.hypot(log_error, normal), math.log(AGREES_FACTOR), 0.0)
+    return Comparison(
+        printed,
+        _distance(ours.mean, ours.mean - printed.value, math.hypot(own, theirs), least, rounding),
+        _distance(
+            ours.median,
+            ours.median - printed.value,
+            math.hypot(own_median, MEDIAN_ERROR * theirs),
+            least,
+            rounding,
+        ),
+        spread,
+    )
+
+
+def _distance(ours: float, difference: float, error: float, least: float, rounding: float) -> Distance:
     beyond = max(abs(difference) - rounding - 1e-9, 0.0)
-    error = math.hypot(ours.std / math.sqrt(ours.runs), printed.std / math.sqrt(published.RUNS))
     errors = math.copysign(beyond / error if error else math.inf if beyond else 0.0, difference)
     tolerance = max(least, 0.0 if math.isnan(error) else AGREES_ERRORS * error)
-    return Comparison(printed, difference, errors, beyond <= tolerance)
+    return Distance(ours, difference, errors, beyond <= tolerance)
 
 
 # Columns
@@ -158,7 +208,7 @@ def at(row: SummaryRow, form: str, summary: Summary | None) -> str:
 
 
 def printed_column(compare: Compare, form: str, header: str = "published") -> Column:
-    """The printed means and standard deviations."""
+    """What is printed, with its ±."""
 
     def text(row: SummaryRow) -> str:
         found = compare(row)
@@ -168,23 +218,34 @@ def printed_column(compare: Compare, form: str, header: str = "published") -> Co
 
 
 def difference_columns(compare: Compare, signed: str) -> tuple[Column, ...]:
-    """How far ours are from the printed means, and whether they agree."""
+    """How far our means and medians are from the printed figures, and our spreads, and whether they agree."""
 
-    def difference(row: SummaryRow) -> str:
+    def difference(name: str) -> Column:
+        def text(row: SummaryRow) -> str:
+            found = compare(row)
+            return EMPTY if found is None else _said(signed, getattr(found, name))
+
+        return Column(f"{name}: difference (in s.e.)", text)
+
+    def spread(row: SummaryRow) -> str:
         found = compare(row)
-        if found is None:
+        if found is None or found.spread is None:
             return EMPTY
-        text = number(signed, found.difference)
-        # None where rounding can explain all of it, or where neither mean has a standard error.
-        if not found.errors or not math.isfinite(found.errors):
-            return text
-        return f"{text} ({number('{:+.1f}', found.errors)})"
+        return f"×{math.exp(found.spread.difference):.2f}{_no(found.spread)}"
 
-    def agrees(row: SummaryRow) -> str:
-        found = compare(row)
-        return EMPTY if found is None else "yes" if found.agrees else "no"
+    return difference("mean"), difference("median"), Column("±, ours over printed", spread)
 
-    return Column("difference (in s.e.)", difference), Column("agrees", agrees)
+
+def _said(signed: str, found: Distance) -> str:
+    text = number(signed, found.difference)
+    # None where rounding can explain all of it, or where neither figure has a standard error.
+    if found.errors and math.isfinite(found.errors):
+        text += f" ({number('{:+.1f}', found.errors)})"
+    return f"{text}{_no(found)}"
+
+
+def _no(found: Distance) -> str:
+    return "" if found.agrees else ", differs"
 
 
 # Sentences
@@ -206,22 +267,22 @@ REASONS: dict[str, str] = {
 
 def regret_remark(row: SummaryRow, found: Comparison | None) -> str | None:
     """A sentence on a final regret that does not agree with the printed one, else None."""
-    if found is None or found.agrees:
+    if found is None or found.mean.agrees:
         return None
-    share = abs(found.difference) / found.printed.mean
+    share = abs(found.mean.difference) / found.printed.value
     return (
-        f"{row.label}, {row.title}: {row.regret.mean:,.0f} here, {found.printed.mean:,.1f} in print, "
+        f"{row.label}, {row.title}: mean {row.regret.mean:,.0f} here, {found.printed.value:,.1f} in print, "
         f"{share:.0%} {_direction(found)}{_errors(found)}. {_reason(row)}"
     )
 
 
 def f1_remark(row: SummaryRow, found: Comparison | None) -> str | None:
     """A sentence on an F1 score that does not agree with the printed one, else None."""
-    if found is None or found.agrees or row.f1 is None:
+    if found is None or found.mean.agrees or row.f1 is None:
         return None
     return (
-        f"{row.label}, {row.title}: F1 {row.f1.mean:.2f} here, {found.printed.mean:.1f} in print, "
-        f"{abs(found.difference):.2f} {_direction(found)}{_errors(found)}."
+        f"{row.label}, {row.title}: F1 {row.f1.mean:.2f} here, {found.printed.value:.1f} in print, "
+        f"{abs(found.mean.difference):.2f} {_direction(found)}{_errors(found)}."
     )
 
 
@@ -230,8 +291,9 @@ def _reason(row: SummaryRow) -> str:
 
 
 def _errors(found: Comparison) -> str:
-    return "" if not math.isfinite(found.errors) else f", {abs(found.errors):.1f} standard errors"
+    errors = found.mean.errors
+    return "" if not math.isfinite(errors) else f", {abs(errors):.1f} standard errors"
 
 
 def _direction(found: Comparison) -> str:
-    return "lower" if found.difference < 0 else "higher"
+    return "lower" if found.mean.difference < 0 else "higher"

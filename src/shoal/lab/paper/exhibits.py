@@ -163,7 +163,7 @@ def _beside(value: Literal["regret", "f1"], caption: str, results: Results | Non
 
     def printed(key: str, method: str) -> str:
         found = figures.get(key, {}).get(method)
-        return EMPTY if found is None else plus_minus(form, found.mean, found.std)
+        return EMPTY if found is None else plus_minus(form, *found)
 
     lines = [
         [

@@ -112,7 +112,7 @@ def gamma_parts(found: Results) -> list[Part]:
     readings = {"as published": gamma_points(found.table, shared)} if shared and shared != tried else {}
     readings["at its best" if readings else ""] = best
     printed = {
-        environment: published.FINAL_REGRET[environment][REFERENCE].mean
+        environment: published.FINAL_REGRET[environment][REFERENCE].value
         for environment in found.environments
         if has_published_sizes(found.table, environment)
     }
