@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from shoal.core.policy.files import PolicyFileError
     from shoal.core.policy.living import LivePolicy
     from shoal.lab.environments.base import Environment
+    from shoal.lab.environments.lastfm import LastFM
     from shoal.lab.environments.letor import LearningToRank
     from shoal.lab.environments.logged import LoggedRatings
     from shoal.lab.environments.movielens import MovieLens
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         SyntheticClusters,
         UnitClusters,
     )
+    from shoal.lab.environments.warfarin import Warfarin
     from shoal.lab.experiments.figures import plot_alpha, plot_f1, plot_regret
     from shoal.lab.experiments.stored import load_results
     from shoal.lab.plots import plot_ellipsoids, plot_graph
@@ -76,6 +78,7 @@ __all__ = [
     "GoneError",
     "Independent",
     "JumpingAgents",
+    "LastFM",
     "LearningToRank",
     "LimitError",
     "LivePolicy",
@@ -93,6 +96,7 @@ __all__ = [
     "UnavailableError",
     "UnitClusters",
     "UnknownError",
+    "Warfarin",
     "beta",
     "environment_names",
     "load_policy",
@@ -131,6 +135,7 @@ _HOMES = {
     ),
     "shoal.live.population.population": ("Population",),
     "shoal.lab.environments.base": ("Environment",),
+    "shoal.lab.environments.lastfm": ("LastFM",),
     "shoal.lab.environments.letor": ("LearningToRank",),
     "shoal.lab.environments.logged": ("LoggedRatings",),
     "shoal.lab.environments.movielens": ("MovieLens",),
@@ -146,6 +151,7 @@ _HOMES = {
         "SyntheticClusters",
         "UnitClusters",
     ),
+    "shoal.lab.environments.warfarin": ("Warfarin",),
     "shoal.lab.experiments.stored": ("load_results",),
     "shoal.core.policy.base": ("Policy",),
     "shoal.core.policy.living": ("LivePolicy",),

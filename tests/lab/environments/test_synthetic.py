@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal.lab.environments.synthetic import CorruptedAgents, GraphClusters, MisspecifiedClusters
 
 
 @pytest.mark.parametrize(("angle", "gap"), [(math.pi / 16, 0.2), (7 * math.pi / 16, 1.27)])
@@ -188,6 +189,61 @@ def test_a_continuum_is_a_line_with_arms_along_it() -> None:
     np.testing.assert_allclose(around.std(axis=0), 0.5, rtol=0.06)
 
 
+def test_members_within_a_ball_around_their_cluster() -> None:
+    exact = shoal.SyntheticClusters(400, 3, 2, angle=1.0, seed=4)
+    world = MisspecifiedClusters(400, 3, 2, angle=1.0, deviation=0.3, seed=4)
+    assert np.array_equal(world.arms, exact.arms)
+    assert world.theta_star is not None
+    assert exact.theta_star is not None
+    away = np.linalg.norm(world.theta_star - exact.theta_star, axis=1) / 0.3
+    assert away.max() <= 1.0
+    # Uniform in the ball: the cube of the distance is uniform, with mean 1/2 and variance 1/12.
+    assert abs((away**3).mean() - 0.5) < 5.0 / np.sqrt(12 * 400)
+    assert world.param_norm == np.linalg.norm(world.theta_star, axis=1).max()
+    same = MisspecifiedClusters(400, 3, 2, angle=1.0, deviation=0.0, seed=4)
+    np.testing.assert_array_equal(same.theta_star, exact.theta_star)
+
+
+def test_liars_report_the_opposite_and_their_regret_does_not_count() -> None:
+    honest = CorruptedAgents(10, 4, 2, angle=1.2, share=0.0, seed=1)
+    world = CorruptedAgents(10, 4, 2, angle=1.2, share=0.3, seed=1)
+    assert world.liars.sum() == 3
+    assert honest.labels is not None
+    np.testing.assert_array_equal(np.asarray(world.labels), honest.labels + 2 * world.liars)
+
+    def play(where: shoal.Environment) -> shoal.Trace:
+        # Always the first arm, so that rewards can be compared.
+        return shoal.simulate(shoal.Independent(10, 4, alpha=0.0), where, horizon=400, seed=2)
+
+    truth, told = play(honest), play(world)
+    lies = world.liars[told.agents]
+    same = truth.choices == told.choices
+    assert same[~lies].all()
+    np.testing.assert_array_equal(told.rewards[~lies], truth.rewards[~lies])
+    np.testing.assert_array_equal(told.rewards[lies & same], -truth.rewards[lies & same])
+    assert (lies & same).sum() > 0
+    steps, true_steps = np.diff(told.regret, prepend=0.0), np.diff(truth.regret, prepend=0.0)
+    np.testing.assert_allclose(steps, np.where(lies, 0.0, true_steps), atol=1e-9)
+
+
+def test_liars_of_clicks() -> None:
+    kind: dict[str, Any] = {"arm_spread": 0.0, "noise": "bernoulli", "seed": 1}
+    worlds = [CorruptedAgents(10, 4, 2, angle=1.2, share=share, **kind) for share in (0.0, 1.0)]
+    agents, means = np.arange(10), worlds[0].mean_rewards
+    by_arm = [world.draw_rewards(means, agents, np.random.default_rng(3))[0] for world in worlds]
+    np.testing.assert_array_equal(by_arm[0], 1.0 - by_arm[1])
+
+
+def test_a_graph_with_errors() -> None:
+    world = GraphClusters(100, 4, 2, angle=1.2, flip=0.1, seed=0)
+    assert world.has_graph
+    assert world.labels is not None
+    assert np.array_equal(world.graph, world.graph.T)
+    assert not world.graph.diagonal().any()
+    wrong = (world.graph != (world.labels[:, None] == world.labels))[np.triu_indices(100, 1)]
+    assert abs(wrong.mean() - 0.1) < 5.0 * np.sqrt(0.09 / 4950)
+
+
 def test_what_is_passed_in_stays_the_caller_s() -> None:
     arms, theta = np.ones((2, 2)), np.ones((3, 2))
     environment = shoal.Environment(arms, theta_star=theta)
@@ -233,6 +289,9 @@ def test_one_cluster_has_no_gap() -> None:
         (lambda: shoal.Continuum(10, 4, spread=-0.1), "spread must be a finite number"),
         (lambda: shoal.Continuum(10, 4, n_arms=0), "n_arms must be an integer of at least 1, got 0"),
         (lambda: shoal.Continuum(0, 4), "n_agents must be an integer of at least 1, got 0"),
+        (lambda: MisspecifiedClusters(9, 4, 2, 1.0, deviation=-1.0), "deviation must be a finite number"),
+        (lambda: CorruptedAgents(9, 4, 2, 1.0, share=1.1), "share must be a finite number in"),
+        (lambda: GraphClusters(9, 4, 2, 1.0, flip=-0.1), "flip must be a finite number in"),
         (lambda: shoal.Environment(np.ones((2, 2))), "theta_star or mean_rewards must be given"),
         (
             lambda: shoal.Environment(np.ones((2, 2)), theta_star=np.ones((3, 1))),

@@ -180,13 +180,15 @@ def test_symbols_stand_for_what_they_are_in_the_environment() -> None:
         "a": 2.5,
         "b": max(np.linalg.norm(theta) for theta in wide.theta_star),
     }
+    joined = make_environment("graph_clusters", n_agents=6, dim=3, n_clusters=2, angle=0.5, seed=0)
+    assert specs.resolve({"a": "graph"}, joined)["a"] is joined.graph
 
 
 def test_symbols_need_an_environment_that_has_them() -> None:
     from shoal.lab.environments.base import Environment
 
     bare = Environment(np.eye(2), mean_rewards=np.eye(2))
-    for value in ("gap/4", "labels", "n_clusters", "param_norm"):
+    for value in ("gap/4", "graph", "labels", "n_clusters", "param_norm", "theta_star"):
         with pytest.raises(ValueError, match="needs an environment with"):
             specs.resolve({"x": value}, bare)
     told = Environment(np.eye(2), mean_rewards=np.eye(2), param_norm=3.0)  # as data sets are

@@ -4,12 +4,12 @@ import inspect
 import os
 from collections.abc import Callable, Sequence
 from inspect import Parameter
-from typing import Any, TypedDict, Unpack, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, TypedDict, Unpack, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from shoal.core import registry, validation
-from shoal.core.types import Integers, Matrix, Tensor, Vector
+from shoal.core.types import Booleans, Integers, Matrix, Tensor, Vector
 
 NOISE_KINDS = ("gaussian", "bernoulli")
 
@@ -53,6 +53,8 @@ class Environment:
     data_files : tuple of paths
         Files that it is made from, beside those that its parameters name: results are played again when they
         change.
+    graph : (N, N)
+        Who is joined to whom, for policies that are given a graph. Only if the class says `has_graph = True`.
 
     Examples
     --------
@@ -64,6 +66,8 @@ class Environment:
     """
 
     data_files: tuple[str | os.PathLike[str], ...] = ()
+    graph: Booleans
+    has_graph: ClassVar[bool] = False
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)

@@ -17,9 +17,14 @@ _registered: dict[str, Any] = {
     "changing_agents": "shoal.lab.environments.synthetic:ChangingAgents",
     "jumping_agents": "shoal.lab.environments.synthetic:JumpingAgents",
     "rotating_clusters": "shoal.lab.environments.synthetic:RotatingClusters",
+    "misspecified": "shoal.lab.environments.synthetic:MisspecifiedClusters",
+    "corrupted_agents": "shoal.lab.environments.synthetic:CorruptedAgents",
+    "graph_clusters": "shoal.lab.environments.synthetic:GraphClusters",
     "continuum": "shoal.lab.environments.synthetic:Continuum",
     "movielens": "shoal.lab.environments.movielens:MovieLens",
     "letor": "shoal.lab.environments.letor:LearningToRank",
+    "lastfm": "shoal.lab.environments.lastfm:LastFM",
+    "warfarin": "shoal.lab.environments.warfarin:Warfarin",
     "logged": "shoal.lab.environments.logged:LoggedRatings",
 }
 

@@ -1,7 +1,7 @@
 """Synthetic environments: the paper's two benchmarks, unit vectors, and cases that its assumptions exclude.
 
-These are arms that change every round, agents on a line without clusters, and agents and clusters that
-change.
+These are arms that change every round, agents on a line without clusters, agents and clusters that change,
+members that differ and agents that lie (Wang et al. 2023), a graph with errors (Cesa-Bianchi et al. 2013).
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Unpack
 import numpy as np
 
 from shoal.core import validation
-from shoal.core.types import Integers, Matrix, Tensor
+from shoal.core.types import Integers, Matrix, Tensor, Vector
 from shoal.lab.environments.base import Environment, NoiseOptions, equal_clusters
 
 BLOCK = 256
@@ -279,6 +279,173 @@ class RotatingClusters(SyntheticClusters):
         turning = (self.theta_star - self._stays)[agents]
         theta = np.cos(phase) * turning + np.sin(phase) * self._turned[agents] + self._stays[agents]
         return np.asarray(theta @ self.arms.T)
+
+
+class MisspecifiedClusters(SyntheticClusters):
+    """`SyntheticClusters` whose members differ: θ_i is uniform in a ball around its cluster's parameter.
+
+    The arms are those of `SyntheticClusters` with the same seed.
+
+    Parameters
+    ----------
+    n_agents, dim, n_clusters, angle
+        As for `SyntheticClusters`.
+    deviation : float ≥ 0
+        ε, the largest distance of an agent's parameter from that of its cluster.
+    arms_per_cluster, arm_spread, noise, noise_scale
+        As for `SyntheticClusters`.
+    seed : int or None
+        Seed of the arms and of the deviations.
+
+    Examples
+    --------
+    >>> world = MisspecifiedClusters(6, 4, 2, angle=1.2, deviation=0.1, seed=0)
+    >>> bool(np.linalg.norm(world.theta_star[0] - world.theta_star[1]) <= 0.2)  # of one cluster
+    True
+    """
+
+    def __init__(
+        self,
+        n_agents: int,
+        dim: int,
+        n_clusters: int,
+        angle: float,
+        *,
+        deviation: float = 0.2,
+        seed: int | None = None,
+        **options: Unpack[ClusterOptions],
+    ) -> None:
+        deviation = validation.number("deviation", deviation, low=0.0)
+        entropy = _entropy(seed)
+        super().__init__(n_agents, dim, n_clusters, angle, seed=entropy, **options)
+        assert self.theta_star is not None  # by construction
+        rng = np.random.default_rng([4, entropy])
+        radii = deviation * rng.random((self.n_agents, 1)) ** (1.0 / self.dim)
+        self.theta_star = self.theta_star + radii * _on_sphere(rng.standard_normal((self.n_agents, self.dim)))
+        self.mean_rewards = self.theta_star @ self.arms.T
+        self.param_norm = float(np.linalg.norm(self.theta_star, axis=1).max())
+        self.theta_star.flags.writeable = self.mean_rewards.flags.writeable = False
+
+
+class CorruptedAgents(SyntheticClusters):
+    """`SyntheticClusters` in which some agents report the opposite of every reward.
+
+    A liar reports −y for a reward y (1 − y for rewards of 0 or 1). Its own regret does not count: its mean
+    rewards are 0. Regret is therefore that of the honest agents, and says what the lies cost them.
+
+    Parameters
+    ----------
+    n_agents, dim, n_clusters, angle
+        As for `SyntheticClusters`.
+    share : float in [0, 1]
+        Share of the agents that lie, drawn at random.
+    arms_per_cluster, arm_spread, noise, noise_scale
+        As for `SyntheticClusters`.
+    seed : int or None
+        Seed of the arms and of who lies.
+
+    Attributes
+    ----------
+    liars : (N,)
+        Who lies.
+    labels : (N,)
+        The liars of a cluster form one of their own: what they report follows another parameter.
+
+    Examples
+    --------
+    >>> world = CorruptedAgents(8, 4, 2, angle=1.2, share=0.25, seed=0)
+    >>> int(world.liars.sum())
+    2
+    """
+
+    def __init__(
+        self,
+        n_agents: int,
+        dim: int,
+        n_clusters: int,
+        angle: float,
+        *,
+        share: float = 0.2,
+        seed: int | None = None,
+        **options: Unpack[ClusterOptions],
+    ) -> None:
+        share = validation.number("share", share, low=0.0, high=1.0)
+        entropy = _entropy(seed)
+        super().__init__(n_agents, dim, n_clusters, angle, seed=entropy, **options)
+        assert self.labels is not None  # by construction
+        self.liars = np.zeros(self.n_agents, dtype=np.bool_)
+        drawn = np.random.default_rng([5, entropy]).permutation(self.n_agents)
+        self.liars[drawn[: round(share * self.n_agents)]] = True
+        self.labels = np.where(self.liars, n_clusters + self.labels, self.labels)
+        self._felt = self.mean_rewards
+        self.mean_rewards = np.where(self.liars[:, None], 0.0, self.mean_rewards)
+        for array in (self.liars, self.labels, self.mean_rewards):
+            array.flags.writeable = False
+
+    def draw_rewards(
+        self, means: Matrix, agents: Integers, rng: np.random.Generator
+    ) -> tuple[Matrix, Vector]:
+        """What is reported of every arm in n pulls, as for `Environment`: liars turn it round."""
+        by_arm, shared = super().draw_rewards(self._felt[agents], agents, rng)
+        lies = self.liars[agents]
+        opposite = 1.0 - by_arm if self.noise == "bernoulli" else -by_arm
+        return np.where(lies[:, None], opposite, by_arm), np.where(lies, -shared, shared)
+
+
+class GraphClusters(SyntheticClusters):
+    """`SyntheticClusters` with a graph that tells who belongs together, with errors.
+
+    Two agents are joined if they are of one cluster; then every pair is flipped with probability `flip`. For
+    policies that are given a graph (`graph=`), such as GOB.Lin and CoLin. The arms are those of
+    `SyntheticClusters` with the same seed.
+
+    Parameters
+    ----------
+    n_agents, dim, n_clusters, angle
+        As for `SyntheticClusters`.
+    flip : float in [0, 1]
+        Share of the pairs that the graph has wrong.
+    arms_per_cluster, arm_spread, noise, noise_scale
+        As for `SyntheticClusters`.
+    seed : int or None
+        Seed of the arms and of the errors.
+
+    Attributes
+    ----------
+    graph : (N, N)
+        True where two agents are joined; symmetric, nobody is joined to itself.
+
+    Examples
+    --------
+    >>> world = GraphClusters(4, 3, 2, angle=1.2, flip=0.0, seed=0)
+    >>> world.graph.astype(int)
+    array([[0, 1, 0, 0],
+           [1, 0, 0, 0],
+           [0, 0, 0, 1],
+           [0, 0, 1, 0]])
+    """
+
+    has_graph = True
+
+    def __init__(
+        self,
+        n_agents: int,
+        dim: int,
+        n_clusters: int,
+        angle: float,
+        *,
+        flip: float = 0.1,
+        seed: int | None = None,
+        **options: Unpack[ClusterOptions],
+    ) -> None:
+        flip = validation.number("flip", flip, low=0.0, high=1.0)
+        entropy = _entropy(seed)
+        super().__init__(n_agents, dim, n_clusters, angle, seed=entropy, **options)
+        assert self.labels is not None  # by construction
+        wrong = np.triu(np.random.default_rng([6, entropy]).random((self.n_agents, self.n_agents)) < flip, 1)
+        self.graph = (self.labels[:, None] == self.labels) ^ wrong ^ wrong.T
+        np.fill_diagonal(self.graph, False)
+        self.graph.flags.writeable = False
 
 
 class GaussianClusters(Environment):
