@@ -17,8 +17,7 @@ COVERED := $(BIN)/python -m pytest --cov --cov-report= --cov-fail-under=0
 
 # What `make check` runs: the arithmetic, the same seed giving the same run, what is refused, records and stores.
 QUICK := tests/core/kernels tests/core/test_validation.py tests/core/contracts/test_policies.py tests/test_golden.py \
-  tests/lab/test_simulation.py tests/live/journal tests/live/population/test_decisions.py tests/live/population/test_rewards.py \
-  --deselect tests/core/kernels/test_graphs.py::test_shared_neighbor
+  tests/lab/test_simulation.py tests/live/journal tests/live/population/test_decisions.py tests/live/population/test_rewards.py
 # Or everything in core that names a policy. "club" is also in "sclub", and some tests say "mixture" for short.
 club_WORDS := club and not sclub
 cluster_mixture_WORDS := mixture
@@ -27,7 +26,7 @@ ONE = tests/core tests/test_golden.py tests/lab/test_simulation.py -k "$(or $($(
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run serve check test warm chaos lint docs clients bench bench-peers release clean
+.PHONY: help setup run serve check test uncompiled plain warm chaos lint docs clients bench bench-peers release clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,13 +57,18 @@ test: setup  ## Lint, run all tests, those of kernels again without compilation 
 	@$(MAKE) --no-print-directory -j2 lint warm
 	$(BIN)/coverage erase
 	$(COVERED) $(PARALLEL) --ignore tests/test_speed.py
-	NUMBA_DISABLE_JIT=1 $(COVERED) $(PARALLEL) --dist load --cov-append tests/core/kernels tests/core/policies/test_against_reference.py::test_same_run
-	SHOAL_UNITS=0 $(COVERED) $(PARALLEL) --dist load --cov-append tests/core/kernels
+	@$(MAKE) --no-print-directory -j2 uncompiled plain
 	$(BIN)/python -m pytest tests/test_speed.py
 	$(BIN)/coverage report --skip-covered
 
+uncompiled:  # of compiled functions no lines are counted
+	NUMBA_DISABLE_JIT=1 $(COVERED) -n 2 --cov-append tests/core/kernels tests/core/policies/test_against_reference.py::test_same_run
+
+plain:  # in one process, as each would compile everything
+	SHOAL_UNITS=0 $(BIN)/python -m pytest -q tests/core/kernels
+
 chaos: setup  ## Attack files, threads, forks and signals for many minutes (SHOAL_CHAOS=20 by default)
-	SHOAL_CHAOS=$${SHOAL_CHAOS:-20} $(BIN)/python -m pytest $(PARALLEL) tests/core/attack tests/live --timeout 0
+	SHOAL_CHAOS=$${SHOAL_CHAOS:-20} $(BIN)/python -m pytest $(PARALLEL) tests/core/attack tests/core/policies/test_against_reference.py tests/test_site.py tests/live --timeout 0
 
 warm: setup  # so that the tests' processes do not all compile the same, and slowly, as their lines are counted
 	@$(BIN)/shoal warm

@@ -29,9 +29,20 @@ LONG = (
 """Files that take longest. They begin first: one that began last would keep a process busy alone."""
 
 
+WITH_SERVERS = ("live/service", "live/machines")
+"""Where a module's tests share a server, whose threads would not be counted any more after a pause."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In one of several processes, long files come first."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return
-    rank = {name: number for number, name in enumerate(LONG)}
-    items.sort(key=lambda item: rank.get(item.path.relative_to(HERE).as_posix(), len(rank)))
+    """Count lines only in the first case of each test. In one of several processes, long files come first."""
+    seen = set()
+    for item in items:
+        name, place = item.nodeid.partition("[")[0], item.path.relative_to(HERE).as_posix()
+        # Counting makes a test half as slow again, and further cases reach few further lines.
+        if name in seen and not place.startswith(WITH_SERVERS) and "NUMBA_DISABLE_JIT" not in os.environ:
+            item.add_marker("no_cover")
+        seen.add(name)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        rank = {name: number for number, name in enumerate(LONG)}
+        items.sort(key=lambda item: rank.get(item.path.relative_to(HERE).as_posix(), len(rank)))

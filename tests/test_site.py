@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from tests.browser import needs_browser, open_browser
+from tests.core.attack.common import SCALE
 from tools.tutorials import PAGES, PICTURE, parts
 from tools.website import FURTHER
 
@@ -26,23 +27,38 @@ ROOT = Path(__file__).parents[1]
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 
+SHORTER = {"choosing": [("10, 6_000", "10, 200"), ("range(100, 110)", "range(100, 102)")]}
+"""What takes a minute is played for less, and gives other numbers; `make chaos` compares these, too."""
+
+
+def without_numbers(output: str) -> str:
+    return re.sub(r"[ \d.,%±−-]+", " ", output)
+
+
 @pages
 def test_a_tutorial_runs_and_shows_what_it_gives(page: Path, tmp_path: Path) -> None:
     program = (
         "import json, pathlib, sys, warnings\n"
         "from tools.tutorials import play\n"
         "warnings.simplefilter('error')\n"
-        "printed = list(play(pathlib.Path(sys.argv[1]).read_text(), pathlib.Path(sys.argv[2])))\n"
+        "printed = list(play(sys.stdin.read(), pathlib.Path(sys.argv[1])))\n"
         "print(json.dumps(printed))\n"
     )
+    text = played = page.read_text()
+    shorter = SHORTER.get(page.stem, []) if SCALE == 1 else []
+    for old, new in shorter:
+        assert old in played
+        played = played.replace(old, new)
     done = subprocess.run(
-        [sys.executable, "-c", program, page, tmp_path], capture_output=True, text=True, cwd=ROOT, timeout=500
-    )
+        [sys.executable, "-c", program, tmp_path],
+        input=played, capture_output=True, text=True, cwd=ROOT, timeout=500,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    text = page.read_text()
     # A day is named where a population says when something happened.
     shown = [re.sub(r"\d{4}-\d\d-\d\d at \d\d:\d\d", "then", part.output) for part in parts(text)]
     printed = [re.sub(r"\d{4}-\d\d-\d\d at \d\d:\d\d", "then", output) for output in json.loads(done.stdout)]
+    if shorter:
+        shown, printed = list(map(without_numbers, shown)), list(map(without_numbers, printed))
     assert shown == printed
     pictures = PICTURE.findall(text)
     assert pictures

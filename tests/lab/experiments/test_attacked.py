@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from tests.commands import Done, call
 
 from shoal.lab.experiments import results
 from shoal.lab.experiments.results import load_runs, read_cell
@@ -78,7 +79,7 @@ def shoal(
     )
 
 
-def assert_one_line(done: "subprocess.CompletedProcess[str]", *words: str) -> None:
+def assert_one_line(done: "subprocess.CompletedProcess[str] | Done", *words: str) -> None:
     assert done.returncode == 2, done
     assert done.stderr.startswith("shoal: "), done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
@@ -115,7 +116,7 @@ def test_a_name_cannot_lead_out_of_the_results(tmp_path: Path, name: str) -> Non
     inner = tmp_path / "one" / "two"
     inner.mkdir(parents=True)
     (inner / "s.toml").write_text(spec_text(name=name))
-    assert_one_line(shoal("run", "s.toml", cwd=inner), "s.toml: name: ", "--out")
+    assert_one_line(call("run", "s.toml", cwd=inner), "s.toml: name: ", "--out")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["one", "s.toml", "two"]
 
 
@@ -169,9 +170,9 @@ def test_what_markdown_would_read_as_markup_is_escaped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [2**63 - 1, 2**63, 2**64, 10**30])
 def test_seeds_that_no_column_can_hold_are_refused(tmp_path: Path, seed: int) -> None:
     (tmp_path / "s.toml").write_text(spec_text(seed=seed))
-    assert_one_line(shoal("run", "s.toml", cwd=tmp_path), "s.toml: ", "seed")
+    assert_one_line(call("run", "s.toml", cwd=tmp_path), "s.toml: ", "seed")
     (tmp_path / "s.toml").write_text(spec_text())
-    assert_one_line(shoal("run", "s.toml", "--seed", str(seed), cwd=tmp_path), "s.toml: seed: ")
+    assert_one_line(call("run", "s.toml", "--seed", str(seed), cwd=tmp_path), "s.toml: seed: ")
     assert [path.name for path in tmp_path.iterdir()] == ["s.toml"]
 
 
@@ -202,7 +203,7 @@ def test_a_disk_full_while_the_report_is_written_is_said_and_the_report_can_be_m
 def test_a_report_where_nothing_may_be_written_is_one_line(tmp_path: Path) -> None:
     run_experiment(spec(), tmp_path / "out", jobs=1)
     (tmp_path / "out" / "report").write_text("in the way")
-    assert_one_line(shoal("report", "out", cwd=tmp_path), "out/report")
+    assert_one_line(call("report", "out", cwd=tmp_path), "out/report")
 
 
 def test_parquet_files_are_read_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """What every store does, and nothing of what the rows mean."""
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -10,12 +11,23 @@ from tests.live.places import Place
 from tests.live.population.server import Server
 
 from shoal.live.journal.records import Row
+from shoal.live.journal.stores import open_store
 from shoal.live.journal.stores.base import ArchivedPart, Batch, Lease, Snapshot, Store, Traces
 from shoal.live.journal.stores.postgres import PostgresStore
 from shoal.live.protocol.errors import NotOwnerError, UnavailableError, UnknownError
 from shoal.live.service.keys import PostgresKeys
 
 LEASE = 30.0
+NOTE_SETTING = """
+CREATE TABLE noted (setting text);
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO noted VALUES (current_setting('synchronous_commit'));
+    RETURN NULL;
+END $$;
+CREATE TRIGGER note AFTER INSERT ON shoal_journal FOR EACH STATEMENT EXECUTE FUNCTION note();
+"""
+"""In PostgreSQL, note how a connection commits when it inserts records."""
 
 
 @pytest.fixture
@@ -337,6 +349,41 @@ def test_a_store_is_found_again(durable: Place) -> None:
     assert list(store.read(lease.population, 0)) == rows(1, 3, decision="a")
     assert store.take(lease.population, "two", LEASE) == Lease(lease.population, lease.epoch + 1, 3, "two")
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("sync", "sqlite", "postgres"), [({}, "2 wal", "on"), ({"sync": "normal"}, "1 wal", "off")]
+)  # fmt: skip
+def test_what_a_commit_waits_for(
+    durable: Place, monkeypatch: pytest.MonkeyPatch, sync: dict[str, Any], sqlite: str, postgres: str
+) -> None:
+    """By the settings of the very connection that inserts: that of a disk, unless told otherwise."""
+    writers: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def watched(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*arguments, **options)
+
+        def note(statement: str) -> None:
+            if "INSERT INTO journal" in statement:
+                writers.append(connection)
+
+        connection.set_trace_callback(note)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", watched)
+    with closing(open_store(durable.url, lease=LEASE, **sync)) as store:
+        if durable.kind == "postgres":
+            with psycopg.connect(durable.url, autocommit=True) as db:
+                db.execute(NOTE_SETTING)
+        append(store, store.take(store.create("shop"), "one", LEASE), rows(1))
+        if durable.kind == "postgres":
+            with psycopg.connect(durable.url) as db:
+                assert db.execute("SELECT setting FROM noted").fetchall() == [(postgres,)]
+        else:
+            (writer,) = set(writers)
+            found = [writer.execute(f"PRAGMA {name}").fetchone() for name in ("synchronous", "journal_mode")]
+            assert "{} {}".format(*(value for (value,) in found)) == sqlite
 
 
 def test_a_server_that_is_silently_gone_is_noticed(server: Server) -> None:

@@ -11,6 +11,7 @@ from tests.live.places import ARMS, Place, shop, sound
 
 from shoal.live.population.owner import Owner
 from shoal.live.population.population import Population
+from shoal.live.population.views import sizes
 from shoal.live.protocol.errors import ConflictError, GoneError, UnknownError
 
 HOUR = 3_600_000_000
@@ -108,6 +109,7 @@ def test_cancelled(one: Population, place: Place) -> None:
     one.reward(other.id, 1.0)
     for _ in range(2):
         before = one.owner.packed()
+        assert sizes(one.owner).pending == 0
         one.cancel(decision.id)
         with pytest.raises(ConflictError, match="cancelled"):
             one.reward(decision.id, 1.0)

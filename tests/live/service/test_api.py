@@ -367,6 +367,7 @@ def test_bodies_that_are_no_requests(call: Caller, shop: str) -> None:
 
 def test_a_host_that_is_not_ours(call: Caller, shop: str) -> None:
     assert kind(call("GET", shop, headers={"host": "evil.example"})) == (421, "host")
+    assert kind(call("GET", shop, headers={"host": ""})) == (421, "host")
     assert call("GET", "/livez", headers={"host": "10.0.0.7:8000"}).status_code == 200
     assert call("GET", shop, headers={"host": "LOCALHOST:8000"}).status_code == 200
 

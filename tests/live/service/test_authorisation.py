@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -11,6 +12,7 @@ import pytest
 from starlette.routing import Route
 from tests.live.service.running import ARMS, Caller, InProcess, operation_of
 
+from shoal.live.service import sessions
 from shoal.live.service.keys import SCOPES
 
 P, D = "/v1/populations/{population}", "/dashboard/{population}"
@@ -205,6 +207,18 @@ def test_a_browser_signs_in_and_out(keyed: Keyed) -> None:
             caller.http.cookies.clear()
             headers = {"cookie": f"shoal_session={value}".encode()}
             assert caller("GET", "/session", headers=headers).status_code == 401
+
+
+def test_a_browser_is_signed_out_when_its_time_is_over(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Caller(keyed.server.url) as caller:
+        cookie = (
+            caller("POST", "/session", {"key": keyed.keys["all"]}).headers["set-cookie"].partition(";")[0]
+        )
+        caller.http.cookies.clear()  # a browser that keeps it longer than it was told to
+        start = time.time()
+        for seconds, status in ((sessions.LONGEST - 60.0, 200), (sessions.LONGEST + 60.0, 401)):
+            monkeypatch.setattr(sessions, "time", SimpleNamespace(time=lambda at=start + seconds: at))
+            assert caller("GET", "/session", headers={"cookie": cookie}).status_code == status
 
 
 def test_the_first_key_closes_a_server_that_was_open(tmp_path: Any) -> None:
