@@ -261,6 +261,19 @@ class Xorshift:
         """An integer in 0, …, n−1."""
         return int(self.uniform() * n)
 
+    def normal(self) -> float:
+        """A standard normal number."""
+        return sqrt(-2 * log(1 - self.uniform())) * cos(2 * pi * self.uniform())
+
+    def gamma(self, shape: float) -> float:
+        """A number of the gamma distribution with a shape of at least 1."""
+        d = shape - 1 / 3
+        while True:
+            x = self.normal()
+            v = (1 + x / sqrt(9 * d)) ** 3
+            if v > 0 and log(1 - self.uniform()) < x * x / 2 + d - d * v + d * log(v):
+                return d * v
+
     def normals(self, t: int, agent: int, n: int) -> Floats:
         """`n` standard normal numbers that belong to an agent's round; the state stays as it is."""
         half = 2**32 - 1
@@ -271,9 +284,7 @@ class Xorshift:
             key = key + 0x9E3779B9 & half
         aside = Xorshift(0)
         aside.word = max(left << 32 | right, 1)
-        return np.array(
-            [sqrt(-2 * log(1 - aside.uniform())) * cos(2 * pi * aside.uniform()) for _ in range(n)]
-        )
+        return np.array([aside.normal() for _ in range(n)])
 
 
 class Twin:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import kstest
 from tests.core.policies.test_against_reference import (
     ASYNCHRONOUS,
     SYNCHRONOUS,
@@ -13,6 +14,7 @@ from tests.core.policies.test_against_reference import (
 )
 
 import shoal
+from shoal.core.kernels.random import gamma, random_state
 from shoal.core.policies.registry import BUILT_IN, RIVALS, policy_class
 from shoal.lab.benchmark import typical
 
@@ -132,6 +134,24 @@ def test_two_draws_of_hierts_are_one() -> None:
         np.testing.assert_allclose(
             np.linalg.inv(L @ L.T), covariance[3 * i + 3 : 3 * i + 6, 3 * i + 3 : 3 * i + 6], atol=1e-9
         )
+
+
+@pytest.mark.parametrize("own", [{}, {"evidence": "as-released", "concentration": 2.0}])
+def test_codband_where_agents_change(own: dict[str, Any]) -> None:
+    """Periods end in the same rounds, and leave their samples in their models."""
+    environment = shoal.ChangingAgents(6, 3, 3, 1.4, change_after=200, noise_scale=0.2, seed=3)
+    policy, twin = both("codband", environment, 0.3, 2, noise_scale=0.2, **own)
+    play_both(policy, twin, environment, ASYNCHRONOUS, 360, seed=4)
+    assert policy.labels.tolist() == twin.labels
+    assert policy.state.weight[0] == pytest.approx(twin.weight, rel=1e-9)
+    assert policy.state.periods.sum() > 6 > 0 < policy.pulls.sum() < 360
+
+
+def test_the_gamma_distribution() -> None:
+    rng = random_state(3)
+    for shape in (1.0, 2.5, 40.0):
+        drawn = np.array([gamma(rng, shape) for _ in range(4_000)])
+        assert kstest(drawn, "gamma", (shape,)).pvalue > 1e-3
 
 
 def test_lints_is_independent_that_samples() -> None:

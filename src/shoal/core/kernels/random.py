@@ -63,3 +63,14 @@ def draw_normals(state: AnyArray, t: int, agent: int, out: Vector) -> None:
     for m in range(out.shape[0]):
         out[m] = normal(state)
     state[0] = kept
+
+
+@compiled
+def gamma(state: AnyArray, shape: float) -> float:
+    """A number of the gamma distribution with a shape of at least 1 and rate 1 (Marsaglia and Tsang 2000)."""
+    d = shape - 1.0 / 3.0
+    while True:
+        x = normal(state)
+        v = (1.0 + x / math.sqrt(9.0 * d)) ** 3
+        if v > 0.0 and math.log(1.0 - uniform(state)) < 0.5 * x * x + d - d * v + d * math.log(v):
+            return d * v

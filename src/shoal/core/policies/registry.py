@@ -27,6 +27,7 @@ _registered |= {
     "lints": "shoal.lab.rivals.lints:LinTS",
     "hier_ts": "shoal.lab.rivals.hierarchical:HierTS",
     "hier_ucb": "shoal.lab.rivals.hierarchical:HierUCB",
+    "codband": "shoal.lab.rivals.codband:CoDBand",
 }
 RIVALS = tuple(_registered)[len(BUILT_IN) :]
 """What the field has beside the paper's methods: compiled when first used, not ahead of time."""
