@@ -10,9 +10,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -441,9 +441,16 @@ def test_a_cell_that_an_interrupt_found_written_is_counted(
 # Dask
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[tuple[str, list["subprocess.Popen[bytes]"]]]:
+class Cluster(NamedTuple):
     """A scheduler and two worker processes, as on a real cluster."""
+
+    address: str
+    scheduler: "subprocess.Popen[bytes]"
+    workers: list["subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
     pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
     where = tmp_path / "scheduler.json"
     scheduler = _start("dask_scheduler", "--port", "0", "--no-dashboard", "--scheduler-file", where)
@@ -456,7 +463,7 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, list["subprocess.Popen[bytes]
         while not where.exists():
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        yield json.loads(where.read_text())["address"], workers
+        yield Cluster(json.loads(where.read_text())["address"], scheduler, workers)
     finally:
         for process in (*workers, scheduler):
             process.kill()
@@ -471,11 +478,22 @@ def _start(command: str, *arguments: Any) -> "subprocess.Popen[bytes]":
     )
 
 
+class Fatal:
+    """A result that kills a process on its way."""
+
+    def __init__(self, process: int) -> None:
+        self._process = process
+
+    def __reduce__(self) -> Any:
+        os.kill(self._process, signal.SIGKILL)
+        return int, ()
+
+
 @pytest.mark.slow
 def test_dask_gives_the_same_numbers_and_a_killed_worker_loses_nothing(
-    tmp_path: Path, long_reference: Path, cluster: tuple[str, list["subprocess.Popen[bytes]"]]
+    tmp_path: Path, long_reference: Path, cluster: Cluster
 ) -> None:
-    address, workers = cluster
+    address, scheduler, workers = cluster
     alive_at_the_end = []
     by_worker: dict[str, int] = {}
 
@@ -490,12 +508,16 @@ def test_dask_gives_the_same_numbers_and_a_killed_worker_loses_nothing(
         assert executor is not None
         _wait_for_workers(executor, 2)
         summary = run_experiment(spec(LONG), tmp_path / "out", executor=executor, progress=kill_one)
+        # The last result of all is lost with the scheduler that fetches it: whoever waits for it is told.
+        with pytest.raises(CancelledError):
+            executor.submit(Fatal, scheduler.pid).result(timeout=200)
+    assert scheduler.wait() == -signal.SIGKILL
     assert workers[0].returncode == -signal.SIGKILL
     assert min(count for count in alive_at_the_end if count >= 5) < 24
     assert summary == Completion(computed=24, found=0, skipped={})
     assert numbers(tmp_path / "out") == numbers(long_reference)
     provenance = json.loads((tmp_path / "out" / "provenance.json").read_text())
-    assert provenance["executor"] == "ClientExecutor"
+    assert provenance["executor"] == "DaskExecutor"
     played = provenance["played"]
     assert {int(worker.rpartition("/")[2]) for worker in by_worker} <= {worker.pid for worker in workers}
     assert sum(by_worker.values()) == played["rounds"] == 24 * 6 * 10_000
@@ -604,7 +626,7 @@ def _listens(port: int) -> bool:
 
 
 def _wait_for_workers(executor: Any, count: int) -> None:
-    executor._client.wait_for_workers(count, timeout=60)
+    executor.client.wait_for_workers(count, timeout=60)
 
 
 @pytest.mark.parametrize("name", ["dask", "dask:", "slurm:here", ""])

@@ -5,9 +5,9 @@ import logging
 import queue
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import CancelledError, Executor, Future
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 PATIENCE_SECONDS = 120.0
 """How long a scheduler that was lost is waited for."""
@@ -41,8 +41,38 @@ def open_executor(name: str) -> Iterator[Executor | None]:
         ) from None
     connect = partial(Client, address, timeout=CONNECT_SECONDS)
     with _without_its_complaints(), connect() as client:
+        yield DaskExecutor(client)
+
+
+class DaskExecutor(Executor):
+    """Like Dask's own, whose future never ends if the scheduler is lost while its result is fetched.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    """
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+
+    def submit(self, function: Callable[..., Done], /, *given: Any, **named: Any) -> "Future[Done]":
+        here: Future[Done] = Future()
+
+        def end(there: Any) -> None:
+            if not here.set_running_or_notify_cancel():
+                return
+            try:
+                here.set_result(there.result())
+            except BaseException as error:
+                here.set_exception(error if there.status == "error" else CancelledError("lost"))
+
         # Dask moves a dead worker's tasks to another one; `retries` repeats those that fail temporarily.
-        yield client.get_executor(pure=False, retries=2)
+        there = self.client.submit(function, *given, pure=False, retries=2, **named)
+        there.add_done_callback(end)
+        here.add_done_callback(
+            lambda one: there.cancel() if one.cancelled() and there.status != "cancelled" else None
+        )
+        return here
 
 
 def run_on(
