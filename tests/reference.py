@@ -385,14 +385,18 @@ class Twin:
 
     def choose(self, theta_hat: Floats, A: Floats, arms: Floats, agent: int, t: int) -> int:
         """The arm with the best score, or the best one for a draw from N(θ̂, α² A⁻¹)."""
+        if self.exploration == "sample" or self.bonus == "as-released":
+            return int(np.argmax(arms @ theta_hat + self.bonuses(A, arms, agent, t)))
+        return choose(theta_hat, A, arms, self.alpha, t)
+
+    def bonuses(self, A: Floats, arms: Floats, agent: int, t: int) -> Floats:
+        """What is added to the mean of every arm, (K,)."""
         if self.exploration == "sample":
             z = self.rng.normals(t, agent, self.dim)
-            drawn = theta_hat + self.alpha * np.linalg.solve(np.linalg.cholesky(A).T, z)
-            return int(np.argmax(arms @ drawn))
-        if self.bonus == "as-released":
-            width = self.alpha * sqrt(log(t + 1))
-            return int(np.argmax([theta_hat @ x + width * (x @ np.linalg.inv(A) @ x) for x in arms]))
-        return choose(theta_hat, A, arms, self.alpha, t)
+            return np.asarray(arms @ (self.alpha * np.linalg.solve(np.linalg.cholesky(A).T, z)))
+        variance = np.array([x @ np.linalg.inv(A) @ x for x in arms])
+        width = self.alpha * sqrt(log(t + 1))
+        return width * (variance if self.bonus == "as-released" else np.sqrt(variance))
 
     def expect(self, agent: int, x: Floats, sign: int) -> None:
         """Let a reward be due (1), or no longer (−1)."""
@@ -1037,6 +1041,9 @@ class CLUB(EdgeTwin):
 class SCLUB(LabelledTwin):
     """Clusters that split and merge, checked once per stage; stages double in length."""
 
+    slack = 0.0
+    """Added to the splitting radius."""
+
     def __init__(self, n_agents: int, dim: int, *, alpha: float, ridge: float = 1.0, gamma: float) -> None:
         super().__init__(n_agents, dim, alpha=alpha, ridge=ridge, labels=[0] * n_agents)
         self.gamma = gamma
@@ -1081,7 +1088,7 @@ class SCLUB(LabelledTwin):
             return False
         theta_then, pulls_then = self.remembered[cluster]
         width = F(self.pulls([agent])) + F(pulls_then)
-        return distance(self.theta_hat([agent]), theta_then) > self.gamma * width
+        return distance(self.theta_hat([agent]), theta_then) > self.gamma * width + self.slack
 
     def first_to_merge(self, touched: set[int]) -> tuple[int, int] | None:
         """First pair of fully checked clusters, one of them touched, that are close enough."""
@@ -1095,7 +1102,8 @@ class SCLUB(LabelledTwin):
                     continue
                 ours, theirs = self.members(first), self.members(second)
                 width = F(self.pulls(ours)) + F(self.pulls(theirs))
-                if distance(self.theta_hat(ours), self.theta_hat(theirs)) < self.gamma / 2 * width:
+                gap = distance(self.theta_hat(ours), self.theta_hat(theirs))
+                if gap < (self.gamma * width + self.slack) / 2:
                     return first, second
         return None
 

@@ -21,6 +21,8 @@ OWN: dict[str, dict[str, Any]] = {
     "club": {"gamma": 0.3},
     "sclub": {"gamma": 0.4},
     "cmlb": {"gamma": 0.5, "exploration_rounds": 300},
+    "locb": {"n_seeds": 6, "gamma": 1.0},
+    "cab": {"gamma": 1.0},
 }
 """Where something else than what is typical of a policy makes it decide more."""
 CLASSES: dict[str, Any] = {name: policy_class(name) for name in (*BUILT_IN, *RIVALS)}

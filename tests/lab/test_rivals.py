@@ -21,11 +21,17 @@ from shoal.lab.benchmark import typical
 OWN: dict[str, dict[str, Any]] = {
     "hier_ts": {"scatter": 0.2},
     "hier_ucb": {"scatter": 0.2},
+    "locb": {"n_seeds": 5, "gamma": 1.4},
+    "rclumb": {"gamma": 0.6, "misspecification": 0.1},
+    "rsclumb": {"gamma": 0.5, "misspecification": 0.1},
+    "cab": {"gamma": 2.0},
 }
 """Parameters with which these rivals have something to decide in a short run; others are typical of them."""
 
 
 def parameters(name: str, environment: shoal.Environment) -> dict[str, Any]:
+    if name in BUILT_IN:
+        return own_parameters(name, environment, 0.6)
     return typical(policy_class(name), environment) | OWN.get(name, {})
 
 
@@ -44,21 +50,22 @@ def test_same_run_when_all_agents_pull_at_once_and_arms_change(name: str) -> Non
 
 
 SAMPLING = [name for name in BUILT_IN if name != "cluster_mixture"]
+SAMPLING += ["locb", "rclumb", "rsclumb", "goblin", "colin"]
 
 
 @pytest.mark.parametrize("name", SAMPLING)
 def test_same_draws(name: str) -> None:
     """With rewards up to 20 rounds late, which only live policies foresee."""
     environment = shoal.SyntheticClusters(8, 3, 2, 1.2, noise_scale=0.5, seed=2)
-    own = own_parameters(name, environment, 0.6) | {"exploration": "sample"}
+    own = parameters(name, environment) | {"exploration": "sample"}
     policy, twin = both(name, environment, 0.5, 1, **own)
     play_both(policy, twin, environment, ASYNCHRONOUS, 200, seed=3, delay=("uniform", 0, 20))
 
 
-@pytest.mark.parametrize("name", ["club", "sclub"])
+@pytest.mark.parametrize("name", ["club", "sclub", "locb", "rclumb", "rsclumb"])
 def test_same_run_without_the_root(name: str) -> None:
     environment = shoal.SyntheticClusters(8, 3, 2, 1.2, noise_scale=0.5, seed=2)
-    own = own_parameters(name, environment, 0.6) | {"bonus": "as-released"}
+    own = parameters(name, environment) | {"bonus": "as-released"}
     policy, twin = both(name, environment, 0.5, 1, **own)
     play_both(policy, twin, environment, ASYNCHRONOUS, 200, seed=3)
     with pytest.raises(

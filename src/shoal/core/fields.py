@@ -98,6 +98,8 @@ class Rows:
     """Says what the rows of a nested tuple stand for."""
 
     size: Size
+    is_scratch: bool = False
+    """Whether nothing in them outlives a call."""
 
 
 def kept(*shape: Size | int, **more: Any) -> Field:
@@ -133,6 +135,11 @@ def setting(default: Any = None) -> Field:
 def rows(size: Size | int) -> Rows:
     """Say what the rows of this nested tuple are: agents, clusters, or so many."""
     return Rows(size if isinstance(size, Size) else Size("agents", times=0, plus=size, grows=False))
+
+
+def scratch_rows(size: int) -> Rows:
+    """So many rows of a nested tuple that are work space, whatever its own declarations say."""
+    return replace(rows(size), is_scratch=True)
 
 
 def declared_parameters(state_class: Any) -> list[tuple[str, Any, Any]]:
@@ -226,8 +233,11 @@ def _walk(state_class: type, path: tuple[str, ...], names: Mapping[str, Size]) -
             (hint, ()) if get_origin(hint) is not Annotated else (hint.__origin__, hint.__metadata__)
         )
         if isinstance(kind, type) and issubclass(kind, tuple):
-            inner = next((mark.size for mark in marks if isinstance(mark, Rows)), None)
-            yield from _walk(kind, (*path, key), names if inner is None else {**names, "rows": inner})
+            inner = next((mark for mark in marks if isinstance(mark, Rows)), None)
+            known = names if inner is None else {**names, "rows": inner.size}
+            for leaf in _walk(kind, (*path, key), known):
+                is_work = inner is not None and inner.is_scratch
+                yield leaf._replace(field=replace(leaf.field, role=Role.SCRATCH)) if is_work else leaf
             continue
         found = [mark for mark in marks if isinstance(mark, Field)]
         if len(found) != 1:

@@ -36,6 +36,8 @@ OWN: dict[str, dict[str, Any]] = {
 CLASSES: dict[str, Any] = {name: policy_class(name) for name in (*BUILT_IN, *RIVALS)}
 LIVE = [name for name, kind in CLASSES.items() if issubclass(kind, shoal.LivePolicy)]
 every_policy = pytest.mark.parametrize("name", list(CLASSES))
+BY_ARM = ("locb", "cab")
+"""Policies whose pool depends on the arm, so that no one estimate predicts all of them."""
 every_live_policy = pytest.mark.parametrize("name", LIVE)
 
 
@@ -93,6 +95,8 @@ def taught_twin(policy: Any, log: list[Any]) -> Any:
     """The twin of a rival, once it has seen the same samples."""
     apart = ("epsilon", "seed", "exploration", "bonus")
     own = {key: value for key, value in policy.parameters.items() if key not in apart}
+    if policy.name == "locb":
+        own["seeds"] = policy.seeds
     kind = getattr(import_module(f"tests.twins.{policy.name}"), type(policy).__name__)
     twin = kind(policy.n_agents, policy.dim, **own)
     twin.rng = reference.Xorshift(policy.parameters["seed"])
@@ -422,6 +426,11 @@ def test_bad_parameters_are_named(name: str, changed: dict[str, Any], message: s
         ("cluster_mixture", {"ridge_bonus": -1.0}, "ridge_bonus must be a finite number"),
         ("club", {"gamma": -1.0}, "gamma must be a finite number"),
         ("sclub", {"gamma": np.inf}, "gamma must be a finite number"),
+        ("locb", {"n_seeds": 0}, "n_seeds must be an integer of at least 1, got 0"),
+        ("rclumb", {"misspecification": -0.1}, "misspecification must be a finite number"),
+        ("goblin", {"graph": np.eye(4)}, r"graph must be 9 × 9 booleans, got shape \(4, 4\)"),
+        ("colin", {"graph": np.full((9, 9), 0.5)}, "graph must be 9 × 9 booleans, got other entries"),
+        ("goblin", {"graph": np.eye(9, k=1)}, r"graph must be symmetric, got True at \(0, 1\) only"),
         ("cmlb", {"exploration_rounds": 0}, "exploration_rounds must be an integer of at least 1, got 0"),
         ("cmlb", {"min_cluster_fraction": 1.1}, "min_cluster_fraction must be a finite number"),
         ("dynucb", {"n_clusters": 0}, "n_clusters must be an integer of at least 1, got 0"),
@@ -437,15 +446,17 @@ def test_bad_own_parameters_are_named(name: str, changed: dict[str, Any], messag
 
 @every_policy
 def test_every_parameter_has_a_default(name: str) -> None:
-    """But who is in which cluster: that is knowledge."""
-    told = {"labels": [0, 1, 0, 1]} if name == "oracle" else {}
+    """But who is in which cluster, and who knows whom: that is knowledge."""
+    knowledge: dict[str, dict[str, Any]] = {"oracle": {"labels": [0, 1, 0, 1]}}
+    knowledge["goblin"] = knowledge["colin"] = {"graph": np.eye(4)}
+    told = knowledge.get(name, {})
     policy = shoal.make_policy(name, 4, D, **told)
     policy.update(0, np.ones(D), 1.0)
     known = inspect.signature(type(policy)).parameters
     required = {key for key, parameter in known.items() if parameter.default is inspect.Parameter.empty}
     assert required == {"n_agents", "dim", *told}
     if told:
-        with pytest.raises(TypeError, match="Oracle needs 'labels'"):
+        with pytest.raises(TypeError, match=f"{type(policy).__name__} needs '{next(iter(told))}'"):
             shoal.make_policy(name, 4, D)
 
 

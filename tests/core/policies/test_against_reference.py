@@ -24,6 +24,8 @@ def both(name: str, environment: Environment, alpha: float, seed: int, **own: An
     explored = {key: own.pop(key) for key in ("exploration", "bonus") if key in own}
     if name == "dynucb":
         own["labels"] = policy.labels
+    if name == "locb":
+        own["seeds"] = policy.seeds
     if name == "cluster_mixture":
         own["seed"] = seed
     home: Any = import_module(f"tests.twins.{name}") if name in RIVALS else reference

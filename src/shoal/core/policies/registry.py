@@ -28,6 +28,12 @@ _registered |= {
     "hier_ts": "shoal.lab.rivals.hierarchical:HierTS",
     "hier_ucb": "shoal.lab.rivals.hierarchical:HierUCB",
     "codband": "shoal.lab.rivals.codband:CoDBand",
+    "locb": "shoal.lab.rivals.locb:LOCB",
+    "rclumb": "shoal.lab.rivals.rclumb:RCLUMB",
+    "rsclumb": "shoal.lab.rivals.rsclumb:RSCLUMB",
+    "cab": "shoal.lab.rivals.cab:CAB",
+    "goblin": "shoal.lab.rivals.goblin:GOBLin",
+    "colin": "shoal.lab.rivals.colin:CoLin",
 }
 RIVALS = tuple(_registered)[len(BUILT_IN) :]
 """What the field has beside the paper's methods: compiled when first used, not ahead of time."""

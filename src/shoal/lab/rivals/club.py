@@ -4,13 +4,13 @@ The graph starts complete. An edge goes when two local estimates are farther apa
 widths allow; the connected components are the clusters.
 """
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from msgspec import Meta
 
 from shoal.core.fields import AGENTS, BLOCKS, derived, kept, rows, scratch, setting
-from shoal.core.jit.compiled import allocating
+from shoal.core.jit.compiled import allocating, compiled
 from shoal.core.kernels.bits import has_bit, members, set_bit
 from shoal.core.kernels.graphs import (
     component_labels,
@@ -19,6 +19,7 @@ from shoal.core.kernels.graphs import (
     separation_times,
     share_a_neighbor,
 )
+from shoal.core.policy.base import Policy
 from shoal.core.policy.cuts import (
     Cuts,
     as_rows,
@@ -63,7 +64,44 @@ class CLUBParameters(ReleasedParameters, frozen=True, kw_only=True):
     gamma: Annotated[float, Meta(ge=0.0, le=LARGEST, description="Scale of the threshold.")] = 0.25
 
 
-class CLUB(ClusteredRival):
+class CuttingRival(Policy):
+    """Base of rivals that cut edges for good: their state has `apart`, `cuts` and `widths`."""
+
+    @property
+    def cuts(self) -> Integers:
+        """The edges that were cut, in order, shape (n, 3): the two agents, and the round."""
+        with self.lock:
+            return as_rows(self.state.cuts)
+
+    @property
+    def separation_time(self) -> Integers:
+        """Round in which each pair separated, −1 if it never did, shape (N, N)."""
+        return separation_times(self.cuts, self.n_agents)
+
+    def reserve(self, pulls: int) -> None:
+        super().reserve(pulls)
+        if more := enlarged(type(self).__name__, self.state.cuts, pulls, self.n_agents, self.dim):
+            self.state = self.state._replace(cuts=more)
+            self.pinned_state()  # lets go of the old arrays
+
+    def count_edges(self, labels: Integers | None = None) -> tuple[int, int]:
+        """Number of edges, and of those that join agents with the same label (0, 1, …)."""
+        return count_uncut(self.state.cuts, self.n_agents, labels)
+
+    def _edges(self) -> Booleans:
+        return ~members(self.state.apart, self.n_agents)
+
+    def _derive(self, state: Any) -> None:
+        super()._derive(state)
+        for agent, pulls in enumerate(state.local.pulls.tolist()):
+            state.widths[agent] = confidence_width(pulls)
+
+    def _problem(self, state: Any) -> str:
+        trouble = problem_of_cuts(state.cuts, len(state.widths)) or problem_of_sets(state.apart, state.cuts)
+        return trouble or super()._problem(state)
+
+
+class CLUB(CuttingRival, ClusteredRival):
     """Cuts (i, j) when `‖θ̂_i − θ̂_j‖ > γ (F(T_i) + F(T_j))`; pools connected components.
 
     Examples
@@ -87,41 +125,13 @@ class CLUB(ClusteredRival):
     Parameters = CLUBParameters
     State = CLUBState
 
-    @property
-    def cuts(self) -> Integers:
-        """The edges that were cut, in order, shape (n, 3): the two agents, and the round."""
-        with self.lock:
-            return as_rows(self.state.cuts)
-
-    @property
-    def separation_time(self) -> Integers:
-        """Round in which each pair separated, −1 if it never did, shape (N, N)."""
-        return separation_times(self.cuts, self.n_agents)
-
-    def reserve(self, pulls: int) -> None:
-        if more := enlarged(type(self).__name__, self.state.cuts, pulls, self.n_agents, self.dim):
-            self.state = self.state._replace(cuts=more)
-            self.pinned_state()  # lets go of the old arrays
-
-    def count_edges(self, labels: Integers | None = None) -> tuple[int, int]:
-        """Number of edges, and of those that join agents with the same label (0, 1, …)."""
-        return count_uncut(self.state.cuts, self.n_agents, labels)
-
-    def _edges(self) -> Booleans:
-        return ~members(self.state.apart, self.n_agents)
-
     def _derive(self, state: CLUBState) -> None:
         component_labels(state.apart, state.labels)
         super()._derive(state)
-        for agent, pulls in enumerate(state.local.pulls.tolist()):
-            state.widths[agent] = confidence_width(pulls)
 
-    def _problem(self, state: CLUBState) -> str:
-        trouble = problem_of_cuts(state.cuts, len(state.labels)) or problem_of_sets(state.apart, state.cuts)
-        if trouble:
-            return trouble
+    def _problem_of_pools(self, state: CLUBState) -> str:
         component_labels(state.apart, state.labels)
-        return super()._problem(state)
+        return super()._problem_of_pools(state)
 
 
 @step("select", CLUBState)
@@ -137,18 +147,24 @@ def observe(state: CLUBState, agent: int, x: Vector, reward: float, t: int) -> N
 
 @step("revise", CLUBState)
 def revise(state: CLUBState, agent: int, t: int) -> None:
-    theta, n = state.local.theta_hat, state.labels.shape[0]
+    if cut_edges(state, agent, 0.0, t):
+        relabel(state)
+
+
+@compiled
+def cut_edges(state: Any, agent: int, slack: float, t: int) -> bool:
+    """Cut an agent from those farther away than widths and slack allow; say whether components may change."""
+    theta, n = state.local.theta_hat, state.widths.shape[0]
     may_split = False
     for other in range(n):
         if other != agent and not has_bit(state.apart[agent], other):
-            allowed = state.gamma * (state.widths[agent] + state.widths[other])
+            allowed = state.gamma * (state.widths[agent] + state.widths[other]) + slack
             if distance(theta[agent], theta[other]) > allowed:
                 note(state.cuts, agent, other, t)
                 set_bit(state.apart[agent], other)
                 set_bit(state.apart[other], agent)
                 may_split = may_split or not share_a_neighbor(state.apart, n, agent, other)
-    if may_split:
-        relabel(state)
+    return may_split
 
 
 @allocating

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from msgspec import Meta
 
-from shoal.core.jit.compiled import inlined
+from shoal.core.jit.compiled import compiled, inlined
 from shoal.core.kernels.graphs import count_joined
 from shoal.core.policy.base import Policy
 from shoal.core.policy.exploring import choose_in_row
@@ -69,9 +69,13 @@ class ClusteredRival(Policy):
         state.sizes[:] = np.bincount(state.labels, minlength=len(state.sizes))
 
     def _problem(self, state: Any) -> str:
-        if trouble := super()._problem(state) or problem(state.pool, state.common.ridge):
-            return trouble
-        return pool_problem(state.pool, state.local, state.labels, state.common.ridge)
+        return super()._problem(state) or self._problem_of_pools(state)
+
+    def _problem_of_pools(self, state: Any) -> str:
+        """What is wrong with the pooled rows of a loaded state, whose labels are known."""
+        return problem(state.pool, state.common.ridge) or pool_problem(
+            state.pool, state.local, state.labels, state.common.ridge
+        )
 
 
 @inlined
@@ -95,3 +99,13 @@ def pool_cluster(state: Any, cluster: int) -> None:
     for j in range(state.labels.shape[0]):
         state.members[j] = state.labels[j] == cluster
     pool_rows(state.local, state.members, state.common.ridge, state.pool, cluster)
+
+
+@compiled
+def first_best(scored: Matrix, n: int) -> int:
+    """The first of n arms whose mean and bonus, in the two rows of `scored`, add up to most."""
+    best = 0
+    for k in range(1, n):
+        if scored[0, k] + scored[1, k] > scored[0, best] + scored[1, best]:
+            best = k
+    return best

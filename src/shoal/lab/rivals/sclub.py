@@ -5,7 +5,7 @@ start splits off; two clusters all of whose agents were checked in this stage me
 are close.
 """
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from msgspec import Meta
@@ -32,6 +32,7 @@ class SCLUBState(NamedTuple):
 
     common: Common
     gamma: Annotated[float, setting()]
+    slack: Annotated[float, setting()]  # what RSCLUMB adds to the splitting radius
     local: Annotated[Statistics, rows(AGENTS)]
     pool: Annotated[Statistics, rows(AGENTS)]
     labels: Annotated[Integers, kept(AGENTS, low=0, below=AGENTS)]
@@ -72,8 +73,11 @@ class SCLUB(ClusteredRival):
     label = "SCLUB"
     line_style = LineStyle("#8c564b", "s")
     in_paper = True
-    Parameters = SCLUBParameters
-    State = SCLUBState
+    Parameters: ClassVar[type[ReleasedParameters]] = SCLUBParameters
+    State: ClassVar[type] = SCLUBState
+
+    def _settings(self) -> dict[str, Any]:
+        return {**super()._settings(), "slack": 0.0}
 
     def _derive(self, state: SCLUBState) -> None:
         super()._derive(state)
@@ -106,9 +110,8 @@ def observe(state: SCLUBState, agent: int, x: Vector, reward: float, t: int) -> 
 def revise(state: SCLUBState, agent: int, t: int) -> None:
     home = state.labels[agent]
     theta = state.local.theta_hat[agent]
-    allowed = state.gamma * (
-        confidence_width(state.local.pulls[agent]) + confidence_width(state.stage_pulls[home])
-    )
+    widths = confidence_width(state.local.pulls[agent]) + confidence_width(state.stage_pulls[home])
+    allowed = state.gamma * widths + state.slack
     if not state.checked[agent]:
         state.checked[agent] = True
         state.waiting[home] -= 1
@@ -191,7 +194,7 @@ def is_checked(state: SCLUBState, cluster: int) -> bool:
 @inlined
 def are_close(state: SCLUBState, low: int, high: int) -> bool:
     """Whether two clusters' estimates are within half the splitting radius."""
-    allowed = 0.5 * state.gamma * (state.widths[low] + state.widths[high])
+    allowed = 0.5 * state.gamma * (state.widths[low] + state.widths[high]) + 0.5 * state.slack
     return bool(distance(state.pool.theta_hat[low], state.pool.theta_hat[high]) < allowed)
 
 
