@@ -38,13 +38,20 @@ Where = Annotated[str, typer.Option("--executor", help="threads, or dask:ADDRESS
 Runs = Annotated[int | None, typer.Option(min=1, help="Number of runs, instead of the spec's.")]
 
 
+With = Annotated[
+    list[str] | None,
+    typer.Option("--with", metavar="module:Class", help="A method of yours, ranked with the field's."),
+]
+
+
 @app.command()
 def reproduce(
     preset: Annotated[
         str,
         typer.Argument(
             metavar="NAME",
-            help="quick, tables, paper or beyond; or a table or figure of the paper: see `shoal list paper`.",
+            help="quick, tables, paper, beyond or field; or a table or figure of the paper: see "
+            "`shoal list paper`.",
         ),
     ] = "quick",
     out: Out = None,
@@ -54,15 +61,25 @@ def reproduce(
     only: Only = None,
     executor: Where = "threads",
     trust: Trust = False,
+    more: With = None,
 ) -> None:
     """Run the paper's experiments and write a report. Run it again to continue where it stopped.
 
-    A table or figure by its number, such as table2, plays exactly that and is written as HTML, Markdown,
-    LaTeX and PDF.
+    `field` ranks every method of the field, and yours: --with module:Class. A table or figure by its number,
+    such as table2, plays exactly that and is written as HTML, Markdown, LaTeX and PDF.
     """
+    from shoal.lab.experiments.runner import run_experiment
+    from shoal.lab.paper.field import FIELD, field_spec
     from shoal.lab.paper.presets import PRESETS, load_preset
     from shoal.lab.paper.reproduce import reproduce
 
+    if preset == FIELD:
+        grown = field_spec(more or (), seed=seed, runs=runs)
+        where = out or Path("results") / FIELD
+        _run(run_experiment, grown, where, jobs=jobs, only=only, executor=executor, trust=trust)
+        return
+    if more:
+        raise ValueError(f"--with adds a method to the preset {FIELD!r}, not to {preset!r}")
     if preset not in PRESETS:
         how: dict[str, Any] = {"jobs": jobs, "only": only, "executor": executor, "trust": trust}
         _reproduce_exhibit(preset, out, seed=seed, runs=runs, **how)
@@ -181,6 +198,7 @@ def list_names(
     from shoal.core.policies.registry import policy_names
     from shoal.lab.environments.registry import environment_names
     from shoal.lab.experiments.spec import cells
+    from shoal.lab.paper.field import FIELD, field_spec
     from shoal.lab.paper.presets import PRESETS, load_preset
 
     if name is not None:
@@ -190,8 +208,8 @@ def list_names(
     console.print("[bold]policies[/]      " + ", ".join(policy_names()))
     console.print("[bold]environments[/]  " + ", ".join(environment_names()))
     console.print("[bold]presets[/]")
-    for name in PRESETS:
-        spec = load_preset(name)
+    for name in (*PRESETS, FIELD):
+        spec = field_spec() if name == FIELD else load_preset(name)
         console.print(f"  {name:<7} {len(cells(spec))} cells of {spec.runs} runs of {spec.horizon:,} rounds")
 
 

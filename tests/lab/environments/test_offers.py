@@ -232,8 +232,14 @@ def test_bad_arguments(kind: str, changed: dict[str, Any], message: str, make: C
         make(kind, **changed)
 
 
-def test_data_that_is_not_there(tmp_path: Path) -> None:
-    for build in (shoal.LastFM, shoal.Warfarin):
+def test_data_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for build, variable in ((shoal.LastFM, "SHOAL_LASTFM"), (shoal.Warfarin, "SHOAL_WARFARIN")):
+        monkeypatch.delenv(variable, raising=False)
+        with pytest.raises(DataUnavailable, match=f"path must be given, here or as {variable}"):
+            build()
+        monkeypatch.setenv(variable, str(tmp_path / "nowhere"))
+        with pytest.raises(DataUnavailable, match=r"there is no file .*; docs/real-data.md says where"):
+            build()
         with pytest.raises(DataUnavailable, match=r"there is no file .*; docs/real-data.md says where"):
             build(tmp_path / "nowhere")
 

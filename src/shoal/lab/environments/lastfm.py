@@ -13,7 +13,7 @@ import numpy as np
 
 from shoal.core import validation
 from shoal.core.types import AnyArray, Integers, Matrix
-from shoal.lab.environments.offers import Offers, PersonalOffers, read_columns
+from shoal.lab.environments.offers import Offers, PersonalOffers, given_path, read_columns
 from shoal.lab.environments.ratings import Numbering
 from shoal.lab.environments.sources import PathLike, cached
 
@@ -36,9 +36,9 @@ class LastFM(PersonalOffers):
 
     Parameters
     ----------
-    path : path
+    path : path, optional
         The directory of hetrec2011-lastfm-2k: `user_artists.dat`, `user_taggedartists.dat` and
-        `user_friends.dat`.
+        `user_friends.dat`; by default the environment variable SHOAL_LASTFM.
     n_agents : int
         Number of users, drawn from those with at least `least` artists.
     n_arms : int ≥ 2
@@ -83,7 +83,7 @@ class LastFM(PersonalOffers):
 
     def __init__(
         self,
-        path: PathLike,
+        path: PathLike | None = None,
         *,
         n_agents: int = 100,
         n_arms: int = 25,
@@ -101,7 +101,8 @@ class LastFM(PersonalOffers):
         for name, value in (("n_arms", n_arms), ("dim", dim)):
             if value < 2:
                 raise ValueError(f"{name} must be at least 2, got {value}")
-        files = [Path(path) / name for name in (LISTENED, TAGGED, FRIENDS)]
+        folder = given_path(path, "SHOAL_LASTFM")
+        files = [folder / name for name in (LISTENED, TAGGED, FRIENDS)]
         data = prepare(files, dim=dim, recipe=recipe, cache=cache)
         counts = np.bincount(data["listeners"], minlength=len(data["users"]))
         able = np.flatnonzero(counts >= least)

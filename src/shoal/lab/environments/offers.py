@@ -5,6 +5,7 @@ policies are played on the same offers.
 """
 
 import csv
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +15,7 @@ import numpy as np
 from shoal.core import validation
 from shoal.core.types import Integers, Matrix, Tensor
 from shoal.lab.environments.base import Environment
-from shoal.lab.environments.sources import DataUnavailable, reading_file
+from shoal.lab.environments.sources import DataUnavailable, PathLike, reading_file
 
 BLOCK = 256
 """Number of rounds whose random numbers are drawn at once."""
@@ -70,6 +71,14 @@ class PersonalOffers(Environment):
             numbers = np.random.default_rng([7, self._entropy, block]).random((BLOCK, self._draws))
             drawn[blocks == block] = numbers[places[blocks == block]]
         return drawn
+
+
+def given_path(path: PathLike | None, variable: str) -> Path:
+    """The path that was given, or else that in an environment variable."""
+    given = path or os.environ.get(variable)
+    if not given:
+        raise DataUnavailable(f"path must be given, here or as {variable}; docs/real-data.md says what it is")
+    return Path(given)
 
 
 def read_columns(path: Path, columns: Sequence[str], separator: str) -> Iterator[tuple[str, list[str]]]:

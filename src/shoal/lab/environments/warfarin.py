@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.core import validation
 from shoal.core.types import Integers, Vector
-from shoal.lab.environments.offers import Offers, PersonalOffers, read_columns
+from shoal.lab.environments.offers import Offers, PersonalOffers, given_path, read_columns
 from shoal.lab.environments.sources import PathLike
 
 BANDS = (21.0, 49.0)
@@ -48,8 +48,9 @@ class Warfarin(PersonalOffers):
 
     Parameters
     ----------
-    path : path
-        The consortium's table as CSV, with its own column names.
+    path : path, optional
+        The consortium's table as CSV, with its own column names; by default the environment variable
+        SHOAL_WARFARIN.
     n_agents : int, optional
         Number of clinics, those with the most patients; by default all 22.
     param_norm : float
@@ -79,13 +80,14 @@ class Warfarin(PersonalOffers):
 
     def __init__(
         self,
-        path: PathLike,
+        path: PathLike | None = None,
         *,
         n_agents: int | None = None,
         param_norm: float = 1.0,
         seed: int | None = None,
     ) -> None:
-        sites, bands, features = _patients(Path(path))
+        path = given_path(path, "SHOAL_WARFARIN")
+        sites, bands, features = _patients(path)
         known, counts = np.unique(sites, return_counts=True)
         n_agents = len(known) if n_agents is None else validation.positive_int("n_agents", n_agents)
         if n_agents > len(known):

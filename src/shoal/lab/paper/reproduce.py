@@ -8,7 +8,7 @@ from shoal.lab.experiments.measurements import Measurement
 from shoal.lab.experiments.runner import Completion, run_experiment
 from shoal.lab.experiments.spec import ExperimentSpec
 from shoal.lab.experiments.stored import load_results
-from shoal.lab.paper import illustrations, measuring, real_data, report
+from shoal.lab.paper import field, illustrations, measuring, real_data, report
 from shoal.lab.paper.presets import is_preset
 from shoal.reporting import render
 
@@ -47,5 +47,9 @@ def write_report(out: Path, drawing: render.Drawing = lambda done, total, title:
         If there are no results, or they or their spec cannot be read.
     """
     found = load_results(out)
-    page = report.document(report.reproduction(found)) if is_preset(found.spec) else harness.document(found)
+    if found.spec.name == field.FIELD:
+        page = field.document(found)
+    else:
+        own = is_preset(found.spec)
+        page = report.document(report.reproduction(found)) if own else harness.document(found)
     return render.write(page, found.directory / "report", drawing)
