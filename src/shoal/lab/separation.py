@@ -39,7 +39,8 @@ def separation_statistic(
     Returns
     -------
     float
-        At most γ²/4 exactly when the ellipsoids, scaled by γ/2, share a point.
+        At most γ²/4 exactly when the ellipsoids `‖θ − θ_i‖_{A_i} ≤ r_i` and `‖θ − θ_j‖_{A_j} ≤ r_j` share a
+        point. Their radii are r = γβ/2 with "beta_squared", and r = γ√β/2 with "beta".
 
     Examples
     --------
@@ -62,7 +63,7 @@ def separated(
     gamma: float = 2.0,
     radius: str = "beta",
 ) -> bool:
-    """Whether two confidence ellipsoids, scaled by γ/2, have no point in common: statistic > γ²/4.
+    """Whether two ellipsoids of radius γβ/2 (or γ√β/2, with "beta") have no common point: statistic > γ²/4.
 
     Parameters are those of `separation_statistic`; `gamma` is positive.
 

@@ -520,7 +520,7 @@ def test_both_readings_stand_beside_the_printed_figures(tmp_path: Path) -> None:
         "As published, 3 and 3 of 4 final regrets agree with the printed ones, by their mean and by their "
         "median over runs (the furthest mean that agrees: BASS-D0.1 in M=3, Δ=1.27, +6% or 1.0 standard "
         "errors); not CLUB-G4 in M=3, Δ=1.27, −17% or 16.4 standard errors. The ± agree in 0 of 4 (ours over "
-        "printed: IND in M=3, Δ=1.27 ×0.01, "
+        "printed ×0.00 to ×0.01)"
     )
     assert said.endswith("Of the F1 scores, 4 of 4 agree.")
     assert "Tₑ" not in said  # CMLB was not run

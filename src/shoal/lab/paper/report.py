@@ -486,12 +486,8 @@ def agreement_sentence(own: Reproduction) -> str:
         )
     spreads = [entry.regret.spread for entry in judged if entry.regret.spread is not None]
     text += f"The ± agree in {sum(found.agrees for found in spreads)} of {len(spreads)}"
-    narrow = [
-        f"{entry.row.label} in {entry.row.title} ×{math.exp(entry.regret.spread.difference):.2f}"
-        for entry in judged
-        if entry.regret.spread is not None and not entry.regret.spread.agrees
-    ]
-    text += f" (ours over printed: {', '.join(narrow)})" if narrow else ""
+    ratios = [math.exp(found.difference) for found in spreads]
+    text += f" (ours over printed ×{min(ratios):.2f} to ×{max(ratios):.2f})" if ratios else ""
     return f"{text}. Of the F1 scores, {_scores(judged)} agree."
 
 
@@ -499,16 +495,19 @@ def f1_sentence(own: Reproduction) -> str:
     """Where methods of the paper find unknown clusters better than BASS; empty if nowhere."""
     said = []
     for key in own.found.environments if own.found.spec.name != OURS else ():
-        rows = [
-            (row, row.f1.mean)
+        scores = {
+            row.label: row.f1
             for row in own.found.of(key)
             if row.f1 is not None and is_in_paper(row) and row.policy != "oracle"
-        ]
-        bass = [(row, score) for row, score in rows if row.policy == "bass"]
-        better = [entry for entry in rows if bass and entry[1] > min(score for _, score in bass)]
-        better = [entry for entry in better if entry[0].policy != "bass"]
+        }
+        bass = {row.label: scores[row.label] for row in own.found.of(key) if row.policy == "bass" and row.f1}
+        better = {
+            label: score
+            for label, score in scores.items()
+            if label not in bass and any(score.low > theirs.high for theirs in bass.values())
+        }
         if better:
-            listed = ", ".join(f"{row.label} {score:.2f}" for row, score in [*better, *bass])
+            listed = ", ".join(f"{label} {score.mean:.2f}" for label, score in (better | bass).items())
             said.append(f"{own.found.title(key)}: {listed}")
     if not said:
         return ""

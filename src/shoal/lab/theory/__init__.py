@@ -31,3 +31,12 @@ from shoal.lab.theory.regret import regret_lower as regret_lower
 from shoal.lab.theory.separation import SEPARATION_FACTOR as SEPARATION_FACTOR
 from shoal.lab.theory.separation import separation_time_lower as separation_time_lower
 from shoal.lab.theory.separation import separation_time_upper as separation_time_upper
+from shoal.lab.theory.sharing import ClusteringAssumption as ClusteringAssumption
+from shoal.lab.theory.sharing import EuclideanTest as EuclideanTest
+from shoal.lab.theory.sharing import clustering_assumptions as clustering_assumptions
+from shoal.lab.theory.sharing import complexity as complexity
+from shoal.lab.theory.sharing import euclidean_test as euclidean_test
+from shoal.lab.theory.sharing import instantaneous_regret_bound as instantaneous_regret_bound
+from shoal.lab.theory.sharing import pair_error_bound as pair_error_bound
+from shoal.lab.theory.sharing import separation_delta as separation_delta
+from shoal.lab.theory.sharing import sharing_gap as sharing_gap

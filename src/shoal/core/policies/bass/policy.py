@@ -148,8 +148,8 @@ class BASS(CuttingPolicy):
 
     Notes
     -----
-    Departs from the paper: the printed test's slips are corrected, and the radius has the term √ridge · S of
-    the theorem that the paper cites (docs/algorithms.md).
+    Departs from the paper: the printed test's slips are corrected, the radius has the term √ridge · S of the
+    theorem that the paper cites, and the bonus has ln(t+1), not log t (docs/algorithms.md).
     """
 
     name = "bass"
