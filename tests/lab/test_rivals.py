@@ -12,6 +12,7 @@ from tests.core.policies.test_against_reference import (
     own_parameters,
     play_both,
 )
+from tests.twins import dyclu
 
 import shoal
 from shoal.core.kernels.random import gamma, random_state
@@ -152,6 +153,35 @@ def test_codband_where_agents_change(own: dict[str, Any]) -> None:
     assert policy.labels.tolist() == twin.labels
     assert policy.state.weight[0] == pytest.approx(twin.weight, rel=1e-9)
     assert policy.state.periods.sum() > 6 > 0 < policy.pulls.sum() < 360
+
+
+@pytest.mark.parametrize("own", [{}, {"bonus": "ucb"}, {"exploration": "sample"}])
+def test_dyclu_where_agents_change(own: dict[str, Any]) -> None:
+    """Failures, models put aside and whom they are reused by: all as the twin has it."""
+    environment = shoal.ChangingAgents(5, 3, 3, 1.4, change_after=150, noise_scale=0.3, seed=3)
+    policy, twin = both("dyclu", environment, 0.1, 2, noise_scale=0.3, **own)
+    play_both(policy, twin, environment, ASYNCHRONOUS, 300, seed=4)
+    state = policy.state
+    assert 1 < state.n_past[0] == len(twin.past) <= 5
+    assert state.reused.sum(axis=1).tolist() == [len(models) for models in twin.reused]
+    assert state.reused.any()
+    assert not policy.graph[~np.eye(5, dtype=bool)].all()
+
+
+def test_only_so_many_models_are_put_aside() -> None:
+    """Two agents that change all the time: the oldest of their models go."""
+    rng = np.random.default_rng(0)
+    policy = shoal.make_policy("dyclu", 2, 2, noise_scale=0.1)
+    twin = dyclu.DyClu(2, 2, alpha=0.6, noise_scale=0.1)
+    for t in range(1, 201):
+        agent, x = int(rng.integers(2)), rng.standard_normal(2)
+        reward = float(x @ [1.0, (-1.0) ** (t // 30)] * (1 + t // 60) + 0.1 * rng.standard_normal())
+        policy.update(agent, x, reward)
+        twin.observe(agent, x, reward, t)
+        twin.revise(agent, t)
+        assert policy.pulls.tolist() == [len(samples) for samples in twin.samples]
+        np.testing.assert_allclose(policy.estimate(0), twin.pooled(0).theta_hat, atol=1e-8)
+    assert policy.state.n_past[0] > 3
 
 
 def test_the_gamma_distribution() -> None:

@@ -30,6 +30,7 @@ OWN: dict[str, dict[str, Any]] = {
     "sclub": {"gamma": 0.5},
     "cmlb": {"gamma": 0.9, "exploration_rounds": 60},
     "bass": {"delta": 0.1, "gamma": 1.6},
+    "dyclu": {"noise_scale": 4.0},  # so that no sample is left out
     "cluster_mixture": {"concentration": 2.0, "redraws": 2, "scatter": 0},
 }
 """Parameters with which these policies have something to decide; others are built as is typical of them."""

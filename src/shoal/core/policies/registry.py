@@ -28,6 +28,7 @@ _registered |= {
     "hier_ts": "shoal.lab.rivals.hierarchical:HierTS",
     "hier_ucb": "shoal.lab.rivals.hierarchical:HierUCB",
     "codband": "shoal.lab.rivals.codband:CoDBand",
+    "dyclu": "shoal.lab.rivals.dyclu:DyClu",
     "locb": "shoal.lab.rivals.locb:LOCB",
     "rclumb": "shoal.lab.rivals.rclumb:RCLUMB",
     "rsclumb": "shoal.lab.rivals.rsclumb:RSCLUMB",
