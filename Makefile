@@ -68,7 +68,7 @@ plain:  # in one process, as each would compile everything
 	SHOAL_UNITS=0 $(BIN)/python -m pytest -q tests/core/kernels
 
 chaos: setup  ## Attack files, threads, forks and signals for many minutes (SHOAL_CHAOS=20 by default)
-	SHOAL_CHAOS=$${SHOAL_CHAOS:-20} $(BIN)/python -m pytest $(PARALLEL) tests/core/attack tests/core/policies/test_against_reference.py tests/test_site.py tests/live --timeout 0
+	SHOAL_CHAOS=$${SHOAL_CHAOS:-20} $(BIN)/python -m pytest $(PARALLEL) tests/core/attack tests/core/jit tests/core/policies/test_against_reference.py tests/test_site.py tests/live --timeout 0
 
 warm: setup  # so that the tests' processes do not all compile the same, and slowly, as their lines are counted
 	@$(BIN)/shoal warm

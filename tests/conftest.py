@@ -17,30 +17,33 @@ if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).
 
 HERE = Path(__file__).parent
 LONG = (
-    "core/policies/test_against_reference.py", "core/jit/test_compiled.py", "live/machines/test_chaos.py",
-    "test_docs.py", "live/population/test_kill.py", "live/service/test_kill.py", "lab/paper/test_report.py",
-    "live/machines/test_ownership.py", "live/service/dashboard/test_page.py", "live/machines/test_ray.py",
-    "live/service/test_schemathesis.py", "lab/experiments/test_runner.py", "live/service/test_operation.py",
-    "core/jit/test_units.py", "lab/experiments/test_attacked.py", "live/population/test_machine.py",
-    "test_site.py", "test_install.py", "core/attack/test_saving.py", "core/attack/test_scales.py",
-    "core/attack/test_files.py", "core/contracts/test_policies.py", "core/kernels/test_separation.py",
-    "lab/experiments/test_cli.py", "live/population/test_faults.py",
+    "test_site.py", "test_docs.py", "live/machines/test_ownership.py", "core/jit/test_compiled.py",
+    "core/policies/test_against_reference.py", "lab/paper/test_report.py", "core/jit/test_units.py",
+    "live/service/test_operation.py", "live/service/dashboard/test_page.py", "live/machines/test_ray.py",
+    "live/machines/test_chaos.py", "live/service/test_kill.py", "live/service/test_schemathesis.py",
+    "lab/experiments/test_runner.py", "lab/experiments/test_cli.py", "core/attack/test_files.py",
+    "core/policies/test_crowd.py", "live/population/test_faults.py", "live/population/test_kill.py",
+    "lab/experiments/test_report.py", "live/service/test_client.py", "lab/experiments/test_attacked.py",
+    "live/evaluation/test_estimators.py", "live/population/test_snapshotter.py",
+    "core/kernels/test_separation.py", "lab/experiments/test_figures.py", "lab/experiments/test_growing.py",
+    "lab/paper/test_figures.py", "lab/paper/test_exhibits.py", "live/population/test_machine.py",
+    "core/policies/test_noise.py",
 )  # fmt: skip
 """Files that take longest. They begin first: one that began last would keep a process busy alone."""
 
 
-WITH_SERVERS = ("live/service", "live/machines")
-"""Where a module's tests share a server, whose threads would not be counted any more after a pause."""
+REPEATED = ("core/policies", "core/kernels", "core/attack")
+"""Where a test's cases play the same lines with other numbers."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Count lines only in the first case of each test. In one of several processes, long files come first."""
+    """Count lines only once where cases repeat them; in one of several processes, long files come first."""
     seen = set()
     for item in items:
         name, place = item.nodeid.partition("[")[0], item.path.relative_to(HERE).as_posix()
-        # Counting makes a test half as slow again, and further cases reach few further lines.
-        if name in seen and not place.startswith(WITH_SERVERS) and "NUMBA_DISABLE_JIT" not in os.environ:
+        # Counting makes them half as slow again: their time goes into the naive reference, call by call.
+        if name in seen and place.startswith(REPEATED) and "NUMBA_DISABLE_JIT" not in os.environ:
             item.add_marker("no_cover")
         seen.add(name)
     if "PYTEST_XDIST_WORKER" in os.environ:

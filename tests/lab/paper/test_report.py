@@ -154,6 +154,18 @@ def written(out: Path) -> Path:
     return render.write(report.document(reproduction(load_results(out))), out / "report")
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are made and not drawn, where only what is written matters."""
+
+    def save(figure: Any, directory: Path, name: str) -> Path:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / f"{name}.png").write_bytes(b"")
+        return directory / f"{name}.png"
+
+    monkeypatch.setattr(render, "save", save)
+
+
 def copy_of(results: Path, target: Path) -> Path:
     return Path(shutil.copytree(results, target, ignore=shutil.ignore_patterns("report")))
 
@@ -380,7 +392,7 @@ def test_our_own_method_is_set_apart(results: Path, page: Path) -> None:
     assert "Bold: BASS. Italics: not in the paper." in shown
 
 
-@pytest.mark.usefixtures("page")
+@pytest.mark.usefixtures("page", "undrawn")
 def test_errors_of_the_fills_are_kept_and_shown(results: Path, tmp_path: Path) -> None:
     assert real_data.fill_errors(load_results(results)) == {}  # no real data among these results
     assert "Filling missing rewards" not in (results / "report" / "tables.md").read_text(encoding="utf-8")
@@ -431,6 +443,7 @@ def test_the_report_simulates_nothing(results: Path, page: Path, monkeypatch: py
     assert written(results).read_bytes() == before
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_measurements_that_are_missing_are_said(results: Path, tmp_path: Path) -> None:
     out = copy_of(results, tmp_path / "out")
     (out / "measurements" / "theory__coverage.json").unlink()
@@ -458,6 +471,7 @@ def test_missing_data_is_explained_and_the_rest_complete(page: Path) -> None:
     assert "shoal data fetch" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_missing_cells_are_said(results: Path, tmp_path: Path) -> None:
     out = copy_of(results, tmp_path / "partial")
     for path in (out / "cells").glob("*__ind__*"):
@@ -480,6 +494,7 @@ def test_missing_cells_are_said(results: Path, tmp_path: Path) -> None:
     assert page.exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_results_without_bass(results: Path, tmp_path: Path) -> None:
     out = copy_of(results, tmp_path / "ind")
     for path in (out / "cells").iterdir():

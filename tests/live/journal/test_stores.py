@@ -320,6 +320,19 @@ def test_leases_are_kept_or_lost(store: Store, lease: Lease) -> None:
         assert store.renew([lease], LEASE) == {lease.population: "two"}
 
 
+def test_a_lease_is_never_cut_short(server: Server, request: pytest.FixtureRequest) -> None:
+    """Not even by a statement that had to wait, whose end of the lease comes before the present one."""
+    store = PostgresStore(server.room())
+    request.addfinalizer(store.close)
+    lease = store.take(store.create("shop"), "one", LEASE)
+    assert store.append([Batch(lease, rows(1), [])], 0.0) == [None]
+    with pytest.raises(NotOwnerError):
+        store.take(lease.population, "two", LEASE)
+    assert store.renew([lease], 0.0) == {}
+    with pytest.raises(NotOwnerError):
+        store.take(lease.population, "two", LEASE)
+
+
 def test_what_was_released_is_not_renewed(server: Server, request: pytest.FixtureRequest) -> None:
     """By a beat that began before."""
     store = PostgresStore(server.room())
