@@ -2,9 +2,12 @@
 
 For each directory of results this writes the report, copies its Markdown and its pictures to docs/results,
 and renews the numbers in docs/results/README.md, between the comments that name the preset. The sentence on
-the published figures in README.md comes from the preset `tables`. No number there is typed by hand.
+the published figures in README.md comes from the preset `tables`. No number there is typed by hand. With
+`--as published` the directories hold a part of a preset, what the paper prints and nothing else: it gets a
+section of its own, and its spec is copied, too.
 """
 
+import argparse
 import re
 import shutil
 import sys
@@ -18,6 +21,7 @@ from shoal.lab.experiments.summaries import SummaryRow
 from shoal.lab.paper import beyond, report
 from shoal.lab.paper.comparison import is_ours, reference_row
 from shoal.lab.paper.presets import is_preset
+from shoal.lab.paper.real_data import reading_parts
 from shoal.lab.paper.report import (
     Reproduction,
     agreement_sentence,
@@ -32,6 +36,7 @@ from shoal.reporting.words import EMPTY, duration, plus_minus
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("tables.md", "theory.md")
+PUBLISHED = "published"
 
 
 class ResultsError(Exception):
@@ -40,18 +45,25 @@ class ResultsError(Exception):
 
 def main() -> None:
     """Publish the directories on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("directories", nargs="+", type=Path)
+    parser.add_argument("--as", dest="name", choices=[PUBLISHED], help="the section, for a part of a preset")
+    args = parser.parse_args()
     try:
-        for directory in map(Path, sys.argv[1:]):
-            publish(directory, ROOT)
+        for directory in args.directories:
+            publish(directory, ROOT, args.name)
             print(f"{directory}: in docs/results")
     except ResultsError as reason:
         sys.exit(f"results: {reason}")
 
 
-def publish(directory: Path, root: Path) -> None:
-    """Copy the report on a directory of results to `root`/docs/results, and renew the numbers there."""
+def publish(directory: Path, root: Path, name: str | None = None) -> None:
+    """Copy the report on a directory of results to `root`/docs/results, and renew the numbers there.
+
+    `name` is that of the section, by default the preset's.
+    """
     own = reproduction(whole_preset(load_results(directory)))
-    name = own.found.spec.name
+    name = name or own.found.spec.name
     page = write_report(directory)
     target = root / "docs" / "results" / name
     shutil.rmtree(target, ignore_errors=True)
@@ -64,8 +76,10 @@ def publish(directory: Path, root: Path) -> None:
     )
     for picture in shown:
         shutil.copy(page.parent / "figures" / picture, target / "figures")
-    renew(root / "docs" / "results" / "README.md", name, block(own))
-    if name == "tables":
+    if name == PUBLISHED:
+        shutil.copy(directory / "spec.toml", target)
+    renew(root / "docs" / "results" / "README.md", name, block(own, name))
+    if name in ("tables", PUBLISHED):
         renew(root / "README.md", "reproduced", reproduced(own))
 
 
@@ -97,32 +111,41 @@ def reproduced(own: Reproduction) -> str:
     return f"The published figures are reproduced ([docs/results](docs/results/README.md)). {said}"
 
 
-def block(own: Reproduction) -> str:
-    """What docs/results/README.md says of a preset."""
+def block(own: Reproduction, name: str) -> str:
+    """What docs/results/README.md says of a preset or of a part of it."""
     found = own.found
     said = [agreement_sentence(own), order_sentence(own), f1_sentence(own), beyond.summary(own.contests)]
+    tables = [published_table(own)]
+    if name == PUBLISHED:
+        # Only the published values of α were tried: nothing is at its best. Instead, what was inferred.
+        said = said[:1]
+        inferred = [*report.exploration_parts(own), *reading_parts(found, report.sized_rows(own))]
+        tables += [part for part in inferred if isinstance(part, Table)]
+    else:
+        tables.append(scenario_table(own))
     parts = [
-        provenance(found),
+        provenance(found, name),
         "\n".join(f"- {markdown_text(text)}" for text in said if text),
-        as_markdown(published_table(own)),
-        as_markdown(scenario_table(own)),
+        *map(as_markdown, tables),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def provenance(found: Results) -> str:
+def provenance(found: Results, name: str) -> str:
     """The command, what it ran, and how long it took."""
     known, spec = found.provenance, found.spec
-    name = spec.name
+    command = f"run docs/results/{name}/spec.toml" if name == PUBLISHED else f"reproduce {name}"
     pages = [f"[report]({name}/tables.md)"]
     if name != report.OURS:
         pages.append(f"[theory]({name}/theory.md)")
     wall, cpu = duration(known.get("wall_seconds", 0.0)), duration(known.get("cpu_seconds", 0.0))
     text = (
-        f"`shoal reproduce {name}` ({', '.join(pages)}): {found.cells_done:,} cells of {spec.runs} runs of "
-        f"{spec.horizon:,} rounds. Wall time {wall} with {known.get('executor', '?')}, processor time {cpu}; "
-        f"shoal {known.get('versions', {}).get('shoal', '?')}, commit {known.get('commit') or 'unknown'}."
+        f"`shoal {command}` ({', '.join(pages)}): {found.cells_done:,} cells of {spec.runs} runs of "
+        f"{spec.horizon:,} rounds. "
     )
+    if name != PUBLISHED:  # which is put together from several calls, and none of them knows the time of all
+        text += f"Wall time {wall} with {known.get('executor', '?')}, processor time {cpu}; "
+    text += f"shoal {known.get('versions', {}).get('shoal', '?')}, commit {known.get('commit') or 'unknown'}."
     for environment, reason in found.skipped.items():
         text += f" {environment} was left out: {reason.rstrip('.')}."
     return text
@@ -176,12 +199,13 @@ def first(rows: Sequence[SummaryRow], policy: str) -> SummaryRow | None:
 
 
 def as_markdown(table: Table | None) -> str:
-    """A table in Markdown."""
+    """A table in Markdown, below its caption."""
     if table is None:
         return ""
     rule = ["---", *("---:" for _ in table.header[1:])]
     lines = [table.header, rule, *table.lines]
-    return "\n".join("| " + " | ".join(text.replace("|", r"\|") for text in line) + " |" for line in lines)
+    text = "\n".join("| " + " | ".join(text.replace("|", r"\|") for text in line) + " |" for line in lines)
+    return f"{markdown_text(table.caption)}:\n\n{text}" if table.caption else text
 
 
 if __name__ == "__main__":

@@ -189,9 +189,7 @@ def document(own: Reproduction) -> Document:
                 "How sharing works",
                 [*gamma_parts(found), *(_explained(found) if is_paper else [])],
             ),
-            real_data_section(
-                found, {key: row for key, row in own.as_published.items() if row.environment in own.sizes}
-            ),
+            real_data_section(found, sized_rows(own)),
             _provenance_section(found),
         ],
         further={"theory": theory_document(load_measured(found.directory))} if is_paper else {},
@@ -268,10 +266,10 @@ def _regret_section(own: Reproduction) -> Section:
     )
     said = [regret_remark(row, own.regret(row)) for row in _judged(own)]
     section = _with_remarks(section, "Final regrets that do not agree with the published ones", said)
-    return Section(section.key, section.title, [*section.parts, *_exploration_parts(own)])
+    return Section(section.key, section.title, [*section.parts, *exploration_parts(own)])
 
 
-def _exploration_parts(own: Reproduction) -> list[Part]:
+def exploration_parts(own: Reproduction) -> list[Part]:
     """What the length of CMLB's exploration does to its rows, and to the number of rows that agree."""
     tried = {rounds: found for rounds in (None, *published.EXPLORATION) if (found := _agreement(own, rounds))}
     if len(tried) < 2:
@@ -325,6 +323,11 @@ def _f1_section(own: Reproduction) -> Section:
     section = harness.f1_section(own.found, notes, columns=columns, mark=mark, meanings=MEANINGS)
     said = [f1_remark(row, own.f1(row)) for row in _judged(own)]
     return _with_remarks(section, "Scores that do not agree with the published ones", said)
+
+
+def sized_rows(own: Reproduction) -> dict[tuple[str, str], SummaryRow]:
+    """The rows as published whose sizes are the paper's, by environment and method."""
+    return {key: row for key, row in own.as_published.items() if row.environment in own.sizes}
 
 
 def _judged(own: Reproduction) -> list[SummaryRow]:
@@ -447,15 +450,12 @@ def _agreement(own: Reproduction, exploration: int | None = None) -> list[Agreem
 
 
 def _counts(found: Sequence[Agreement]) -> str:
-    by_mean, by_median = (
-        sum(getattr(entry.regret, name).agrees for entry in found) for name in ("mean", "median")
-    )
+    by_mean, by_median, _ = _tally(found)
     return f"{by_mean} and {by_median} of {len(found)}"
 
 
 def _scores(found: Sequence[Agreement]) -> str:
-    scores = [entry.f1.mean.agrees for entry in found if entry.f1 is not None]
-    return f"{sum(scores)} of {len(scores)}"
+    return f"{_tally(found)[2]} of {sum(entry.f1 is not None for entry in found)}"
 
 
 def agreement_sentence(own: Reproduction) -> str:
@@ -463,32 +463,43 @@ def agreement_sentence(own: Reproduction) -> str:
     judged = _agreement(own)
     if not judged:
         return ""
+    longer = {rounds: found for rounds in published.EXPLORATION if (found := _agreement(own, rounds))}
+    shown, condition = judged, ""
+    if longer:
+        most = max(_tally(found) for found in longer.values())
+        best = [rounds for rounds, found in longer.items() if _tally(found) == most]
+        shown = longer[best[0]]
+        values = " or ".join(f"{rounds:,} (T/{own.found.spec.horizon // rounds})" for rounds in best)
+        condition = f" if CMLB explores for Tₑ = {values} rounds"
     text = (
-        f"As published, {_counts(judged)} final regrets agree with the printed ones, by their mean and by "
-        "their median over runs"
+        f"As published, {_counts(shown)} final regrets agree with the printed ones, by their mean and by "
+        f"their median over runs, and {_scores(shown)} F1 scores{condition}"
     )
-    agreeing = [entry for entry in judged if entry.regret.mean.agrees]
-    if agreeing:
-        furthest = max(agreeing, key=lambda entry: abs(_share(entry.regret)))
-        text += f" (the furthest mean that agrees: {_named(furthest)})"
-    missed = [_named(entry) for entry in judged if not entry.regret.mean.agrees]
-    text += f"; not {', '.join(missed)}. " if missed else ". "
-    longer = [
-        f"with Tₑ = {rounds:,} {_counts(found)}, F1 {_scores(found)}"
-        for rounds in published.EXPLORATION
-        if (found := _agreement(own, rounds))
-    ]
+    text += _missed(shown)
     if longer:
         text += (
-            "That is with CMLB's exploration of Tₑ = 1,000 rounds, its package's default; "
-            f"{'; '.join(longer)}. The paper does not give Tₑ: that it ran T/10 to T/5 is an inference from "
-            "its figures. "
+            " That is an inference: the paper gives no Tₑ, and these values were found by looking at its "
+            f"figures. With 1,000, its package's default, it is {_counts(judged)} and {_scores(judged)}"
+            f"{_missed(judged)}"
         )
     spreads = [entry.regret.spread for entry in judged if entry.regret.spread is not None]
-    text += f"The ± agree in {sum(found.agrees for found in spreads)} of {len(spreads)}"
     ratios = [math.exp(found.difference) for found in spreads]
-    text += f" (ours over printed ×{min(ratios):.2f} to ×{max(ratios):.2f})" if ratios else ""
-    return f"{text}. Of the F1 scores, {_scores(judged)} agree."
+    text += f" The ± agree in {sum(found.agrees for found in spreads)} of {len(spreads)}"
+    return f"{text} (ours over printed ×{min(ratios):.2f} to ×{max(ratios):.2f})." if ratios else f"{text}."
+
+
+def _tally(found: Sequence[Agreement]) -> tuple[int, int, int]:
+    """How many regrets agree by mean and by median, and how many F1 scores."""
+    return (
+        sum(entry.regret.mean.agrees for entry in found),
+        sum(entry.regret.median.agrees for entry in found),
+        sum(entry.f1 is not None and entry.f1.mean.agrees for entry in found),
+    )
+
+
+def _missed(found: Sequence[Agreement]) -> str:
+    missed = [_named(entry) for entry in found if not entry.regret.mean.agrees]
+    return f"; not {', '.join(missed)}." if missed else "."
 
 
 def f1_sentence(own: Reproduction) -> str:
