@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 run_EXTRAS := parquet
 serve_EXTRAS := serve
 docs_EXTRAS := docs,client
-all_EXTRAS := test,docs,parquet,cluster,data,postgres,serve,client,otel,ray
+all_EXTRAS := test,docs,parquet,cluster,data,adapters,postgres,serve,client,otel,ray
 SETS := run serve docs
 
 # One process more than there are cores, as tests of servers mostly wait, and up to four: each takes a gigabyte. A

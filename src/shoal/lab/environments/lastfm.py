@@ -13,7 +13,7 @@ import numpy as np
 
 from shoal.core import validation
 from shoal.core.types import AnyArray, Integers, Matrix
-from shoal.lab.environments.offers import Offers, PersonalOffers, given_path, read_columns
+from shoal.lab.environments.offers import OfferedArms, PersonalOffers, given_path, read_columns
 from shoal.lab.environments.ratings import Numbering
 from shoal.lab.environments.sources import PathLike, cached
 
@@ -132,7 +132,7 @@ class LastFM(PersonalOffers):
         super().__init__(n_agents, draws=n_arms + 1, param_norm=param_norm, seed=seed)
         self.data_files = tuple(files)
 
-    def offers(self, rounds: Integers, agents: Integers) -> Offers:
+    def offers(self, rounds: Integers, agents: Integers) -> OfferedArms:
         """For each pull, one artist that the user has listened to, among others."""
         drawn, others = self._uniform(rounds), self._n_arms - 1
         offered = np.empty((len(rounds), self._n_arms), dtype=np.int64)
@@ -151,7 +151,7 @@ class LastFM(PersonalOffers):
         # The click is in the first place so far; swap it with the one it was drawn for.
         everyone = np.arange(len(rounds))
         offered[everyone, 0], offered[everyone, at] = offered[everyone, at], offered[everyone, 0].copy()
-        return Offers(self._features[offered], means)
+        return OfferedArms(self._features[offered], means)
 
 
 def prepare(

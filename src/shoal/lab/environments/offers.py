@@ -21,7 +21,7 @@ BLOCK = 256
 """Number of rounds whose random numbers are drawn at once."""
 
 
-class Offers(NamedTuple):
+class OfferedArms(NamedTuple):
     """What n agents are offered, and the mean reward of each arm."""
 
     arms: Tensor  # (n, K, d)
@@ -43,7 +43,7 @@ class PersonalOffers(Environment):
         first = self.offers(np.ones_like(everybody), everybody)
         super().__init__(first.arms[0], mean_rewards=first.means, noise="bernoulli", param_norm=param_norm)
 
-    def offers(self, rounds: Integers, agents: Integers) -> Offers:
+    def offers(self, rounds: Integers, agents: Integers) -> OfferedArms:
         """What `agents` (n,) are offered in `rounds` (n,), counted from 1."""
         raise NotImplementedError
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.core import validation
 from shoal.core.types import Integers, Vector
-from shoal.lab.environments.offers import Offers, PersonalOffers, given_path, read_columns
+from shoal.lab.environments.offers import OfferedArms, PersonalOffers, given_path, read_columns
 from shoal.lab.environments.sources import PathLike
 
 BANDS = (21.0, 49.0)
@@ -99,7 +99,7 @@ class Warfarin(PersonalOffers):
         super().__init__(n_agents, draws=1, param_norm=param_norm, seed=seed)
         self.data_files = (path,)
 
-    def offers(self, rounds: Integers, agents: Integers) -> Offers:
+    def offers(self, rounds: Integers, agents: Integers) -> OfferedArms:
         """The three bands for a patient of each clinic."""
         drawn, sizes = self._uniform(rounds)[:, 0], np.array([len(own) for own in self._patients])
         place = (drawn * sizes[agents]).astype(np.int64)
@@ -107,7 +107,7 @@ class Warfarin(PersonalOffers):
         who = np.array([self._patients[agent][at] for agent, at in pairs], dtype=np.int64)
         n_bands = len(BANDS) + 1
         arms = np.einsum("bk,nf->nbkf", np.eye(n_bands), self._features[who])
-        return Offers(arms.reshape(len(rounds), n_bands, -1), np.eye(n_bands)[self._bands[who]])
+        return OfferedArms(arms.reshape(len(rounds), n_bands, -1), np.eye(n_bands)[self._bands[who]])
 
 
 def _patients(path: Path) -> tuple[Integers, Integers, Vector]:

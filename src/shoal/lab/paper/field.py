@@ -128,7 +128,7 @@ def rank(rows: Sequence[SummaryRow]) -> Ranking:
 
 
 @dataclass(frozen=True)
-class Standing:
+class MethodStanding:
     """A method in the table of all: its place, and how it fares against the yardsticks."""
 
     row: SummaryRow
@@ -222,7 +222,7 @@ def _standings(found: Results, rows: Sequence[SummaryRow], ranking: Ranking) -> 
     return table_of(caption, columns, entries, _mark)
 
 
-def _standing(found: Results, rows: Sequence[SummaryRow], ranking: Ranking, method: str) -> Standing:
+def _standing(found: Results, rows: Sequence[SummaryRow], ranking: Ranking, method: str) -> MethodStanding:
     place = list(ranking.methods).index(method)
     own = {row.environment: row for row in rows if row.method == method}
     pairs = [
@@ -234,7 +234,7 @@ def _standing(found: Results, rows: Sequence[SummaryRow], ranking: Ranking, meth
         for policy in YARDSTICKS
     ]
     least = [column(found.table, "seconds", row.cell).min() for row in own.values()]
-    return Standing(
+    return MethodStanding(
         next(iter(own.values())),
         float(ranking.means[place]),
         int((ranking.ranks[:, place] == ranking.ranks.min(axis=1)).sum()),
@@ -243,7 +243,7 @@ def _standing(found: Results, rows: Sequence[SummaryRow], ranking: Ranking, meth
     )
 
 
-def _tally(at: int, one: Standing) -> str:
+def _tally(at: int, one: MethodStanding) -> str:
     if one.row.policy == YARDSTICKS[at] or not one.pairs[at]:
         return EMPTY
     better = sum(pair.low > 0.0 for pair in one.pairs[at])
