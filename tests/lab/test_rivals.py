@@ -1,5 +1,6 @@
 """The field's rivals: compiled code makes the naive twins' choices, and what their sources promise holds."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -199,3 +200,39 @@ def test_lints_is_independent_that_samples() -> None:
     assert np.array_equal(one.choices, two.choices)
     greedy = shoal.simulate(shoal.Independent(5, 3, **own), world, horizon=300, seed=1)
     assert not np.array_equal(one.choices, greedy.choices)
+
+
+IRREGULAR = np.zeros((7, 7), dtype=bool)
+for _i, _j in ((0, 1), (1, 2), (1, 3), (3, 0), (4, 5)):  # a triangle with a tail, a pair, and one alone
+    IRREGULAR[_i, _j] = IRREGULAR[_j, _i] = True
+
+
+@pytest.mark.parametrize(("name", "own"), [("goblin", {"coupling": 0.3}), ("colin", {})])
+def test_same_run_on_an_irregular_graph(name: str, own: dict[str, Any]) -> None:
+    environment = shoal.GaussianClusters(7, 2, 3, n_arms=5, noise_scale=0.5, seed=3)
+    policy, twin = both(name, environment, 0.5, 0, ridge=0.6, graph=IRREGULAR, **own)
+    play_both(policy, twin, environment, ASYNCHRONOUS, 350, seed=1)
+    assert policy.neighbors(2).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["goblin", "colin"])
+def test_without_edges_a_given_graph_leaves_everybody_alone(name: str) -> None:
+    environment = shoal.GaussianClusters(5, 3, 2, n_arms=6, seed=0)
+    policy = shoal.make_policy(name, 5, 3, alpha=0.4, graph=np.zeros((5, 5)))
+    alone = shoal.Independent(5, 3, alpha=0.4)
+    ours, theirs = (shoal.simulate(each, environment, horizon=400, seed=1) for each in (policy, alone))
+    assert np.array_equal(ours.choices, theirs.choices)
+    assert policy.communication_cost == 0
+
+
+@pytest.mark.parametrize(("field", "by"), [("covariance", 0.01), ("theta", 0.01), ("updates", 0.01)])
+def test_what_does_not_follow_from_the_samples_is_refused(field: str, by: float, tmp_path: Path) -> None:
+    environment = shoal.GaussianClusters(7, 2, 3, n_arms=5, seed=3)
+    policy = shoal.make_policy("goblin", 7, 2, graph=IRREGULAR)
+    shoal.simulate(policy, environment, horizon=150, seed=0)
+    policy.save(tmp_path / "policy")
+    shoal.load_policy(tmp_path / "policy")
+    getattr(policy.state, field)[...] += by
+    policy.save(tmp_path / "policy")
+    with pytest.raises(shoal.PolicyFileError, match="does not follow from the samples"):
+        shoal.load_policy(tmp_path / "policy")
