@@ -1,14 +1,15 @@
 """Live populations: `shoal population list`, `show`, `export`, `import`, `forget`, `verify`, `archive`,
-`switch`, `doctor` and `move`."""
+`switch`, `contest`, `doctor` and `move`."""
 
 import contextlib
 import getpass
+import math
 import os
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not 
     from shoal.live.client import Client
     from shoal.live.journal.stores.base import PopulationOwner
     from shoal.live.population.controller import Controller
+    from shoal.live.protocol.answers import Contender
 
 app = typer.Typer(help="Look at, export, import, check and prune live populations.", no_args_is_help=True)
 
@@ -275,6 +277,61 @@ def switch(
         print_json({"sequence": sequence, "policy": now.policy, "parameters": now.parameters})
     else:
         print(f"{population!r} goes on with {now.policy} from record {sequence:,}")
+
+
+@app.command()
+def contest(
+    store: AnyUrl,
+    population: Name,
+    candidate: Annotated[
+        list[str] | None,
+        typer.Option(help="A policy that competes: bass, or bass,alpha=0.3. Can be repeated."),
+    ] = None,
+    switches: Annotated[
+        bool, typer.Option("--switch", help="Let one take over by itself, once it is surely better.")
+    ] = False,
+    share: Annotated[float | None, typer.Option(help="Share of decisions to explore meanwhile.")] = None,
+    end: Annotated[bool, typer.Option("--end", help="End the contest.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let policies compete in the shadow with the present one, or say how they stand."""
+    if end and candidate:
+        raise ValueError("--end takes no --candidate")
+    if not candidate and (switches or share is not None):
+        raise ValueError("--switch and --share are for a new contest: name its policies with --candidate")
+    given = [_candidate(one) for one in candidate or []]
+    when: Literal["surely better"] | None = "surely better" if switches else None
+    with contextlib.ExitStack() as stack:
+        if _is_service(store):
+            remote = stack.enter_context(_client(store)).population(population)
+            if end:
+                remote.end_contest()
+            found = remote.contest(*given, when=when, share=share)
+        else:
+            controller = stack.enter_context(opened(store, read_only=not (end or given)))
+            chosen = controller.population(population)
+            if end:
+                chosen.end_contest(by=_user())
+            found = chosen.contest(*given, when=when, share=share, by=_user())
+    if as_json:
+        print_json(plain(found))
+    elif found is None:
+        print("there is no contest")
+    else:
+        rows = [
+            [one.name, one.verdict, _interval(one), one.decisions, one.differs] for one in found.candidates
+        ]
+        print_table(("candidate", "verdict", f"more than {found.policy}", "decisions", "differs"), rows)
+        print(found)
+
+
+def _candidate(text: str) -> dict[str, Any]:
+    policy, *parameters = text.split(",")
+    return {"policy": policy, **dict(assignment("--candidate", one) for one in parameters)}
+
+
+def _interval(one: "Contender") -> str:
+    return "" if not math.isfinite(one.low) else f"{one.difference:+.3g} [{one.low:+.3g}, {one.high:+.3g}]"
 
 
 @app.command()

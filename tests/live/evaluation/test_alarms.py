@@ -31,7 +31,7 @@ def rows(n: int, story: Story, explore: float = 0.0) -> Iterator[Row]:
     rng, seq = np.random.default_rng(7), 0
     for t in range(n):
         one = {"agent": t % 3, "shown": 0, "greedy": 0, "pooled": 0.0, "reward": 1.0, **story(t, rng)}
-        p = explore / N_ARMS + (1.0 - explore) * (one["shown"] == one["greedy"])
+        p = explore / N_ARMS + (1.0 - explore) * (not explore or one["shown"] == one["greedy"])
         decided = Decided(
             str(t), one["agent"], b"offer", (one["shown"],), one["greedy"], p, 0.0, one["pooled"], b"", "", ()
         )
@@ -76,9 +76,10 @@ def test_no_rewards() -> None:
     assert "no rewards" not in found(3_602, until(0), reward_window=7_200.0)
 
     def in_batches(t: int, rng: np.random.Generator) -> dict[str, Any]:
-        return healthy(t, rng) | ({} if t % 200 == 0 else {"reward": None})
+        return healthy(t, rng) | ({} if t % 200 == 0 and t <= 1_000 else {"reward": None})
 
     assert "no rewards" not in found(1_390, in_batches, 0.1), "gaps of 200 are usual here"
+    assert "no rewards" in found(1_402, in_batches, 0.1)
 
 
 def test_rewards_that_never_vary() -> None:
@@ -117,6 +118,12 @@ def test_a_policy_that_does_not_learn() -> None:
     assert alarm.high < 0.02
     assert alarm.low < alarm.value < alarm.high
     assert "not learning" not in found(4_000, predicting(0.0), 0.1)
+
+    def noisy(t: int, rng: np.random.Generator) -> dict[str, Any]:
+        one = healthy(t, rng)
+        return one | {"reward": one["reward"] + 5.0 * rng.normal()}
+
+    assert "not learning" not in found(4_000, noisy, 0.1), "too few to be sure"
     # a population that always shows its best arm predicts as well as the mean does: no fault
     settled: Story = lambda t, rng: healthy(t, rng) | {"shown": 0, "greedy": 0, "reward": rng.normal()}  # noqa: E731
     assert "not learning" not in found(4_000, settled, 0.0)

@@ -284,7 +284,7 @@ def test_what_has_not_changed_is_not_sent_again(call: Caller) -> None:
     ]
     assert {path.removeprefix("/v1/populations/{population}") for path in tagged} == {
         "", "/graph", "/catalogue", "/agents/{agent}", "/agents/{agent}/explanation", "/decisions/{id}",
-        "/settings", "/dividend", "/alarms", "/uplift", "/evaluation", "/events",
+        "/settings", "/dividend", "/alarms", "/contest", "/uplift", "/evaluation", "/events",
     }  # fmt: skip
     paths = [path.format(population=shop.rpartition("/")[2], agent="ada", id="one") for path in tagged]
     paths += [f"{shop}/graph?at=2", f"{shop}/events?after=1", f"{shop}/dividend?agent=ada"]

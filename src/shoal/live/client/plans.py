@@ -22,6 +22,7 @@ from shoal.live.client.exchange import Plan, Work, exchange
 from shoal.live.protocol import messages as m
 from shoal.live.protocol.answers import (
     Alarm,
+    ContestStanding,
     Decision,
     Dividend,
     Evaluation,
@@ -421,6 +422,28 @@ def switch_back(to: Remote, *, deadline: float = PATIENCE) -> Plan[int]:
 def _switch_to(to: Remote, body: m.Candidate, deadline: float) -> Plan[int]:
     found = yield from to.ask("PUT", "/settings", m.Switches, body, deadline=deadline, longest=deadline)
     return found.settings[-1].sequence
+
+
+def contest(
+    to: Remote,
+    /,
+    *candidates: str | Mapping[str, Any],
+    when: m.When | None = None,
+    share: float | None = None,
+    deadline: float = PATIENCE,
+) -> Plan[ContestStanding | None]:
+    """Let candidates compete with the present policy, or say how they stand; see `Population.contest`."""
+    if candidates:
+        named = [{"policy": one} if isinstance(one, str) else dict(one) for one in candidates]
+        asked = [m.Candidate(one.pop("policy", None), one) for one in named]
+        body = m.NewContest(asked, when, share)
+        yield from to.ask("PUT", "/contest", type(None), body, deadline=deadline, longest=deadline)
+    return (yield from to.ask("GET", "/contest", m.ContestNow, deadline=deadline, longest=deadline)).contest
+
+
+def end_contest(to: Remote) -> Plan[None]:
+    """End the contest, if there is one."""
+    return to.ask("DELETE", "/contest", type(None))
 
 
 def switches(to: Remote) -> Plan[list[Switch]]:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 
 from shoal.core.types import AnyArray
@@ -76,7 +77,8 @@ def alarms(owner: "Owner") -> list[Alarm]:
     def question(fold: Fold) -> tuple[Settings, int, AgentSums]:
         tally = fold.tally
         sums = (np.array(each) for each in (tally.counts, tally.totals, tally.squares))
-        return fold.settings, fold.seq, AgentSums(list(fold.called), *sums)
+        settings = msgspec.structs.replace(fold.settings, explore=fold.explore)
+        return settings, fold.seq, AgentSums(list(fold.called), *sums)
 
     settings, seq, agents = owner.read(question)
     block = min(LARGEST_BLOCK, 1 << max(seq // 2, 1).bit_length() - 1)
@@ -101,7 +103,7 @@ def sounding(window: "Window", agents: AgentSums) -> list[Alarm]:
 
 
 class _Arms:
-    """How many arms were on offer, and what the chosen one is called."""
+    """How many arms were on offer, 0 if that is not known, and what the chosen one is called."""
 
     def __init__(self, owner: "Owner", dim: int) -> None:
         self._offers, self._dim = owner.commands.offers, dim
@@ -110,7 +112,7 @@ class _Arms:
     def __call__(self, digest: bytes, place: int) -> tuple[int, str | int]:
         known = self._known.get(digest)
         if known is None:
-            known = (2, None)  # more than one, presumably
+            known = (0, None)
             if len(self._known) < OFFERS:
                 try:
                     offer = self._offers.offered_in(self._dim, digest)
@@ -153,9 +155,10 @@ class Window:
         """How often the policy preferred the same arm of an offer as before for an agent, and another one."""
         self.errors: tuple[list[float], list[float]] = ([], [])
         """Squared errors of predictions, in the last whole block and in the present one."""
-        self.seen: list[tuple[Decided, float]] = []
-        """Decisions by the policy that have a reward, with it, in the order of rewards."""
-        self._awaited: dict[str, Decided] = {}
+        self.seen: list[tuple[Decided, float, int]] = []
+        """Decisions by the policy that have a reward, in the order of rewards, with it and how many arms were
+        on offer."""
+        self._awaited: dict[str, tuple[Decided, int]] = {}
         self._preferred: dict[tuple[int, bytes], int] = {}
 
     def take(self, rows: Iterable[Row]) -> None:
@@ -173,17 +176,19 @@ class Window:
             if not isinstance(record, Rewarded) or record.place > 0:
                 continue
             if (known := self._awaited.pop(record.id, None)) is not None:
-                self.seen.append((known, record.reward))
-                self.errors[row.seq > self._split].append((self.clipped(known.pooled) - record.reward) ** 2)
+                decided, size = known
+                self.seen.append((decided, record.reward, size))
+                error = self.clipped(decided.pooled) - record.reward
+                self.errors[row.seq > self._split].append(error * error)
 
     def _decided(self, row: Row, record: Decided) -> None:
         self.gap += 1
         self.began = self.began or row.at
         if record.mode or len(record.shown) > 1:  # not chosen by the policy, or not one arm
             return
-        self._awaited[record.id] = record
         size, arm = self._arm(record.arms, record.shown[0])
-        if size > 1:
+        self._awaited[record.id] = record, size
+        if size != 1:
             self.chosen[arm] += 1
             self.most_arms = max(self.most_arms, size)
             before = self._preferred.get((record.agent, record.arms))
@@ -276,13 +281,13 @@ def _not_learning(window: Window) -> Alarm | None:
 
     Where one arm is always chosen, the mean predicts it well, and that is no fault.
     """
-    drawn = [(one, reward) for one, reward in window.seen if one.shown[0] != one.greedy]
+    drawn = [one for one in window.seen if one[0].shown[0] != one[0].greedy]
     if not window.settings.explore and window.others >= 0.1 * window.chosen.total():
         drawn = window.seen
     if len(drawn) < BURN_IN:
         return None
-    rewards = np.array([reward for _, reward in drawn])
-    predicted = np.array([window.clipped(one.pooled) for one, _ in drawn])
+    rewards = np.array([reward for _, reward, _ in drawn])
+    predicted = np.array([window.clipped(one.pooled) for one, _, _ in drawn])
     means = np.cumsum(rewards)[:-1] / np.arange(1, len(rewards))
     terms = (means - rewards[1:]) ** 2 - (predicted[1:] - rewards[1:]) ** 2
     variance = float(rewards.var())
@@ -372,12 +377,10 @@ def _converged(window: Window) -> Alarm | None:
 
 def _advantage(window: Window) -> AnyArray:
     """Of each decision, an unbiased term of what the preferred arm earns more than a random one."""
-    explore, terms, total = window.settings.explore, [], 0.0
-    for n, (one, reward) in enumerate(window.seen):
+    terms, total = [], 0.0
+    for n, (one, reward, size) in enumerate(window.seen):
         p, is_preferred = one.probability, one.shown[0] == one.greedy
-        if p is not None and explore > 0.0:
-            # p = explore / K, plus 1 − explore for the preferred arm: K is not recorded, but follows
-            uniform = (p - (1.0 - explore) * is_preferred) / explore
-            terms.append((is_preferred - uniform) / p * (reward - total / max(n, 1)))
+        if p is not None and p < 1.0 and size:
+            terms.append((is_preferred - 1.0 / size) / p * (reward - total / max(n, 1)))
         total += reward
     return np.array(terms)

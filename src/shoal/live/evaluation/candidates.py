@@ -61,7 +61,7 @@ def evaluate_population(
         np.array([one.expected for one in thoughts]),
         np.array(
             [
-                _chance(a.greedy, b.decided, settings.explore, len(exporter.offer(b.decided.arms)))
+                _chance(a.greedy, b.decided, len(exporter.offer(b.decided.arms)))
                 for a, b in zip(thoughts, some, strict=True)
             ]
         ),
@@ -71,10 +71,12 @@ def evaluate_population(
     return _judged(events, log, settings.policy, settings.parameters, _replayed(events, made))
 
 
-def _chance(arm: int, decided: Decided, explore: float, n_arms: int) -> float:
-    """The probability with which a decision had shown an arm."""
-    usual = decided.baseline[0] if decided.mode == "apprentice" else decided.greedy
-    return explore / n_arms + (1.0 - explore) * (arm == usual)
+def _chance(arm: int, decided: Decided, n_arms: int) -> float:
+    """The probability with which a decision had shown an arm; all but the usual one have the same."""
+    usual, p = decided.baseline[0] if decided.mode == "apprentice" else decided.greedy, decided.probability
+    assert p is not None
+    other = p if decided.shown[0] != usual else (1.0 - p) / max(n_arms - 1, 1)
+    return 1.0 - (n_arms - 1) * other if arm == usual else other
 
 
 def evaluate_log(events: LoggedDecisions, policy: str | None, parameters: dict[str, Any]) -> Evaluation:

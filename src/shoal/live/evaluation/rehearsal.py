@@ -4,7 +4,7 @@
 their order, from the first on. Forgotten people are in none of them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -53,8 +53,13 @@ def other_settings(
     superseded = find_live_policy(policy).superseded(parameters)
     known = {key: value for key, value in known.items() if key not in superseded}
     made = policy_parameters(policy, settings.dim, {**known, **parameters})
+    return settings_with(settings, policy, made, by)
+
+
+def settings_with(settings: Settings, policy: str, parameters: dict[str, Any], by: str = "") -> Settings:
+    """The same settings but for policy and parameters, all of them."""
     return msgspec.structs.replace(
-        settings, policy=policy, parameters=made, stamp=current_stamp(), by=checked_by(by)
+        settings, policy=policy, parameters=parameters, stamp=current_stamp(), by=checked_by(by)
     )
 
 
@@ -138,7 +143,7 @@ def switches(owner: "Owner") -> list[Switch]:
 def switch(owner: "Owner", policy: str | None, parameters: dict[str, Any], by: str) -> int:
     """See `Population.switch`."""
     present = owner.read(lambda fold: fold.settings)
-    return _take_over(owner, other_settings(present, policy, parameters, by))
+    return take_over(owner, other_settings(present, policy, parameters, by))
 
 
 def switch_back(owner: "Owner", by: str) -> int:
@@ -147,24 +152,24 @@ def switch_back(owner: "Owner", by: str) -> int:
     if len(history) < 2:
         raise ConflictError(f"population {owner.name!r} has never been switched", None)
     present, past = history[-1][1], history[-2][1]
-    settings = msgspec.structs.replace(
-        present, policy=past.policy, parameters=past.parameters, stamp=current_stamp(), by=checked_by(by)
-    )
-    return _take_over(owner, settings)
+    return take_over(owner, settings_with(present, past.policy, past.parameters, by))
 
 
-def _take_over(owner: "Owner", settings: Settings) -> int:
-    """Let other settings be in force; the record that says so."""
+def take_over(owner: "Owner", settings: Settings, wanted: Callable[[Fold], bool] = lambda _: True) -> int:
+    """Let other settings be in force; the record that says so.
+
+    `ConflictError` if they are no longer `wanted` when the journal has been played.
+    """
     owner.writer()  # an error if it is open for reading only
     while True:
         owner.wait_until_rebuilt()
         with owner.retaining:
-            sequence = _try_to_take_over(owner, settings)
+            sequence = _try_to_take_over(owner, settings, wanted)
         if sequence is not None:
             return sequence
 
 
-def _try_to_take_over(owner: "Owner", settings: Settings) -> int | None:
+def _try_to_take_over(owner: "Owner", settings: Settings, wanted: Callable[[Fold], bool]) -> int | None:
     """The same; None if a person was forgotten meanwhile."""
     store, number = owner.store, owner.number
     # Nothing is locked while the journal is played: this is what it has to be checked against at the end.
@@ -178,6 +183,8 @@ def _try_to_take_over(owner: "Owner", settings: Settings) -> int | None:
 
     def command(turn: "Turn") -> int | None:
         with owner.settled() as state:
+            if not wanted(state):
+                raise ConflictError(f"population {owner.name!r} is to stay as it is by now", None)
             # Whoever was forgotten meanwhile is in what was played: it has to be played again, without them.
             if state.forgotten_at != forgotten_at or owner.is_rebuilding:
                 return None

@@ -28,6 +28,7 @@ from shoal.live.journal.records import (
     AnyRecord,
     Cancelled,
     Catalogue,
+    Contested,
     Corrected,
     Decided,
     Forgotten,
@@ -198,6 +199,8 @@ class Fold:
         self.catalogue: bytes | None = None
         self.retired: dict[str, int] = {}
         """When arms were taken out of it, the latest of them."""
+        self.contest: tuple[int, Contested] | None = None
+        """The contest that is on, with the record that began it."""
         self.forgotten_at = 0
         """Sequence number of the last record that forgot a person."""
         self.cut_log = array("q")
@@ -273,6 +276,11 @@ class Fold:
             return None
         return self.cut_log[3 * first + 1], self.cut_log[3 * first + 2]
 
+    @property
+    def explore(self) -> float:
+        """The share of decisions that are explored now."""
+        return self.settings.explore if self.contest is None else self.contest[1].share
+
     def predict(self, record: Decided) -> tuple[float, float]:
         """What the agent's own samples, and the policy, predict now for the first arm of a decision."""
         self._flush()
@@ -342,6 +350,8 @@ class Fold:
                     del self.retired[name]
             case Opened():
                 self.stamp = record.stamp
+            case Contested():
+                self.contest = (self.seq + 1, record) if record.candidates else None
 
     def _set(self, record: Settings) -> None:
         if not self.seq:
@@ -350,7 +360,7 @@ class Fold:
             self.policy.warns = False  # the population warns, before anything is changed
         elif (self.plan is None or self.seq + 1 >= self.plan.until) and not Plan(record, 0).made(self.policy):
             raise JournalError(f"record {self.seq + 1} switches to a policy that must see the journal first")
-        self.settings, self.stamp = record, record.stamp
+        self.settings, self.stamp, self.contest = record, record.stamp, None
         self.history.append((self.seq + 1, record))
 
     def _join(self, record: Joined) -> None:

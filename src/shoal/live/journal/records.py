@@ -191,6 +191,21 @@ class Opened(Record, frozen=True, array_like=True, gc=False, tag=14):
     stamp: str
 
 
+class Contested(Record, frozen=True, array_like=True, gc=False, tag=15):
+    """Candidates begin to compete with the present policy, in the shadow; none: they cease to.
+
+    The next `Settings`, whoever made them, end it, too.
+    """
+
+    candidates: tuple[tuple[str, dict[str, Any]], ...]
+    """Policies and their parameters."""
+    when: str
+    """When to switch by itself: "surely better", or never."""
+    share: float
+    """Share of decisions that are explored meanwhile."""
+    by: str
+
+
 AnyRecord = (
     Settings
     | Joined
@@ -207,6 +222,7 @@ AnyRecord = (
     | Tombstone
     | Catalogue
     | Opened
+    | Contested
 )
 
 

@@ -19,7 +19,7 @@ from shoal.core.policy.living import LivePolicy, Sharing
 from shoal.live.journal.archives import Archive, Base, base_of, read
 from shoal.live.journal.fold import Fold, Plan, Standing
 from shoal.live.journal.known import KnownIds
-from shoal.live.journal.records import SWITCHES, Decided, Forgotten, Row, Settings, decode
+from shoal.live.journal.records import SWITCHES, Contested, Decided, Forgotten, Row, Settings, decode
 from shoal.live.journal.stores.base import Store
 from shoal.live.journal.tally import Tally
 from shoal.live.protocol.errors import JournalError
@@ -66,6 +66,7 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
     tally: Tally
     history: list[tuple[int, Settings]]
     known: KnownIds
+    contest: tuple[int, Contested] | None = None
 
 
 AS_THEY_ARE = tuple(

@@ -37,7 +37,6 @@ from shoal.live.journal.records import (
     Renamed,
     Rewarded,
     Row,
-    Settings,
     Shares,
     decode,
     encode,
@@ -242,7 +241,7 @@ class Commands:
         else:
             mode = "apprentice" if fold.settings.apprentice else mode
             usual = baseline[0] if fold.settings.apprentice else greedy
-            position, probability = explored(decision, fold.settings, len(offer), usual)
+            position, probability = explored(decision, fold.settings.key, fold.explore, len(offer), usual)
             shown = (position,)
         own, pooled = choice.own, choice.pooled
         if shown[0] != greedy:
@@ -522,10 +521,10 @@ def each(
     return command
 
 
-def explored(decision: str, settings: Settings, n_arms: int, greedy: int) -> tuple[int, float]:
+def explored(decision: str, key: bytes, explore: float, n_arms: int, greedy: int) -> tuple[int, float]:
     """The position to show, and its probability; drawn from a hash of the id, so a retry draws the same."""
-    draw = hashlib.blake2b(decision.encode(), key=settings.key, digest_size=16).digest()
-    explore, position = settings.explore, greedy
+    draw = hashlib.blake2b(decision.encode(), key=key, digest_size=16).digest()
+    position = greedy
     if int.from_bytes(draw[:8]) < explore * 2.0**64:
         position = int.from_bytes(draw[8:]) % n_arms
     return position, explore / n_arms + (1.0 - explore) * (position == greedy)

@@ -9,7 +9,7 @@ import contextlib
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shoal.live.journal import snapshots
 from shoal.live.journal.archives import Base, base_of
@@ -21,6 +21,9 @@ from shoal.live.population.commands import MICRO, Commands, Turn, each
 from shoal.live.population.line import Line
 from shoal.live.population.snapshotter import Process
 from shoal.live.protocol.errors import ControllerError, NotOwnerError, UnavailableError
+
+if TYPE_CHECKING:
+    from shoal.live.evaluation.contests import Shadows
 
 Result = TypeVar("Result")
 PATIENCE = 10.0
@@ -57,6 +60,9 @@ class Owner:
         self.commands = Commands(name, store, self.number, lambda: self.base)
         self.retaining = threading.Lock()
         """Held while archives are written."""
+        self.shadowing = threading.Lock()
+        """Held while the standing of a contest is computed."""
+        self.shadows: Shadows | None = None
         self.snapshotter: Process | None = None
         self.snapshot_seq = 0
         """Sequence number of the last snapshot that was made here."""

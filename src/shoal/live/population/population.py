@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from shoal.core import validation
 from shoal.core.frames import Library
 from shoal.core.policy.living import Sharing
-from shoal.live.evaluation import alarms, candidates, dividends, rehearsal
+from shoal.live.evaluation import alarms, candidates, contests, dividends, rehearsal
 from shoal.live.evaluation import baseline as baseline_
 from shoal.live.journal import snapshots
 from shoal.live.journal.arms import ArmSet, checked_name
@@ -28,6 +28,7 @@ from shoal.live.population.owner import Owner
 from shoal.live.population.snapshotter import log
 from shoal.live.protocol.answers import (
     Alarm,
+    ContestStanding,
     Decision,
     Dividend,
     Evaluation,
@@ -144,6 +145,38 @@ class Population:
         """Go on with the policy and parameters from before the last switch, as if they had always stayed."""
         return rehearsal.switch_back(self.owner, by)
 
+    def contest(
+        self,
+        *candidates: str | Mapping[str, Any],
+        when: str | None = None,
+        share: float | None = None,
+        by: str = "",
+    ) -> ContestStanding | None:
+        """Let candidates learn in the shadow, and compare them with the present policy on explored decisions.
+
+        Without candidates, say how those of the present contest stand; None if there is none. A switch, by
+        whomever, ends it.
+
+        Parameters
+        ----------
+        candidates : str or mapping
+            Policies by name, or `{"policy": name, **parameters}`; without a policy, the present one.
+        when : {"surely better"}, optional
+            Switch to a candidate by itself once its confidence sequence says so. In a service that is looked
+            at every few seconds, otherwise whenever this is called.
+        share : float, optional
+            Share of decisions to explore meanwhile, if not that of the population.
+        by : str
+            Who does so, for the record.
+        """
+        if candidates:
+            contests.begin(self.owner, candidates, when, share, by)
+        return contests.act(self.owner)
+
+    def end_contest(self, *, by: str = "") -> None:
+        """End the contest, if there is one; nothing else changes."""
+        contests.end(self.owner, by)
+
     @property
     def switches(self) -> list[Switch]:
         """The policies and parameters so far, the first ones included."""
@@ -164,7 +197,7 @@ class Population:
     @property
     def is_evaluable(self) -> bool:
         """Whether decisions are explored, so that other policies can be evaluated from the journal."""
-        return self.settings.explore > 0.0
+        return self.owner.read(lambda fold: fold.explore) > 0.0
 
     # Agents
 

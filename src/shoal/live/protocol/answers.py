@@ -296,6 +296,56 @@ class WhatIf(msgspec.Struct, frozen=True):
         return self.text
 
 
+class Contender(Findings, frozen=True):
+    """A candidate in a contest. `str()` says how it stands."""
+
+    name: str
+    """Its policy, and the parameters that are not the present ones, or not the policy's defaults."""
+    policy: str
+    parameters: dict[str, Any]
+    decisions: int
+    """Since the contest began, with a reward, and drawn by chance."""
+    differs: int
+    """Those in which it would have chosen another arm than the present policy."""
+    seen: int
+    """Those of them in which chance chose its arm."""
+    difference: Figure
+    """Reward per decision that its choices earn more; NaN if there are no decisions."""
+    low: Figure
+    """Confidence sequence of the difference; not finite while there are too few decisions."""
+    high: Figure
+    verdict: str
+    """"surely better", "surely worse" or "too early to say"."""
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class ContestStanding(msgspec.Struct, frozen=True):
+    """How the candidates of a contest stand against the present policy. `str()` says it in words."""
+
+    sequence: int
+    """The record that began it."""
+    policy: str
+    """The present one."""
+    when: str
+    """"surely better": such a candidate takes over by itself; empty: none does."""
+    share: float
+    """Share of decisions that are explored."""
+    by: str
+    """Who began it."""
+    level: float
+    """Of each confidence sequence, so that all of them hold together with 95%."""
+    candidates: list[Contender]
+    switched: int | None
+    """The record by which the best one has just taken over."""
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
 class Switch(msgspec.Struct, frozen=True):
     """Policy and parameters that a population has, or had."""
 

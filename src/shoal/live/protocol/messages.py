@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from shoal.live.protocol.answers import Alarm, Decision, Switch
+from shoal.live.protocol.answers import Alarm, ContestStanding, Decision, Switch
 
 MOST_AT_ONCE = 1_000
 """Requests in a batch."""
@@ -17,6 +17,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Id = Annotated[str, Meta(min_length=1, max_length=128)]
 Number = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Features = Annotated[list[Number], Meta(min_length=1, max_length=LARGEST_DIM)]
+When = Literal["surely better"]
 Range = Annotated[list[Number], Meta(min_length=2, max_length=2)]
 if TYPE_CHECKING:  # where requests are made in Python, arrays and other mappings, too
     Arms = Any
@@ -112,6 +113,22 @@ class Candidate(Request, frozen=True):
 
     policy: Annotated[str, Meta(max_length=100)] | None = None
     parameters: dict[str, Any] = {}
+
+
+class NewContest(Request, frozen=True):
+    """Candidates to compete with the present policy, in the shadow."""
+
+    candidates: Annotated[list[Candidate], Meta(min_length=1, max_length=8)]
+    when: When | None = None
+    """When one may take over by itself."""
+    share: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
+    """Share of decisions to explore meanwhile, if not that of the population."""
+
+
+class ContestNow(Struct, frozen=True):
+    """The contest that is on; null if there is none."""
+
+    contest: ContestStanding | None
 
 
 class Switches(Struct, frozen=True):

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Router
 
 from shoal.core.policies.registry import policy_names
+from shoal.live.evaluation.contests import begin, standing
 from shoal.live.journal.fold import Fold
 from shoal.live.population.asynchronous import AsyncPopulation
 from shoal.live.population.commands import Commands, Turn
@@ -152,6 +153,9 @@ def endpoints() -> list[Endpoint]:
         get(f"{p}/graph", "read", graph, {200: m.GraphContent, 304: None}, query=("at",)),
         get(f"{p}/settings", "read", list_settings, {200: m.Switches, 304: None}),
         put(f"{p}/settings", "admin", switch, {200: m.Switches}, m.Candidate),
+        get(f"{p}/contest", "read", get_contest, {200: m.ContestNow, 304: None}),
+        put(f"{p}/contest", "admin", put_contest, {204: None}, m.NewContest),
+        delete(f"{p}/contest", "admin", end_contest, {204: None}),
         get(f"{p}/dividend", "read", dividend, {200: Dividend, 304: None}, query=("agent",)),
         get(f"{p}/alarms", "read", alarms, {200: m.Alarms, 304: None}),
         get(f"{p}/uplift", "read", uplift, {200: Uplift, 304: None}),
@@ -350,6 +354,27 @@ async def _reading_all(call: Call, function: Callable[..., Result], **options: A
         return await call.ask(lambda: function(body.policy, **options, **body.parameters))
     except TypeError as error:  # of the policy's signature
         raise ValueError(f"parameters must be those of the policy: {error}") from None
+
+
+async def get_contest(call: Call) -> Response:
+    """How the candidates of the present contest stand; they first read what is new in the journal."""
+    population = await call.population()
+    return json_response(m.ContestNow(await call.ask(lambda: standing(population.owner))))
+
+
+async def put_contest(call: Call) -> None:
+    """Let candidates learn in the shadow, and compare them with the present policy."""
+    population, body = await call.population(), call.body
+    for one in body.candidates:
+        _check_candidate(one)
+    given = [{"policy": one.policy, **one.parameters} for one in body.candidates]
+    await call.ask(lambda: begin(population.owner, given, body.when, body.share, call.key.id))
+
+
+async def end_contest(call: Call) -> None:
+    """End the contest; nothing else changes."""
+    population = await call.population()
+    await population.call(population.population.end_contest, by=call.key.id)
 
 
 # Decisions

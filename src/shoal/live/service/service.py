@@ -18,13 +18,14 @@ from starlette.requests import Request
 
 from shoal.core.policies.registry import make_policy
 from shoal.core.policies.warming import FIRST, TRIAL, exercise
+from shoal.live.evaluation.contests import act
 from shoal.live.journal.arms import checked_name
 from shoal.live.journal.patience import Patience
 from shoal.live.population.asynchronous import Arrivals, AsyncPopulation
 from shoal.live.population.controller import Controller
 from shoal.live.population.population import Population
 from shoal.live.population.quotas import NONE, Quotas
-from shoal.live.protocol.answers import Alarm
+from shoal.live.protocol.answers import Alarm, ContestStanding
 from shoal.live.protocol.errors import (
     ControllerError,
     JournalError,
@@ -56,8 +57,8 @@ MOST_ASKED = 16
 """Questions under way that read a whole journal."""
 EXAMINE = 15.0
 """Seconds between looks for alarms."""
-RESTS = 20.0
-"""Looking for alarms rests for this many times the seconds that a look took."""
+RESTS, LONGEST_REST = 20.0, 60.0
+"""Looking for alarms rests for this many times the seconds that a look took, up to so many."""
 TEND = 5.0
 """Seconds between looks at the size of the store."""
 RETRY = 30.0
@@ -133,6 +134,8 @@ class Service:
         """Open connections to this server."""
         self.alarms: dict[str, list[Alarm]] = {}
         """Of each population here, the alarms as they were some seconds ago."""
+        self.contests: dict[str, ContestStanding | None] = {}
+        """Of each population here, how its contest stood then."""
         self.unaudited = 0
         """Refused callers that the audit log leaves out, since its last line."""
         self.under_way = 0
@@ -195,7 +198,7 @@ class Service:
             await asyncio.sleep(HOUR)
 
     async def _examine(self) -> None:
-        """Look for alarms in each population that has changed, now and then, one after the other."""
+        """Look at each population that has changed, for alarms and at its contest, one after the other."""
         seen: dict[str, int] = {}
         while True:
             for name, one in list(self.populations.items()):
@@ -204,12 +207,23 @@ class Service:
                 elif seen.get(name) != (sequence := one.owner.sequence) or name not in self.alarms:
                     began = time.monotonic()
                     try:
-                        work = asyncio.get_running_loop().run_in_executor(self._heavy, one.population.alarms)
-                        self.alarms[name], seen[name] = await work, sequence
+                        self.alarms[name] = await self._look(one.population.alarms)
+                        self.contests[name] = await self._look(functools.partial(act, one.owner))
+                        seen[name] = sequence
                     except (ControllerError, ValueError, OSError) as error:  # it is looked at again
                         log_seldom(log, f"population {name!r} was not looked at for alarms: {error}")
-                    await asyncio.sleep(RESTS * (time.monotonic() - began))
+                    await asyncio.sleep(min(RESTS * (time.monotonic() - began), LONGEST_REST))
             await asyncio.sleep(EXAMINE)
+
+    async def _look(self, function: Callable[[], Result]) -> Result:
+        """Call what may read much in a thread; it is given up when the service ends."""
+        patience = Patience()
+        self._patiences.add(patience)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._heavy, patience.call, function)
+        finally:
+            patience.has_ended = True
+            self._patiences.discard(patience)
 
     async def _feel_lag(self) -> None:
         """Note how late the event loop wakes who sleeps: whatever else runs in it keeps requests waiting."""

@@ -18,6 +18,7 @@ from shoal.core.types import Integers, Matrix
 from shoal.live.journal.records import (
     Cancelled,
     Catalogue,
+    Contested,
     Decided,
     Forgotten,
     Joined,
@@ -161,6 +162,7 @@ class Follower:
         self._offers: OrderedDict[bytes, tuple[str, ...] | None] = OrderedDict()
         # A journal begins with its settings; what held before is not in the rows to come.
         self._settings = self.population.settings
+        self._explore(self.population.owner.read(lambda fold: fold.explore))
 
     # Reading on
 
@@ -222,6 +224,11 @@ class Follower:
             case Settings():
                 self._settings = record
                 self.changed = row.seq
+            case Contested():
+                names = ", ".join(policy for policy, _ in record.candidates)
+                self._explore(record.share if names else self.population.settings.explore)
+                what = f"contest begun: {names}" if names else "contest ended"
+                self._note(TimelineEvent(row.seq, row.at / 1e6, what, record.by))
             case Catalogue():
                 self._note(TimelineEvent(row.seq, row.at / 1e6, "catalogue of arms changed", record.by))
             case Opened():
@@ -229,6 +236,9 @@ class Follower:
         if cuts and row.agent is not None:
             sums[CUT] += len(cuts)
             self._cut(row.seq, row.agent, cuts)
+
+    def _explore(self, share: float) -> None:
+        self._settings = msgspec.structs.replace(self._settings, explore=share)
 
     def _rewarded(self, row: Row, record: Rewarded, sums: list[float]) -> None:
         known = self._awaited.get(record.id)

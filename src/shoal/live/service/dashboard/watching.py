@@ -11,7 +11,7 @@ import msgspec
 
 from shoal.live.population.population import Population
 from shoal.live.population.views import Sizes
-from shoal.live.protocol.answers import Alarm
+from shoal.live.protocol.answers import Alarm, ContestStanding
 from shoal.live.protocol.errors import ControllerError
 from shoal.live.protocol.messages import encoder
 from shoal.live.protocol.problems import BusyError
@@ -48,6 +48,7 @@ class Tick(msgspec.Struct, frozen=True):
     changed: int
     """See `Follower.changed`."""
     alarms: list[Alarm]
+    contest: ContestStanding | None
     """As they were some seconds ago."""
 
 
@@ -80,6 +81,7 @@ class Watched:
             *refused_rewards(service.metrics, self.follower.population.name),
             self.follower.changed,
             service.alarms.get(self.follower.population.name, []),
+            service.contests.get(self.follower.population.name),
         )
         return b"event: tick\ndata: " + encoder.encode(tick) + b"\n\n"
 

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { AgentPanel } from "./agent.js";
-import { Alarms } from "./alarms.js";
+import { Alarms, Contest } from "./alarms.js";
 import { badge, debounce, exact, h, number, percent, plural, shareOf, table, time, whole } from "./dom.js";
 import { Populations, VERDICTS } from "./populations.js";
 import { Series, totals } from "./series.js";
@@ -82,13 +82,13 @@ async function showOne(name, mine) {
   const panel = new AgentPanel(name, pick);
   const sharing = new Sharing(name, pick, (from, to, words) => panel.group(from, to, words).catch((error) => error.status === 401 && failed(error)), (data) => { if (sharing.at === null) graph = data; head(); });
   const series = new Series(async (step) => { series.show(await api.overview(name, step)); head(); });
-  const arms = h("section", { class: "card bars" }), agents = new AgentTable(name, pick), settings = new SettingsCard(), refusals = new RefusalsCard(), alarms = new Alarms();
+  const arms = h("section", { class: "card bars" }), agents = new AgentTable(name, pick), settings = new SettingsCard(), refusals = new RefusalsCard(), alarms = new Alarms(), contest = new Contest();
   const policy = h("span", { class: "chip" }), verdict = h("p", { class: "note" });
   content.replaceChildren(
     h("div", { class: "headline" }, h("h1", {}, name), policy),
     lede, alarms.node, figures,
     h("section", { class: "sharing", "aria-labelledby": "who-shares" }, sharing.node, panel.node),
-    series.node,
+    contest.node, series.node,
     h("section", { class: "band", "aria-labelledby": "in-detail" }, h("header", {}, h("h2", { id: "in-detail" }, "In detail")), h("div", { class: "cards wide" }, arms, agents.node, series.delays, refusals.node, settings.node, evaluationCard(name, described.candidates, verdict))));
 
   function pick(agent) {
@@ -152,8 +152,9 @@ async function showOne(name, mine) {
   const wary = (error) => mine === visit && error.status === 401 && failed(error); // the rest may be over in a second
   let loadedAt = performance.now(), armsAt = performance.now(), asking = false;
   const ontick = (event) => {
-    const { sizes: now, slots, refused, unmatched, changed, alarms: sounding } = JSON.parse(event.data);
+    const { sizes: now, slots, refused, unmatched, changed, alarms: sounding, contest: standing } = JSON.parse(event.data);
     alarms.show(sounding);
+    contest.show(standing);
     refusals.rewards(refused, unmatched);
     tell("live");
     sizes = now;

@@ -1,0 +1,309 @@
+"""A contest: candidates learn in the shadow from the same journal, and are compared with the present policy.
+
+A *shadow* is the fold of the journal under a candidate's settings. It is asked at each decision since the
+contest began what it would have chosen, before it learns more, and its choice is compared with the one that
+the population's policy preferred, by doubly robust terms: unbiased, as arms were drawn with the recorded
+probabilities. Where both prefer the same arm, the term is 0.
+
+Everything here follows from the journal. Shadows are a cache: they read on from where they were, and are
+folded anew after a restart, and when a person has been forgotten, whose samples leave them in that way.
+"""
+
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from shoal.core import validation
+from shoal.core.types import Vector
+from shoal.live.evaluation.estimators import ENOUGH
+from shoal.live.evaluation.rehearsal import other_settings, refold, settings_with, take_over
+from shoal.live.evaluation.sequences import LEVEL, asymptotic
+from shoal.live.journal import snapshots
+from shoal.live.journal.arms import checked_by
+from shoal.live.journal.fold import Fold
+from shoal.live.journal.records import (
+    Cancelled,
+    Contested,
+    Corrected,
+    Decided,
+    Missed,
+    Rewarded,
+    Row,
+    Settings,
+    decode,
+    encode,
+)
+from shoal.live.journal.tally import Sums
+from shoal.live.population.exporting import Exporter
+from shoal.live.protocol.answers import Contender, ContestStanding
+from shoal.live.protocol.errors import ConflictError
+
+if TYPE_CHECKING:
+    from shoal.live.population.commands import Turn
+    from shoal.live.population.owner import Owner
+
+WHEN = "surely better"
+MOST = 8
+"""Candidates."""
+MOST_COUNTED = 200_000
+"""Decisions in which a candidate differs that are kept; later ones are not counted."""
+BY = "contest"
+"""Who switched, in the record."""
+
+
+def begin(
+    owner: "Owner",
+    given: Sequence[str | Mapping[str, Any]],
+    when: str | None,
+    share: float | None,
+    by: str,
+) -> None:
+    """See `Population.contest`."""
+    present, explore = owner.read(lambda fold: (fold.settings, fold.settings.explore))
+    if when is not None:
+        validation.one_of("when", when, (WHEN,))
+    if share is not None:
+        explore = validation.number("share", share, low=0.0, high=1.0)
+    if explore <= 0.0:
+        raise ValueError(
+            "share must be above 0 where nothing is explored: only chance can tell policies apart"
+        )
+    if len(given) > MOST:
+        raise ValueError(f"candidates must be at most {MOST}, got {len(given)}")
+    found: list[tuple[str, dict[str, Any]]] = []
+    for one in given:
+        parameters = {} if isinstance(one, str) else dict(one)
+        policy = one if isinstance(one, str) else parameters.pop("policy", None)
+        other = other_settings(present, policy, parameters)
+        candidate = other.policy, other.parameters
+        if candidate in [(present.policy, present.parameters), *found]:
+            raise ValueError(
+                f"candidates must differ from the present policy and each other, got {one!r} again"
+            )
+        found.append(candidate)
+    record = Contested(tuple(found), when or "", explore, checked_by(by))
+
+    def command(turn: "Turn") -> None:
+        running = turn.fold.contest
+        if running is None:
+            turn.write(record)
+        elif encode(msgspec.structs.replace(running[1], by=record.by)) != encode(record):
+            raise ConflictError(f"population {owner.name!r} has another contest: end it first", None)
+
+    owner.perform(1, command)
+
+
+def end(owner: "Owner", by: str) -> None:
+    """See `Population.end_contest`."""
+    record = Contested((), "", 0.0, checked_by(by))
+    owner.perform(1, lambda turn: turn.write(record) if turn.fold.contest is not None else None)
+
+
+def act(owner: "Owner") -> ContestStanding | None:
+    """The standing; if it was told to switch when a candidate is surely better, and one is, switch to it.
+
+    The switch is one record, which also ends the contest: after a crash it has happened, or it has not.
+    """
+    found = standing(owner)
+    if found is None or found.when != WHEN or owner.reads_only:
+        return found
+    best = max(found.candidates, key=lambda one: one.low)
+    if best.verdict != WHEN:
+        return found
+    settings = settings_with(owner.read(lambda fold: fold.settings), best.policy, best.parameters, BY)
+
+    def still_runs(fold: Fold) -> bool:
+        return fold.contest is not None and fold.contest[0] == found.sequence
+
+    sequence = take_over(owner, settings, still_runs)
+    return msgspec.structs.replace(found, switched=sequence, text=f"{found.text} Switched to {best.name}.")
+
+
+def standing(owner: "Owner") -> ContestStanding | None:
+    """How candidates stand by now; None if there is no contest."""
+    with owner.shadowing:
+        owner.wait_until_rebuilt()
+        with owner.settled() as fold:
+            running, seq, settings = fold.contest, fold.seq, fold.settings
+        shadows, owner.shadows = owner.shadows, None  # if this is given up on the way, there are none
+        if running is None:
+            return None
+        began, record = running
+        if shadows is None or shadows.began != began or not shadows.catch_up(owner, seq):
+            shadows = Shadows(owner, settings, began, record, seq)
+        owner.shadows = shadows
+        return shadows.standing(settings)
+
+
+class Shadows:
+    """The candidates of a contest, up to a record."""
+
+    def __init__(self, owner: "Owner", settings: Settings, began: int, record: Contested, seq: int) -> None:
+        self.began, self._record = began, record
+        with owner.settled() as fold:
+            exporter = Exporter(owner, fold, seq, True)
+        made = [settings_with(settings, policy, parameters) for policy, parameters in record.candidates]
+        self._shadows = [Shadow(one, exporter, began) for one in made]
+        for one in self._shadows:
+            one.fold = refold(owner, one.settings, seq, one.watch)
+
+    def catch_up(self, owner: "Owner", seq: int) -> bool:
+        """Read on; False, with nothing of use done, if the journal has to be folded anew."""
+        store, number = owner.store, owner.number
+        return all(snapshots.catch_up(one.fold, store, number, seq, watch=one.watch) for one in self._shadows)
+
+    def standing(self, present: Settings) -> ContestStanding:
+        """How they stand."""
+        level = 1.0 - (1.0 - LEVEL) / len(self._shadows)  # so that all intervals hold together
+        candidates = [one.standing(level, present) for one in self._shadows]
+        text = f"Against {present.policy} since record {self.began:,}: " + "; ".join(
+            f"{one.name} {one.text}" for one in candidates
+        )
+        record = self._record
+        return ContestStanding(
+            self.began,
+            present.policy,
+            record.when,
+            record.share,
+            record.by,
+            level,
+            candidates,
+            None,
+            f"{text}.",
+        )
+
+
+class Shadow:
+    """One candidate, and its choices since the contest began.
+
+    Parameters
+    ----------
+    settings : Settings
+        With its policy and parameters.
+    exporter : Exporter
+        Finds the arms on offer.
+    began : int
+        The record that began the contest; decisions before are learned from, and not counted.
+    """
+
+    fold: Fold
+
+    def __init__(self, settings: Settings, exporter: Exporter, began: int) -> None:
+        self.settings, self._exporter, self._began = settings, exporter, began
+        self._agreeing: set[str] = set()
+        """Decisions that await their reward, and in which both prefer the same arm."""
+        self._agreed = 0
+        """Those whose reward has come."""
+        self._places: dict[str, int] = {}
+        """Decisions in which they differ, by their place in the columns."""
+        self._columns = tuple(array("d") for _ in range(4))
+        """Weight, expected difference, prediction of the arm that was shown; reward, nan until it comes."""
+
+    def watch(self, fold: Fold, row: Row) -> None:
+        """Take notice of a record before the fold learns from it."""
+        if row.seq <= self._began:
+            return
+        record = decode(row.body)
+        if isinstance(record, Decided):
+            if record.probability is not None and record.mode != "holdout":
+                self._ask(fold, record)
+        elif isinstance(record, Cancelled):
+            self._agreeing.discard(record.id)
+            self._reward(record.id, math.nan)
+        elif isinstance(record, Rewarded | Missed | Corrected) and record.place == 0:
+            reward = record.new if isinstance(record, Corrected) else record.reward
+            if reward is not None:
+                self._agreed += record.id in self._agreeing
+                self._agreeing.discard(record.id)
+                self._reward(record.id, reward)
+
+    def _ask(self, fold: Fold, record: Decided) -> None:
+        """What would the candidate have chosen?"""
+        if len(self._places) >= MOST_COUNTED:
+            return
+        _, predicted = fold.predict(record)
+        features = self._exporter.offer(record.arms).features
+        choice = fold.policy.choose(record.agent, features)
+        arm, shown, other = int(choice.arm), record.shown[0], record.greedy
+        if arm == other:
+            self._agreeing.add(record.id)
+        else:
+            assert record.probability is not None
+            expected = predicted
+            if shown != other:
+                expected = float(fold.policy.predict(record.agent, features[other]).pooled)
+            self._places[record.id] = len(self._places)
+            weight = ((shown == arm) - (shown == other)) / record.probability
+            values = weight, float(choice.pooled) - expected, predicted, math.nan
+            for column, value in zip(self._columns, values, strict=True):
+                column.append(value)
+
+    def _reward(self, decision: str, reward: float) -> None:
+        if (place := self._places.get(decision)) is not None:
+            self._columns[3][place] = reward
+
+    def standing(self, level: float, present: Settings) -> Contender:
+        """How the candidate stands."""
+        policy, parameters = self.settings.policy, self.settings.parameters
+        usual = other_settings(present, policy, {}).parameters
+        special = [f"{key}={value}" for key, value in parameters.items() if value != usual.get(key)]
+        found = compared(*(np.array(each) for each in self._columns), agreed=self._agreed, level=level)
+        verdict = WHEN if found.low > 0.0 else "surely worse" if found.high < 0.0 else "too early to say"
+        text = (
+            f"{verdict} (differs in {found.differs:,} of {found.decisions:,} decisions; chance chose its arm "
+            f"{found.seen:,} times)"
+        )
+        if math.isfinite(found.low):
+            text = f"{found.mean:+.3g} [{found.low:+.3g}, {found.high:+.3g}] per decision, {text}"
+        return Contender(", ".join([policy, *special]), policy, parameters, *found, verdict, text)
+
+
+class Compared(NamedTuple):
+    """What a candidate's choices would have earned more per decision, with its confidence sequence."""
+
+    decisions: int
+    differs: int
+    seen: int
+    mean: float
+    low: float
+    high: float
+
+
+def compared(
+    weights: Vector, expected: Vector, predicted: Vector, rewards: Vector, *, agreed: int, level: float
+) -> Compared:
+    """Compare a candidate's choices with others, from decisions in which they differ; arrays of shape (n,).
+
+    Chance may not yet have shown the worst that the candidate's choices lead to. So the lower bound supposes
+    that the next one is as much worse than predicted as any reward was, at the largest weight so far, and the
+    upper bound the contrary; as intervals of `estimators` do.
+
+    Parameters
+    ----------
+    weights : Vector
+        1/p where chance showed the candidate's arm, −1/p where it showed the other's, else 0.
+    expected : Vector
+        Reward that a model expects of the candidate's arm, minus that of the other's.
+    predicted : Vector
+        Reward that it expected of the arm that was shown.
+    rewards : Vector
+        nan where none has come.
+    agreed : int
+        Decisions with a reward in which both are the same, and the difference is 0.
+    level : float
+    """
+    known = ~np.isnan(rewards)
+    weights, surprises = weights[known], (rewards - predicted)[known]
+    terms = expected[known] + weights * surprises
+    n, seen = agreed + len(terms), int(np.count_nonzero(weights > 0.0))
+    total, squares = float(terms.sum()), float(terms @ terms)
+    low, high = -math.inf, math.inf
+    if seen >= ENOUGH:
+        bad, good = (float(weights.max() * each) for each in (surprises.min(), surprises.max()))
+        low, _ = asymptotic(Sums(n + 1, total + min(bad, 0.0), squares + bad**2), level)
+        _, high = asymptotic(Sums(n + 1, total + max(good, 0.0), squares + good**2), level)
+    return Compared(n, len(terms), seen, total / n if n else math.nan, low, high)
