@@ -61,7 +61,7 @@ class CAB(Policy):
 
     name = "cab"
     label = "CAB"
-    line_style = LineStyle("#76b7b2", "H")
+    line_style = LineStyle("#3f8f8a", "H")
     Parameters = CABParameters
     State = CABState
 

@@ -29,7 +29,7 @@ class CoLin(GraphRival):
 
     name = "colin"
     label = "CoLin"
-    line_style = LineStyle("#f28e2b", "8")
+    line_style = LineStyle("#c27412", "8")
 
     def _prior(self, graph: Booleans) -> Matrix:
         W = graph + np.eye(len(graph))
