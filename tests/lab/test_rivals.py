@@ -170,18 +170,21 @@ def test_dyclu_where_agents_change(own: dict[str, Any]) -> None:
 
 
 def test_only_so_many_models_are_put_aside() -> None:
-    """Two agents that change all the time: the oldest of their models go."""
+    """An agent that changes all the time, and one that does not and is seldom there: the oldest models go."""
     rng = np.random.default_rng(0)
     policy = shoal.make_policy("dyclu", 2, 2, noise_scale=0.1)
     twin = dyclu.DyClu(2, 2, alpha=0.6, noise_scale=0.1)
     for t in range(1, 201):
-        agent, x = int(rng.integers(2)), rng.standard_normal(2)
-        reward = float(x @ [1.0, (-1.0) ** (t // 30)] * (1 + t // 60) + 0.1 * rng.standard_normal())
+        agent, x = int(t % 12 == 0), rng.standard_normal(2)
+        turn = 1.0 if agent == 1 else (-1.0) ** (t // 30)
+        reward = float(x @ [1.0, turn] + 0.1 * rng.standard_normal())
         policy.update(agent, x, reward)
         twin.observe(agent, x, reward, t)
         twin.revise(agent, t)
         assert policy.pulls.tolist() == [len(samples) for samples in twin.samples]
-        np.testing.assert_allclose(policy.estimate(0), twin.pooled(0).theta_hat, atol=1e-8)
+        assert policy.state.reused.sum(axis=1).tolist() == [len(models) for models in twin.reused]
+        for each in range(2):
+            np.testing.assert_allclose(policy.estimate(each), twin.pooled(each).theta_hat, atol=1e-8)
     assert policy.state.n_past[0] > 3
 
 

@@ -50,6 +50,8 @@ class DyCluState(NamedTuple):
     past_pulls: Annotated[Integers, kept(AGENTS, **COUNT)]
     n_past: Annotated[Integers, kept(1, **COUNT)]
     reused: Annotated[Booleans, kept(AGENTS, AGENTS)]  # which of them an agent uses
+    forms: Annotated[Matrix, derived(2, AGENTS)]  # bᵀS⁺b of each agent's model, and of each put aside
+    ranks: Annotated[Matrix, derived(2, AGENTS)]
     limits: Annotated[Vector, derived(DIM + 1)]  # of χ², by degrees of freedom
     own: Annotated[Vector, scratch(PACKED)]
     total: Annotated[Vector, scratch(PACKED)]
@@ -106,6 +108,8 @@ class DyClu(Policy):
     def _derive(self, state: DyCluState) -> None:
         state.limits[0] = np.inf  # nothing to tell apart
         state.limits[1:] = chdtri(np.arange(1, len(state.limits)), LEVEL)
+        for agent in range(len(state.alike)):
+            measure(self.pinned_state(state), agent)
 
     def _pool(self, agent: int) -> Booleans:
         pool = np.array(self.state.alike[agent])
@@ -140,6 +144,7 @@ def observe(state: DyCluState, agent: int, x: Vector, reward: float, t: int) -> 
     if failed:
         return
     add_sample(state.local, agent, x, reward)
+    measure(state, agent)
     state.renewed[agent] = True
     for j in range(state.alike.shape[0]):
         state.common.cost[0] += j != agent and state.alike[agent, j]
@@ -177,9 +182,9 @@ def believe(state: DyCluState, agent: int) -> int:
 @compiled
 def is_unexplained(state: DyCluState, agent: int, x: Vector, reward: float) -> bool:
     """Whether a sample is too far from what an agent's samples predict, once they span all directions."""
-    read_own(state, agent, state.own)
-    if form_and_rank(state.own, state.L, state.y)[1] < x.shape[0]:
+    if state.ranks[0, agent] < x.shape[0]:
         return False
+    read_own(state, agent, state.own)
     factor_packed(state.own, 0.0, state.L, state.y)
     mean, variance = predict(state.L, state.y, x, state.z)
     return bool((reward - mean) ** 2 >= state.limits[1] * state.noise_scale**2 * (1.0 + variance))
@@ -188,32 +193,37 @@ def is_unexplained(state: DyCluState, agent: int, x: Vector, reward: float) -> b
 @compiled
 def compare(state: DyCluState, agent: int) -> None:
     """Test an agent's model against those of all others, and against those put aside."""
-    own, total = state.own, state.total
-    read_own(state, agent, own)
     for j in range(state.alike.shape[0]):
         if j != agent:
-            read_own(state, j, total)
-            state.alike[agent, j] = are_alike(state)
+            read_own(state, j, state.total)
+            state.alike[agent, j] = are_alike(state, agent, 0, j)
             state.alike[j, agent] = state.alike[agent, j]
         if j < state.n_past[0]:
-            total[:] = 0.0
-            add_row(1.0, state.past[j], total)
-            state.reused[agent, j] = are_alike(state)
+            state.total[:] = 0.0
+            add_row(1.0, state.past[j], state.total)
+            state.reused[agent, j] = are_alike(state, agent, 1, j)
 
 
 @inlined
-def are_alike(state: DyCluState) -> bool:
-    """Test whether the samples summed in `own` and in `total` are of one parameter.
+def are_alike(state: DyCluState, agent: int, kind: int, other: int) -> bool:
+    """Test whether samples of an agent and those summed in `total`, of another model, are of one parameter.
 
     `‖X_i(θ̂_i − θ̂)‖² + ‖X_j(θ̂_j − θ̂)‖²`, θ̂ of both, is what their residuals grow by when they share an
     estimate: the difference of forms `bᵀS⁺b`.
     """
-    one, rank = form_and_rank(state.own, state.L, state.y)
-    other, other_rank = form_and_rank(state.total, state.L, state.y)
-    add_row(1.0, state.own, state.total)
+    add_own(state.local, agent, state.common.ridge, state.total)
     both, common_rank = form_and_rank(state.total, state.L, state.y)
-    degrees = rank + other_rank - common_rank
-    return bool(one + other - both < state.limits[degrees] * state.noise_scale**2)
+    degrees = int(state.ranks[0, agent] + state.ranks[kind, other] - common_rank)
+    growth = state.forms[0, agent] + state.forms[kind, other] - both
+    return bool(growth < state.limits[degrees] * state.noise_scale**2)
+
+
+@compiled
+def measure(state: DyCluState, place: int) -> None:
+    """Compute form and rank of an agent's model, and of the model put aside in that place."""
+    read_own(state, place, state.own)
+    state.forms[0, place], state.ranks[0, place] = form_and_rank(state.own, state.L, state.y)
+    state.forms[1, place], state.ranks[1, place] = form_and_rank(state.past[place], state.L, state.y)
 
 
 @inlined
@@ -266,6 +276,8 @@ def put_aside(state: DyCluState, agent: int) -> None:
     state.n_past[0] += 1
     forget_row(state.local, agent, state.common.ridge)
     state.tested[agent] = 0
+    measure(state, agent)
+    measure(state, place)
     for j in range(n):
         state.reused[j, place] = False
         state.alike[agent, j] = True
