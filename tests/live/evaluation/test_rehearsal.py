@@ -74,6 +74,8 @@ def test_what_if_is_what_would_have_been() -> None:
         one.what_if(gamma=-1.0)
     with pytest.raises(ValueError, match="epsilon must be 0"):
         one.what_if(epsilon=0.1)
+    with pytest.raises(ValueError, match="exploration must be 'ucb', got 'sample': a population explores by"):
+        one.what_if(exploration="sample")
     with pytest.raises(ValueError, match="policy 'oracle' is not for populations"):
         one.switch("oracle", labels=[])
 
