@@ -64,7 +64,7 @@ class HierTS(Policy):
     >>> policy = shoal.make_policy("hier_ts", 3, 2, scatter=0.1, seed=0)
     >>> policy.update(0, [0.0, 1.0], reward=2.0)
     >>> policy.estimate(1).round(2)  # which has seen nothing
-    array([0.  , 0.91])
+    array([0.  , 0.95])
 
     Notes
     -----
