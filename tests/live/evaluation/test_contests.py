@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tests.commands import call as command
 from tests.live.evaluation.shops import BANNERS, play, shop
+from tests.live.places import Place
 from tests.live.service.running import Caller, InProcess, wait_until
 
 import shoal
@@ -289,6 +290,25 @@ def test_killed_it_goes_on_exactly(tmp_path: Path) -> None:
             assert (found.when, found.by) == ("surely better", "Ada")
             assert anew(population) == found
             assert controller.verify() == {"shop": []}
+
+
+def test_a_restart_goes_on(place: Place) -> None:
+    """On every store, from a snapshot and from the journal alone."""
+    with place.open(lease=30.0) as controller:
+        population = lazy(controller)
+        population.contest("bass", EAGER, share=0.3)
+        play_at_once(population, 5, 0)
+        before = stands(population)
+    for first, saves in ((10, True), (20, False)):
+        with place.open(lease=30.0) as controller:
+            population = controller.population("shop")
+            assert stands(population) == before
+            play_at_once(population, 1, first)
+            if saves:
+                population.snapshot()
+            before = stands(population)
+            assert before.candidates[0].decisions == 50 + first
+            assert before.share == 0.3
 
 
 def test_archived_decisions_count(tmp_path: Path) -> None:
