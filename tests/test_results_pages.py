@@ -7,8 +7,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.lab.paper.test_field import small
 from tests.lab.paper.test_report import POLICIES, published_results
 
+from shoal.lab.experiments.runner import run_experiment
 from shoal.lab.experiments.stored import load_results
 from shoal.lab.paper.report import agreement_sentence, reproduction
 
@@ -76,6 +78,19 @@ def test_a_part_of_a_preset_has_its_own_section_and_spec(results: ModuleType, tm
     target = tmp_path / "root" / "docs" / "results" / "published"
     assert (target / "spec.toml").read_bytes() == (out / "spec.toml").read_bytes()
     assert "5 of 5 F1 scores if CMLB explores for Tₑ = 5,000 (T/10)" in readme.read_text(encoding="utf-8")
+
+
+def test_the_field_has_its_ranks_on_the_page(results: ModuleType, tmp_path: Path) -> None:
+    out, root = tmp_path / "out", tmp_path / "root"
+    run_experiment(small(), out, jobs=1)
+    _, numbers = pages(root)
+    numbers.write_text("<!-- field -->\nold\n<!-- /field -->\n", encoding="utf-8")
+    results.publish(out, root)
+    text = numbers.read_text(encoding="utf-8")
+    assert "`shoal reproduce field` ([report](field/tables.md)): 12 cells of 4 runs of 120 rounds" in text
+    assert "| BASS |" in text
+    assert "Oracle" not in text
+    assert (root / "docs" / "results" / "field" / "figures" / "critical-difference.png").exists()
 
 
 def test_what_is_not_whole_is_not_published(results: ModuleType, tmp_path: Path) -> None:

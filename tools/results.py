@@ -18,7 +18,7 @@ from shoal.lab.experiments.report import Column, table_of
 from shoal.lab.experiments.spec import cells
 from shoal.lab.experiments.stored import Results, load_results
 from shoal.lab.experiments.summaries import SummaryRow
-from shoal.lab.paper import beyond, report
+from shoal.lab.paper import beyond, field, report
 from shoal.lab.paper.comparison import is_ours, reference_row
 from shoal.lab.paper.presets import is_preset
 from shoal.lab.paper.real_data import reading_parts
@@ -62,8 +62,8 @@ def publish(directory: Path, root: Path, name: str | None = None) -> None:
 
     `name` is that of the section, by default the preset's.
     """
-    own = reproduction(whole_preset(load_results(directory)))
-    name = name or own.found.spec.name
+    found = whole_preset(load_results(directory))
+    name = name or found.spec.name
     page = write_report(directory)
     target = root / "docs" / "results" / name
     shutil.rmtree(target, ignore_errors=True)
@@ -78,7 +78,12 @@ def publish(directory: Path, root: Path, name: str | None = None) -> None:
         shutil.copy(page.parent / "figures" / picture, target / "figures")
     if name == PUBLISHED:
         shutil.copy(directory / "spec.toml", target)
-    renew(root / "docs" / "results" / "README.md", name, block(own, name))
+    numbers = root / "docs" / "results" / "README.md"
+    if found.spec.name == field.FIELD:
+        renew(numbers, name, field_block(found))
+        return
+    own = reproduction(found)
+    renew(numbers, name, block(own, name))
     if name in ("tables", PUBLISHED):
         renew(root / "README.md", "reproduced", reproduced(own))
 
@@ -86,7 +91,7 @@ def publish(directory: Path, root: Path, name: str | None = None) -> None:
 def whole_preset(found: Results) -> Results:
     """The findings, if they are those of a preset with nothing missing."""
     expected = sum(cell.environment.id not in found.skipped for cell in cells(found.spec))
-    if not is_preset(found.spec):
+    if not (is_preset(found.spec) or found.spec.name == field.FIELD):
         raise ResultsError(f"{found.directory}: {found.spec.name!r} is not a preset")
     if found.cells_done < expected:
         raise ResultsError(
@@ -109,6 +114,15 @@ def reproduced(own: Reproduction) -> str:
     """The sentence of README.md."""
     said = markdown_text(agreement_sentence(own))
     return f"The published figures are reproduced ([docs/results](docs/results/README.md)). {said}"
+
+
+def field_block(found: Results) -> str:
+    """What docs/results/README.md says of the benchmark of the field: the ranks of all methods."""
+    page = field.document(found)
+    tables = [part for part in page.sections[0].parts if isinstance(part, Table)]
+    return "\n\n".join(
+        [provenance(found, found.spec.name), f"- {markdown_text(page.lead)}", *map(as_markdown, tables)]
+    )
 
 
 def block(own: Reproduction, name: str) -> str:
@@ -136,7 +150,7 @@ def provenance(found: Results, name: str) -> str:
     known, spec = found.provenance, found.spec
     command = f"run docs/results/{name}/spec.toml" if name == PUBLISHED else f"reproduce {name}"
     pages = [f"[report]({name}/tables.md)"]
-    if name != report.OURS:
+    if name not in (report.OURS, field.FIELD):
         pages.append(f"[theory]({name}/theory.md)")
     wall, cpu = duration(known.get("wall_seconds", 0.0)), duration(known.get("cpu_seconds", 0.0))
     text = (
