@@ -59,7 +59,7 @@ def test_every_registered_policy_plays_wherever_it_fits() -> None:
         played = everywhere if method.environments is None else list(method.environments)
         if "graph" in inspect.signature(find_policy(method.policy)).parameters:
             assert method.parameters["graph"] == "graph"
-            assert played == ["graph", "lastfm-tfidf", "lastfm-unit", "lastfm-counts"]
+            assert played == ["graph", "lastfm-log", "lastfm-unit", "lastfm-counts"]
         else:
             assert played == everywhere
     (bass,) = [item for item in spec.methods if item.policy == "bass"]

@@ -22,10 +22,10 @@ CONSTANT = 0.5
 """The last feature of every artist."""
 TINY = 1e-12
 
-RECIPES = ("tfidf", "unit", "counts")
+RECIPES = ("log", "unit", "counts")
 """From counts of tags to features; idf is ln(artists / artists with the tag).
 
-- "tfidf": count × idf, each artist scaled to length 1, the leading components as they are;
+- "log": ln(1 + count) × idf, the leading components, each artist scaled to length 1;
 - "unit": shares of an artist's tags × idf, the leading components, each artist scaled to length 1;
 - "counts": ln(1 + count) × idf, the leading components, divided by the largest entry.
 """
@@ -45,7 +45,7 @@ class LastFM(PersonalOffers):
         Number of artists on offer.
     dim : int ≥ 2
         Number of features: the leading components of the tags, and a constant.
-    recipe : "tfidf", "unit" or "counts"
+    recipe : "log", "unit" or "counts"
         How tags become features; see `shoal.lab.environments.lastfm.RECIPES`.
     least : int
         How many tagged artists a user must have listened to.
@@ -88,7 +88,7 @@ class LastFM(PersonalOffers):
         n_agents: int = 100,
         n_arms: int = 25,
         dim: int = 20,
-        recipe: str = "tfidf",
+        recipe: str = "log",
         least: int = 20,
         param_norm: float = 1.0,
         seed: int | None = None,
@@ -212,20 +212,14 @@ def _features(tagged: Integers, dim: int, recipe: str, source: str) -> Matrix:
     counts = csr_array((np.ones(len(tagged)), (tagged[:, 0], tagged[:, 1])), shape=(n_artists, n_tags))
     counts.sum_duplicates()
     idf = np.log(n_artists / np.maximum(np.bincount(counts.indices, minlength=n_tags), 1))
-    if recipe == "counts":
-        counts = counts.log1p()
-    elif recipe == "unit":
-        counts = counts.multiply(1.0 / counts.sum(axis=1)[:, None])
-    table = counts.multiply(idf[None, :]).tocsr()
-    if recipe == "tfidf":
-        lengths = np.sqrt(table.multiply(table).sum(axis=1))
-        table = table.multiply(1.0 / np.maximum(lengths, TINY)[:, None]).tocsr()
+    weights = counts.multiply(1.0 / counts.sum(axis=1)[:, None]) if recipe == "unit" else counts.log1p()
+    table = weights.multiply(idf[None, :]).tocsr()
     left, values, _ = svds(table, k=dim - 1, v0=np.ones(min(n_artists, n_tags)))
     found = (left * values)[:, ::-1]
     # A component's sign is arbitrary: its largest entry is positive.
     found *= np.sign(found[np.abs(found).argmax(axis=0), np.arange(dim - 1)])
     if recipe == "counts":
         found /= max(float(np.abs(found).max()), TINY)
-    elif recipe == "unit":
+    else:
         found /= np.maximum(np.linalg.norm(found, axis=1, keepdims=True), TINY)
     return np.hstack([found, np.full((n_artists, 1), CONSTANT)])
