@@ -36,7 +36,8 @@ def unpacked(drawing: data.Drawing) -> Booleans:
 
 def cells(heat: data.HeatMap) -> np.ndarray:
     n = len(heat.labels)
-    return np.frombuffer(base64.b64decode(heat.cells), dtype=np.uint8).reshape(n, n) / 255
+    levels = np.frombuffer(base64.b64decode(heat.cells), dtype=np.uint8).reshape(n, n)
+    return np.asarray(np.where(levels, 10.0 ** ((levels - 255.0) * 8 / 254), 0.0))
 
 
 def test_the_graph_agent_by_agent() -> None:
@@ -94,8 +95,8 @@ def test_a_heat_map_whose_agents_were_all_asked_is_exact() -> None:
                 pairs = edges[np.ix_(group == one, group == two)]
                 itself = np.count_nonzero(group == one) * (one == two)
                 if pairs.size > itself:  # a group of one has no pairs
-                    naive[one, two] = pairs.sum() / (pairs.size - itself)
-        assert np.abs(cells(heat) - naive).max() < 1 / 255 + 1e-6
+                    naive[one, two] = 1.0 - pairs.sum() / (pairs.size - itself)
+        assert cells(heat) == pytest.approx(naive, rel=0.04)
         kinds = np.array([int(name.split()[1]) % KINDS for name in population.agents])
         for block in heat.blocks[:KINDS]:
             mine = labels == block.label
@@ -103,6 +104,26 @@ def test_a_heat_map_whose_agents_were_all_asked_is_exact() -> None:
             within = edges[np.ix_(mine, mine)].sum() / (mine.sum() * (mine.sum() - 1))
             assert block.within == pytest.approx(within, abs=1e-4)
             assert block.beyond == pytest.approx(edges[np.ix_(mine, ~mine)].mean(), abs=1e-4)
+        assert heat.asked == heat.n_agents
+        for pair in heat.between:
+            apart = ~edges[np.ix_(labels == pair.one, labels == pair.two)]
+            if pair.one == pair.two:
+                apart = apart[np.triu_indices(len(apart), 1)]
+            assert (pair.pairs, pair.parted) == pytest.approx((apart.size, np.count_nonzero(apart)))
+
+
+def test_a_few_partings_of_very_many_pairs_are_seen() -> None:
+    """Every one of them, however small its share of a cell."""
+    with open_controller(":memory:") as controller:
+        population = many(controller, "crowd", 3_000, 30, 12)
+        heat = pictured(population).draw()
+        assert isinstance(heat, data.HeatMap)
+        n_cuts = population.owner.read(lambda fold: fold.count_cuts())
+        assert 100 < n_cuts < 3e-4 * 3_000**2 / 2
+        assert sum(pair.parted for pair in heat.between) == pytest.approx(n_cuts, abs=1e-6)
+        sizes = np.diff(heat.bounds)
+        counted = (cells(heat) * (np.outer(sizes, sizes) - np.diag(sizes))).sum() / 2
+        assert counted == pytest.approx(n_cuts, rel=0.04)
 
 
 def pictured_labels(population: Population) -> np.ndarray:
@@ -116,6 +137,7 @@ def test_a_heat_map_of_a_sample_is_near(monkeypatch: pytest.MonkeyPatch) -> None
         population = many(controller, "crowd", 600, 600, 16)
         exact = pictured(population).draw()
         monkeypatch.setattr(data, "SAMPLE", 200)
+        monkeypatch.setattr(data, "CUTS", 0)  # partings that were not seen
         near = pictured(population).draw()
         assert isinstance(near, data.HeatMap)
         assert isinstance(exact, data.HeatMap)
@@ -128,7 +150,9 @@ def test_a_heat_map_of_a_sample_is_near(monkeypatch: pytest.MonkeyPatch) -> None
         )
 
 
-def test_a_heat_map_of_an_earlier_moment() -> None:
+@pytest.mark.parametrize("seen", [0, following.CUTS])
+def test_a_heat_map_of_an_earlier_moment(seen: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "CUTS", seen)
     with open_controller(":memory:") as controller:
         population = many(controller, "crowd", 600, 600, 10)
         picture = pictured(population)

@@ -246,12 +246,31 @@ def test_back_through_time_and_to_now(running: InProcess, opened: Any) -> None:
     page.view.click(".through >> text=Pause")
 
 
-def test_a_heat_map_leads_to_agents(opened: Any) -> None:
+def test_rows_and_columns_of_500_agents_are_those_of_their_graph(running: InProcess, opened: Any) -> None:
+    graph = running.app.controller.population("500 agents").graph()
+    page = opened("500 agents")
+    stage, places = page.view.locator(".stage canvas"), {name: k for k, name in enumerate(graph.agents)}
+    side = stage.bounding_box()["width"]
+    for x, y in ((0.1, 0.2), (0.1, 0.5), (0.7, 0.4), (0.9, 0.95)):
+        stage.hover(position={"x": x * side, "y": y * side})
+        found = re.match(r"(.*) \(.*\) and (.*) \(.*\) (share|have parted)$", page.text(".tip"))
+        assert found is not None
+        assert graph.edges[places[found[1]], places[found[2]]] == (found[3] == "share")
+    stage.click(position={"x": 0.7 * side, "y": 0.4 * side})
+    page.view.wait_for_selector(".agent .why")
+    assert page.text(".agent h3").split("\n")[-1] in page.text(".tip")
+    assert page.view.locator(".stage .row").is_visible()
+
+
+def test_a_heat_map_leads_to_agents(running: InProcess, opened: Any) -> None:
     page = opened("20,000 agents")
     page.view.locator(".stage canvas").click(position={"x": 40, "y": 40})
     page.view.wait_for_selector(".agent ol button")
     assert re.search(r"agents? of (block|those)", page.text(".agent h4"))
-    assert "of pairs share" in page.text(".tip")
+    assert re.search(r"all pairs share$|pairs has parted$|of pairs share$", page.text(".tip"))
+    (within,) = page.rows("Pairs of blocks, and how many of their agents have parted")
+    parted = running.app.controller.population("20,000 agents").owner.read(lambda fold: fold.count_cuts())
+    assert (within[0], whole(within[1]), whole(within[2])) == ("within A", 199_990_000, parted)
     page.view.locator(".agent ol button").first.click()
     page.view.wait_for_selector(".agent .why")
     assert re.match(r"agent \d+ has \d+ samples? and borrows ", page.text(".agent .why"))

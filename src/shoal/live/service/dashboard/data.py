@@ -25,6 +25,7 @@ from shoal.live.protocol.errors import UnknownError
 from shoal.live.service.dashboard.blocks import ALONE, find_blocks, keep_names, spread
 from shoal.live.service.dashboard.following import (
     COLUMNS,
+    CUTS,
     DELAYS,
     DIVIDEND,
     MATCHED,
@@ -302,6 +303,15 @@ class Block(msgspec.Struct, frozen=True):
     """Share of the pairs of one in it and one outside that share."""
 
 
+class BlockPair(msgspec.Struct, frozen=True, array_like=True):
+    """Two blocks, or one and itself, of which pairs of agents have parted."""
+
+    one: int
+    two: int
+    pairs: int
+    parted: float
+
+
 class Drawing(msgspec.Struct, frozen=True, tag="graph", tag_field="kind"):
     """The graph, agent by agent."""
 
@@ -321,6 +331,8 @@ class Drawing(msgspec.Struct, frozen=True, tag="graph", tag_field="kind"):
     recent: list[tuple[int, int]]
     """Pairs that separated last, the latest first, by their places in `agents`."""
     blocks: list[Block]
+    between: list[BlockPair]
+    """Up to `MOST_LISTED`, those that parted most first."""
 
 
 class HeatMap(msgspec.Struct, frozen=True, tag="heat", tag_field="kind"):
@@ -336,10 +348,12 @@ class HeatMap(msgspec.Struct, frozen=True, tag="heat", tag_field="kind"):
     labels: list[int]
     """Block of each group."""
     cells: str
-    """Base64 of a byte for each pair of groups, row by row: 255 if all pairs share, 0 if none does."""
+    """Base64 of a byte for each pair of groups, row by row: 0 if all pairs share, otherwise by the logarithm
+    of the share that parted, from 1 for 1e-8 to 255 for all of them."""
     asked: int
-    """Agents from whose neighbours the shares were estimated."""
+    """Agents from whose neighbours the shares were estimated; all of them if every parting is known."""
     blocks: list[Block]
+    between: list[BlockPair]
 
 
 class SharingPicture:
@@ -348,7 +362,7 @@ class SharingPicture:
     def __init__(self, follower: Follower) -> None:
         self.follower = follower
         self.population: Population = follower.population
-        self._made: tuple[object, ...] = ()
+        self._made = (-1, -1)
         self._not_before = 0.0
         self._labels = np.zeros(0, dtype=np.int64)
         """Label of each agent by its index, removed ones included."""
@@ -472,6 +486,7 @@ class SharingPicture:
         shown = np.full(len(there.names), -1, dtype=np.int64)
         shown[stayed] = np.arange(len(stayed))
         recent = shown[self._places(pairs)]
+        apart = ~np.eye(len(stayed), dtype=np.bool_)
         return Drawing(
             last if at is None else at,
             when,
@@ -483,7 +498,7 @@ class SharingPicture:
             base64.b64encode(np.packbits(bits).tobytes()).decode(),
             int(np.count_nonzero(bits)),
             [(int(one), int(two)) for one, two in recent if one >= 0 and two >= 0],
-            block_table(labels, there.samples[stayed], np.arange(len(stayed)), together),
+            *block_tables(labels, together & apart, apart, np.ones(len(stayed)), there.samples[stayed]),
         )
 
     def _heat_map(self, at: int | None, when: float | None, first: int, last: int) -> HeatMap:
@@ -499,33 +514,17 @@ class SharingPicture:
             present = self._was_there(at)
         order, starts, group, group_labels = grouped(labels)
         n_groups = len(starts)
-        members_of = np.bincount(group[present], minlength=n_groups).astype(np.float32)
-        asked = self._sample[present[self._sample]]
-        rows = self._edges[present[self._sample]]
-        if at is not None:
-            rows = rows & present
-        # how many of a group each of those asked shares with, shape (asked, groups)
-        ends = [*starts[1:].tolist(), len(order)]
-        parts = [order[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
-        by_group = np.stack([np.count_nonzero(rows[:, one], axis=1) for one in parts], axis=1)
-        by_group = by_group.astype(np.float32)
-        by_group[np.arange(len(asked)), group[asked]] -= 1.0  # itself
-        counted = np.zeros((n_groups, n_groups), dtype=np.float32)
-        np.add.at(counted, group[asked], by_group)
-        n_asked = np.bincount(group[asked], minlength=n_groups).astype(np.float32)
-        pairs = n_asked[:, None] * members_of[None, :] - np.diag(n_asked)
-        together, possible = counted + counted.T, pairs + pairs.T
-        if at is not None:
-            one, two = group[self._places(self.follower.cuts_after(at))].T
-            again = np.zeros((n_groups, n_groups), dtype=np.float32)
-            np.add.at(again, (one, two), 1.0)
-            all_pairs = np.maximum(np.outer(members_of, members_of), 1.0)
-            together = together + possible * np.minimum((again + again.T) / all_pairs, 1.0)
-        share = np.clip(together / np.maximum(possible, 1.0), 0.0, 1.0)
-        if not possible.all():  # of two groups nobody was asked: take what holds for their blocks
-            of_block = (group_labels[:, None] == np.unique(group_labels)).astype(np.float32)
-            wide = [of_block @ (of_block.T @ one @ of_block) @ of_block.T for one in (together, possible)]
-            share = np.where(possible > 0.0, share, wide[0] / np.maximum(wide[1], 1.0))
+        members_of = np.bincount(group[present], minlength=n_groups).astype(np.float64)
+        samples = np.bincount(group[present], there.samples[present], minlength=n_groups)
+        if (cuts := self._all_cuts(at)) is not None:
+            n_asked, possible = int(present.sum()), np.outer(members_of, members_of) - np.diag(members_of)
+            parted = np.zeros((n_groups, n_groups))
+            np.add.at(parted, tuple(group[cuts].T), 1.0)
+            together = possible - parted - parted.T
+        else:
+            n_asked, together, possible = self._asked(at, present, order, starts, group, group_labels)
+        share = np.where(possible > 0.0, 1.0 - together / np.maximum(possible, 1.0), 0.0)
+        level = np.clip(255.0 + 254.0 / 8.0 * np.log10(np.maximum(share, 1e-9)), 1.0, 255.0)
         return HeatMap(
             last if at is None else at,
             when,
@@ -534,10 +533,61 @@ class SharingPicture:
             int(np.count_nonzero(present)),
             [*starts.tolist(), len(labels)],
             group_labels.tolist(),
-            base64.b64encode(np.rint(255.0 * share).astype(np.uint8).tobytes()).decode(),
-            len(asked),
-            heat_blocks(group_labels, together, possible, members_of, labels, there.samples, present),
+            base64.b64encode(np.where(share > 0.0, np.rint(level), 0).astype(np.uint8).tobytes()).decode(),
+            n_asked,
+            *block_tables(group_labels, together, possible, members_of, samples),
         )
+
+    def _all_cuts(self, at: int | None) -> Integers | None:
+        """Pairs that had parted, by place, if every one of them was seen; shape (n, 2)."""
+        now, then = (
+            np.unique(np.sort(self._places(self.follower.cuts_before(until, CUTS)), axis=1), axis=0)
+            for until in (self.follower.seq, self.follower.seq if at is None else at)
+        )
+        # Another policy finds its own cuts in old records; those are not in the journal.
+        is_known = self.has_cuts and len(self.population.switches) == 1 and len(now) >= self._made[1]
+        return then if is_known else None
+
+    def _asked(
+        self,
+        at: int | None,
+        present: Booleans,
+        order: Integers,
+        starts: Integers,
+        group: Integers,
+        group_labels: Integers,
+    ) -> tuple[int, AnyArray, AnyArray]:
+        """How many agents were asked, and pairs of each two groups: those that share, and all asked about."""
+        n_groups = len(starts)
+        members_of = np.bincount(group[present], minlength=n_groups).astype(np.float64)
+        asked = self._sample[present[self._sample]]
+        rows = self._edges[present[self._sample]]
+        if at is not None:
+            rows = rows & present
+        # how many of a group each of those asked shares with, shape (asked, groups)
+        ends = [*starts[1:].tolist(), len(order)]
+        parts = [order[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
+        by_group = np.stack([np.count_nonzero(rows[:, one], axis=1) for one in parts], axis=1)
+        by_group = by_group.astype(np.float64)
+        by_group[np.arange(len(asked)), group[asked]] -= 1.0  # itself
+        counted = np.zeros((n_groups, n_groups), dtype=np.float64)
+        np.add.at(counted, group[asked], by_group)
+        n_asked = np.bincount(group[asked], minlength=n_groups).astype(np.float64)
+        pairs = n_asked[:, None] * members_of[None, :] - np.diag(n_asked)
+        together, possible = counted + counted.T, pairs + pairs.T
+        if at is not None:
+            one, two = group[self._places(self.follower.cuts_after(at))].T
+            again = np.zeros((n_groups, n_groups), dtype=np.float64)
+            np.add.at(again, (one, two), 1.0)
+            all_pairs = np.maximum(np.outer(members_of, members_of), 1.0)
+            together = together + possible * np.minimum((again + again.T) / all_pairs, 1.0)
+        if not possible.all():  # of two groups nobody was asked: take what holds for their blocks
+            of_block = (group_labels[:, None] == np.unique(group_labels)).astype(np.float64)
+            wide = [of_block @ (of_block.T @ one @ of_block) @ of_block.T for one in (together, possible)]
+            together, possible = (
+                np.where(possible > 0.0, a, b) for a, b in zip((together, possible), wide, strict=True)
+            )
+        return len(asked), np.minimum(together, possible), possible
 
     # Agents
 
@@ -667,46 +717,38 @@ def grouped(labels: Integers) -> tuple[Integers, Integers, Integers, Integers]:
     return order, np.array(starts), group, np.array(group_labels)
 
 
-def block_table(labels: Integers, samples: Integers, asked: Integers, rows: Booleans) -> list[Block]:
-    """Blocks in numbers, the largest first, from the rows of those who were asked."""
-    found = []
-    for label in np.unique(labels).tolist():
-        mine = labels == label
-        inside = rows[mine[asked]]
-        n, others = int(mine.sum()), int((~mine).sum())
-        within = int(inside[:, mine].sum()) / (n * (n - 1)) if n > 1 else None
-        beyond = int(inside[:, ~mine].sum()) / (n * others) if others else None
-        found.append(Block(label, n, int(samples[mine].sum()), within, beyond))
-    return sorted(found, key=_rank)
-
-
 def _rank(block: Block) -> tuple[int, int, int]:
     """Blocks by size, then those in none, then the undecided."""
     return -min(block.label, 0), -block.agents, block.label
 
 
-def heat_blocks(
-    group_labels: Integers,
-    together: AnyArray,
-    possible: AnyArray,
-    members_of: AnyArray,
-    labels: Integers,
-    samples: Integers,
-    present: Booleans,
-) -> list[Block]:
-    """Blocks in numbers, the largest first, from the counts of the heat map's cells."""
-    found = []
-    for label in np.unique(group_labels).tolist():
-        mine = group_labels == label
-        inside, outside = np.ix_(mine, mine), np.ix_(mine, ~mine)
-        within, beyond = float(possible[inside].sum()), float(possible[outside].sum())
-        found.append(
-            Block(
-                label,
-                int(members_of[mine].sum()),
-                int(samples[(labels == label) & present].sum()),
-                float(together[inside].sum()) / within if within else None,
-                float(together[outside].sum()) / beyond if beyond else None,
-            )
-        )
-    return sorted(found, key=_rank)
+def block_tables(
+    labels: Integers, together: AnyArray, possible: AnyArray, members_of: AnyArray, samples: AnyArray
+) -> tuple[list[Block], list[BlockPair]]:
+    """Blocks in numbers, the largest first, and what parted between them, the larger share first.
+
+    Parameters
+    ----------
+    labels : array of shape (g,)
+        The block of each group of agents; a group may be one agent.
+    together, possible : arrays of shape (g, g)
+        Ordered pairs of agents of each two groups that share, of so many that were looked at.
+    members_of, samples : arrays of shape (g,)
+    """
+    found, place = np.unique(labels, return_inverse=True)
+    of_block = np.eye(len(found))[place]
+    shared, pairs = (of_block.T @ one @ of_block for one in (together, possible))
+    sizes, held = of_block.T @ members_of, of_block.T @ samples
+    blocks = []
+    for k, label in enumerate(found.tolist()):
+        rest, others = shared[k].sum() - shared[k, k], pairs[k].sum() - pairs[k, k]
+        within = float(shared[k, k] / pairs[k, k]) if pairs[k, k] else None
+        beyond = float(rest / others) if others else None
+        blocks.append(Block(label, int(sizes[k]), int(held[k]), within, beyond))
+    between = []
+    for one, two in np.argwhere(np.triu(pairs > shared)).tolist():
+        n = sizes[one] * sizes[two] if one != two else sizes[one] * (sizes[one] - 1) / 2
+        parted = n * (1.0 - shared[one, two] / pairs[one, two])
+        between.append(BlockPair(int(found[one]), int(found[two]), int(n), float(parted)))
+    between.sort(key=lambda one: (-one.parted / one.pairs, one.one, one.two))
+    return sorted(blocks, key=_rank), between[:MOST_LISTED]

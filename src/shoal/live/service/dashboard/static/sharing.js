@@ -1,8 +1,9 @@
-// Who shares with whom: the graph of up to 500 agents, or a heat map of many more, and a slider through time.
+// Who shares with whom: the graph of up to 150 agents, rows and columns of up to 500, a heat map of many more, and a slider through time.
 
 import * as api from "./api.js";
-import { badge, blockName, calm, colourOf, debounce, h, letter, plural, shareOf, table, time, token, twin, whole } from "./dom.js";
+import { badge, blockName, calm, colourOf, COLOURS, debounce, h, letter, percent, plural, shareOf, table, time, token, twin, whole } from "./dom.js";
 
+const MOST_NODES = 150; // agents that are drawn as a graph
 const MOST_EDGES = 6000; // drawn at once; a sample of more looks the same, and stays quick
 const FADE = 4000; // milliseconds in which an edge that was cut disappears
 const GOLDEN = Math.PI * (3 - Math.sqrt(5));
@@ -18,6 +19,17 @@ function bytes(base64) {
   const text = atob(base64), found = new Uint8Array(text.length);
   for (let k = 0; k < text.length; k++) found[k] = text.charCodeAt(k);
   return found;
+}
+
+// Whether two agents share, by their places.
+function sharing(data) {
+  const together = bytes(data.edges), n = data.agents.length;
+  const offset = (i) => i * (n - 1) - (i * (i - 1)) / 2; // where the pairs (i, i + 1), (i, i + 2), … start
+  return (i, j) => {
+    if (i === j) return false;
+    const place = i < j ? offset(i) + j - i - 1 : offset(j) + i - j - 1;
+    return Boolean(together[place >> 3] & (128 >> (place & 7)));
+  };
 }
 
 // A colour for WebGL, which wants its parts multiplied by the opacity.
@@ -86,18 +98,38 @@ class GraphView {
   start() {
     const { graph } = this;
     this.sigma = new Sigma(graph, this.plane, {
-      labelRenderedSizeThreshold: this.data.agents.length > 150 ? 7 : 0, labelDensity: 0.6, labelGridCellSize: 90, labelFont: "system-ui, sans-serif", labelSize: 12,
+      labelRenderedSizeThreshold: 0, labelDensity: 1, labelGridCellSize: 60, labelFont: "system-ui, sans-serif", labelSize: 12,
       labelColor: { color: token("--text") }, defaultEdgeColor: token("--edge"), minEdgeThickness: 0.6, zIndex: true, stagePadding: 34,
       allowInvalidContainer: true, minCameraRatio: 0.05, maxCameraRatio: 3,
+      defaultDrawNodeLabel: (context, data, settings) => this.drawLabel(context, data, settings),
       defaultDrawNodeHover: (context, data, settings) => this.drawHover(context, data, settings),
       nodeReducer: (node, data) => this.reduceNode(node, data),
       edgeReducer: (edge, data) => this.reduceEdge(edge, data),
     });
     this.sigma.on("clickNode", ({ node }) => this.onpick(this.names[node]));
     this.sigma.on("clickStage", () => this.onpick(null));
-    this.sigma.on("enterNode", ({ node }) => { this.hovered = node; this.plane.style.cursor = "pointer"; });
-    this.sigma.on("leaveNode", () => { this.hovered = null; this.plane.style.cursor = ""; });
+    const hover = (node) => {
+      this.hovered = node;
+      this.plane.style.cursor = node === null ? "" : "pointer";
+      if (this.picked === null) { this.setEdges(); this.sigma.scheduleRefresh(); }
+    };
+    this.sigma.on("enterNode", ({ node }) => hover(node));
+    this.sigma.on("leaveNode", () => hover(null));
+    this.sigma.on("beforeRender", () => { this.labelled = null; });
     this.sigma.on("afterRender", () => this.placeLetters());
+  }
+
+  // A name beside its agent, unless it would run into another name, another agent or out of the picture.
+  drawLabel(context, data, settings) {
+    if (!data.label) return;
+    if (!this.labelled) this.labelled = this.graph.mapNodes((node, { x, y }) => ({ ...this.sigma.graphToViewport({ x, y }), node })).map(({ x, y, node }) => ({ x: x - 5, y: y - 5, width: 10, height: 10, node }));
+    context.font = `${settings.labelSize}px ${settings.labelFont}`;
+    const box = { x: data.x + data.size + 3, y: data.y - 8, width: context.measureText(data.label).width + 4, height: 16 };
+    const hits = (other) => other.node !== data.key && box.x < other.x + other.width && other.x < box.x + box.width && box.y < other.y + other.height && other.y < box.y + box.height;
+    if (box.x + box.width > this.plane.clientWidth || this.labelled.some(hits)) return;
+    this.labelled.push(box);
+    context.fillStyle = token("--text");
+    context.fillText(data.label, box.x, data.y + settings.labelSize / 3);
   }
 
   drawHover(context, data, settings) {
@@ -114,13 +146,8 @@ class GraphView {
   }
 
   show(data) {
-    const together = bytes(data.edges), n = data.agents.length;
-    const offset = (i) => i * (n - 1) - (i * (i - 1)) / 2; // where the pairs (i, i + 1), (i, i + 2), … start
-    this.shares = (i, j) => {
-      if (i === j) return false;
-      const place = i < j ? offset(i) + j - i - 1 : offset(j) + i - j - 1;
-      return Boolean(together[place >> 3] & (128 >> (place & 7)));
-    };
+    const n = data.agents.length;
+    this.shares = sharing(data);
     this.data = data;
     if (!this.sigma) this.start();
     const before = this.names, { graph } = this;
@@ -163,39 +190,33 @@ class GraphView {
     Object.assign(this.graph[`get${kind}Attributes`](key), attributes);
   }
 
-  // Which edges to draw: a sample, more of those between blocks, and all of whoever is picked.
+  // Which edges to draw: a sample of those within blocks, and all of whoever is picked or pointed at.
   wanted() {
-    const { labels, agents } = this.data, n = agents.length, found = new Map();
-    let within = 0, between = 0;
-    for (let i = 0; i < n; i++) for (let j = i + 1; j < n; j++) if (this.shares(i, j)) labels[i] === labels[j] ? within++ : between++;
-    const keepBetween = Math.min(1, (0.6 * MOST_EDGES) / Math.max(1, between));
-    const keepWithin = Math.min(1, (MOST_EDGES - keepBetween * between) / Math.max(1, within));
-    this.drawn = 0;
+    const { labels, agents } = this.data, n = agents.length, found = new Map(), within = [];
+    const focus = this.picked ?? (this.hovered === null ? null : +this.hovered);
     for (let i = 0; i < n; i++) {
       for (let j = i + 1; j < n; j++) {
         if (!this.shares(i, j)) continue;
-        const inside = labels[i] === labels[j], own = this.picked === i || this.picked === j;
-        if (own || hashed(i, j) < (inside ? keepWithin : keepBetween)) {
-          found.set(`${i}-${j}`, { i, j, inside, own });
-          this.drawn++;
-        }
+        if (focus === i || focus === j) found.set(`${i}-${j}`, { i, j, own: true });
+        else if (labels[i] === labels[j] && labels[i] >= 0) within.push([i, j]);
       }
     }
-    this.crowded = within > 3000;
+    const keep = MOST_EDGES / Math.max(1, within.length);
+    for (const [i, j] of within) if (hashed(i, j) < keep) found.set(`${i}-${j}`, { i, j, own: false });
+    this.crowded = within.length > 3000;
     return found;
   }
 
   setEdges() {
-    const { graph } = this, wanted = this.wanted(), grey = token("--edge"), gone = [];
+    const { graph } = this, wanted = this.wanted(), gone = [];
     graph.forEachEdge((edge, attributes, source, target) => {
       if (wanted.has(edge) || this.fading.has(edge)) return;
       if (!this.shares(+source, +target) && this.fading.size + gone.length < 400) gone.push(edge);
       else graph.dropEdge(edge);
     });
-    for (const [key, { i, j, inside, own }] of wanted) {
-      const colour = own ? this.colours[this.picked] : inside ? this.colours[i] : grey;
-      const opacity = own ? 0.8 : inside ? (this.crowded ? 0.16 : 0.4) : this.crowded ? 0.3 : 0.5;
-      const attributes = { color: thin(colour, opacity), size: own ? 1.8 : 1.2, zIndex: own ? 2 : inside ? 0 : 1, own };
+    const focus = this.picked ?? this.hovered;
+    for (const [key, { i, j, own }] of wanted) {
+      const attributes = { color: thin(this.colours[own ? focus : i], own ? 0.8 : this.crowded ? 0.16 : 0.4), size: own ? 1.8 : 1.2, zIndex: own ? 2 : 0, own };
       this.fading.delete(key);
       if (!graph.hasEdge(key)) graph.addEdgeWithKey(key, i, j, attributes);
       else this.restyle("Edge", key, attributes);
@@ -312,12 +333,13 @@ class GraphView {
 
 class HeatView {
   constructor(stage, onpick, ongroup) {
-    this.ongroup = ongroup;
+    Object.assign(this, { onpick, ongroup });
+    this.picked = h("div", { class: "row", hidden: true });
     this.canvas = h("canvas", { tabindex: "0", role: "img" });
     this.letters = h("div", { class: "letters", "aria-hidden": "true" });
     this.tip = h("p", { class: "tip", hidden: true });
     this.cursor = h("div", { class: "cursor", hidden: true });
-    stage.replaceChildren(this.canvas, this.letters, this.cursor, this.tip);
+    stage.replaceChildren(this.canvas, this.letters, this.picked, this.cursor, this.tip);
     this.canvas.addEventListener("mousemove", (event) => this.point(event));
     this.canvas.addEventListener("mouseleave", () => { this.tip.hidden = true; this.cursor.hidden = true; });
     this.canvas.addEventListener("click", (event) => { this.point(event); this.open(); });
@@ -326,23 +348,34 @@ class HeatView {
   }
 
   show(data) {
-    this.data = data;
-    this.cells = bytes(data.cells);
-    const n = data.labels.length;
+    this.data = data.kind === "graph" ? this.pairs(data) : { ...data, cells: bytes(data.cells) };
+    const { labels, cells } = this.data, n = labels.length, rgb = (name) => token(name).match(/\d+/g).map(Number);
     this.n = n;
     this.canvas.width = this.canvas.height = n;
-    const low = token("--heat-low").match(/\d+/g).map(Number), high = token("--heat-high").match(/\d+/g).map(Number);
+    const low = rgb("--heat-low"), high = rgb("--heat-high"), own = new Map([...new Set(labels)].map((label) => [label, rgb(label < 0 ? "--alone" : `--block-${label % COLOURS}`)]));
     const image = new ImageData(n, n);
     for (let k = 0; k < n * n; k++) {
-      const share = this.cells[k] / 255;
-      for (let c = 0; c < 3; c++) image.data[4 * k + c] = low[c] + share * (high[c] - low[c]);
+      const row = labels[Math.floor(k / n)], full = data.kind === "graph" ? (row === labels[k % n] ? own.get(row) : rgb.grey ??= rgb("--edge")) : high, parted = cells[k] / 255;
+      for (let c = 0; c < 3; c++) image.data[4 * k + c] = full[c] + parted * (low[c] - full[c]);
       image.data[4 * k + 3] = 255;
     }
     this.canvas.getContext("2d").putImageData(image, 0, 0);
     this.placeLetters();
     const blocks = data.blocks.filter((block) => block.label >= 0).length;
     this.canvas.setAttribute("aria-label",
-      `Heat map of ${plural(data.n_agents, "agent")} in ${plural(blocks, "block")}: the fuller the colour, the more pairs share. Arrow keys move from group to group, Enter lists a group's agents. The table below has the blocks.`);
+      `Heat map of ${plural(this.data.n_agents, "agent")} in ${plural(blocks, "block")}: the fuller the colour, the more pairs share. Arrow keys move from group to group, Enter lists a group's agents. The table below has the blocks.`);
+  }
+
+  // Up to 500 agents have a row each, in the order of their blocks.
+  pairs(data) {
+    const rank = new Map(data.blocks.map((block, k) => [block.label, k])), n = data.agents.length;
+    const order = data.agents.map((_, k) => k).sort((i, j) => rank.get(data.labels[i]) - rank.get(data.labels[j]) || i - j);
+    this.shares = sharing(data);
+    const parted = (row, column) => row !== column && !this.shares(order[row], order[column]);
+    return {
+      ...data, n_agents: n, names: order.map((k) => data.agents[k]), labels: order.map((k) => data.labels[k]),
+      cells: Uint8Array.from({ length: n * n }, (_, k) => (parted(Math.floor(k / n), k % n) ? 255 : 0)),
+    };
   }
 
   placeLetters() {
@@ -372,13 +405,15 @@ class HeatView {
     Object.assign(this.tip.style, { left: column < n / 2 ? `${column * size + 3}%` : "", right: column < n / 2 ? "" : `${100 - column * size}%`, top: `${Math.min(88, row * size + 3)}%` });
   }
 
-  group(k) { return `${plural(this.data.bounds[k + 1] - this.data.bounds[k], "agent")} of ${blockName(this.data.labels[k])}`; }
+  group(k) { return this.data.names ? `${this.data.names[k]} (${blockName(this.data.labels[k])})` : `${plural(this.data.bounds[k + 1] - this.data.bounds[k], "agent")} of ${blockName(this.data.labels[k])}`; }
   words() {
-    const share = this.cells[this.row * this.n + this.column] / 255;
-    return `${this.group(this.row)} and ${this.group(this.column)}: ${shareOf(share)} of pairs share`;
+    const { cells, names } = this.data, level = cells[this.row * this.n + this.column], both = `${this.group(this.row)} and ${this.group(this.column)}`;
+    if (names) return this.row === this.column ? this.group(this.row) : `${both} ${level ? "have parted" : "share"}`;
+    const parted = 10 ** (((level - 255) * 8) / 254);
+    return `${both}: ${!level ? "all pairs share" : parted < 0.01 ? `about 1 of ${whole(+(1 / parted).toPrecision(2))} pairs has parted` : `${shareOf(1 - parted)} of pairs share`}`;
   }
 
-  open() { this.ongroup(this.data.bounds[this.row], this.data.bounds[this.row + 1], this.group(this.row)); }
+  open() { this.data.names ? this.onpick(this.data.names[this.row]) : this.ongroup(this.data.bounds[this.row], this.data.bounds[this.row + 1], this.group(this.row)); }
 
   key(event) {
     const [down, right] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] || [0, 0];
@@ -392,7 +427,12 @@ class HeatView {
     this.canvas.setAttribute("aria-label", this.words());
   }
 
-  pick() {}
+  pick(name) {
+    const row = this.data.names?.indexOf(name) ?? -1;
+    this.picked.hidden = row < 0;
+    Object.assign(this.picked.style, { top: `${(100 * row) / this.n}%`, height: `max(3px, ${100 / this.n}%)` });
+  }
+
   recolour() { this.show(this.data); }
   close() {}
 }
@@ -443,10 +483,11 @@ export class Sharing {
 
   show(data) {
     this.data = data;
-    const Kind = data.kind === "graph" ? GraphView : HeatView;
+    const Kind = data.kind === "graph" && data.agents.length <= MOST_NODES ? GraphView : HeatView;
     if (!(this.view instanceof Kind)) {
       this.view?.close();
-      this.stage.classList.toggle("square", data.kind === "heat");
+      this.stage.classList.toggle("square", Kind === HeatView);
+      this.twin.details.open = Kind === HeatView;
       this.view = new Kind(this.stage, this.onpick, this.ongroup);
     }
     if (!data.blocks.length) {
@@ -467,14 +508,14 @@ export class Sharing {
   describe() {
     const { data } = this, graph = data.kind === "graph", n = graph ? data.agents.length : data.n_agents;
     if (data.blocks.length) {
-      const pairs = (n * (n - 1)) / 2, drawn = this.view.drawn;
+      const pairs = (n * (n - 1)) / 2;
       this.note.textContent = graph
-        ? `${whole(data.n_edges)} of ${plural(pairs, "pair")} share${drawn && drawn < data.n_edges ? `; ${whole(drawn)} of them are drawn` : ""}`
+        ? `${whole(data.n_edges)} of ${plural(pairs, "pair")} share${n > MOST_NODES ? "; agents in the order of their blocks" : data.between.length ? "; point at an agent for its lines" : ""}`
         : `${plural(n, "agent")} in the order of their blocks${data.asked < n ? `; shares as ${whole(data.asked)} of them say` : ""}`;
     }
     this.legend.replaceChildren(...data.blocks.slice(0, 12).map((block) =>
       h("li", {}, badge(block.label), `${plural(block.agents, "agent")}${block.label === -2 ? " undecided: they share with several blocks alike" : block.label < 0 ? " in no block" : ""}`)),
-      ...(graph ? [] : [h("li", {}, "no pair shares", h("span", { class: "ramp", "aria-hidden": "true" }), "all share")]));
+      ...(graph ? [] : [h("li", {}, "all share", h("span", { class: "ramp", "aria-hidden": "true" }), "all parted; halfway: 1 pair of 10,000")]));
     this.slider.min = data.first;
     this.slider.max = data.last;
     if (this.at === null) this.slider.value = data.last;
@@ -519,6 +560,13 @@ export class Sharing {
       { title: "pairs in it that share", value: (block) => block.within, text: shareOf },
       { title: "pairs with others that share", value: (block) => block.beyond, text: shareOf },
     ], data.blocks));
+    const name = (label) => (label === -2 ? "undecided" : label < 0 ? "in none" : letter(label));
+    parts.push(table("Pairs of blocks, and how many of their agents have parted", [
+      { title: "blocks", value: ([one, two]) => (one === two ? `within ${name(one)}` : `${name(one)} and ${name(two)}`) },
+      { title: "pairs", value: ([, , pairs]) => pairs, text: whole },
+      { title: "parted", value: ([, , , parted]) => Math.round(parted), text: whole },
+      { title: "share", value: ([, , pairs, parted]) => parted / pairs, text: (share) => (share < 0.01 ? `1 of ${whole(1 / share)}` : percent(share)) },
+    ], data.between, { empty: "No pair has parted." }));
     if (data.kind === "graph") {
       const n = data.agents.length;
       const rows = data.agents.map((name, k) => {
