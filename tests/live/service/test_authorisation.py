@@ -63,6 +63,7 @@ NEEDED = {
     f"GET {D}/overview": "read",
     f"GET {D}/graph": "read",
     f"GET {D}/agents": "read",
+    f"GET {D}/moment": "read",
     f"GET {D}/agents/{{agent}}": "read",
     f"GET {D}/arms": "read",
     f"GET {D}/settings": "read",

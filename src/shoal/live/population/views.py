@@ -4,7 +4,8 @@ A reader holds the population's lock, and decisions wait. Each function here tak
 what it returns, and `uses` lets go of the lock between a few agents and the next few.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -15,8 +16,27 @@ from shoal.live.population.explaining import explain_agent
 from shoal.live.population.owner import Owner
 from shoal.live.protocol.answers import Explanation
 
+T = TypeVar("T")
 AT_ONCE = 64
 """Agents whose neighbours are looked up before others get their turn."""
+
+
+class Reader(Protocol):
+    """Whatever answers questions about a state: the owner about now, `Past` about an earlier moment."""
+
+    def read(self, question: Callable[[Fold], T]) -> T:
+        """What a function says of the state."""
+        ...
+
+
+class Past(NamedTuple):
+    """A population after an earlier record."""
+
+    fold: Fold
+
+    def read(self, question: Callable[[Fold], T]) -> T:
+        """See `Reader`."""
+        return question(self.fold)
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -48,17 +68,17 @@ class Lent(NamedTuple):
     samples: float
 
 
-def sizes(owner: Owner) -> Sizes:
+def sizes(reader: Reader) -> Sizes:
     """How much there is of everything."""
 
     def question(fold: Fold) -> Sizes:
         there = len(fold.called) - fold.called.count(None)
         return Sizes(fold.seq, fold.at / 1e6, there, len(fold.pending), fold.count_cuts())
 
-    return owner.read(question)
+    return reader.read(question)
 
 
-def members(owner: Owner) -> PresentAgents:
+def members(reader: Reader) -> PresentAgents:
     """Who is there."""
 
     def question(fold: Fold) -> PresentAgents:
@@ -68,7 +88,7 @@ def members(owner: Owner) -> PresentAgents:
             indices, [name for name in fold.called if name is not None], fold.policy.pulls[indices]
         )
 
-    return owner.read(question)
+    return reader.read(question)
 
 
 def edges(owner: Owner, indices: Integers) -> Booleans:
@@ -94,7 +114,7 @@ def uses(owner: Owner, indices: Integers, among: Integers) -> Booleans:
     return found
 
 
-def lent(owner: Owner, indices: list[int]) -> list[Lent]:
+def lent(reader: Reader, indices: list[int]) -> list[Lent]:
     """How many others' samples each of some agents uses, and how many samples that makes."""
 
     def question(fold: Fold) -> list[Lent]:
@@ -104,7 +124,7 @@ def lent(owner: Owner, indices: list[int]) -> list[Lent]:
             found.append(Lent(int(np.count_nonzero(samples)), float(samples.sum())))
         return found
 
-    return owner.read(question)
+    return reader.read(question)
 
 
 def explained(owner: Owner, agent: str, most: int) -> Explanation:

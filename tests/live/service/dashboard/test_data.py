@@ -200,6 +200,44 @@ def test_going_back_where_no_cuts_are_recorded() -> None:
                 picture.draw(at)
 
 
+def test_figures_and_tables_of_an_earlier_moment_are_those_of_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_controller(":memory:") as controller:
+        population = few(controller, seconds=20.0)
+        then = pictured(population)
+        shown = then.draw()
+        assert isinstance(shown, data.Drawing)
+        at, before = (
+            population.sequence,
+            (data.overview(then.follower, 5), data.arms(then.follower), then.page()),
+        )
+        for k in range(40):
+            made = population.decide(
+                f"later {k}" if k < 5 else "shop 3", {"a": [1.0, 0, 0, 0], "b": [0, 1.0, 0, 0]}
+            )
+            population.reward(made.id, 1.0)
+        picture = pictured(population)
+        found = picture.moment(at)
+        assert (found.overview.sizes, found.overview.dividend, found.arms) == (
+            before[0].sizes,
+            before[0].dividend,
+            before[1],
+        )
+        page = picture.page(at=at)
+        assert [(one.name, one.samples, one.borrowed, one.lenders) for one in page.agents] == [
+            (one.name, one.samples, one.borrowed, one.lenders) for one in before[2].agents
+        ]
+        drawn = picture.draw(at)
+        assert isinstance(drawn, data.Drawing)
+        assert [one.block for one in page.agents] == drawn.labels
+        assert picture.moment(population.sequence).overview.sizes.sequence == population.sequence
+        for wrong in (0, population.sequence + 1):
+            with pytest.raises(UnknownError, match="the population has records 1"):
+                picture.moment(wrong)
+        monkeypatch.setattr(data, "REPLAYED", 10)
+        with pytest.raises(UnknownError, match="take a journal of up to 10 records"):
+            picture.moment(at)
+
+
 def test_an_agent_and_lists_of_them() -> None:
     with open_controller(":memory:") as controller:
         population = few(controller)

@@ -16,10 +16,22 @@ from shoal.core.types import AnyArray, Booleans, Integers, Matrix, Vector
 from shoal.live.evaluation.dividends import summed
 from shoal.live.evaluation.rehearsal import other_settings
 from shoal.live.evaluation.sequences import BURN_IN, asymptotic
+from shoal.live.journal import snapshots
 from shoal.live.journal.tally import Sums
 from shoal.live.population.explaining import Graph
 from shoal.live.population.population import Population
-from shoal.live.population.views import PresentAgents, Sizes, edges, explained, lent, members, sizes, uses
+from shoal.live.population.views import (
+    Past,
+    PresentAgents,
+    Reader,
+    Sizes,
+    edges,
+    explained,
+    lent,
+    members,
+    sizes,
+    uses,
+)
 from shoal.live.protocol.answers import Alarm, Dividend, NamedLender, Stopped, Switch
 from shoal.live.protocol.errors import UnknownError
 from shoal.live.service.dashboard.blocks import ALONE, find_blocks, keep_names, spread
@@ -78,17 +90,20 @@ class Overview(msgspec.Struct, frozen=True):
     """Records up to this one were not looked at."""
 
 
-def overview(follower: Follower, step: int = 60, count: int | None = None) -> Overview:
-    """The last slots of `step` seconds, all that are kept or `count` of them."""
+def overview(
+    follower: Follower, step: int = 60, count: int | None = None, past: Past | None = None
+) -> Overview:
+    """The last slots of `step` seconds, all that are kept or `count` of them, up to now or to `past`."""
     if step not in RINGS:
         raise ValueError(f"step must be one of {', '.join(map(str, RINGS))}, got {step}")
-    now = max(time.time(), 0.0)
+    reader: Reader = past or follower.population.owner
+    now = max(time.time(), 0.0) if past is None else past.fold.at / 1e6
     with follower.lock:
         starts, sums = follower.rings[step].last(now, count)
         since = follower.first
-    total = follower.population.owner.read(lambda fold: fold.tally.all())
+    total = reader.read(lambda fold: fold.tally.all())
     return Overview(
-        sizes(follower.population.owner),
+        sizes(reader),
         step,
         starts.tolist(),
         {name: rounded(sums[:, place]) for place, name in enumerate(COLUMNS)},
@@ -149,6 +164,13 @@ def arms(follower: Follower) -> Arms:
         for name, chosen, rewards, reward in found[:MOST_LISTED]
     ]
     return Arms(total, listed, len(found) - len(listed), since)
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """Figures and arms as they were after an earlier record."""
+
+    overview: Overview
+    arms: Arms
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -372,6 +394,9 @@ class SharingPicture:
         self._drawn: Drawing | HeatMap | None = None
         self._replayed: Graph | None = None
         """The graph at the moment that is drawn, if its policy's cuts do not tell."""
+        self._replay: tuple[int, Past, Follower] | None = None
+        """The last of the earlier moments that were asked for."""
+        self._replaying = threading.Lock()
         self._lock = threading.RLock()
         """Held while somebody looks or draws: requests come from several threads."""
 
@@ -589,13 +614,54 @@ class SharingPicture:
             )
         return len(asked), np.minimum(together, possible), possible
 
+    # Earlier moments, by replay
+
+    def _past(self, at: int) -> tuple[Past, Follower]:
+        """The state after the record `at`, and what a page would have followed until then."""
+        last = self.follower.seq
+        if not 1 <= at <= last:
+            raise UnknownError(f"the population has records 1, …, {last}, got at = {at}")
+        if last > REPLAYED:
+            raise UnknownError(
+                f"figures and tables of earlier moments take a journal of up to {REPLAYED:,} records"
+            )
+        with self._replaying:
+            if self._replay is None or self._replay[0] != at:
+                owner = self.population.owner
+                past, follower = (
+                    Past(snapshots.load(owner.store, owner.number, at)),
+                    Follower(self.population, at),
+                )
+                follower.catch_up()
+                self._replay = at, past, follower
+            return self._replay[1:]
+
+    def moment(self, at: int) -> Moment:
+        """Figures and arms after the record `at`."""
+        past, follower = self._past(at)
+        return Moment(overview(follower, 5, past=past), arms(follower))
+
     # Agents
 
-    def page(self, search: str = "", start: int = 0, group: tuple[int, int] | None = None) -> AgentPage:
+    def page(
+        self,
+        search: str = "",
+        start: int = 0,
+        group: tuple[int, int] | None = None,
+        at: int | None = None,
+    ) -> AgentPage:
         """Agents by name (those that contain `search`), or those at some places of the heat map's order."""
         with self._lock:
             self._refresh()
             there, labels = self.there, self._labels[self.there.indices]
+        reader: Reader = self.population.owner
+        if at is not None:
+            reader = self._past(at)[0]
+            there = members(reader)
+            labels = self._labels[there.indices]
+            if isinstance(drawn := self.draw(at), Drawing):
+                block = dict(zip(drawn.agents, drawn.labels, strict=True))
+                labels = np.array([block.get(name, ALONE) for name in there.names], dtype=np.int64)
         names = there.names
         places: Sequence[int]
         if group is not None:
@@ -605,7 +671,7 @@ class SharingPicture:
             wanted = search.casefold()
             places = [place for place, name in enumerate(names) if wanted in name.casefold()]
         shown = places[start : start + MOST_LISTED]
-        borrowed = lent(self.population.owner, there.indices[list(shown)].tolist())
+        borrowed = lent(reader, there.indices[list(shown)].tolist())
         lines = [
             AgentLine(names[place], int(labels[place]), int(there.samples[place]), one.samples, one.others)
             for place, one in zip(shown, borrowed, strict=True)

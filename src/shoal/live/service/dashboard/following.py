@@ -137,12 +137,15 @@ class Counts:
 class Follower:
     """What the page shows of one population over time. One thread feeds it; any may read under `lock`."""
 
-    def __init__(self, population: Population) -> None:
-        self.population = population
+    def __init__(self, population: Population, upto: int | None = None) -> None:
+        self.population, self._upto = population, upto
         self.lock = threading.Lock()
         self._store, self._number = population.owner.store, population.owner.number
         self._dim = population.settings.dim
-        self._begin(max(0, self._store.last_seq(self._number) - RECENT))
+        self._begin(max(0, self._last() - RECENT))
+
+    def _last(self) -> int:
+        return self._store.last_seq(self._number) if self._upto is None else self._upto
 
     def _begin(self, after: int) -> None:
         self.first = after
@@ -168,7 +171,7 @@ class Follower:
 
     def catch_up(self) -> bool:
         """Read what has been recorded since; whether there was anything."""
-        last = self._store.last_seq(self._number)
+        last = self._last()
         if last - self.seq > 2 * RECENT:  # it was not looked at for long
             with self.lock:
                 self._begin(last - RECENT)

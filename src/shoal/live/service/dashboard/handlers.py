@@ -112,8 +112,17 @@ async def agents(call: Call) -> Response:
     """Agents whose names contain `search`, or those at places `from`, …, `to` − 1 of the heat map."""
     first, end = call.number("from"), call.number("to")
     group = None if first is None or end is None else (first, end)
-    start, search = call.number("start", 0), call.query.get("search", "")
-    return await _answer(call, (await _watched(call)).picture.page, search, start, group)
+    start, search, at = call.number("start", 0), call.query.get("search", ""), call.number("at")
+    picture = (await _watched(call)).picture
+    if at is None:
+        return await _answer(call, picture.page, search, start, group)
+    return json_response(await call.ask(lambda: picture.page(search, start or 0, group, at)))
+
+
+async def moment(call: Call) -> Response:
+    """Figures and arms after the record `at`; replays the journal."""
+    at, picture = call.number("at", 0), (await _watched(call)).picture
+    return json_response(await call.ask(lambda: picture.moment(at or 0)))
 
 
 async def agent(call: Call) -> Response:

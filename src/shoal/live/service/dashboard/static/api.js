@@ -30,6 +30,7 @@ export const populations = async () => (await ask("/v1/populations")).population
 export const summary = (population) => ask(`${of(population)}/summary`);
 export const overview = (population, step) => ask(`${of(population)}/overview?step=${step}`);
 export const graph = (population, at) => ask(`${of(population)}/graph${at === null ? "" : `?at=${at}`}`);
+export const moment = (population, at) => ask(`${of(population)}/moment?at=${at}`);
 export const arms = (population) => ask(`${of(population)}/arms`);
 export const settings = (population) => ask(`${of(population)}/settings`);
 export const refusals = () => ask("/dashboard/refusals");

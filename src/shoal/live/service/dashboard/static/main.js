@@ -72,21 +72,23 @@ function showAll(names, mine) {
 
 // One population
 
-async function showOne(name, mine) {
+async function showOne(name, mine, at) {
   document.title = `${name} – shoal`;
   content.replaceChildren(h("div", { class: "headline" }, h("h1", {}, name)), h("p", { class: "waiting", role: "status" }, "Reading the journal"));
   let [overview, described] = await Promise.all([api.overview(name, 5), api.settings(name)]);
   if (mine !== visit) return null;
   let sizes = overview.sizes, graph = null, seen = sizes;
+  let past = null; // what is shown of an earlier moment: {graph, overview, arms, problem}
+  const then = h("p", { class: "notice", role: "status", hidden: true });
   const lede = h("p", { class: "lede" }), figures = h("dl", { class: "figures" });
   const panel = new AgentPanel(name, pick);
-  const sharing = new Sharing(name, pick, (from, to, words) => panel.group(from, to, words).catch((error) => error.status === 401 && failed(error)), (data) => { if (sharing.at === null) graph = data; head(); });
+  const sharing = new Sharing(name, pick, (from, to, words) => panel.group(from, to, words).catch((error) => error.status === 401 && failed(error)), (data) => { turnTo(data).catch((error) => mine === visit && error.status === 401 && failed(error)); });
   const series = new Series(async (step) => { series.show(await api.overview(name, step)); head(); });
   const arms = h("section", { class: "card bars" }), agents = new AgentTable(name, pick), settings = new SettingsCard(), refusals = new RefusalsCard(), alarms = new Alarms(), contest = new Contest();
   const policy = h("span", { class: "chip" }), verdict = h("p", { class: "note" });
   content.replaceChildren(
     h("div", { class: "headline" }, h("h1", {}, name), policy),
-    lede, alarms.node, figures,
+    then, lede, figures,
     h("section", { class: "sharing", "aria-labelledby": "who-shares" }, sharing.node, panel.node),
     contest.node, series.node,
     h("section", { class: "band", "aria-labelledby": "in-detail" }, h("header", {}, h("h2", { id: "in-detail" }, "In detail")), h("div", { class: "cards wide" }, arms, agents.node, series.delays, refusals.node, settings.node, evaluationCard(name, described.candidates, verdict))));
@@ -97,32 +99,73 @@ async function showOne(name, mine) {
     else panel.show(agent);
   }
 
+  // To the moment of a graph, or to now: figures, tables and the address follow the slider.
+  async function turnTo(data) {
+    const asked = sharing.at, was = past;
+    history.replaceState(null, "", `#/${encodeURIComponent(name)}${asked === null ? "" : `?at=${asked}`}`);
+    past = asked === null ? null : { ...was, graph: data };
+    if (asked === null) graph = data;
+    series.mark(described.changes, past && data.at);
+    head();
+    if (asked === null && was) await Promise.all([showArms(), agents.load(null)]);
+    if (asked === null || (sharing.playing && sizes.agents > 500)) return; // a frame of many agents takes seconds
+    let found;
+    try {
+      found = await api.moment(name, asked);
+      if (sharing.at !== asked || mine !== visit) return;
+      past = { graph: data, ...found };
+      await Promise.all([showArms(), agents.load(asked)]);
+    } catch (error) {
+      if (error.status === 401) throw error;
+      if (sharing.at === asked) past = { graph: data, problem: error.message };
+    }
+    if (mine === visit) head();
+  }
+
+  function sayWhen() {
+    then.hidden = !past;
+    if (!past) return;
+    then.replaceChildren(`This is ${time(past.graph.at)}, after record ${whole(past.graph.sequence)} of ${whole(past.graph.last)}. `,
+      past.problem ? `Only the picture and the number of pairs go back this far: ${past.problem}. ` : "Figures, blocks and tables are those of then; the charts go on to now. ",
+      h("a", { href: location.hash }, "Link to this moment"), " · ", h("button", { type: "button", class: "link", onclick: () => sharing.now.click() }, "Back to now"));
+  }
+
   // The sentence and the figures at the head.
   function head() {
-    const sums = series.data ? totals(series.data) : totals(overview);
-    verdict.textContent = sums.dividend.text;
+    sayWhen();
+    const drawn = past ? past.graph : graph, shown = past ? past.overview : series.data ?? overview;
+    const all = shown ? shown.sizes : sizes, sums = shown ? totals(shown) : null;
+    const count = past ? (drawn.kind === "graph" ? drawn.agents.length : drawn.n_agents) : sizes.agents;
+    const parted = past ? drawn.between.reduce((sum, [, , , some]) => sum + some, 0) : sizes.cuts;
+    describe(drawn, count, parted, past ? all : sizes, sums);
+  }
+
+  function describe(graph, agents, cuts, sizes, sums) {
+    if (sums) verdict.textContent = sums.dividend.text;
     const blocks = graph?.blocks.filter((block) => block.label >= 0) ?? [];
-    const pairs = (sizes.agents * (sizes.agents - 1)) / 2;
+    const pairs = (agents * (agents - 1)) / 2;
     const sharePairs = !graph || !pairs ? null : graph.kind === "graph" ? graph.n_edges / ((graph.agents.length * (graph.agents.length - 1)) / 2) :
       graph.blocks.reduce((all, block) => all + block.agents * (((block.within ?? 0) * (block.agents - 1) + (block.beyond ?? 0) * (graph.n_agents - block.agents))), 0) / (graph.n_agents * (graph.n_agents - 1));
     lede.textContent = !graph ? "" : blocks.length > 1
-      ? `${plural(sizes.agents, "agent")} have come to share in ${plural(blocks.length, "block")}; ${plural(sizes.cuts, "pair")} of them have parted.`
-      : sizes.cuts ? `${plural(sizes.agents, "agent")} still share for the most part; ${plural(sizes.cuts, "pair")} of them have parted.`
-        : blocks.length ? `${plural(sizes.agents, "agent")} all share what they learn: no pair has been told apart yet.` : `${plural(sizes.agents, "agent")}, none of which share.`;
-    const gain = sums.mean !== null && sums.random !== null ? sums.mean - sums.random : null;
+      ? `${plural(agents, "agent")} have come to share in ${plural(blocks.length, "block")}; ${plural(cuts, "pair")} of them have parted.`
+      : cuts ? `${plural(agents, "agent")} still share for the most part; ${plural(cuts, "pair")} of them have parted.`
+        : blocks.length ? `${plural(agents, "agent")} all share what they learn: no pair has been told apart yet.` : `${plural(agents, "agent")}, none of which share.`;
+    const gain = sums && sums.mean !== null && sums.random !== null ? sums.mean - sums.random : null, paid = sums?.dividend;
     const rows = [
-      ["Agents", whole(sizes.agents), blocks.length ? `in ${plural(blocks.length, "block")}` : ""],
-      ["Pairs that share", shareOf(sharePairs), `${whole(sizes.cuts)} parted`],
-      ["Decisions a minute", number(sums.perMinute), `${number(sums.rewardsPerMinute)} rewards`],
-      ["Mean reward", number(sums.mean), gain === null ? "no baseline yet" : `${gain < 0 ? "" : "+"}${number(gain)} over random`],
-      ["Sharing", VERDICTS[sums.dividend.verdict], sums.dividend.low === null ? plural(sums.dividend.count, "reward") : `saves ${number(sums.dividend.mean)} (${number(sums.dividend.low)} to ${number(sums.dividend.high)}), since the start`],
-      ["Awaiting rewards", whole(sizes.pending), `${plural(sizes.sequence, "record")}`],
+      ["Agents", whole(agents), blocks.length ? `in ${plural(blocks.length, "block")}` : ""],
+      ["Pairs that share", shareOf(sharePairs), `${whole(cuts)} parted`],
+      ...(sums ? [
+        ["Decisions a minute", number(sums.perMinute), `${number(sums.rewardsPerMinute)} rewards`],
+        ["Mean reward", number(sums.mean), gain === null ? "no baseline yet" : `${gain < 0 ? "" : "+"}${number(gain)} over random`],
+        ["Sharing", VERDICTS[paid.verdict], paid.low === null ? plural(paid.count, "reward") : `saves ${number(paid.mean)} (${number(paid.low)} to ${number(paid.high)}), since the start`],
+        ["Awaiting rewards", whole(sizes.pending), `${plural(sizes.sequence, "record")}`],
+      ] : []),
     ];
     figures.replaceChildren(...rows.map(([title, value, small]) => h("div", {}, h("dt", {}, title), h("dd", {}, value, h("small", {}, small)))));
   }
 
   async function showArms() {
-    const found = await api.arms(name);
+    const found = past?.arms ?? (await api.arms(name));
     if (mine !== visit) return;
     const most = Math.max(1e-9, ...found.arms.map((arm) => arm.share));
     arms.replaceChildren(h("header", {}, h("h3", {}, "Arms"), h("span", { class: "note" }, plural(found.decisions, "choice"))),
@@ -139,12 +182,14 @@ async function showOne(name, mine) {
     described = found;
     policy.textContent = found.settings.policy;
     settings.show(found);
+    series.mark(found.changes, past && past.graph.at);
   }
 
   series.show(overview);
   showSettings(described);
   head();
   await Promise.all([sharing.load(), showArms(), agents.load(), refusals.load()]);
+  if (at !== null && mine === visit) await sharing.go(at).catch((error) => { then.hidden = false; then.textContent = error.message; });
   if (mine !== visit) { sharing.close(); series.close(); return null; }
 
   // From now on once a second, what is new.
@@ -176,7 +221,7 @@ async function showOne(name, mine) {
     }
     if (performance.now() - armsAt > 10000) {
       armsAt = performance.now();
-      showArms().catch(wary);
+      if (!past) showArms().catch(wary);
       refusals.load().catch(wary);
       api.overview(name, series.range.step).then((data) => mine === visit && series.show(data)).catch(wary);
     }
@@ -203,8 +248,10 @@ class AgentTable {
     this.node = h("section", { class: "card" }, h("header", {}, h("h3", {}, "Agents"), this.count = h("span", { class: "note" })), this.search, this.place);
   }
 
-  async load() {
-    const page = await api.agents(this.population, { search: this.search.value, start: this.start });
+  // At an earlier moment, if `at` is a record; without it, at the moment that is shown.
+  async load(at = this.at) {
+    this.at = at ?? null;
+    const page = await api.agents(this.population, { search: this.search.value, start: this.start, ...(this.at === null ? {} : { at: this.at }) });
     const most = Math.max(1, ...page.agents.map((agent) => agent.samples + agent.borrowed));
     this.count.textContent = plural(page.found, "agent");
     const end = this.start + page.agents.length;
@@ -317,7 +364,8 @@ async function route() {
   const mine = ++visit;
   shown?.close();
   shown = null;
-  const name = decodeURIComponent(location.hash.replace(/^#\/?/, ""));
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?"), name = decodeURIComponent(path);
+  const at = Number(new URLSearchParams(query).get("at")) || null;
   try {
     const names = await api.populations();
     if (mine !== visit) return;
@@ -326,7 +374,7 @@ async function route() {
     document.getElementById("tabs").replaceChildren(
       ...(tabs.length < names.length ? [h("li", {}, h("a", { href: "#/", "aria-current": name ? null : "page" }, `All ${whole(names.length)} populations`))] : []),
       ...tabs.map((one) => h("li", {}, h("a", { href: `#/${encodeURIComponent(one)}`, "aria-current": one === name ? "page" : null }, one))));
-    const next = name ? await showOne(name, mine) : showAll(names, mine);
+    const next = name ? await showOne(name, mine, at) : showAll(names, mine);
     if (mine === visit) shown = next;
     else next?.close();
   } catch (error) {

@@ -19,6 +19,7 @@ export function concerns(one) {
   if (one.dividend.verdict === "harms") found.push({ words: "sharing harms", weight: 4 });
   if (one.refused) found.push({ words: `${plural(one.refused, "reward")} refused`, weight: 3 });
   if (one.unmatched) found.push({ words: `${plural(one.unmatched, "reward")} for unknown decisions`, weight: 2 });
+  for (const alarm of one.alarms.filter(({ severity }) => severity === "fault")) found.push({ words: alarm.name.replaceAll("_", " "), weight: 2 });
   if (decisions(one) && !sum(one.rewards)) found.push({ words: "no rewards in the last hour", weight: 1 });
   return found;
 }

@@ -1,11 +1,11 @@
 // What happened over time: four charts that share their time axis, and the delays of rewards.
 
-import { h, number, plural, shareOf, span, table, tick, time, token, twin, faded, whole } from "./dom.js";
+import { debounce, h, number, plural, shareOf, span, table, tick, time, token, twin, faded, whole } from "./dom.js";
 
 export const RANGES = [
-  { step: 5, title: "15 minutes", window: 12 },
-  { step: 60, title: "6 hours", window: 5 },
-  { step: 900, title: "7 days", window: 4 },
+  { step: 5, slots: 180, title: "15 minutes", window: 12 },
+  { step: 60, slots: 360, title: "6 hours", window: 5 },
+  { step: 900, slots: 672, title: "7 days", window: 4 },
 ];
 
 // Sums over a moving window of slots: single slots hold too few rewards to be read.
@@ -70,6 +70,12 @@ function clockTime(seconds) {
   return `${two(date.getHours())}:${two(date.getMinutes())}${date.getSeconds() ? `:${two(date.getSeconds())}` : ""}`;
 }
 
+function save(blob, name) {
+  const link = h("a", { href: URL.createObjectURL(blob), download: name.toLowerCase().replaceAll(" ", "-") });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
 class Chart {
   constructor(kind, charts) {
     this.kind = kind;
@@ -83,19 +89,27 @@ class Chart {
     this.twin = twin(() => this.table());
     this.node = h("figure", { class: "card chart" },
       h("header", {}, h("h3", {}, kind.title), h("span", { class: "note" }, kind.unit)),
-      this.about = h("p", { class: "note" }, kind.about), this.reading, this.box, this.twin.details);
+      this.about = h("p", { class: "note" }, kind.about), this.reading, this.box,
+      h("div", { class: "under" }, this.twin.details, h("span", { class: "save" }, "Save as ",
+        h("button", { type: "button", class: "link", "aria-label": `${kind.title} as PNG`, onclick: () => this.png() }, "PNG"), " · ",
+        h("button", { type: "button", class: "link", "aria-label": `${kind.title} as CSV`, onclick: () => this.csv() }, "CSV"))));
     this.node.style.margin = 0;
   }
 
-  show(data) {
+  show(data, between = this.between) {
+    this.between = between;
     const { window } = RANGES.find((range) => range.step === data.step);
     this.data = data;
     if (this.kind.band) this.about.textContent = data.dividend.text;
     this.lines = this.kind.series.map((series) => series.of(data, window));
     // what lies before the first record is not zero, it is nothing
     const first = data.sums.decisions.findIndex((value, k) => value || data.sums.rewards[k] || data.sums.observed[k]);
-    const from = Math.max(0, (first < 0 ? data.starts.length - 2 : first) - 1);
-    const end = data.starts.length - 1; // the last slot is not over yet
+    let from = Math.max(0, (first < 0 ? data.starts.length - 2 : first) - 1);
+    let end = data.starts.length - 1; // the last slot is not over yet
+    if (between) {
+      from = Math.max(from, data.starts.findIndex((start) => start + data.step > between[0]));
+      end = Math.min(end, data.starts.findLastIndex((start) => start < between[1]) + 1);
+    }
     this.starts = data.starts.slice(from, end);
     this.lines = this.lines.map((line) => line.slice(from, end));
     const values = [this.starts, ...this.lines];
@@ -114,14 +128,14 @@ class Chart {
     const { kind } = this;
     this.plot = new uPlot({
       width: this.width(), height: 180, cursor: { sync: { key: "time" }, y: false, points: { size: 7 } }, legend: { show: false },
-      padding: [8, 6, 0, 0],
+      padding: [8, 26, 0, 12], // half a label of the time axis on either side
       scales: { y: { range: kind.band ? () => this.around() : kind.floats ? undefined : (_, low, high) => [0, Math.max(1, (high || 0) * 1.08)] } },
-      axes: [{ ...axis, space: 74, size: 32, values: (_, ticks) => ticks.map(clockTime) }, { ...axis, size: 56, values: (_, ticks) => ticks.map(tick) }],
+      axes: [{ ...axis, space: 74, size: 32, values: (_, ticks) => ticks.map(clockTime) }, { ...axis, size: 50, values: (_, ticks) => ticks.map(tick) }],
       series: [{}, ...kind.series.map((series) => ({
         stroke: faded(token(series.colour), series.faint ? 0.35 : 1), width: series.faint ? 1 : 2, dash: series.dash, spanGaps: true, points: { show: false },
       }))],
       bands: kind.band ? [{ series: [3, 2], fill: faded(token("--first"), 0.14) }] : [],
-      hooks: { setCursor: [() => this.read()], drawAxes: kind.band ? [(plot) => this.zero(plot)] : [] },
+      hooks: { setCursor: [() => this.read()], draw: [(plot) => this.drawMarks(plot)], drawAxes: kind.band ? [(plot) => this.zero(plot)] : [] },
     }, values, this.box);
   }
 
@@ -135,6 +149,47 @@ class Chart {
   zero({ ctx, bbox, valToPos }) {
     ctx.fillStyle = token("--soft");
     ctx.fillRect(bbox.left, valToPos(0, "y", true), bbox.width, devicePixelRatio);
+  }
+
+  // Where settings changed (dashed), and the moment that the page shows.
+  drawMarks({ ctx, bbox, valToPos, scales }) {
+    ctx.save();
+    ctx.lineWidth = 1.5 * devicePixelRatio;
+    ctx.strokeStyle = token("--accent");
+    for (const { at, dashed } of this.marks ?? []) {
+      if (at < scales.x.min || at > scales.x.max) continue;
+      const x = valToPos(at, "x", true);
+      ctx.setLineDash(dashed ? [4 * devicePixelRatio, 4 * devicePixelRatio] : []);
+      ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
+    }
+    ctx.restore();
+  }
+
+  mark(marks) {
+    this.marks = marks;
+    this.plot?.redraw(false);
+  }
+
+  // The picture with its title and legend, on the colour of the page.
+  png() {
+    const from = this.plot.ctx.canvas, scale = devicePixelRatio || 1, canvas = h("canvas", { width: from.width, height: from.height + 52 * scale }), c = canvas.getContext("2d");
+    c.fillStyle = token("--card"); c.fillRect(0, 0, canvas.width, canvas.height);
+    c.drawImage(from, 0, 52 * scale);
+    c.scale(scale, scale);
+    c.fillStyle = token("--text"); c.font = "600 14px system-ui, sans-serif"; c.fillText(this.kind.title, 10, 20);
+    c.font = "12px system-ui, sans-serif";
+    let x = 10;
+    for (const { title, colour } of this.kind.series) {
+      c.fillStyle = token(colour); c.fillRect(x, 37, 14, 3);
+      c.fillStyle = token("--soft"); c.fillText(title, x + 19, 42);
+      x += 34 + c.measureText(title).width;
+    }
+    canvas.toBlob((blob) => save(blob, `${this.kind.title}.png`));
+  }
+
+  csv() {
+    const rows = this.starts.map((start, k) => [new Date(1000 * start).toISOString(), ...this.lines.map((line) => line[k] ?? "")].join(","));
+    save(new Blob([[["from", ...this.kind.series.map(({ title }) => title)].join(","), ...rows, ""].join("\n")], { type: "text/csv" }), `${this.kind.title}.csv`);
   }
 
   width() { return Math.max(220, this.box.clientWidth || 320); }
@@ -188,25 +243,45 @@ export class Series {
     this.buttons = RANGES.map((range) =>
       h("button", { type: "button", "aria-pressed": String(range === this.range), onclick: () => this.choose(range, onrange) }, range.title));
     this.since = h("p", {});
+    this.custom = h("button", { type: "button", "aria-pressed": "false", onclick: () => this.choose(null, onrange) }, "Custom");
+    [this.from, this.to] = ["From", "To"].map((label) => h("input", { type: "datetime-local", "aria-label": label, onchange: debounce(() => this.choose(null, onrange), 200) }));
+    this.ends = h("div", { class: "ends", hidden: true }, this.from, "to", this.to);
     this.node = h("section", { class: "band", "aria-labelledby": "over-time" },
       h("header", {}, h("div", {}, h("h2", { id: "over-time" }, "Over time"), this.since),
-        h("div", { class: "choice", role: "group", "aria-label": "How far back" }, this.buttons)),
+        h("div", { class: "choices" }, this.ends, h("div", { class: "choice", role: "group", "aria-label": "How far back" }, this.buttons, this.custom))),
       h("div", { class: "cards wide" }, this.charts.map((chart) => chart.node)));
     this.resizing = new ResizeObserver(() => this.charts.forEach((chart) => chart.resize()));
     this.resizing.observe(this.node);
   }
 
+  // One of the ranges, or what lies between two times, in the finest slots that reach as far back.
   choose(range, onrange) {
+    this.custom.setAttribute("aria-pressed", String(!range));
+    this.ends.hidden = Boolean(range);
+    this.between = null;
+    if (!range) {
+      const local = (seconds) => new Date(1000 * seconds - 60000 * new Date().getTimezoneOffset()).toISOString().slice(0, 16), now = Date.now() / 1000;
+      this.from.value ||= local(now - 3600);
+      this.to.value ||= local(now + 60);
+      this.between = [Date.parse(this.from.value) / 1000, Date.parse(this.to.value) / 1000];
+      range = RANGES.find(({ step, slots }) => now - this.between[0] <= step * slots) ?? RANGES.at(-1);
+    }
     this.range = range;
-    this.buttons.forEach((button, k) => button.setAttribute("aria-pressed", String(RANGES[k] === range)));
+    this.buttons.forEach((button, k) => button.setAttribute("aria-pressed", String(!this.between && RANGES[k] === range)));
     onrange(range.step);
   }
 
   show(data) {
     this.data = data;
     this.since.textContent = data.since ? `From record ${whole(data.since + 1)} on, which is as far back as the page looked.` : "From the first record on.";
-    this.charts.forEach((chart) => chart.show(data));
+    this.charts.forEach((chart) => chart.show(data, this.between ?? null));
     this.showDelays();
+  }
+
+  mark(changes, moment) {
+    const marks = changes.slice(0, -1).filter(({ at }) => at !== null).map(({ at }) => ({ at, dashed: true })); // the last is how it was made
+    if (moment) marks.push({ at: moment });
+    this.charts.forEach((chart) => chart.mark(marks));
   }
 
   // A second has passed: the last slots have grown, or a new one has begun.
