@@ -127,6 +127,36 @@ def lent(reader: Reader, indices: list[int]) -> list[Lent]:
     return reader.read(question)
 
 
+class Opinion(msgspec.Struct, frozen=True):
+    """What a policy thinks of an arm, for an agent."""
+
+    arm: str
+    own: float
+    """Reward that the agent's own samples predict."""
+    pooled: float
+    """The same with borrowed ones."""
+    bonus: float
+    """What is added for what is not known yet; the arm with the largest sum is chosen."""
+
+
+def opinions(owner: Owner, agent: str, most: int) -> list[Opinion]:
+    """What an agent's policy thinks of the arms in the catalogue, the one it would choose first."""
+
+    def question(fold: Fold) -> list[Opinion]:
+        arms, index = owner.commands.offers.catalogue(fold), owner.commands.agent(fold, agent)
+        if arms is None or arms.names is None:
+            return []
+        scores = fold.policy.scores(index, arms.features)
+        best = np.argsort(-scores.index, kind="stable")[:most].tolist()
+        own = [fold.policy.predict(index, arms.features[arm]).own for arm in best]
+        return [
+            Opinion(arms.names[arm], float(alone), float(scores.mean[arm]), float(scores.width[arm]))
+            for arm, alone in zip(best, own, strict=True)
+        ]
+
+    return owner.read(question)
+
+
 def explained(owner: Owner, agent: str, most: int) -> Explanation:
     """Whose samples an agent uses, and with whom it stopped sharing: the first `most` of each."""
     return owner.read(lambda fold: explain_agent(fold, owner.commands.agent(fold, agent), most))

@@ -248,6 +248,18 @@ def test_an_agent_and_lists_of_them() -> None:
         assert agent.n_lenders + agent.n_stopped == 19
         assert {one.name for one in agent.around} == {f"shop {k}" for k in range(20)} - {"shop 4"}
         assert {one.name for one in agent.around if one.cut} == {one.agent for one in agent.stopped}
+        # why this arm: what the policy compares, the arm that it would choose first
+        index = population.agents.index("shop 4")
+        features = np.array(list(population.catalogue.values()))
+        names = list(population.catalogue)
+        scores, choice = population.owner.read(
+            lambda fold: (fold.policy.scores(index, features), fold.policy.choose(index, features))
+        )
+        assert agent.opinions[0].arm == names[choice.arm]
+        assert agent.opinions[0].own == pytest.approx(choice.own)
+        assert {one.arm: (one.pooled, one.bonus) for one in agent.opinions} == {
+            name: (scores.mean[k], scores.width[k]) for k, name in enumerate(names)
+        }
         page = picture.page("SHOP 1")
         assert [one.name for one in page.agents] == [name for name in population.agents if "shop 1" in name]
         line = next(one for one in picture.page().agents if one.name == "shop 4")

@@ -147,7 +147,10 @@ def test_many_populations_are_searched_and_sorted(browser: Any) -> None:
         path = f"{found.url}/v1/populations/shop%20080/decisions/d80/reward"
         assert httpx.put(path, json={"reward": 2.0}).status_code == 409  # another one is recorded
         page = Page(browser, found.url)
-        page.view.wait_for_function("() => !document.body.innerText.includes('Reading the journal')")
+        page.view.wait_for_function(
+            "() => document.querySelectorAll('tbody tr').length === 150"
+            " && !document.body.innerText.includes('Reading the journal')"
+        )
         rows = page.rows("Populations")
         assert len(rows) == 150
         assert [row[:2] for row in rows[:2]] == [
@@ -221,6 +224,13 @@ def test_a_click_on_an_agent_explains_it(running: InProcess, opened: Any) -> Non
     other.click()
     page.view.wait_for_function(
         "name => document.querySelector('.agent h3').innerText.includes(name)", arg=other_name
+    )
+    page.view.fill(".agent input", "shop 1")  # one of many that contain it, and its whole name
+    page.view.press(".agent input", "Enter")
+    page.view.wait_for_function("() => document.querySelector('.agent h3')?.lastChild.data === 'shop 1'")
+    rows = page.rows("What is predicted of each arm")
+    assert f"Now shop 1 would be shown {rows[0][0]}: a reward of {rows[0][2]} is expected" in page.text(
+        ".agent"
     )
     page.view.click(".agent button[aria-label=Close]")
     assert "Pick an agent" in page.text(".agent")
@@ -419,7 +429,7 @@ def test_who_changed_which_settings_when_is_shown_live(tmp_path: Path, browser: 
         page = Page(browser, server.url)
         page.view.fill("#key", reads)
         page.view.click("button.main")
-        page.view.click("a.population >> text=shops")
+        page.view.click("th a >> text=shops")
         page.view.click("summary >> text=History: 1 change")
         first, second = admins[0][0].id, admins[1][0].id
         rows = page.rows("Changes of settings")
@@ -463,7 +473,7 @@ def test_refused_requests_of_the_server_are_not_for_keys_of_one_population(
         page = Page(browser, server.url)
         page.view.fill("#key", reads)
         page.view.click("button.main")
-        page.view.click("a.population >> text=shops")
+        page.view.click("th a >> text=shops")
         card = page.view.locator("section.card", has_text="Refused requests")
         card.locator("text=rewards refused").wait_for()
         assert "a key for all populations" in card.inner_text()
@@ -556,18 +566,18 @@ def test_signing_in_and_out(tmp_path: Path, browser: Any) -> None:
         page.view.wait_for_selector("text=This key opens nothing here")
         page.view.fill("#key", text)
         page.view.click("button.main")
-        page.view.wait_for_selector("a.population >> text=shops")
+        page.view.wait_for_selector("th a >> text=shops")
         assert page.view.evaluate("document.cookie") == ""
         assert all(text not in str(value) for value in page.view.evaluate("({...localStorage})").values())
         page.view.reload()
-        page.view.wait_for_selector("a.population >> text=shops")
+        page.view.wait_for_selector("th a >> text=shops")
         page.view.click("text=Sign out")
         page.view.wait_for_selector("h1 >> text=Sign in")
         page.view.fill("#key", text)
         page.view.click("button.main")
-        page.view.wait_for_selector("a.population >> text=shops")
+        page.view.wait_for_selector("th a >> text=shops")
         server.keys.revoke(made.id)
-        page.view.click("a.population >> text=shops")
+        page.view.click("th a >> text=shops")
         page.view.wait_for_selector("h1 >> text=Sign in")
         page.complaints = [
             one for one in page.complaints if "401" not in one

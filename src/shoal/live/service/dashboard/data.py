@@ -21,6 +21,7 @@ from shoal.live.journal.tally import Sums
 from shoal.live.population.explaining import Graph
 from shoal.live.population.population import Population
 from shoal.live.population.views import (
+    Opinion,
     Past,
     PresentAgents,
     Reader,
@@ -29,6 +30,7 @@ from shoal.live.population.views import (
     explained,
     lent,
     members,
+    opinions,
     sizes,
     uses,
 )
@@ -56,6 +58,8 @@ SAMPLE = 1_024
 """Agents asked for their neighbours, where there are too many to ask them all."""
 MOST_AROUND = 2_000
 """Agents in a neighbourhood."""
+MOST_OPINIONS = 12
+"""Arms of which an agent's opinion is shown."""
 MOST_LISTED = 100
 """Lenders, partings, agents and changes of settings listed at once."""
 LONGEST = 80
@@ -307,6 +311,8 @@ class AgentDetails(msgspec.Struct, frozen=True):
     n_stopped: int
     around: list[Relation]
     """Up to `MOST_AROUND` of them, those that lend most and those parted from last."""
+    opinions: list[Opinion]
+    """Of the arms in the catalogue, the one that would be chosen first; up to `MOST_OPINIONS`."""
 
 
 # Who shares with whom
@@ -706,6 +712,7 @@ class SharingPicture:
             found.stopped[:MOST_LISTED],
             found.n_stopped,
             around,
+            opinions(self.population.owner, name, MOST_OPINIONS),
         )
 
 

@@ -120,9 +120,9 @@ async def agents(call: Call) -> Response:
 
 
 async def moment(call: Call) -> Response:
-    """Figures and arms after the record `at`; replays the journal."""
-    at, picture = call.number("at", 0), (await _watched(call)).picture
-    return json_response(await call.ask(lambda: picture.moment(at or 0)))
+    """Figures and arms after the record `at`, or the last one that was read; replays the journal."""
+    at, picture = call.number("at"), (await _watched(call)).picture
+    return json_response(await call.ask(lambda: picture.moment(picture.follower.seq if at is None else at)))
 
 
 async def agent(call: Call) -> Response:

@@ -1,7 +1,7 @@
 // One agent: why it shares with whom it does, as words, numbers and a picture.
 
 import * as api from "./api.js";
-import { badge, colourOf, faded, h, number, plural, time, token, whole } from "./dom.js";
+import { badge, colourOf, faded, h, number, plural, table, time, token, whole } from "./dom.js";
 
 const GOLDEN = Math.PI * (3 - Math.sqrt(5));
 
@@ -11,7 +11,7 @@ export class AgentPanel {
     this.onpick = onpick;
     this.node = h("aside", { class: "card agent", "aria-label": "The picked agent", "aria-live": "polite" });
     this.search = h("input", { type: "search", placeholder: "Find an agent", "aria-label": "Find an agent by name", autocomplete: "off" });
-    this.search.addEventListener("keydown", (event) => event.key === "Enter" && this.find(this.search.value));
+    this.search.addEventListener("keydown", (event) => event.key === "Enter" && this.find(this.search.value, true));
     this.search.addEventListener("input", () => {
       clearTimeout(this.typing);
       this.typing = setTimeout(() => this.search.value && this.find(this.search.value), 250);
@@ -27,9 +27,13 @@ export class AgentPanel {
       "Click on one in the picture, or find it by name, to see whose samples it uses, and from whom it parted, when and why."));
   }
 
-  async find(text) {
-    const found = await api.agents(this.population, { search: text });
-    if (text === this.search.value) this.list(found, found.found ? plural(found.found, "agent") : `Nobody is called “${text}”`);
+  // Enter picks the only match, or the one of exactly this name.
+  async find(text, picks = false) {
+    clearTimeout(this.typing);
+    const asked = (this.asked = {}), found = await api.agents(this.population, { search: text }), exact = found.agents.find(({ name }) => name === text);
+    if (asked !== this.asked) return; // the answer to an earlier question would hide whom Enter has picked
+    if (picks && (exact || found.found === 1)) this.onpick((exact ?? found.agents[0]).name);
+    else this.list(found, found.found ? plural(found.found, "agent") : `Nobody is called “${text}”`);
   }
 
   async group(from, to, words) {
@@ -71,12 +75,30 @@ export class AgentPanel {
         h("div", {}, h("dt", {}, "borrowed"), h("dd", {}, number(agent.borrowed)))),
       h("div", { class: "stack", "aria-hidden": "true" }, own, borrowed),
       h("p", { class: "why" }, agent.text),
+      ...this.arms(agent),
       h("h4", {}, `Borrows from ${plural(agent.n_lenders, "agent")}`),
       this.people(agent.lenders, agent.n_lenders, (one) => plural(Math.round(one.samples), "sample"), "Nobody lends to it."),
       h("h4", {}, `Parted from ${plural(agent.n_stopped, "agent")}`),
       this.people(agent.stopped, agent.n_stopped, (one) =>
         `${one.at === null ? "" : `${time(one.at)}, `}${number(one.margin)} × the threshold now`, "It has parted from nobody."));
     this.paint(picture);
+  }
+
+  // Why this arm: what is predicted of each, by the agent's own samples and with borrowed ones.
+  arms({ name, samples, borrowed, opinions: [first, ...rest] }) {
+    if (!first) return [];
+    const next = rest[0], lead = !next ? "" : first.pooled >= next.pooled
+      ? `, more than any other arm${first.bonus > next.bonus ? ", and less is known of it" : ""}`
+      : `. ${next.arm} has ${number(next.pooled)}, but ${first.arm} is less well known, and worth a try`;
+    const helped = !borrowed ? "It borrows nothing." : !samples ? `${name} has no samples of its own yet: this is what others have seen.` : `By its own ${plural(samples, "sample")} alone it would be ${number(first.own)}.`;
+    return [h("h4", {}, "Which arm, and why"),
+      h("p", {}, `Now ${name} would be shown `, h("b", {}, first.arm), `: a reward of ${number(first.pooled)} is expected of it${lead}. ${helped}`),
+      table("What is predicted of each arm", [
+        { title: "arm", value: (one) => one.arm },
+        { title: "own samples", value: (one) => one.own },
+        { title: "with borrowed", value: (one) => one.pooled },
+        { title: "bonus", value: (one) => one.bonus },
+      ], [first, ...rest])];
   }
 
   people(some, count, words, none) {

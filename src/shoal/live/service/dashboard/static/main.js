@@ -72,14 +72,21 @@ function showAll(names, mine) {
 
 // One population
 
+// The first page after a start may wait for compiled code rather than for records.
+function waiting() {
+  const said = h("p", { class: "waiting", role: "status" }, "Reading the journal");
+  setTimeout(() => (said.textContent = "Reading the journal, and compiling its policy if that has not been done on this machine: up to a minute, once"), 3000);
+  return said;
+}
+
 async function showOne(name, mine, at) {
   document.title = `${name} – shoal`;
-  content.replaceChildren(h("div", { class: "headline" }, h("h1", {}, name)), h("p", { class: "waiting", role: "status" }, "Reading the journal"));
+  content.replaceChildren(h("div", { class: "headline" }, h("h1", {}, name)), waiting());
   let [overview, described] = await Promise.all([api.overview(name, 5), api.settings(name)]);
   if (mine !== visit) return null;
   let sizes = overview.sizes, graph = null, seen = sizes;
   let past = null; // what is shown of an earlier moment: {graph, overview, arms, problem}
-  const then = h("p", { class: "notice", role: "status", hidden: true });
+  const then = h("p", { class: "notice", role: "status", "aria-label": "The moment that is shown", hidden: true });
   const lede = h("p", { class: "lede" }), figures = h("dl", { class: "figures" });
   const panel = new AgentPanel(name, pick);
   const sharing = new Sharing(name, pick, (from, to, words) => panel.group(from, to, words).catch((error) => error.status === 401 && failed(error)), (data) => { turnTo(data).catch((error) => mine === visit && error.status === 401 && failed(error)); });
@@ -157,7 +164,7 @@ async function showOne(name, mine, at) {
       ...(sums ? [
         ["Decisions a minute", number(sums.perMinute), `${number(sums.rewardsPerMinute)} rewards`],
         ["Mean reward", number(sums.mean), gain === null ? "no baseline yet" : `${gain < 0 ? "" : "+"}${number(gain)} over random`],
-        ["Sharing", VERDICTS[paid.verdict], paid.low === null ? plural(paid.count, "reward") : `saves ${number(paid.mean)} (${number(paid.low)} to ${number(paid.high)}), since the start`],
+        ["Sharing", VERDICTS[paid.verdict], paid.low === null ? plural(paid.count, "reward") : `${paid.verdict === "harms" ? `costs ${number(-paid.mean)} (${number(-paid.high)} to ${number(-paid.low)})` : `saves ${number(paid.mean)} (${number(paid.low)} to ${number(paid.high)})`}, since the start`],
         ["Awaiting rewards", whole(sizes.pending), `${plural(sizes.sequence, "record")}`],
       ] : []),
     ];
@@ -261,7 +268,7 @@ class AgentTable {
         { title: "block", value: (agent) => agent.block, text: badge },
         { title: "own samples", value: (agent) => agent.samples, text: whole },
         { title: "borrowed", value: (agent) => agent.borrowed, bar: (agent) => agent.borrowed / most },
-        { title: "from", value: (agent) => agent.lenders, text: (count) => plural(count, "agent") },
+        { title: "lenders", value: (agent) => agent.lenders, text: whole },
       ], page.agents, { empty: "Nobody." }),
       h("div", { class: "pages" },
         h("button", { type: "button", disabled: !this.start, onclick: () => { this.start = Math.max(0, this.start - 100); this.load(); } }, "Previous"),
