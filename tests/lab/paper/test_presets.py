@@ -200,7 +200,20 @@ def test_a_single_cell_takes_the_paper_s_parameters_unless_told_otherwise() -> N
         single("bass", "synthetic", alpha=0.3, horizon=10, policy_parameters={"detla": 0.3})
 
 
-@pytest.mark.parametrize("name", [name for name in policy_names() if name != "oracle"])
+GIVEN_A_GRAPH = ("goblin", "colin")
+
+
+@pytest.mark.parametrize("name", GIVEN_A_GRAPH)
+def test_policies_on_a_graph_are_given_the_environment_s(name: str) -> None:
+    (cell,) = cells(single(name, "graph_clusters", alpha=0.3, horizon=10))
+    world = specs.build_environment(cell.environment, 0)
+    assert specs.build_policy(cell.method, 0.3, world, 0).n_agents == 100
+    (cell,) = cells(single(name, "continuum", alpha=0.3, horizon=10))
+    with pytest.raises(ValueError, match="graph = 'graph' needs an environment with a graph"):
+        specs.build_policy(cell.method, 0.3, specs.build_environment(cell.environment, 0), 0)
+
+
+@pytest.mark.parametrize("name", [name for name in policy_names() if name not in ("oracle", *GIVEN_A_GRAPH)])
 def test_every_policy_plays_without_parameters_where_there_are_no_clusters(name: str) -> None:
     (cell,) = cells(single(name, "continuum", alpha=0.3, horizon=10))
     world = specs.build_environment(cell.environment, 0)

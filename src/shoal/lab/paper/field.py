@@ -12,7 +12,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import resources
 from typing import Any
 
 import msgspec
@@ -29,6 +28,7 @@ from shoal.lab.experiments.report import REGRET_COLUMNS, Column, table_of
 from shoal.lab.experiments.spec import ExperimentSpec, SpecError, cells, parse_spec
 from shoal.lab.experiments.stored import Results
 from shoal.lab.experiments.summaries import Paired, SummaryRow, column, find_cells, pair_up, unique
+from shoal.lab.paper.presets import preset_text
 from shoal.reporting import charts
 from shoal.reporting.sections import Document, Mark, Picture, Section, Table, Text
 from shoal.reporting.words import EMPTY, number
@@ -47,8 +47,7 @@ def field_spec(
     more: Sequence[str] = (), *, seed: int | None = None, runs: int | None = None
 ) -> ExperimentSpec:
     """The preset `field`: its scenarios, every registered policy, and `more`, each as `module:Class`."""
-    text = (resources.files("shoal.lab.paper") / "presets" / f"{FIELD}.toml").read_bytes()
-    content = msgspec.toml.decode(text)
+    content = msgspec.toml.decode(preset_text(FIELD))
     listed = {method["policy"] for method in content["methods"]}
     graphs = [item["id"] for item in content["environments"] if find_environment(item["kind"]).has_graph]
     for reference in unique([*policy_names(), *more]):

@@ -7,8 +7,10 @@ from inspect import Parameter
 from typing import Any, cast
 
 import msgspec
+from msgspec.toml import decode
 
 from shoal.core import validation
+from shoal.core.policies.registry import find_policy
 from shoal.lab.environments.registry import find_environment
 from shoal.lab.experiments.spec import (
     Delay,
@@ -29,9 +31,13 @@ def load_preset(name: str, *, seed: int | None = None, runs: int | None = None) 
     """Read one of the specs that come with the package, see `PRESETS`; `seed` and `runs` replace its own."""
     if name not in PRESETS:
         raise SpecError(f"unknown preset {name!r}; {validation.suggestion(name, PRESETS)}")
-    text = (resources.files("shoal.lab.paper") / "presets" / f"{name}.toml").read_bytes()
-    spec = parse_spec(text, source=f"presets/{name}.toml", seed=seed)
+    spec = parse_spec(preset_text(name), source=f"presets/{name}.toml", seed=seed)
     return spec if runs is None else msgspec.structs.replace(spec, runs=runs)
+
+
+def preset_text(name: str) -> bytes:
+    """The file of a preset."""
+    return (resources.files("shoal.lab.paper") / "presets" / f"{name}.toml").read_bytes()
 
 
 def is_preset(spec: ExperimentSpec) -> bool:
@@ -55,17 +61,18 @@ def single(
     policy_parameters: Parameters | None = None,
     environment_parameters: Parameters | None = None,
 ) -> ExperimentSpec:
-    """A spec of a single cell. Parameters not given are those of the preset "paper", or else "beyond".
+    """A spec of a single cell. Parameters not given are those of the presets "paper", "beyond" or "field".
 
     Where these have the policy in no environment of that kind, what they would take from true clusters is
     left to the policy's defaults.
     """
     policy, kind = (name if ":" in name else name.replace("-", "_") for name in (policy, kind))
     known = [load_preset("paper"), load_preset("beyond")]
-    environment = next(
-        (dict(item.parameters) for preset in known for item in preset.environments if item.kind == kind),
-        _sizes(kind),
-    )
+    worlds = [(item.kind, item.parameters) for preset in known for item in preset.environments]
+    worlds += [
+        (item["kind"], item.get("parameters", {})) for item in decode(preset_text("field"))["environments"]
+    ]
+    environment = next((dict(given) for name, given in worlds if name == kind), _sizes(kind))
     if "noise" in (environment_parameters or {}):
         environment.pop("noise_scale", None)  # that of the preset's own noise
     method = _usual(known, policy, kind)
@@ -92,7 +99,10 @@ def single(
 
 
 def _usual(presets: list[ExperimentSpec], policy: str, kind: str) -> dict[str, Any]:
-    """Parameters with which presets run a policy in environments of a kind, or else elsewhere."""
+    """Parameters with which presets run a policy in environments of a kind, or else elsewhere.
+
+    A policy that is in none and needs a graph is given the environment's.
+    """
     elsewhere: dict[str, Any] | None = None
     for preset in presets:
         here = {item.id for item in preset.environments if item.kind == kind}
@@ -103,6 +113,8 @@ def _usual(presets: list[ExperimentSpec], policy: str, kind: str) -> dict[str, A
                 return dict(method.parameters)
             if elsewhere is None:
                 elsewhere = dict(method.parameters)
+    if elsewhere is None and "graph" in inspect.signature(find_policy(policy)).parameters:
+        elsewhere = {"graph": "graph"}
     of_environment = re.compile(r"gap(/.*)?|n_clusters")
     return {
         key: value for key, value in (elsewhere or {}).items() if not of_environment.fullmatch(str(value))
