@@ -6,9 +6,12 @@
 import html
 import inspect
 import re
+import struct
+import subprocess
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import latex2mathml.converter
 from mkdocs.config.defaults import MkDocsConfig
@@ -19,6 +22,8 @@ from tools.tutorials import PAGES, notebook
 import shoal
 
 ROOT = Path(__file__).parents[1]
+LEAST_WIDTH = 640
+"""Pixels of the page below which a larger picture is not shown, where there is room."""
 
 REFERENCE = {
     "policies": (
@@ -74,10 +79,21 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
                 "reference/index.md",
                 *(f"reference/{page}.md" for page in reference_pages()),
             ]
+    config.repo_url = repository()
     listed = set(re.findall(r"'([\w./-]+\.md)'", repr(config.nav)))
     pages = (path.relative_to(config.docs_dir).as_posix() for path in Path(config.docs_dir).rglob("*.md"))
     sections["Guides"].extend(sorted(set(pages) - listed))
     return config
+
+
+def repository() -> str:
+    """Where the repository is on the web, from where it was cloned; nothing for a clone of a directory."""
+    asked = ["git", "-C", str(ROOT), "config", "--get", "remote.origin.url"]
+    origin = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    found = re.fullmatch(
+        r"(?:https://(?:[^@/]*@)?|(?:ssh://)?git@)([\w.-]+\.\w+)[:/](.+?)(?:\.git)?/?", origin
+    )
+    return f"https://{found[1]}/{found[2]}" if found else ""
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -148,8 +164,21 @@ def from_root(text: str) -> str:
     return text.replace("](CONTRIBUTING.md", "](contributing.md").replace("](CHANGELOG.md", "](changelog.md")
 
 
-def on_page_content(content: str, **_: Any) -> str:
-    """Inline mathematics, which pages write as code, in the font of the text: accents fit letters there."""
+def on_page_content(content: str, *, page: Page, config: MkDocsConfig, **_: Any) -> str:
+    """Inline mathematics, which pages write as code, in the font of the text: accents fit letters there.
+
+    Pictures are shown at half their size, as they have two pixels for each of the page's.
+    """
+    folder = Path(config.docs_dir, page.file.src_uri).parent
+
+    def sized(found: re.Match[str]) -> str:
+        path = folder / unquote(found[1])
+        if not path.is_file():  # the links' check names it
+            return found[0]
+        pixels = struct.unpack(">I", path.read_bytes()[16:20])[0]
+        return f'{found[0]} width="{max(pixels // 2, min(pixels, LEAST_WIDTH))}"'
+
+    content = re.sub(r'<img (?![^>]*width)[^>]*?src="([^":]+\.png)(?:#[\w-]+)?"', sized, content)
     return re.sub(r"(?<!</span>)<code>([^<\"]*[̂̃‖√ΣΠ∈⁻ᵀ²½≤≥α-ω][^<\"]*)</code>", _in_line, content)
 
 
