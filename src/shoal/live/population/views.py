@@ -127,7 +127,7 @@ def lent(reader: Reader, indices: list[int]) -> list[Lent]:
     return reader.read(question)
 
 
-class Opinion(msgspec.Struct, frozen=True):
+class ArmOpinion(msgspec.Struct, frozen=True):
     """What a policy thinks of an arm, for an agent."""
 
     arm: str
@@ -139,10 +139,10 @@ class Opinion(msgspec.Struct, frozen=True):
     """What is added for what is not known yet; the arm with the largest sum is chosen."""
 
 
-def opinions(owner: Owner, agent: str, most: int) -> list[Opinion]:
+def opinions(owner: Owner, agent: str, most: int) -> list[ArmOpinion]:
     """What an agent's policy thinks of the arms in the catalogue, the one it would choose first."""
 
-    def question(fold: Fold) -> list[Opinion]:
+    def question(fold: Fold) -> list[ArmOpinion]:
         arms, index = owner.commands.offers.catalogue(fold), owner.commands.agent(fold, agent)
         if arms is None or arms.names is None:
             return []
@@ -150,7 +150,7 @@ def opinions(owner: Owner, agent: str, most: int) -> list[Opinion]:
         best = np.argsort(-scores.index, kind="stable")[:most].tolist()
         own = [fold.policy.predict(index, arms.features[arm]).own for arm in best]
         return [
-            Opinion(arms.names[arm], float(alone), float(scores.mean[arm]), float(scores.width[arm]))
+            ArmOpinion(arms.names[arm], float(alone), float(scores.mean[arm]), float(scores.width[arm]))
             for arm, alone in zip(best, own, strict=True)
         ]
 

@@ -21,7 +21,7 @@ from shoal.live.journal.tally import Sums
 from shoal.live.population.explaining import Graph
 from shoal.live.population.population import Population
 from shoal.live.population.views import (
-    Opinion,
+    ArmOpinion,
     Past,
     PresentAgents,
     Reader,
@@ -311,7 +311,7 @@ class AgentDetails(msgspec.Struct, frozen=True):
     n_stopped: int
     around: list[Relation]
     """Up to `MOST_AROUND` of them, those that lend most and those parted from last."""
-    opinions: list[Opinion]
+    opinions: list[ArmOpinion]
     """Of the arms in the catalogue, the one that would be chosen first; up to `MOST_OPINIONS`."""
 
 
