@@ -10,7 +10,7 @@ import msgspec
 from msgspec.toml import decode
 
 from shoal.core import validation
-from shoal.core.policies.registry import find_policy
+from shoal.core.policies.registry import find_policy, policy_names
 from shoal.lab.environments.registry import find_environment
 from shoal.lab.experiments.spec import (
     Delay,
@@ -113,12 +113,16 @@ def _usual(presets: list[ExperimentSpec], policy: str, kind: str) -> dict[str, A
                 return dict(method.parameters)
             if elsewhere is None:
                 elsewhere = dict(method.parameters)
-    if elsewhere is None and "graph" in inspect.signature(find_policy(policy)).parameters:
+    if elsewhere is None and policy in policy_names() and _needs_graph(policy):
         elsewhere = {"graph": "graph"}
     of_environment = re.compile(r"gap(/.*)?|n_clusters")
     return {
         key: value for key, value in (elsewhere or {}).items() if not of_environment.fullmatch(str(value))
     }
+
+
+def _needs_graph(policy: str) -> bool:
+    return "graph" in inspect.signature(find_policy(policy)).parameters
 
 
 def _sizes(kind: str) -> Parameters:

@@ -368,8 +368,11 @@ async def put_contest(call: Call) -> None:
     population, body = await call.population(), call.body
     for one in body.candidates:
         _check_candidate(one)
-    given = [{"policy": one.policy, **one.parameters} for one in body.candidates]
-    await call.ask(lambda: begin(population.owner, given, body.when, body.share, call.key.id))
+    given = [{**one.parameters, "policy": one.policy} for one in body.candidates]
+    try:
+        await call.ask(lambda: begin(population.owner, given, body.when, body.share, call.key.id))
+    except TypeError as error:  # of the policy's signature
+        raise ValueError(f"parameters must be those of the policy: {error}") from None
 
 
 async def end_contest(call: Call) -> None:

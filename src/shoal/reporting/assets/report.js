@@ -12,8 +12,12 @@
     "^": (c, x, y, r) => polygon(c, x, y, 1.3 * r, 3, -Math.PI / 2),
     v: (c, x, y, r) => polygon(c, x, y, 1.3 * r, 3, Math.PI / 2),
     "<": (c, x, y, r) => polygon(c, x, y, 1.3 * r, 3, Math.PI),
+    ">": (c, x, y, r) => polygon(c, x, y, 1.3 * r, 3, 0),
     p: (c, x, y, r) => polygon(c, x, y, 1.25 * r, 5, -Math.PI / 2),
     h: (c, x, y, r) => polygon(c, x, y, 1.2 * r, 6, 0),
+    H: (c, x, y, r) => polygon(c, x, y, 1.2 * r, 6, Math.PI / 6),
+    8: (c, x, y, r) => polygon(c, x, y, 1.2 * r, 8, Math.PI / 8),
+    d: (c, x, y, r) => { c.save(); c.translate(x, y); c.scale(0.6, 1); polygon(c, 0, 0, 1.5 * r, 4, 0); c.restore(); },
     P: (c, x, y, r) => { c.rect(x - r / 2, y - 1.2 * r, r, 2.4 * r); c.rect(x - 1.2 * r, y - r / 2, 2.4 * r, r); },
     "*": (c, x, y, r) => {
       for (let k = 0; k < 10; k++) {

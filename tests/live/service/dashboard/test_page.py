@@ -236,6 +236,13 @@ def test_a_click_on_an_agent_explains_it(running: InProcess, opened: Any) -> Non
     assert "Pick an agent" in page.text(".agent")
 
 
+def saved(page: Any, label: str) -> str:
+    """Where the browser has put what a button of this name saves."""
+    with page.view.expect_download() as download:
+        page.view.click(f"[aria-label='{label}']")
+    return str(download.value.path())
+
+
 def test_back_through_time_and_to_now(running: InProcess, opened: Any) -> None:
     population = running.app.controller.population("shops")
     page = opened("shops")
@@ -263,14 +270,19 @@ def test_back_through_time_and_to_now(running: InProcess, opened: Any) -> None:
         assert page.view.url.endswith(f"#/shops?at={at}")
     other = opened("shops?at=900")  # the link to that moment
     other.view.wait_for_selector(".notice >> text=after record 900 of")
-    with page.view.expect_download() as saved:
-        page.view.click("text=Save as >> text=CSV >> nth=0")
-    lines = Path(saved.value.path()).read_text().splitlines()
-    assert lines[0] == "from,decisions,rewards"
-    assert len(lines) > 2
-    with page.view.expect_download() as saved:
-        page.view.click("text=Save as >> text=PNG >> nth=0")
-    assert matplotlib.image.imread(saved.value.path(), format="png").shape[0] > 200
+    for title, heads, least in (
+        ("Decisions and rewards", "from,decisions,rewards", 3),
+        ("Delays of rewards", "delay,rewards", 3),
+        ("Who shares with whom", "agent,block,samples", 1 + len(graph.agents)),
+    ):
+        lines = Path(saved(page, f"{title} as CSV")).read_text().splitlines()
+        assert lines[0] == heads
+        assert len(lines) >= least
+    assert {line.split(",")[0] for line in lines[1:]} == set(graph.agents)
+    for title in ("Decisions and rewards", "Who shares with whom"):
+        picture = matplotlib.image.imread(saved(page, f"{title} as PNG"), format="png")
+        assert picture.shape[0] > 200
+        assert len(np.unique(picture.reshape(-1, picture.shape[-1]), axis=0)) > 20  # something is drawn
     page.view.click(".through >> text=Now")
     page.view.wait_for_selector(".through output >> text=Now, after record")
     page.view.wait_for_selector(".notice", state="hidden")
@@ -318,7 +330,7 @@ def test_a_heat_map_leads_to_agents(running: InProcess, opened: Any) -> None:
 def test_by_keyboard_alone(opened: Any) -> None:
     page = opened("shops")
     seen = []
-    for _ in range(14):
+    for _ in range(16):
         page.view.keyboard.press("Tab")
         seen.append(
             page.view.evaluate(

@@ -131,3 +131,26 @@ export function debounce(function_, wait) {
 }
 
 export const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+
+// What a card offers to save, each kind with what makes it.
+export function saving(title, kinds) {
+  const buttons = Object.entries(kinds).map(([kind, onclick]) => h("button", { type: "button", class: "link", "aria-label": `${title} as ${kind}`, onclick }, kind));
+  return h("span", { class: "save" }, "Save as ", ...buttons.flatMap((button, k) => (k ? [" · ", button] : [button])));
+}
+
+function save(blob, name) {
+  const link = h("a", { href: URL.createObjectURL(blob), download: name.toLowerCase().replaceAll(" ", "-") });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+export const savePicture = (canvas, title) => canvas.toBlob((blob) => save(blob, `${title}.png`));
+
+// As RFC 4180 has it; a name that a spreadsheet would take for a formula is quoted by an apostrophe.
+export function saveTable(heads, rows, title) {
+  const cell = (value) => {
+    const text = typeof value === "string" && /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value ?? "");
+    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  save(new Blob([[heads, ...rows].map((row) => `${row.map(cell).join(",")}\n`).join("")], { type: "text/csv" }), `${title}.csv`);
+}

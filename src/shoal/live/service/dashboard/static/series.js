@@ -1,6 +1,6 @@
 // What happened over time: four charts that share their time axis, and the delays of rewards.
 
-import { debounce, h, number, plural, shareOf, span, table, tick, time, token, twin, faded, whole } from "./dom.js";
+import { debounce, faded, h, number, plural, savePicture, saveTable, saving, shareOf, span, table, tick, time, token, twin, whole } from "./dom.js";
 
 export const RANGES = [
   { step: 5, slots: 180, title: "15 minutes", window: 12 },
@@ -70,12 +70,6 @@ function clockTime(seconds) {
   return `${two(date.getHours())}:${two(date.getMinutes())}${date.getSeconds() ? `:${two(date.getSeconds())}` : ""}`;
 }
 
-function save(blob, name) {
-  const link = h("a", { href: URL.createObjectURL(blob), download: name.toLowerCase().replaceAll(" ", "-") });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-}
-
 class Chart {
   constructor(kind, charts) {
     this.kind = kind;
@@ -90,9 +84,7 @@ class Chart {
     this.node = h("figure", { class: "card chart" },
       h("header", {}, h("h3", {}, kind.title), h("span", { class: "note" }, kind.unit)),
       this.about = h("p", { class: "note" }, kind.about), this.reading, this.box,
-      h("div", { class: "under" }, this.twin.details, h("span", { class: "save" }, "Save as ",
-        h("button", { type: "button", class: "link", "aria-label": `${kind.title} as PNG`, onclick: () => this.png() }, "PNG"), " · ",
-        h("button", { type: "button", class: "link", "aria-label": `${kind.title} as CSV`, onclick: () => this.csv() }, "CSV"))));
+      h("div", { class: "under" }, this.twin.details, saving(kind.title, { PNG: () => this.png(), CSV: () => this.csv() })));
     this.node.style.margin = 0;
   }
 
@@ -184,12 +176,12 @@ class Chart {
       c.fillStyle = token("--soft"); c.fillText(title, x + 19, 42);
       x += 34 + c.measureText(title).width;
     }
-    canvas.toBlob((blob) => save(blob, `${this.kind.title}.png`));
+    savePicture(canvas, this.kind.title);
   }
 
   csv() {
-    const rows = this.starts.map((start, k) => [new Date(1000 * start).toISOString(), ...this.lines.map((line) => line[k] ?? "")].join(","));
-    save(new Blob([[["from", ...this.kind.series.map(({ title }) => title)].join(","), ...rows, ""].join("\n")], { type: "text/csv" }), `${this.kind.title}.csv`);
+    const rows = this.starts.map((start, k) => [new Date(1000 * start).toISOString(), ...this.lines.map((line) => line[k])]);
+    saveTable(["from", ...this.kind.series.map(({ title }) => title)], rows, this.kind.title);
   }
 
   width() { return Math.max(220, this.box.clientWidth || 320); }
@@ -319,7 +311,8 @@ export class Series {
         { title: "delay", value: (row) => row.title },
         { title: "share", value: (row) => row.count / Math.max(1, total), text: (value) => (total ? shareOf(value) : "–"), bar: (row) => row.count / most },
         { title: "rewards", value: (row) => row.count, text: whole },
-      ], rows));
+      ], rows),
+      saving("Delays of rewards", { CSV: () => saveTable(["delay", "rewards"], rows.map((row) => [row.title, row.count]), "Delays of rewards") }));
   }
 
   recolour() { this.charts.forEach((chart) => chart.recolour()); }

@@ -1,7 +1,7 @@
 // Who shares with whom: the graph of up to 150 agents, rows and columns of up to 500, a heat map of many more, and a slider through time.
 
 import * as api from "./api.js";
-import { badge, blockName, calm, colourOf, COLOURS, debounce, h, letter, percent, plural, shareOf, table, time, token, twin, whole } from "./dom.js";
+import { badge, blockName, calm, colourOf, COLOURS, debounce, h, letter, percent, plural, savePicture, saveTable, saving, shareOf, table, time, token, twin, whole } from "./dom.js";
 
 const MOST_NODES = 150; // agents that are drawn as a graph
 const MOST_EDGES = 6000; // drawn at once; a sample of more looks the same, and stays quick
@@ -93,6 +93,12 @@ class GraphView {
     this.picked = null;
     this.hovered = null;
     this.fading = new Map();
+  }
+
+  // Drawn anew: WebGL keeps a picture only until the browser has shown it.
+  layers() {
+    this.sigma.refresh();
+    return Object.values(this.sigma.getCanvases());
   }
 
   start() {
@@ -332,6 +338,8 @@ class GraphView {
 }
 
 class HeatView {
+  layers() { return [this.canvas]; }
+
   constructor(stage, onpick, ongroup) {
     Object.assign(this, { onpick, ongroup });
     this.picked = h("div", { class: "row", hidden: true });
@@ -456,7 +464,8 @@ export class Sharing {
     this.node = h("figure", { class: "card" },
       h("header", {}, h("h2", { id: "who-shares" }, "Who shares with whom"), this.note),
       this.stage, this.legend,
-      this.through = h("div", { class: "through" }, this.play, this.slider, this.now, this.when), this.twin.details);
+      this.through = h("div", { class: "through" }, this.play, this.slider, this.now, this.when),
+      h("div", { class: "under" }, this.twin.details, saving("Who shares with whom", { PNG: () => this.png(), CSV: () => this.csv() })));
     this.node.style.margin = 0;
     const asked = debounce((at) => this.go(at), 90);
     this.slider.addEventListener("input", () => { this.stop(); asked(+this.slider.value); });
@@ -549,6 +558,32 @@ export class Sharing {
   pick(name) {
     this.picked = name;
     this.view?.pick(name);
+  }
+
+  // What the stage shows, with the letters that lie over it.
+  png() {
+    const scale = devicePixelRatio || 1, box = this.stage.getBoundingClientRect();
+    const canvas = h("canvas", { width: Math.round(box.width * scale), height: Math.round(box.height * scale) }), c = canvas.getContext("2d");
+    c.fillStyle = token("--card"); c.fillRect(0, 0, canvas.width, canvas.height);
+    c.scale(scale, scale);
+    c.translate(-box.left, -box.top);
+    c.imageSmoothingEnabled = false;
+    for (const layer of this.view.layers()) {
+      const { left, top, width, height } = layer.getBoundingClientRect();
+      c.drawImage(layer, left, top, width, height);
+    }
+    c.font = "600 14px system-ui, sans-serif"; c.textAlign = "center"; c.textBaseline = "middle";
+    for (const mark of this.view.letters.children) {
+      const { left, top, width, height } = mark.getBoundingClientRect();
+      c.fillStyle = mark.style.color; c.fillText(mark.textContent, left + width / 2, top + height / 2);
+    }
+    savePicture(canvas, "Who shares with whom");
+  }
+
+  csv() {
+    const { data } = this, name = (label) => (label < 0 ? "" : letter(label));
+    if (data.kind === "graph") saveTable(["agent", "block", "samples"], data.agents.map((agent, k) => [agent, name(data.labels[k]), data.samples[k]]), "Who shares with whom");
+    else saveTable(["block", "agents", "samples", "share within"], data.blocks.map((block) => [name(block.label), block.agents, block.samples, block.within]), "Who shares with whom");
   }
 
   table() {
