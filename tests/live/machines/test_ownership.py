@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -343,11 +343,12 @@ def test_a_server_that_was_taken_from_passes_on(two: Two) -> None:
         decide(one, shop, "d1")
         ownership = two.second.app.ownership
         assert ownership is not None
-        store = PostgresStore(two.place.url)
-        with store._on("write") as db:
-            db.execute("UPDATE shoal_population SET lease_until = now() - interval '1 second'")
-        store.release(store.take(store.populations()["shop"], ownership.name, 60.0))
-        store.close()
+        with closing(PostgresStore(two.place.url)) as store:
+            # At once: the first server renews its lease all the while.
+            with store._on("write") as db, db.transaction():
+                db.execute("UPDATE shoal_population SET lease_until = now() - interval '1 second'")
+                taken = store.take(store.populations()["shop"], ownership.name, 60.0)
+            store.release(taken)
         refused = decide(one, shop, "d2")
         assert refused.status_code in (201, 503)
         wait_until(lambda: decide(one, shop, "d2").status_code == 201, 10.0)
