@@ -71,7 +71,7 @@ chaos: setup  ## Attack files, threads, forks and signals for many minutes (SHOA
 	SHOAL_CHAOS=$${SHOAL_CHAOS:-20} $(BIN)/python -m pytest $(PARALLEL) tests/core/attack tests/core/jit tests/core/policies/test_against_reference.py tests/test_site.py tests/live --timeout 0
 
 warm: setup  # so that the tests' processes do not all compile the same, and slowly, as their lines are counted
-	@$(BIN)/shoal warm
+	@$(BIN)/shoal warm $$($(BIN)/python -c 'from shoal.core.policies.registry import policy_names; print(*policy_names())')
 
 lint: setup  ## Style, formatting, types, import direction, private members
 	$(BIN)/ruff check
