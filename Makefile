@@ -13,7 +13,7 @@ SETS := run serve docs
 # file's tests stay in one process, as they share fixtures; tests/conftest.py puts long files first.
 PROCESSES := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PARALLEL := -n $(PROCESSES) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
-COVERED := $(BIN)/python -m pytest --cov --cov-report= --cov-fail-under=0
+TESTED := $(BIN)/python -m pytest $(COUNTED)
 
 # What `make check` runs: the arithmetic, the same seed giving the same run, what is refused, records and stores.
 QUICK := tests/core/kernels tests/core/test_validation.py tests/core/contracts/test_policies.py tests/test_golden.py \
@@ -26,7 +26,7 @@ ONE = tests/core tests/test_golden.py tests/lab/test_simulation.py -k "$(or $($(
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run serve check test uncompiled plain warm chaos lint docs clients bench bench-peers release clean
+.PHONY: help setup run serve check test coverage uncompiled plain warm chaos lint docs clients bench bench-peers release clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,16 +53,19 @@ serve: $(VENV)/.setup-serve  ## See three simulated populations live, in the bro
 check: lint  ## Lint and the quick tests, for while you work (POLICY=bass: those of one policy instead)
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "not slow" $(if $(POLICY),$(ONE),$(QUICK))
 
-test: setup  ## Lint, run all tests, those of kernels again without compilation and as plain Numba, and count the lines they reach
+test: setup  ## Lint, run all tests, and those of kernels again without compilation and as plain Numba
 	@$(MAKE) --no-print-directory -j2 lint warm
-	$(BIN)/coverage erase
-	$(COVERED) $(PARALLEL) --ignore tests/test_speed.py
+	$(TESTED) $(PARALLEL) --ignore tests/test_speed.py
 	@$(MAKE) --no-print-directory -j2 uncompiled plain
 	$(BIN)/python -m pytest tests/test_speed.py
+
+coverage: setup  ## All tests again, counting the lines that they reach; that takes half as long again
+	$(BIN)/coverage erase
+	@$(MAKE) --no-print-directory test COUNTED="--cov --cov-append --cov-report= --cov-fail-under=0"
 	$(BIN)/coverage report --skip-covered
 
 uncompiled:  # of compiled functions no lines are counted
-	NUMBA_DISABLE_JIT=1 $(COVERED) -n 2 --cov-append tests/core/kernels tests/core/policies/test_against_reference.py::test_same_run
+	NUMBA_DISABLE_JIT=1 $(TESTED) -n 2 tests/core/kernels tests/core/policies/test_against_reference.py::test_same_run
 
 plain:  # in one process, as each would compile everything
 	SHOAL_UNITS=0 $(BIN)/python -m pytest -q tests/core/kernels
@@ -70,7 +73,7 @@ plain:  # in one process, as each would compile everything
 chaos: setup  ## Attack files, threads, forks and signals for many minutes (SHOAL_CHAOS=20 by default)
 	SHOAL_CHAOS=$${SHOAL_CHAOS:-20} $(BIN)/python -m pytest $(PARALLEL) tests/core/attack tests/core/jit tests/core/policies/test_against_reference.py tests/test_site.py tests/live --timeout 0
 
-warm: setup  # so that the tests' processes do not all compile the same, and slowly, as their lines are counted
+warm: setup  # so that the tests' processes do not all compile the same
 	@$(BIN)/shoal warm $$($(BIN)/python -c 'from shoal.core.policies.registry import policy_names; print(*policy_names())')
 
 lint: setup  ## Style, formatting, types, import direction, private members
