@@ -148,6 +148,7 @@ def test_formulas_are_drawn_by_the_browser_itself(site: Path) -> None:
         source = (ROOT / "docs" / f"{name}.md").read_text()
         assert text.count("<math ") == source.count("```math\n") > 5
         assert "\\frac" not in re.sub(r'aria-label="[^"]*"', "", text)
+    assert "n<sub>k</sub> active members" in (site / "algorithms.html").read_text()
 
 
 @pages

@@ -167,7 +167,8 @@ def from_root(text: str) -> str:
 def on_page_content(content: str, *, page: Page, config: MkDocsConfig, **_: Any) -> str:
     """Inline mathematics, which pages write as code, in the font of the text: accents fit letters there.
 
-    Pictures are shown at half their size, as they have two pixels for each of the page's.
+    So do single symbols in the text. Pictures are shown at half their size, as they have two pixels for each
+    of the page's.
     """
     folder = Path(config.docs_dir, page.file.src_uri).parent
 
@@ -179,7 +180,15 @@ def on_page_content(content: str, *, page: Page, config: MkDocsConfig, **_: Any)
         return f'{found[0]} width="{max(pixels // 2, min(pixels, LEAST_WIDTH))}"'
 
     content = re.sub(r'<img (?![^>]*width)[^>]*?src="([^":]+\.png)(?:#[\w-]+)?"', sized, content)
-    return re.sub(r"(?<!</span>)<code>([^<\"]*[̂̃‖√ΣΠ∈⁻ᵀ²½≤≥α-ω][^<\"]*)</code>", _in_line, content)
+    content = re.sub(r"(?<!</span>)<code>([^<\"]*[̂̃‖√ΣΠ∈⁻ᵀ²½≤≥α-ω][^<\"]*)</code>", _in_line, content)
+    parts = re.split(r"(<(pre|code|math|script|style)\b.*?</\2>|<[^>]*>)", content, flags=re.DOTALL)
+    parts[::3] = [SYMBOL.sub(r"\1<sub>\2\3</sub>", text) for text in parts[::3]]
+    parts[2::3] = [""] * len(parts[2::3])  # the names of tags, which are in the parts before them
+    return "".join(parts)
+
+
+SYMBOL = re.compile(r"(?<!\w)([^\W\d_][̂̃]?|[‖²])_(?:\{([^}]*)\}|([A-Za-z0-9∅]{1,3}))(?![A-Za-z0-9_])")
+"""A letter with an index, in running text."""
 
 
 def _in_line(found: re.Match[str]) -> str:
