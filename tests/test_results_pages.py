@@ -32,7 +32,7 @@ def pages(root: Path) -> tuple[Path, Path]:
     (root / "docs" / "results").mkdir(parents=True)
     readme, numbers = root / "README.md", root / "docs" / "results" / "README.md"
     readme.write_text("a\n<!-- reproduced -->\nold\n<!-- /reproduced -->\nb\n", encoding="utf-8")
-    blocks = "".join(f"<!-- {name} -->\nold\n<!-- /{name} -->\nd\n" for name in ("tables", "published"))
+    blocks = "".join(f"<!-- {name} -->\nold\n<!-- /{name} -->\nd\n" for name in ("tables", "paper"))
     numbers.write_text(f"c\n{blocks}", encoding="utf-8")
     return readme, numbers
 
@@ -45,7 +45,7 @@ def test_a_full_run_renews_the_pages(results: ModuleType, tmp_path: Path) -> Non
     assert said in readme.read_text(encoding="utf-8")
     text = numbers.read_text(encoding="utf-8")
     assert text.startswith("c\n<!-- tables -->\n`shoal reproduce tables`")
-    assert text.endswith("<!-- /tables -->\nd\n<!-- published -->\nold\n<!-- /published -->\nd\n")
+    assert text.endswith("<!-- /tables -->\nd\n<!-- paper -->\nold\n<!-- /paper -->\nd\n")
     assert text.count("old") == 1
     assert said in text
     assert "| CLUB-G4 | 4,823 (5,823) |" in text
@@ -62,21 +62,17 @@ def test_a_full_run_renews_the_pages(results: ModuleType, tmp_path: Path) -> Non
     assert numbers.read_text(encoding="utf-8") == before
 
 
-def test_a_part_of_a_preset_has_its_own_section_and_spec(results: ModuleType, tmp_path: Path) -> None:
+def test_how_long_cmlb_explores_is_on_the_page(results: ModuleType, tmp_path: Path) -> None:
     policies = POLICIES | {
         "cmlb-g4": ("cmlb", '{ gamma = "gap/4" }'),
         "cmlb-g4-e5000": ("cmlb", '{ gamma = "gap/4", exploration_rounds = 5000 }'),
     }
     out = published_results(tmp_path / "out", {"cmlb-g4": 10_000.0}, policies)
     readme, numbers = pages(tmp_path / "root")
-    results.publish(out, tmp_path / "root", "published")
-    _, section = numbers.read_text(encoding="utf-8").split("<!-- published -->")
-    assert section.startswith("\n`shoal run docs/results/published/spec.toml`")
+    results.publish(out, tmp_path / "root")
+    section = numbers.read_text(encoding="utf-8").split("<!-- /tables -->")[0]
     assert "5 of 5 F1 scores if CMLB explores for Tₑ = 5,000 (T/10)" in section
     assert "CMLB as published, by the length of its exploration:\n\n| Tₑ |" in section
-    assert "at its best" not in section
-    target = tmp_path / "root" / "docs" / "results" / "published"
-    assert (target / "spec.toml").read_bytes() == (out / "spec.toml").read_bytes()
     assert "5 of 5 F1 scores if CMLB explores for Tₑ = 5,000 (T/10)" in readme.read_text(encoding="utf-8")
 
 

@@ -2,9 +2,7 @@
 
 For each directory of results this writes the report, copies its Markdown and its pictures to docs/results,
 and renews the numbers in docs/results/README.md, between the comments that name the preset. The sentence on
-the published figures in README.md comes from the preset `tables`. No number there is typed by hand. With
-`--as published` the directories hold a part of a preset, what the paper prints and nothing else: it gets a
-section of its own, and its spec is copied, too.
+the published figures in README.md comes from the preset `tables`. No number there is typed by hand.
 """
 
 import argparse
@@ -36,7 +34,8 @@ from shoal.reporting.words import EMPTY, duration, plus_minus
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("tables.md", "theory.md")
-PUBLISHED = "published"
+PRINTED = "tables"
+"""The preset whose scenarios have printed figures that ours are compared with."""
 
 
 class ResultsError(Exception):
@@ -47,23 +46,19 @@ def main() -> None:
     """Publish the directories on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("directories", nargs="+", type=Path)
-    parser.add_argument("--as", dest="name", choices=[PUBLISHED], help="the section, for a part of a preset")
     args = parser.parse_args()
     try:
         for directory in args.directories:
-            publish(directory, ROOT, args.name)
+            publish(directory, ROOT)
             print(f"{directory}: in docs/results")
     except ResultsError as reason:
         sys.exit(f"results: {reason}")
 
 
-def publish(directory: Path, root: Path, name: str | None = None) -> None:
-    """Copy the report on a directory of results to `root`/docs/results, and renew the numbers there.
-
-    `name` is that of the section, by default the preset's.
-    """
+def publish(directory: Path, root: Path) -> None:
+    """Copy the report on a directory of results to `root`/docs/results, and renew the numbers there."""
     found = whole_preset(load_results(directory))
-    name = name or found.spec.name
+    name = found.spec.name
     page = write_report(directory)
     target = root / "docs" / "results" / name
     shutil.rmtree(target, ignore_errors=True)
@@ -76,15 +71,13 @@ def publish(directory: Path, root: Path, name: str | None = None) -> None:
     )
     for picture in shown:
         shutil.copy(page.parent / "figures" / picture, target / "figures")
-    if name == PUBLISHED:
-        shutil.copy(directory / "spec.toml", target)
     numbers = root / "docs" / "results" / "README.md"
-    if found.spec.name == field.FIELD:
+    if name == field.FIELD:
         renew(numbers, name, field_block(found))
         return
     own = reproduction(found)
-    renew(numbers, name, block(own, name))
-    if name in ("tables", PUBLISHED):
+    renew(numbers, name, block(own))
+    if name == PRINTED:
         renew(root / "README.md", "reproduced", reproduced(own))
 
 
@@ -120,46 +113,38 @@ def field_block(found: Results) -> str:
     """What docs/results/README.md says of the benchmark of the field: the ranks of all methods."""
     page = field.document(found)
     tables = [part for part in page.sections[0].parts if isinstance(part, Table)]
-    return "\n\n".join(
-        [provenance(found, found.spec.name), f"- {markdown_text(page.lead)}", *map(as_markdown, tables)]
-    )
+    return "\n\n".join([provenance(found), f"- {markdown_text(page.lead)}", *map(as_markdown, tables)])
 
 
-def block(own: Reproduction, name: str) -> str:
-    """What docs/results/README.md says of a preset or of a part of it."""
+def block(own: Reproduction) -> str:
+    """What docs/results/README.md says of a preset."""
     found = own.found
     said = [agreement_sentence(own), order_sentence(own), f1_sentence(own), beyond.summary(own.contests)]
-    tables = [published_table(own)]
-    if name == PUBLISHED:
-        # Only the published values of α were tried: nothing is at its best. Instead, what was inferred.
-        said = said[:1]
-        inferred = [*report.exploration_parts(own), *reading_parts(found, report.sized_rows(own))]
-        tables += [part for part in inferred if isinstance(part, Table)]
+    if found.spec.name == PRINTED:
+        compared = [published_table(own), *report.exploration_parts(own)]
     else:
-        tables.append(scenario_table(own))
+        compared = [*reading_parts(found, report.sized_rows(own))]
+    tables = [part for part in (*compared, scenario_table(own)) if isinstance(part, Table)]
     parts = [
-        provenance(found, name),
+        provenance(found),
         "\n".join(f"- {markdown_text(text)}" for text in said if text),
         *map(as_markdown, tables),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def provenance(found: Results, name: str) -> str:
+def provenance(found: Results) -> str:
     """The command, what it ran, and how long it took."""
-    known, spec = found.provenance, found.spec
-    command = f"run docs/results/{name}/spec.toml" if name == PUBLISHED else f"reproduce {name}"
+    known, spec, name = found.provenance, found.spec, found.spec.name
     pages = [f"[report]({name}/tables.md)"]
     if name not in (report.OURS, field.FIELD):
         pages.append(f"[theory]({name}/theory.md)")
     wall, cpu = duration(known.get("wall_seconds", 0.0)), duration(known.get("cpu_seconds", 0.0))
     text = (
-        f"`shoal {command}` ({', '.join(pages)}): {found.cells_done:,} cells of {spec.runs} runs of "
-        f"{spec.horizon:,} rounds. "
+        f"`shoal reproduce {name}` ({', '.join(pages)}): {found.cells_done:,} cells of {spec.runs} runs of "
+        f"{spec.horizon:,} rounds. Wall time {wall} with {known.get('executor', '?')}, processor time {cpu}; "
+        f"shoal {known.get('versions', {}).get('shoal', '?')}, commit {known.get('commit') or 'unknown'}."
     )
-    if name != PUBLISHED:  # which is put together from several calls, and none of them knows the time of all
-        text += f"Wall time {wall} with {known.get('executor', '?')}, processor time {cpu}; "
-    text += f"shoal {known.get('versions', {}).get('shoal', '?')}, commit {known.get('commit') or 'unknown'}."
     for environment, reason in found.skipped.items():
         text += f" {environment} was left out: {reason.rstrip('.')}."
     return text
