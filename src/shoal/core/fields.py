@@ -7,7 +7,9 @@ declarations follow how a state is allocated, how much memory it takes, what of 
 file must look like before compiled code may see it, and how it grows.
 """
 
+import contextlib
 import math
+import mmap
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,6 +25,8 @@ COUNT: dict[str, float] = {"low": 0, "below": 2.0**62}
 """Bounds of a count: adding to it cannot overflow."""
 Sizes = Mapping[str, int]
 """What the names of sizes stand for."""
+SPACIOUS = 2**26
+"""Bytes from which on an array with a row for each agent takes memory in small pages."""
 
 
 class Role(Enum):
@@ -415,7 +419,26 @@ class Foreseen(NamedTuple):
 
 def _blank(leaf: Leaf, sizes: Sizes) -> AnyArray:
     shape, field = leaf.shape(sizes), leaf.field
-    return np.zeros(shape, field.dtype) if field.fill == 0 else np.full(shape, field.fill, field.dtype)
+    if field.fill != 0:
+        return np.full(shape, field.fill, field.dtype)
+    if leaf.nbytes(sizes) >= SPACIOUS and not leaf.is_table and hasattr(mmap, "MADV_NOHUGEPAGE"):
+        return _spacious(shape, field.dtype, leaf.nbytes(sizes))
+    return np.zeros(shape, field.dtype)
+
+
+def _spacious(shape: tuple[int, ...], dtype: Any, nbytes: int) -> AnyArray:
+    """Zeros of which only what is written to takes memory.
+
+    NumPy asks for huge pages. With those, the first pull of nearly every agent would wait until two megabytes
+    have been cleared for it, in each array.
+    """
+    try:
+        pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"{nbytes:,} bytes cannot be had: {error}") from error
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(pages, dtype).reshape(shape)
 
 
 class Layout(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.core.attack.common import SCALE, run
 from tests.core.attack.hostile import pack, saved
-from tests.core.contracts.test_policies import CLASSES, every_policy, kept, play
+from tests.core.contracts.test_policies import CLASSES, every_policy, kept, make, play
 from tests.saved.make import OWN as WRITTEN
 from tests.saved.make import go_on, relations
 
@@ -180,3 +180,86 @@ def test_a_file_of_an_earlier_format_is_migrated(tmp_path: Path, monkeypatch: py
         shoal.PolicyFileError, match=r"has format 2, which a newer version wrote; .* 0 and 1$"
     ):
         shoal.load_policy(path)
+
+
+def test_rows_of_zeros_take_no_place_in_a_file(tmp_path: Path) -> None:
+    policy = shoal.ClusterMixture(2_000, 4, seed=0)
+    for agent in range(0, 2_000, 100):
+        policy.update(agent, np.ones(4), 1.0)
+    policy.save(path := tmp_path / "policy")
+    _, arrays = unpacked(path)
+    rows = arrays["drift.ring@rows"]
+    assert np.array_equal(rows, np.arange(0, 2_000, 100) * policy.state.drift.ring.shape[1])
+    assert arrays["drift.ring"].shape == (20, 6)
+    assert path.stat().st_size < 0.5 * sum(leaf.nbytes for leaf in saved_arrays(policy))
+    again = shoal.load_policy(path)
+    assert again.to_bytes() == policy.to_bytes()
+    for one, other in zip(saved_arrays(policy), saved_arrays(again), strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
+def test_minus_zero_is_not_nothing() -> None:
+    leaf = next(
+        leaf for leaf in fields.leaves(shoal.ClusterMixture.State) if leaf.name == "pool.clusters.sums"
+    )
+    array = np.zeros((4, 3))
+    array[2, 1] = -0.0
+    sizes = {"agents": 2, "dim": 2, "clusters": 4, "packed": 3}
+    assert files.thinned(leaf, array, sizes)["pool.clusters.sums@rows"].tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([-1], "does not name rows below 9 in increasing order"),
+        ([9], "does not name rows below 9 in increasing order"),
+        ([3, 3], "does not name rows below 9 in increasing order"),
+        ([4, 3], "does not name rows below 9 in increasing order"),
+        ([[3]], "expected int64 in a row"),
+        ([3.0], "expected int64 in a row"),
+        ([3, 4], r"array 'local.b' is float64\(1, 3\), expected float64\(2, 3\)"),
+    ],
+)
+def test_rows_that_cannot_be(rows: Any, message: str, tmp_path: Path) -> None:
+    header, arrays = lived(tmp_path)
+    arrays["local.b@rows"], arrays["local.b"] = np.array(rows), arrays["local.b"][:1]
+    (path := tmp_path / "policy").write_bytes(pack(header, arrays))
+    with pytest.raises(shoal.PolicyFileError, match=message):
+        shoal.load_policy(path)
+
+
+def test_what_says_the_sizes_is_there_in_full(tmp_path: Path) -> None:
+    header, arrays = lived(tmp_path)
+    arrays["local.A@rows"] = np.arange(27)
+    (path := tmp_path / "policy").write_bytes(pack(header, arrays))
+    with pytest.raises(shoal.PolicyFileError, match=r"holds an array 'local\.A@rows'"):
+        shoal.load_policy(path)
+
+
+def test_a_short_file_gets_no_more_memory_than_it_has_agents_for(tmp_path: Path) -> None:
+    _, header, arrays = saved("dynucb")
+    parameters = header["parameters"] | {"n_clusters": 10**6}
+    for name in ("pool.A", "pool.A_inv"):
+        arrays[name], arrays[name + "@rows"] = arrays[name].reshape(-1, 3)[:1], np.zeros(1, dtype=np.int64)
+    (path := tmp_path / "policy").write_bytes(pack(header | {"parameters": parameters}, arrays))
+    with pytest.raises(shoal.PolicyFileError, match=r"'pool\.A', of shape .* must be there in full"):
+        shoal.load_policy(path)
+
+
+def lived(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Header and arrays of a policy that has lived."""
+    policy = make("independent")
+    play(policy, 40)
+    policy.save(path := folder / "lived")
+    return unpacked(path)
+
+
+def unpacked(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    return json.loads(arrays.pop("header").tobytes()), arrays
+
+
+def saved_arrays(policy: shoal.Policy) -> list[Any]:
+    kept = [leaf for leaf in fields.leaves(type(policy.state)) if leaf.field.role is fields.Role.KEPT]
+    return [leaf.get(policy.state) for leaf in kept]

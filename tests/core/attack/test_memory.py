@@ -1,10 +1,12 @@
 """Memory is counted before it is taken: all of it, and for every policy."""
 
+import mmap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.core.attack.common import run
 from tests.core.contracts.test_policies import OWN, every_live_policy, every_policy, make, play, snapshot
 
 import shoal
@@ -62,3 +64,19 @@ def test_a_refusal_for_want_of_memory_changes_nothing(
     policy.add_agents(3, **labels)
     assert policy.n_agents == 12
     play(policy, 30)
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_NOHUGEPAGE"), reason="pages are of one size here")
+def test_agents_without_samples_take_no_memory_of_arrays_that_are_large() -> None:
+    taken = """
+import numpy as np, resource, shoal
+policy = shoal.ClusterMixture(200_000, 10)
+policy.update(0, np.ones(10), 1.0)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for agent in range(0, 200_000, 400):  # 500 agents, all over the arrays
+    policy.update(agent, np.ones(10), 1.0)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    done = run("-c", taken)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 150_000  # kilobytes; in pages of two megabytes it would be all of them, 800,000

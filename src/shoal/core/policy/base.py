@@ -396,7 +396,10 @@ class Policy(ABC):
             }
             sizes, leaves = self._sizes(self.n_agents), fields.leaves(type(self.state))
             kept = [leaf for leaf in leaves if leaf.field.role is fields.Role.KEPT]
-            return files.pack(header, {leaf.name: leaf.used(self.state, sizes) for leaf in kept})
+            arrays: dict[str, Any] = {}
+            for leaf in kept:
+                arrays |= files.thinned(leaf, leaf.used(self.state, sizes), sizes)
+            return files.pack(header, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -443,7 +446,11 @@ def restore(kind: type[Kind], path: Path, contents: files.Contents) -> Kind:
         policy.state = policy._room.show(sizes)
         for leaf in leaves:
             if leaf.name in arrays and leaf.name not in logs:
-                leaf.used(policy.state, sizes)[...] = arrays[leaf.name]
+                found, target = arrays[leaf.name], leaf.used(policy.state, sizes)
+                if isinstance(found, files.Thinned):
+                    found.put_into(target)
+                else:
+                    target[...] = found
         if trouble := policy._problem(policy.state):
             raise PolicyFileError(f"{path}: {trouble}")
         policy._derive(policy.state)

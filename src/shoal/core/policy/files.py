@@ -2,6 +2,7 @@
 
 A file is an uncompressed zip archive of `.npy` arrays, those of the state that are declared as kept
 (`core.fields`), and one called `header`: JSON with the format, the policy's name, its sizes and parameters.
+Of an array with many rows of zeros only the others are written, and one more array says which they are.
 """
 
 import ast
@@ -19,12 +20,20 @@ from numpy.lib import format as npy
 
 from shoal.core import fields
 from shoal.core.atomic import write_whole
-from shoal.core.types import AnyArray
+from shoal.core.types import AnyArray, Integers, Matrix
 
 FORMAT = 1
 """Version of the files that are written."""
 MOST_ARRAYS = 1000
+SIZED = "local.A"
+"""The array whose shape says the number of agents and the dimension; always there in full."""
+MOST_TIMES = 256
+"""How much larger than that one an array with rows left out may be: a short file gets no more memory."""
+FULL = 0.9
+"""Share of rows that are not zero from which on all of them are written."""
 HEADER = "header"
+ROWS = "@rows"
+"""What the name of the array ends with that says which rows of another are in the file."""
 NEEDED = {"policy": str, "n_agents": int, "dim": int, "parameters": dict}
 
 
@@ -41,6 +50,17 @@ class PolicyFileError(ValueError):
     ...         print("not a policy")
     not a policy
     """
+
+
+class Thinned(NamedTuple):
+    """The rows of an array, along its last axis, that are not zero; in C order."""
+
+    rows: Integers
+    values: Matrix
+
+    def put_into(self, array: AnyArray) -> None:
+        """Write them into an array of zeros."""
+        array.reshape(-1, array.shape[-1])[self.rows] = self.values
 
 
 class Contents(NamedTuple):
@@ -61,6 +81,27 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> memoryvie
     text = json.dumps({"format": FORMAT, **header}, allow_nan=False).encode()
     np.savez(buffer, allow_pickle=False, **{HEADER: np.frombuffer(text, dtype=np.uint8)}, **arrays)
     return buffer.getbuffer()
+
+
+def thinned(leaf: fields.Leaf, array: AnyArray, sizes: fields.Sizes) -> dict[str, AnyArray]:
+    """The arrays of a file that hold this one: without its rows of zeros, if it has many."""
+    if can_be_thinned(leaf) and array.size and _is_small(array.shape, sizes):
+        flat = array.reshape(-1, array.shape[-1])
+        rows = np.flatnonzero(flat.view(np.uint64).any(axis=1))  # by their bits: −0 is not left out
+        if len(rows) < FULL * len(flat):
+            return {leaf.name: flat[rows], leaf.name + ROWS: rows}
+    return {leaf.name: array}
+
+
+def can_be_thinned(leaf: fields.Leaf) -> bool:
+    """Whether a file may leave out rows of an array, as far as its declaration says."""
+    field = leaf.field
+    is_plain = field.fill == 0 and field.dtype == np.float64 and not field.count
+    return is_plain and len(field.shape) > 1 and not leaf.is_table and leaf.name != SIZED
+
+
+def _is_small(shape: tuple[int, ...], sizes: fields.Sizes) -> bool:
+    return math.prod(shape) <= MOST_TIMES * sizes["agents"] * sizes["dim"] ** 2
 
 
 def write_atomically(target: Path, content: bytes | memoryview) -> None:
@@ -142,16 +183,21 @@ def _array(data: bytes) -> AnyArray:
 
 def check_arrays(
     path: Path, state_class: type, arrays: Mapping[str, AnyArray], sizes: fields.Sizes, *, strict: bool
-) -> dict[str, AnyArray]:
+) -> dict[str, AnyArray | Thinned]:
     """The arrays that a state keeps, each of the shape, type and range declared for it."""
     wanted = {leaf.name: leaf for leaf in fields.leaves(state_class) if leaf.field.role is fields.Role.KEPT}
-    if strict and (unknown := sorted(set(arrays) - set(wanted))):
+    thin = {name for name, leaf in wanted.items() if can_be_thinned(leaf) and name + ROWS in arrays}
+    if strict and (unknown := sorted(set(arrays) - set(wanted) - {name + ROWS for name in thin})):
         raise PolicyFileError(f"{path} holds an array {unknown[0]!r}, which its policy does not have")
     for name, leaf in wanted.items():
         if name not in arrays:
             raise PolicyFileError(f"{path} lacks the array {name!r}")
         found, shape = arrays[name], leaf.shape(sizes)
-        if leaf.field.count and found.ndim:
+        if name in thin:
+            if not _is_small(shape, sizes):
+                raise PolicyFileError(f"{path}: array {name!r}, of shape {shape}, must be there in full")
+            shape = _check_rows(path, name + ROWS, arrays[name + ROWS], shape)
+        elif leaf.field.count and found.ndim:
             shape = (len(found), *shape[1:])
         if found.shape != shape or found.dtype != leaf.field.dtype:
             raise PolicyFileError(
@@ -166,7 +212,19 @@ def check_arrays(
                 raise PolicyFileError(
                     f"{path}: {beside} is {arrays[beside].item()}, but {name!r} has {len(arrays[name])} rows"
                 )
-    return {name: arrays[name] for name in wanted}
+    return {
+        name: Thinned(arrays[name + ROWS], arrays[name]) if name in thin else arrays[name] for name in wanted
+    }
+
+
+def _check_rows(path: Path, name: str, rows: AnyArray, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Check which rows of an array of this shape are there; the shape that they have."""
+    count = math.prod(shape[:-1])
+    if rows.ndim != 1 or rows.dtype != np.int64:
+        raise PolicyFileError(f"{path}: array {name!r} is {rows.dtype}{rows.shape}, expected int64 in a row")
+    if len(rows) and not (rows[0] >= 0 and rows[-1] < count and (np.diff(rows) > 0).all()):
+        raise PolicyFileError(f"{path}: array {name!r} does not name rows below {count} in increasing order")
+    return len(rows), shape[-1]
 
 
 MIGRATIONS: dict[int, Callable[[dict[str, Any], dict[str, AnyArray]], None]] = {}
@@ -184,7 +242,7 @@ def to_json(value: Any) -> Any:
 def check_sizes(path: Path, contents: Contents) -> None:
     """Refuse sizes that the file cannot have, before anything of these sizes is made."""
     n, d = contents.n_agents, contents.dim
-    found = contents.arrays.get("local.A")
+    found = contents.arrays.get(SIZED)
     if found is None or found.shape != (n, d, d) or d < 1:
         shape = None if found is None else found.shape
-        raise PolicyFileError(f"{path}: n_agents = {n}, dim = {d}, but array 'local.A' has shape {shape}")
+        raise PolicyFileError(f"{path}: n_agents = {n}, dim = {d}, but array {SIZED!r} has shape {shape}")
