@@ -5,7 +5,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; errors that a user can fix are a line each on stderr, and exit code 2."""
+    """Run the command line. Errors that a user can fix become one line each on stderr, and exit code 2."""
     from shoal.live.protocol.errors import ControllerError
 
     try:

@@ -46,11 +46,9 @@ def prepare(
     path: DataPath = None,
     kind: Kind = None,
     arms: Annotated[
-        str | None, typer.Option(help="first or most-rated. [default: as the environment has it]")
+        str | None, typer.Option(help="first or most-rated. [default: the environment's]")
     ] = None,
-    fill: Annotated[
-        str | None, typer.Option(help="paper or tuned. [default: as the environment has it]")
-    ] = None,
+    fill: Annotated[str | None, typer.Option(help="paper or tuned. [default: the environment's]")] = None,
     errors: Annotated[bool, typer.Option(help="Also show the held-out errors of the fills.")] = False,
 ) -> None:
     """Fill in the missing rewards and cache the result, so that environments load at once."""
@@ -63,7 +61,7 @@ def prepare(
 
 
 def print_record(record: Any) -> None:
-    """Print a record as a table; what has several lines comes below it."""
+    """Print a record as a table, and a value of several lines below it."""
     from dataclasses import asdict
 
     rows, longest = [], ""

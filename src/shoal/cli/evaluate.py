@@ -1,4 +1,4 @@
-"""Is it paying? `shoal evaluate`, of a live population or of a log from elsewhere."""
+"""Does it pay? `shoal evaluate`, for a live population or a log from elsewhere."""
 
 import math
 from pathlib import Path
@@ -31,10 +31,10 @@ def evaluate(
     ] = None,
     parameter: Annotated[
         list[str] | None,
-        typer.Option("--parameter", "-p", help="Of the policy, e.g. scatter=0. Can be repeated."),
+        typer.Option("--parameter", "-p", help="A parameter of the policy: scatter=0. Can be repeated."),
     ] = None,
     since: Annotated[
-        str | None, typer.Option(help="Only decisions from then on: 2026-01-31 or 90d; of a population.")
+        str | None, typer.Option(help="Only a population's decisions since then: 2026-01-31 or 90d.")
     ] = None,
     probability: Annotated[
         str | None, typer.Option(help="Column of a log with the probability of the logged arm.")
@@ -45,13 +45,13 @@ def evaluate(
     arms: Annotated[Path | None, typer.Option(help="File with the features of the arms of a log.")] = None,
     features: Annotated[
         str | None,
-        typer.Option(help="Its column of lists, or several: x1,x2. [default: features, else all others]"),
+        typer.Option(help="A column of lists, or several: x1,x2. [default: features, else all others]"),
     ] = None,
     offered: Annotated[
         str | None, typer.Option(help="Column of a log with the arms on offer. [default: all, always]")
     ] = None,
     target: Annotated[
-        str | None, typer.Option(help="Column of a log: probability that another policy has for the arm.")
+        str | None, typer.Option(help="Column of a log with another policy's probability of the arm.")
     ] = None,
     time: Annotated[str | None, typer.Option(help="Column of a log by which it must be sorted.")] = None,
     id_column: Annotated[
@@ -60,7 +60,7 @@ def evaluate(
     report: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a page to a directory.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what sharing pays, what the policy earns more than before, and what another would have earned."""
+    """Show what sharing pays, what the policy adds, and what another policy would have earned."""
     parameters = dict(assignment("--parameter", text) for text in parameter or [])
     if Path(source).suffix in (".csv", ".parquet"):
         from shoal.core.jit.narration import say_nothing_of_compiling
@@ -74,8 +74,7 @@ def evaluate(
             source, probability=probability, reward=reward, agent=agent, arm=arm, arms=arms,
             features=columns_in(features), offered=offered, target=target, time=time, id=id_column,
         )  # fmt: skip
-        named: list[str | None] = [*policy] if policy else [None]
-        found = [evaluate_log(events, one, parameters) for one in named]
+        found = [evaluate_log(events, one, parameters) for one in policy or (None,)]
         if report is not None:
             from shoal.live.evaluation.report import write_log_evaluation
 
@@ -139,8 +138,8 @@ def _print_evaluation(found: "Evaluation") -> None:
     if found.sentence:
         print(found.sentence)
     else:
-        print(f"The policy agrees with {found.agreement:.1%} of the decisions; they tell as much as ", end="")
-        print(f"{found.effective_size:,.0f} of its own would.")
+        print(f"The policy agrees with {found.agreement:.1%} of the decisions, ", end="")
+        print(f"which are worth {found.effective_size:,.0f} of its own.")
     if found.replayed is not None and found.replayed.sentence:
         print(found.replayed.sentence)
     print(found.calibration.sentence)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from shoal.cli.printing import print_table
 from shoal.cli.progress import drawing_display, progress_display
 
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
@@ -33,15 +34,12 @@ Trust = Annotated[
     ),
 ]
 Where = Annotated[str, typer.Option("--executor", help="threads, or dask:ADDRESS for a Dask scheduler.")]
-
-
 Runs = Annotated[int | None, typer.Option(min=1, help="Number of runs, instead of the spec's.")]
-
-
 With = Annotated[
     list[str] | None,
-    typer.Option("--with", metavar="module:Class", help="A method of yours, ranked with the field's."),
+    typer.Option("--with", metavar="module:Class", help="Your own method, ranked with the field's."),
 ]
+Directory = Annotated[Path, typer.Argument(help="The results directory.")]
 
 
 @app.command()
@@ -65,28 +63,24 @@ def reproduce(
 ) -> None:
     """Run the paper's experiments and write a report. Run it again to continue where it stopped.
 
-    `field` ranks every method of the field, and yours: --with module:Class. A table or figure by its number,
-    such as table2, plays exactly that and is written as HTML, Markdown, LaTeX and PDF.
+    `field` ranks every method of the field, and yours: --with module:Class. A table or figure, such as
+    table2, runs only what it shows and is written as HTML, Markdown, LaTeX and PDF.
     """
     from shoal.lab.experiments.runner import run_experiment
     from shoal.lab.paper.field import FIELD, field_spec
     from shoal.lab.paper.presets import PRESETS, load_preset
     from shoal.lab.paper.reproduce import reproduce
 
+    how: dict[str, Any] = {"jobs": jobs, "only": only, "executor": executor, "trust": trust}
+    where = out or Path("results") / preset
     if preset == FIELD:
-        grown = field_spec(more or (), seed=seed, runs=runs)
-        where = out or Path("results") / FIELD
-        _run(run_experiment, grown, where, jobs=jobs, only=only, executor=executor, trust=trust)
-        return
-    if more:
+        _run(run_experiment, field_spec(more or (), seed=seed, runs=runs), where, **how)
+    elif more:
         raise ValueError(f"--with adds a method to the preset {FIELD!r}, not to {preset!r}")
-    if preset not in PRESETS:
-        how: dict[str, Any] = {"jobs": jobs, "only": only, "executor": executor, "trust": trust}
+    elif preset in PRESETS:
+        _run(reproduce, load_preset(preset, seed=seed, runs=runs), where, **how)
+    else:
         _reproduce_exhibit(preset, out, seed=seed, runs=runs, **how)
-        return
-    spec = load_preset(preset, seed=seed, runs=runs)
-    out = out or Path("results") / preset
-    _run(reproduce, spec, out, jobs=jobs, only=only, executor=executor, trust=trust)
 
 
 @app.command()
@@ -104,20 +98,13 @@ def run(
     from shoal.lab.experiments.spec import directory_name, load_spec
 
     loaded = load_spec(spec, seed=seed)
-    _run(
-        run_experiment,
-        loaded,
-        out or Path("results") / directory_name(loaded),
-        jobs=jobs,
-        only=only,
-        executor=executor,
-        trust=trust,
-    )
+    where = out or Path("results") / directory_name(loaded)
+    _run(run_experiment, loaded, where, jobs=jobs, only=only, executor=executor, trust=trust)
 
 
 @app.command()
-def report(directory: Annotated[Path, typer.Argument(help="The results directory.")]) -> None:
-    """Write the report on a results directory again."""
+def report(directory: Directory) -> None:
+    """Rewrite the report of a results directory."""
     _write_report(directory)
 
 
@@ -148,12 +135,11 @@ class _Results(TyperGroup):
 
 results = typer.Typer(cls=_Results, help="What a results directory holds.")
 app.add_typer(results, name="results")
-Directory = Annotated[Path, typer.Argument(help="The results directory.")]
 
 
 @results.command("list")
 def list_results(directory: Directory) -> None:
-    """List the stored cells with their runs, time and size, and which are of the grid that was run last."""
+    """List the stored cells with their runs, time and size, and whether the last grid includes them."""
     from shoal.lab.experiments.results import inventory, load_grid
 
     found, grid = inventory(directory), load_grid(directory)
@@ -165,12 +151,12 @@ def prune_results(
     directory: Directory,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Delete stored cells that are not of the grid that was run last."""
+    """Delete stored cells that the last grid does not include."""
     from shoal.lab.experiments.results import inventory, prune
 
     old = [entry for entry in inventory(directory) if entry.why]
     if not old:
-        print(f"Nothing to delete: all cells in {directory} are of the grid.")
+        print(f"Nothing to delete: all cells in {directory} are in the grid.")
         return
     if not yes:
         print_inventory(old, 0)
@@ -184,7 +170,7 @@ def list_names(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="A policy or an environment, also module:Class: its parameters; or paper: its tables and "
+            help="A policy, environment or module:Class, for its parameters; or `paper`, for its tables and "
             "figures, and how long each takes here."
         ),
     ] = None,
@@ -214,30 +200,26 @@ def list_names(
 
 
 def _list_paper() -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from shoal.lab.experiments.runner import processors
     from shoal.lab.experiments.spec import cells
     from shoal.lab.paper.exhibits import EXHIBITS, exhibit_spec
     from shoal.lab.paper.speed import minutes, run_seconds
 
-    table = Table("name", "shows", "cells", "minutes", "", box=None, header_style="bold", pad_edge=False)
-    table.columns[2].justify = table.columns[3].justify = "right"
+    rows: list[list[Any]] = []
     first: dict[tuple[str, ...], str] = {}
     for exhibit in EXHIBITS.values():
         if not exhibit.environments:
-            table.add_row(exhibit.name, exhibit.title, "", "seconds", "")
+            rows.append([exhibit.name, exhibit.title, "", "seconds", ""])
             continue
         spec = exhibit_spec(exhibit)
-        taken = minutes(spec, run_seconds(spec, say=lambda text: print(text, file=sys.stderr, flush=True)))
+        estimate = minutes(spec, run_seconds(spec, say=_say))
         note = "needs data: docs/real-data.md" if any(item.optional for item in spec.environments) else ""
         if exhibit.environments in first:
             note = f"the runs of {first[exhibit.environments]}"
         first.setdefault(exhibit.environments, exhibit.name)
-        shown = f"{taken:.1f}" if taken < 10 else f"{taken:.0f}"
-        table.add_row(exhibit.name, exhibit.title, str(len(cells(spec))), shown, note)
-    Console(highlight=False).print(table)
+        shown = f"{estimate:.1f}" if estimate < 10 else f"{estimate:.0f}"
+        rows.append([exhibit.name, exhibit.title, len(cells(spec)), shown, note])
+    print_table(("name", "shows", "cells", "minutes", ""), rows, numbers=("cells", "minutes"))
     print(f"\n`shoal reproduce NAME`; minutes with {processors()} processors, from measured runs.")
 
 
@@ -268,15 +250,12 @@ def _play(
     try:
         done = run_on(executor, play, say=_say)
     except KeyboardInterrupt:
-        print(
-            f"\nStopped. Finished cells are kept in {out}; run the same command again to continue.",
-            file=sys.stderr,
-        )
+        _say(f"\nStopped. Finished cells are kept in {out}; run the same command again to continue.")
         raise typer.Exit(130) from None
     for environment, reason in done.skipped.items():
         print(f"Left out {environment}: {reason}")
-    taken = f" ({done.trusted} of an earlier version of the code, as declared)" if done.trusted else ""
-    print(f"{done.computed} cells computed, {done.found} found finished{taken}, in {out}")
+    trusted = f" ({done.trusted} of an earlier version of the code, as declared)" if done.trusted else ""
+    print(f"{done.computed} cells computed, {done.found} found finished{trusted}, in {out}")
 
 
 def print_parameters(name: str) -> None:
@@ -296,12 +275,12 @@ def print_parameters(name: str) -> None:
         found: type = find_policy(name)
     except ValueError:
         found = find_environment(name)
-    told = ("n_agents", "dim", "alpha", "seed") if hasattr(found, "select") else ("seed",)
+    set_by_runner = ("n_agents", "dim", "alpha", "seed") if hasattr(found, "select") else ("seed",)
     table = Table()
     for heading in ("parameter", "type", "default", "meaning"):
         table.add_column(heading, overflow="fold")
     for each in parameters(found):
-        by = " (set by the runner)" if each.name in told else ""
+        by = " (set by the runner)" if each.name in set_by_runner else ""
         table.add_row(*map(escape, (each.name, each.kind, each.default or "–", each.meaning + by)))
     console = Console(highlight=False)
     console.print(

@@ -1,8 +1,10 @@
 """Single policies: `shoal simulate`, `bounds`, `bench` and `warm`."""
 
+import contextlib
 import math
 import os
 import tomllib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -37,13 +39,14 @@ def simulate(
     ] = "0",
     parameter: Annotated[
         list[str] | None,
-        typer.Option("--parameter", "-p", help="Of the policy, e.g. delta=0.9. Can be repeated."),
+        typer.Option("--parameter", "-p", help="A parameter of the policy: delta=0.9. Can be repeated."),
     ] = None,
     env_parameter: Annotated[
-        list[str] | None, typer.Option("--env-parameter", "-e", help="Of the environment, e.g. n_agents=50.")
+        list[str] | None,
+        typer.Option("--env-parameter", "-e", help="A parameter of the environment: n_agents=50."),
     ] = None,
 ) -> None:
-    """Run one policy in one environment and print a summary. Defaults are those of the preset "paper"."""
+    """Run one policy in one environment and print a summary. Defaults are from the preset "paper"."""
     from shoal.lab.experiments.runner import play_single
     from shoal.lab.paper.presets import single
 
@@ -106,21 +109,11 @@ def bench(
     ] = None,
 ) -> None:
     """Measure what a round of each policy costs on this machine. docs/performance.md has our figures."""
-    from rich.console import Console
-
-    from shoal.core.jit.narration import say_nothing_of_compiling
     from shoal.lab.benchmark import measure
 
-    say_nothing_of_compiling()  # the line below does
-    terminal = Console(stderr=True)  # shows nothing where there is no terminal
-    with terminal.status("starting") as status:
+    with _status("measuring {} (compiled first if needed)") as progress:
         costs = measure(
-            agents=agents,
-            dim=dim,
-            arms=arms,
-            rounds=rounds,
-            policies=tuple(policy or ()),
-            progress=lambda name: status.update(f"measuring {name} (compiled first if needed)"),
+            agents=agents, dim=dim, arms=arms, rounds=rounds, policies=tuple(policy or ()), progress=progress
         )
     print_costs(costs, f"N={agents:,}, d={dim}, K={arms:,}: {rounds:,} rounds, one pull each, one thread")
 
@@ -132,23 +125,25 @@ def warm(
     ] = None,
 ) -> None:
     """Compile policies now, for example in a container image, so that the first call need not wait."""
-    from rich.console import Console
-
     from shoal.core.jit import cache
-    from shoal.core.jit.narration import say_nothing_of_compiling
     from shoal.lab.warm import warm
 
-    say_nothing_of_compiling()  # the line below does
-    terminal = Console(stderr=True)  # shows nothing where there is no terminal
-    with terminal.status("starting") as status:
-        ready = warm(
-            tuple(policy or ()),
-            workers=os.cpu_count() or 1,
-            progress=lambda names: status.update(f"compiling {names}"),
-        )
-        for name, seconds in ready:
+    with _status("compiling {}") as progress:
+        for name, seconds in warm(tuple(policy or ()), workers=os.cpu_count() or 1, progress=progress):
             print(f"{name:<16}{seconds:6.1f} s", flush=True)
     print(f"kept in {cache.directory()}")
+
+
+@contextlib.contextmanager
+def _status(text: str) -> Iterator[Callable[[str], None]]:
+    """A function that shows which policy is at work, on a terminal only."""
+    from rich.console import Console
+
+    from shoal.core.jit.narration import say_nothing_of_compiling
+
+    say_nothing_of_compiling()  # the status line does
+    with Console(stderr=True).status("starting") as status:
+        yield lambda name: status.update(text.format(name))
 
 
 def print_runs(rows: list[dict[str, Any]]) -> None:
@@ -157,14 +152,8 @@ def print_runs(rows: list[dict[str, Any]]) -> None:
 
     first, lines = rows[0], []
     what = f"{first['policy']} in {first['environment']}: {len(rows)} × {first['horizon']:,} rounds"
-    for name in (
-        "final_regret",
-        "final_f1",
-        "final_edges",
-        "communication_cost",
-        "separated_share",
-        "rounds_per_second",
-    ):
+    for name in ("final_regret", "final_f1", "final_edges", "communication_cost", "separated_share",
+                 "rounds_per_second"):  # fmt: skip
         values = np.array([row[name] for row in rows], dtype=float)
         if not np.isnan(values).any():
             spread = values.std(ddof=1) if len(values) > 1 else float("nan")

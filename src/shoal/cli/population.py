@@ -83,7 +83,7 @@ def export(
     store: StoreUrl,
     population: Name,
     path: Annotated[Path, typer.Argument(help="A .parquet or .jsonl file to write.")],
-    archived: Annotated[bool, typer.Option(help="Also what has been archived.")] = True,
+    archived: Annotated[bool, typer.Option(help="Include archived records.")] = True,
     as_json: AsJson = False,
 ) -> None:
     """Write decisions, observations and the rewards in force to a file."""
@@ -96,7 +96,7 @@ def export(
 def import_(
     store: StoreUrl,
     population: Name,
-    path: Annotated[Path, typer.Argument(help="A CSV or Parquet file, a row for each sample.")],
+    path: Annotated[Path, typer.Argument(help="A CSV or Parquet file with one row per sample.")],
     agent: Annotated[str, typer.Option(help="Column with the agents' names.")] = "agent",
     reward: Annotated[str, typer.Option(help="Column with the rewards.")] = "reward",
     features: Annotated[
@@ -111,7 +111,7 @@ def import_(
     ] = None,
     id_column: Annotated[str | None, typer.Option("--id", help="Column with ids of the rows.")] = None,
     skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Pass over bad rows instead of importing nothing.")
+        bool, typer.Option("--skip-bad", help="Skip bad rows instead of importing nothing.")
     ] = False,
     policy: Annotated[
         str | None, typer.Option(help="Policy of a population that does not exist yet.")
@@ -121,7 +121,7 @@ def import_(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Learn from a log. The same file again, or after an interruption, counts no row twice."""
+    """Learn from a log. Importing it again, or after an interruption, counts no row twice."""
     with opened(store, create=policy is not None) as controller, _progress("importing") as progress:
         done = controller.population(population, policy, dim).import_log(
             path,
@@ -139,7 +139,7 @@ def import_(
         return
     print(f"{done.added:,} of {done.rows:,} rows learned; {done.known:,} were known, {done.gone:,} forgotten")
     for row in done.bad[:10]:
-        print(f"passed over {path}, {row.line:,}: {row.reason}")
+        print(f"skipped {path}, {row.line:,}: {row.reason}")
     if done.n_bad > 10:
         print(f"and {done.n_bad - 10:,} more")
 
@@ -156,7 +156,7 @@ def forget(
     agent: Annotated[str, typer.Argument(help="Name of the agent.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Forget a person: their samples, rows and name, in the store and in archives that can be reached."""
+    """Forget a person: their samples, rows and name, in the store and in all archives within reach."""
     if _is_service(store):
         with _client(store) as client:
             remote = client.population(population)
@@ -178,7 +178,7 @@ def forget(
         held = [one.path for one in base_of(chosen.owner.store, chosen.owner.number).archives if one.wipe]
     print(f"forgotten: {agent!r}")
     for path in held:
-        print(f"not reached, and still holding rows of theirs: {path}", file=sys.stderr)
+        print(f"out of reach, and still holding their rows: {path}", file=sys.stderr)
 
 
 @app.command()
@@ -187,7 +187,7 @@ def verify(
     population: Annotated[str | None, typer.Argument(help="Name of a population. [default: all]")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check that journals are whole and that they give the state; the exit code is 1 if they do not."""
+    """Check that journals are complete and reproduce the state; the exit code is 1 if not."""
     with opened(store, read_only=True) as controller:
         problems = controller.verify(*([] if population is None else [population]))
     if as_json:
@@ -204,12 +204,8 @@ def verify(
 @app.command()
 def doctor(store: AnyUrl, population: Name, as_json: AsJson = False) -> None:
     """Say what is wrong with a population, and what to do; the exit code is 1 if something is."""
-    if _is_service(store):
-        with _client(store) as client:
-            found = client.population(population).alarms()
-    else:
-        with opened(store, read_only=True) as controller:
-            found = controller.population(population).alarms()
+    with _client(store) if _is_service(store) else opened(store, read_only=True) as source:
+        found = source.population(population).alarms()
     if as_json:
         print_json(plain(found))
     elif found:
@@ -226,11 +222,11 @@ def archive(
     population: Name,
     directory: Annotated[Path, typer.Argument(help="Where to write the Parquet file.")],
     before: Annotated[
-        str, typer.Option(help="Rows of earlier times are moved: 2026-01-31, 2026-01-31T12:00+01:00 or 90d.")
+        str, typer.Option(help="Move rows from before 2026-01-31, 2026-01-31T12:00+01:00 or 90d ago.")
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Move old rows of the journal to a file; the population goes on from a base."""
+    """Move old rows of the journal to a file; a base takes their place."""
     limit = moment(before)
     with opened(store) as controller:
         made = controller.population(population).archive(directory, before=limit)
@@ -253,14 +249,14 @@ def switch(
     policy: Annotated[str | None, typer.Option(help="Another policy. [default: the present one]")] = None,
     parameter: Annotated[
         list[str] | None,
-        typer.Option("--parameter", "-p", help="Of the policy, e.g. delta=0.9. Can be repeated."),
+        typer.Option("--parameter", "-p", help="A parameter of the policy: delta=0.9. Can be repeated."),
     ] = None,
-    back: Annotated[bool, typer.Option("--back", help="To what it was before the last switch.")] = False,
+    back: Annotated[bool, typer.Option("--back", help="Undo the last switch.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let a population go on with another policy or other parameters, which first learn its whole journal."""
+    """Switch a population to another policy or other parameters, which first learn its whole journal."""
     if back and (policy or parameter):
-        raise ValueError("--back goes to the settings of before: leave out --policy and --parameter")
+        raise ValueError("--back undoes the last switch: leave out --policy and --parameter")
     parameters = dict(assignment("--parameter", text) for text in parameter or [])
     if _is_service(store):
         with _client(store) as client:
@@ -288,31 +284,31 @@ def contest(
         typer.Option(help="A policy that competes: bass, or bass,alpha=0.3. Can be repeated."),
     ] = None,
     switches: Annotated[
-        bool, typer.Option("--switch", help="Let one take over by itself, once it is surely better.")
+        bool, typer.Option("--switch", help="Switch to a candidate by itself once it is surely better.")
     ] = False,
-    share: Annotated[float | None, typer.Option(help="Share of decisions to explore meanwhile.")] = None,
+    share: Annotated[float | None, typer.Option(help="Share of decisions that explore meanwhile.")] = None,
     end: Annotated[bool, typer.Option("--end", help="End the contest.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let policies compete in the shadow with the present one, or say how they stand."""
+    """Let policies compete with the present one in the shadow, or show how they stand."""
     if end and candidate:
         raise ValueError("--end takes no --candidate")
     if not candidate and (switches or share is not None):
         raise ValueError("--switch and --share are for a new contest: name its policies with --candidate")
-    given = [_candidate(one) for one in candidate or []]
+    names = [_candidate(one) for one in candidate or []]
     when: Literal["surely better"] | None = "surely better" if switches else None
     with contextlib.ExitStack() as stack:
         if _is_service(store):
             remote = stack.enter_context(_client(store)).population(population)
             if end:
                 remote.end_contest()
-            found = remote.contest(*given, when=when, share=share)
+            found = remote.contest(*names, when=when, share=share)
         else:
-            controller = stack.enter_context(opened(store, read_only=not (end or given)))
+            controller = stack.enter_context(opened(store, read_only=not (end or names)))
             chosen = controller.population(population)
             if end:
                 chosen.end_contest(by=_user())
-            found = chosen.contest(*given, when=when, share=share, by=_user())
+            found = chosen.contest(*names, when=when, share=share, by=_user())
     if as_json:
         print_json(plain(found))
     elif found is None:
@@ -338,18 +334,16 @@ def _interval(one: "Contender") -> str:
 def move(
     store: Annotated[str, typer.Argument(metavar="STORE", help="postgresql://….")],
     population: Name,
-    to: Annotated[str, typer.Option(metavar="URL", help="The server to own it, as `list` shows it.")],
+    to: Annotated[str, typer.Option(metavar="URL", help="The new owner, as `list` shows it.")],
 ) -> None:
-    """Let another server own a population. Requests under way are answered with 503, and may be repeated."""
+    """Move a population to another server. Requests under way get a 503 and may be repeated."""
     if not store.startswith(("postgresql://", "postgres://")):
         raise ValueError("STORE must be postgresql://…: other stores have one server")
-    from contextlib import closing
-
     from shoal.live.journal.stores.postgres import PostgresStore
     from shoal.live.population.servers import move as move_to
     from shoal.live.population.servers import url_of
 
-    with closing(PostgresStore(store)) as opened_store:
+    with contextlib.closing(PostgresStore(store)) as opened_store:
         before = move_to(opened_store, population, to)
     if before and url_of(before) == url_of(f"{to}#"):
         print(f"{population!r} is owned by {to} already")
@@ -367,7 +361,7 @@ def owned_by(standing: "PopulationOwner | None") -> str | None:
 
 
 def _user() -> str:
-    """Who is at the command line, for the record; nothing if the system does not know."""
+    """The user's name, for the record; empty if the system does not know it."""
     try:
         return getpass.getuser()
     except OSError:  # no such user, as in a container
@@ -392,7 +386,7 @@ def _described(client: "Client", name: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def opened(store: str, *, read_only: bool = False, create: bool = False) -> Iterator["Controller"]:
-    """A controller of a store that is there."""
+    """A controller of a store that exists, unless it may be created."""
     if _is_service(store):
         raise ValueError(
             "STORE must be a file or a database here, not a service; run this where the store is"

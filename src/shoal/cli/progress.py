@@ -16,7 +16,7 @@ MOST_WORKERS = 16
 
 @contextlib.contextmanager
 def progress_display() -> Iterator[Any]:
-    """A function that shows progress: on a terminal live bars, of all and of each worker; else lines."""
+    """A function that shows progress: on a terminal, bars for the total and each worker; else lines."""
     from rich.console import Console
 
     from shoal.core.jit.narration import say_nothing_of_compiling
@@ -58,7 +58,7 @@ def progress_display() -> Iterator[Any]:
 
 
 def by_worker(progress: "Progress") -> dict[str, int]:
-    """Rounds of the first workers that finished something, one by one, and of all others together."""
+    """Rounds by worker, for the first to finish something; all others are added up."""
     listed = list(progress.workers.items())
     shown = dict(listed[:MOST_WORKERS])
     if len(listed) > MOST_WORKERS:
@@ -68,7 +68,7 @@ def by_worker(progress: "Progress") -> dict[str, int]:
 
 @contextlib.contextmanager
 def drawing_display() -> Iterator[Any]:
-    """A function that shows how far a report is: a live line on a terminal, elsewhere a line now and then."""
+    """A function that shows how far a report is: a live line on a terminal, else a line now and then."""
     from rich.console import Console
     from rich.markup import escape
 
@@ -104,7 +104,7 @@ def runs_display() -> Iterator[Any]:
 
 
 def _now_and_then(text: Callable[[int, int], str]) -> Callable[[int, int, str], None]:
-    """Prints a line of what is done of how much, where there is no terminal, every ten seconds."""
+    """Without a terminal, print how much is done every ten seconds."""
     due = time.monotonic() + LINE_SECONDS
 
     def show(done: int, total: int, what: str) -> None:

@@ -13,16 +13,16 @@ MOST_AGENTS = 1_000
 
 @app.command()
 def recommend(
-    log: Annotated[Path, typer.Argument(help="Who had which arm with which reward: CSV or Parquet.")],
+    log: Annotated[Path, typer.Argument(help="Agents, arms and rewards, one row each: CSV or Parquet.")],
     features: Annotated[Path, typer.Option(help="The features of each arm: CSV or Parquet.")],
     agent: Annotated[str, typer.Option(help="The log's column of agents.")] = "agent",
     arm: Annotated[str, typer.Option(help="The column of arms, in both files.")] = "arm",
     reward: Annotated[str, typer.Option(help="The log's column of rewards.")] = "reward",
-    agents: Annotated[int, typer.Option(help="Agents drawn from the log at most.")] = MOST_AGENTS,
+    agents: Annotated[int, typer.Option(help="Most agents to draw from the log.")] = MOST_AGENTS,
     horizon: Annotated[
         int | None, typer.Option(help="Rounds of a run. [default: the rows, 5,000 to 20,000]")
     ] = None,
-    runs: Annotated[int, typer.Option(help="Runs that the figures are from.")] = 6,
+    runs: Annotated[int, typer.Option(help="Number of runs behind each figure.")] = 6,
     seed: Annotated[int, typer.Option(help="Seed of the agents drawn and of the runs.")] = 0,
     out: Annotated[
         Path | None,
@@ -33,7 +33,7 @@ def recommend(
         ),
     ] = None,
 ) -> None:
-    """Inspect a log, play the policies that fit on it, and say which to take and why."""
+    """Inspect a log, run the policies that suit it, and say which one to use and why."""
     from shoal.cli.progress import runs_display
     from shoal.lab import recommendation
 

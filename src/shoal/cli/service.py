@@ -1,22 +1,23 @@
 """The service: `shoal serve`, `demo`, `keys add|list|revoke|rotate`, `backup` and `restore`."""
 
-import json
+import contextlib
 import re
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shoal.cli.printing import print_table
+from shoal.cli.population import AsJson, StoreUrl
+from shoal.cli.printing import print_json, print_table
+
+if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
+    from shoal.live.service.keys import Keys
 
 app = typer.Typer()
 keys_app = typer.Typer(help="Make, list, rotate and revoke keys to the service.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
-
-StoreUrl = Annotated[str, typer.Argument(metavar="STORE", help="An SQLite file, or postgresql://….")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 @app.command()
@@ -26,38 +27,38 @@ def serve(
         typer.Argument(metavar="STORE", help="An SQLite file, postgresql://…, or :memory: to keep nothing."),
     ],
     host: Annotated[
-        str, typer.Option(help="Address to listen on; without a key, one of this machine.")
+        str, typer.Option(help="Address to listen on; without a key, only a loopback address.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for a free one.")] = 8000,
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="A name under which it may be called. Can be repeated.")
+        list[str] | None, typer.Option(help="A host name that clients may use. Can be repeated.")
     ] = None,
     certificate: Annotated[Path | None, typer.Option(help="For HTTPS: certificate chain, PEM.")] = None,
     private_key: Annotated[Path | None, typer.Option(help="For HTTPS: its private key, PEM.")] = None,
     behind_tls: Annotated[
         bool,
         typer.Option(
-            "--behind-tls", help="A proxy in front serves HTTPS: cookies for HTTPS only, and a key."
+            "--behind-tls", help="A proxy in front serves HTTPS: secure cookies, and a key is required."
         ),
     ] = False,
     limit: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="How much it takes, such as agents=1000. Can be repeated."),
+        typer.Option(metavar="NAME=VALUE", help="A limit, such as agents=1000. Can be repeated."),
     ] = None,
     archive: Annotated[
-        Path | None, typer.Option(metavar="DIRECTORY", help="Where to move old records, while it serves.")
+        Path | None, typer.Option(metavar="DIRECTORY", help="Where to move old records while serving.")
     ] = None,
     retain: Annotated[
-        str | None, typer.Option(metavar="AGE", help="Age from which on they are moved: 90d, 12h or 30m.")
+        str | None, typer.Option(metavar="AGE", help="Age at which they are moved: 90d, 12h or 30m.")
     ] = None,
     sync: Annotated[
-        str, typer.Option(help="What an answer survives: full (power failure) or normal.")
+        str, typer.Option(help="full (answers survive a power failure) or normal (a crash only).")
     ] = "full",
     forgotten: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Remembers who was forgotten, as hashes, so that a restored store forgets them again. "
+            help="Hashes of forgotten agents, so that a restored store forgets them again. "
             "[default: beside an SQLite file, none for PostgreSQL]",
         ),
     ] = None,
@@ -66,7 +67,7 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Administrative calls, refused callers and looks at explanations. [default: in the log]",
+            help="Log of administrative calls, refused callers and views of explanations. [default: stderr]",
         ),
     ] = None,
     proxy: Annotated[
@@ -85,13 +86,13 @@ def serve(
         ),
     ] = None,
     lease: Annotated[
-        float, typer.Option(help="Seconds after which others take over from a silent server (PostgreSQL).")
+        float, typer.Option(help="Seconds until others take over from a silent server (PostgreSQL).")
     ] = 3.0,
     ray: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Have servers run on this Ray cluster; auto for the one here."),
+        typer.Option(metavar="ADDRESS", help="Run servers on this Ray cluster; auto for the local one."),
     ] = None,
-    servers: Annotated[int, typer.Option(min=1, help="How many, on Ray.")] = 2,
+    servers: Annotated[int, typer.Option(min=1, help="Number of servers on Ray.")] = 2,
 ) -> None:
     """Serve decisions over HTTP, until SIGTERM or Ctrl-C. Logs go to stderr, as JSON."""
     options: dict[str, Any] = {
@@ -106,7 +107,7 @@ def serve(
     }  # fmt: skip
     if ray is not None:
         if advertise is not None or host != "127.0.0.1":
-            raise ValueError("with --ray, servers are at their nodes' addresses: no --host or --advertise")
+            raise ValueError("with --ray, servers use their nodes' addresses: no --host or --advertise")
         from shoal.live.service.on_ray import serve_on_ray
 
         serve_on_ray(
@@ -114,6 +115,7 @@ def serve(
         )
         return
     from shoal.core.jit.narration import say_nothing_of_compiling
+    from shoal.live.journal.stores.base import shown_url
     from shoal.live.service import logs, server
 
     say_nothing_of_compiling()
@@ -123,7 +125,7 @@ def serve(
         host=host,
         port=port,
         advertise=advertise,
-        on_start=lambda url: print(f"shoal serves {_shown(store)} at {url}", flush=True),
+        on_start=lambda url: print(f"shoal serves {shown_url(store)} at {url}", flush=True),
         **options,
     )
 
@@ -135,7 +137,7 @@ def demo(
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for a free one.")] = 8000,
 ) -> None:
-    """Serve three simulated populations that live, with the page that shows them, until Ctrl-C."""
+    """Serve three simulated live populations, and the page that shows them, until Ctrl-C."""
     import tempfile
 
     from shoal.core.jit.narration import say_nothing_of_compiling
@@ -159,47 +161,39 @@ def add_key(
     store: StoreUrl,
     scope: Annotated[str, typer.Option(help="Some of decide, reward, read and admin, with commas.")],
     population: Annotated[
-        list[str] | None, typer.Option(help="A population it is for. Can be repeated. [default: all]")
+        list[str] | None, typer.Option(help="A population that it opens. Can be repeated. [default: all]")
     ] = None,
-    expires: Annotated[str | None, typer.Option(help="When it ends: 90d, 12h or 30m from now.")] = None,
+    expires: Annotated[str | None, typer.Option(help="When it expires: 90d, 12h or 30m from now.")] = None,
     rate: Annotated[
         float | None, typer.Option(min=0.0, help="Requests a second. [default: the server's]")
     ] = None,
     note: Annotated[str, typer.Option(help="What it is for.")] = "",
     user: Annotated[
-        str | None, typer.Option(help="For a user whom a proxy signs in, instead of a secret; * for all.")
+        str | None, typer.Option(help="A user signed in by a proxy, who needs no secret; * for all.")
     ] = None,
 ) -> None:
-    """Make a key and show it, once. A running server knows it at once."""
-    from shoal.live.service.keys import USER, open_keys
+    """Make a key and show it once. A running server accepts it immediately."""
+    from shoal.live.service.keys import USER
 
     if user is not None:
         if note or not user:
-            raise ValueError(f"user must be a name, and stands in place of a note, got {user!r} and {note!r}")
+            raise ValueError(f"user must be a name, and takes the place of a note, got {user!r} and {note!r}")
         note = USER + user
-    keys = open_keys(_durable(store))
-    try:
-        scopes = [one.strip() for one in scope.split(",")]
+    scopes = [one.strip() for one in scope.split(",")]
+    with _keys(store) as keys:
         made, text = keys.add(scopes, population or None, expires_in=_seconds(expires), rate=rate, note=note)
-    finally:
-        keys.close()
     if user is not None:
         print(f"key {made.id} is for {'every user' if user == '*' else user}")
         return
     print(text)
-    typer.echo(f"key {made.id}; it is not kept anywhere, so write it down now", err=True)
+    typer.echo(f"key {made.id}; it is stored nowhere, so write it down now", err=True)
 
 
 @keys_app.command("list")
 def list_keys(store: StoreUrl, as_json: AsJson = False) -> None:
     """Show the keys: what they allow and until when, not their secrets."""
-    from shoal.live.service.keys import open_keys
-
-    keys = open_keys(_durable(store))
-    try:
+    with _keys(store) as keys:
         found = keys.all()
-    finally:
-        keys.close()
     rows: list[dict[str, Any]] = [
         {
             "id": key.id,
@@ -215,7 +209,7 @@ def list_keys(store: StoreUrl, as_json: AsJson = False) -> None:
         for key in found
     ]
     if as_json:
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        print_json(rows)
         return
     rest = ("rate", "made", "expires", "revoked", "note")
     lines = []
@@ -229,14 +223,9 @@ def list_keys(store: StoreUrl, as_json: AsJson = False) -> None:
 def revoke_key(
     store: StoreUrl, key: Annotated[str, typer.Argument(metavar="ID", help="The key's id, see `list`.")]
 ) -> None:
-    """Let a key open nothing any more; a running server knows at once."""
-    from shoal.live.service.keys import open_keys
-
-    keys = open_keys(_durable(store))
-    try:
+    """Revoke a key. A running server refuses it immediately."""
+    with _keys(store) as keys:
         keys.revoke(key)
-    finally:
-        keys.close()
     print(f"revoked: {key}")
 
 
@@ -245,19 +234,15 @@ def rotate_key(
     store: StoreUrl,
     key: Annotated[str, typer.Argument(metavar="ID", help="The key's id, see `list`.")],
     grace: Annotated[
-        str | None, typer.Option(help="How long the old one goes on: 7d, 12h or 30m. [default: not at all]")
+        str | None,
+        typer.Option(help="How long the old one stays valid: 7d, 12h or 30m. [default: not at all]"),
     ] = None,
 ) -> None:
-    """Make a key that allows the same for as long again, show it, once, and let the old one end."""
-    from shoal.live.service.keys import open_keys
-
-    keys = open_keys(_durable(store))
-    try:
+    """Replace a key by one that allows the same for as long again, and show it once."""
+    with _keys(store) as keys:
         made, text = keys.rotate(key, _seconds(grace, "grace") or 0.0)
-    finally:
-        keys.close()
     print(text)
-    typer.echo(f"key {made.id} in place of {key}; it is not kept anywhere, so write it down now", err=True)
+    typer.echo(f"key {made.id} in place of {key}; it is stored nowhere, so write it down now", err=True)
 
 
 @app.command()
@@ -265,7 +250,7 @@ def backup(
     store: Annotated[str, typer.Argument(metavar="STORE", help="An SQLite file; it may be in use.")],
     target: Annotated[Path, typer.Argument(metavar="FILE", help="The copy; it appears when it is complete.")],
 ) -> None:
-    """Copy a store as of now, also while it is served. For PostgreSQL, use pg_dump."""
+    """Copy a store, even while it is served. For PostgreSQL, use pg_dump."""
     from shoal.live.journal.backups import backup
 
     size = backup(store, target)
@@ -276,25 +261,27 @@ def backup(
 def restore(
     source: Annotated[Path, typer.Argument(metavar="FILE", help="A copy that `shoal backup` made.")],
     store: Annotated[
-        str, typer.Argument(metavar="STORE", help="The SQLite file to be; nobody may write to it.")
+        str, typer.Argument(metavar="STORE", help="The SQLite file to write; no server may be using it.")
     ],
-    replace: Annotated[bool, typer.Option("--replace", help="Replace a store that is there.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a store that exists.")] = False,
 ) -> None:
-    """Put a copy in a store's place; who was forgotten since is forgotten again."""
+    """Restore a store from a copy. Agents forgotten since it was made are forgotten again."""
     from shoal.live.journal.backups import restore
 
     restore(source, store, replace=replace)
     print(f"{source} is now {store}")
 
 
-def _durable(store: str) -> str:
+def _keys(store: str) -> "contextlib.closing[Keys]":
+    from shoal.live.service.keys import open_keys
+
     if store == ":memory:":
         raise ValueError("STORE must be a file or a server: one in memory ends with its process")
-    return store
+    return contextlib.closing(open_keys(store))
 
 
 def _seconds(text: str | None, name: str = "expires") -> float | None:
-    """How long from now, of a text such as 90d."""
+    """The seconds in a text such as 90d."""
     if text is None:
         return None
     found = re.fullmatch(r"(\d{1,6})([dhm])", text)
@@ -305,9 +292,3 @@ def _seconds(text: str | None, name: str = "expires") -> float | None:
 
 def _time(at: float | None) -> str | None:
     return None if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
-
-
-def _shown(store: str) -> str:
-    from shoal.live.journal.stores.base import shown_url
-
-    return shown_url(store)

@@ -70,7 +70,7 @@ def test_export_and_import(store: str, tmp_path: Path) -> None:
     assert error.count("\n") == 1
     assert "row 13: reward is empty. Nothing was imported; 12 of 13 rows are good" in error
     said = run("import", new, "shop", str(out), *options, "--skip-bad").stdout
-    assert said.startswith("12 of 13 rows learned; 0 were known, 0 forgotten\npassed over ")
+    assert said.startswith("12 of 13 rows learned; 0 were known, 0 forgotten\nskipped ")
     again = say("import", new, "shop", str(out), "--features", "x", "--skip-bad")
     assert again == {"rows": 13, "added": 0, "known": 12, "gone": 0, "n_bad": 1}
 
@@ -107,7 +107,7 @@ def test_archive(store: str, tmp_path: Path) -> None:
     assert say("verify", store) == {"other": [], "shop": []}
     Path(made["path"]).rename(tmp_path / "away")
     done = run("forget", store, "shop", "ben", "--yes")
-    assert done.stderr == f"not reached, and still holding rows of theirs: {made['path']}\n"
+    assert done.stderr == f"out of reach, and still holding their rows: {made['path']}\n"
 
 
 @pytest.mark.parametrize(
