@@ -6,8 +6,9 @@ a problem document: a `RefusedError`, an error of the controller, or a ValueErro
 own Content-Security-Policy or Cache-Control keeps it.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -49,16 +50,16 @@ from shoal.live.service.routing import Call, Endpoint, check_arms, json_response
 from shoal.live.service.service import Result, Service
 
 MOST_IN_GRAPH = 1_000
-"""Agents whose graph is sent whole."""
+"""Agents up to which a graph is sent."""
 MOST_COMPARED = 10_000
-"""Agents of whom `what-if` compares two graphs."""
+"""Agents up to which `what-if` compares two graphs."""
 MOST_EVENTS = 1_000
 MOST_LISTED = 1_000
 """Agents in an explanation."""
 MOST_PAIRS = 1_000
 """Pairs of agents that are listed."""
 OWN_SETTINGS = ("name", "by", "since", *m.NewPopulation.__struct_fields__)
-"""What no parameter of a policy is called."""
+"""Names that no parameter of a policy may have."""
 get, post, put, patch, delete = (
     functools.partial(Endpoint, method) for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
 )
@@ -67,7 +68,7 @@ get, post, put, patch, delete = (
 def make_app(service: Service) -> Router:
     """The application of a service, for an ASGI server.
 
-    Not a `Starlette`, whose error middleware logs messages of errors, in which names may be.
+    Not a `Starlette`, whose error middleware logs error messages, which may hold names.
     """
     around = [Middleware(answered, service), Middleware(admitted, service)]
     routes = [route(one, service) for one in endpoints()]
@@ -77,46 +78,20 @@ def make_app(service: Service) -> Router:
 def endpoints() -> list[Endpoint]:
     """The table of routes. In a path, `population`, `agent`, `id` and `arm` are percent-encoded names.
 
-    They are tried in order, so those that are called most come first.
+    They are tried in order, so the busiest come first.
     """
     p, d = "/v1/populations/{population}", "/dashboard/{population}"
-    facts, either, location, cookie = (
-        m.PopulationFacts,
-        (Explanation, PairExplanation),
-        ("Location",),
-        ("Set-Cookie",),
-    )
+    facts, either = m.PopulationFacts, (Explanation, PairExplanation)
+    location, cookie = ("Location",), ("Set-Cookie",)
     return [
-        post(
-            f"{p}/decisions",
-            "decide",
-            decide,
-            {201: Decision},
-            m.NewDecision,
-            by_id=True,
-            headers=location,
-            fills=True,
-        ),
+        post(f"{p}/decisions", "decide", decide, {201: Decision}, m.NewDecision,
+             by_id=True, headers=location, fills=True),
         put(f"{p}/decisions/{{id}}/reward", "reward", put_reward, {204: None}, m.Reward),
-        post(
-            f"{FLAGS}/{{population}}",
-            "decide",
-            evaluate_flag,
-            {200: f.FlagEvaluation, 400: f.EvaluationFailure, 404: f.EvaluationFailure},
-            f.EvaluationRequest,
-            fills=True,
-            refusal=refused,
-        ),
-        post(
-            FLAGS,
-            SIGNED_IN,
-            evaluate_flags,
-            {200: f.FlagEvaluations, 304: None, 400: f.EvaluationFailure},
-            f.EvaluationRequest,
-            query=None,
-            fills=True,
-            refusal=refused,
-        ),
+        post(f"{FLAGS}/{{population}}", "decide", evaluate_flag,
+             {200: f.FlagEvaluation, 400: f.EvaluationFailure, 404: f.EvaluationFailure},
+             f.EvaluationRequest, fills=True, refusal=refused),
+        post(FLAGS, SIGNED_IN, evaluate_flags, {200: f.FlagEvaluations, 304: None, 400: f.EvaluationFailure},
+             f.EvaluationRequest, query=None, fills=True, refusal=refused),
         get("/livez", None, live, {200: m.Health}),
         get("/readyz", None, ready, {200: m.Health}),
         get("/openapi.json", None, describe, {200: dict[str, Any]}),
@@ -127,29 +102,21 @@ def endpoints() -> list[Endpoint]:
         get("/v1/populations", SIGNED_IN, list_populations, {200: m.Populations}),
         put(p, "admin", put_population, {200: facts, 201: facts}, m.NewPopulation, fills=True),
         get(p, "read", get_population, {200: facts, 304: None}),
-        post(
-            f"{p}/decisions:batch", "decide", decide_many, {200: m.DecisionResults}, m.Decisions, fills=True
-        ),
+        post(f"{p}/decisions:batch", "decide", decide_many, {200: m.DecisionResults}, m.Decisions,
+             fills=True),
         get(f"{p}/decisions/{{id}}", "read", get_decision, {200: m.DecisionStanding, 304: None}),
         delete(f"{p}/decisions/{{id}}", "decide", cancel, {204: None}),
         post(f"{p}/rewards:batch", "reward", reward_many, {200: m.RewardResults}, m.Rewards),
-        post(
-            f"{p}/observations", "reward", observe, {200: m.Learned}, m.NewObservation, by_id=True, fills=True
-        ),
+        post(f"{p}/observations", "reward", observe, {200: m.Learned}, m.NewObservation,
+             by_id=True, fills=True),
         get(f"{p}/catalogue", "read", get_catalogue, {200: m.CatalogueContent, 304: None}),
         patch(f"{p}/catalogue", "admin", add_arms, {204: None}, m.CatalogueChange, fills=True),
         delete(f"{p}/catalogue/{{arm}}", "admin", retire_arm, {204: None}),
         get(f"{p}/agents/{{agent}}", "read", get_agent, {200: m.Agent, 304: None}),
         put(f"{p}/agents/{{agent}}", "admin", put_agent, {204: None}, m.SharingMode, fills=True),
         delete(f"{p}/agents/{{agent}}", "admin", forget, {204: None}),
-        get(
-            f"{p}/agents/{{agent}}/explanation",
-            "read",
-            explain,
-            {200: either, 304: None},
-            query=("other",),
-            audited=True,
-        ),
+        get(f"{p}/agents/{{agent}}/explanation", "read", explain, {200: either, 304: None},
+            query=("other",), audited=True),
         get(f"{p}/graph", "read", graph, {200: m.GraphContent, 304: None}, query=("at",)),
         get(f"{p}/settings", "read", list_settings, {200: m.Switches, 304: None}),
         put(f"{p}/settings", "admin", switch, {200: m.Switches}, m.Candidate),
@@ -175,7 +142,7 @@ def endpoints() -> list[Endpoint]:
         get(f"{d}/arms", "read", page.arms),
         get(f"{d}/settings", "read", page.settings),
         get(f"{d}/live", "read", page.live),
-    ]
+    ]  # fmt: skip
 
 
 # The service itself
@@ -187,7 +154,7 @@ async def live(call: Call) -> Response:
 
 
 async def ready(call: Call) -> Response:
-    """Whether all populations that are this server's can be used: they are open, caught up and compiled."""
+    """Whether all of this server's populations are open, caught up and compiled."""
     service = call.service
     if service.stopping.is_set():
         raise RefusedError("unavailable", "the server is stopping", {"retry-after": "5"})
@@ -214,7 +181,7 @@ async def ready(call: Call) -> Response:
 
 
 def _may_read_all(call: Call) -> bool:
-    """Whether the caller may see the names of all populations; asking whether we are ready needs no key."""
+    """Whether the caller may see the names of all populations; `/readyz` itself needs no key."""
     try:
         return key_of(call.service, call.request).allows("read", None)
     except RefusedError:
@@ -247,7 +214,7 @@ async def sign_in(call: Call) -> Response:
 
 
 async def who_is_there(call: Call) -> Response:
-    """Whose key the request was made with."""
+    """The key that the request was made with."""
     return json_response(_who(call.key))
 
 
@@ -278,7 +245,7 @@ async def list_populations(call: Call) -> Response:
 
 
 async def put_population(call: Call) -> Response:
-    """Make a population, or find one with these settings; others than recorded are refused."""
+    """Make a population, or find the existing one; settings other than the recorded ones are refused."""
     service, body, name = call.service, call.body, call.names["population"]
     _check_candidate(body)
     settings = {key: getattr(body, key) for key in m.NewPopulation.__struct_fields__ if key != "parameters"}
@@ -289,14 +256,22 @@ async def put_population(call: Call) -> Response:
         if not is_known:
             service.quotas.check("populations", len(names) + 1, f"there are {len(names):,} populations")
 
-    def make() -> Any:
-        try:
-            return service.controller.population(name, **settings, **body.parameters, by=call.key.id)
-        except TypeError as error:  # of the policy's signature
-            raise ValueError(f"parameters must be those of policy {body.policy!r}: {error}") from None
-
-    population = await service.adopt(await service.run(make))
+    make = functools.partial(
+        service.controller.population, name, **settings, **body.parameters, by=call.key.id
+    )
+    with _refusing_parameters():
+        made = await service.run(make)
+    population = await service.adopt(made)
     return json_response(await _described(population), 200 if is_known else 201)
+
+
+@contextlib.contextmanager
+def _refusing_parameters() -> Iterator[None]:
+    """Refuse a request whose parameters do not fit its policy's signature."""
+    try:
+        yield
+    except TypeError as error:
+        raise ValueError(f"parameters must be those of the policy: {error}") from None
 
 
 async def get_population(call: Call) -> Response:
@@ -325,9 +300,9 @@ async def list_settings(call: Call) -> Response:
 
 
 async def switch(call: Call) -> Response:
-    """Go on with another policy or other parameters, which first learn the whole journal.
+    """Switch to another policy or other parameters, which first learn the whole journal.
 
-    Decisions go on meanwhile. Where they are in force already, nothing is done.
+    Decisions go on meanwhile. If these settings are in force already, nothing is done.
     """
     population = await call.population()
     await _reading_all(call, population.population.switch, by=call.key.id)
@@ -339,7 +314,7 @@ def _switches(population: AsyncPopulation) -> m.Switches:
 
 
 def _check_candidate(body: m.Candidate | m.NewPopulation) -> None:
-    """Refuse what is not a policy's name: clients cannot have modules imported."""
+    """Refuse unknown policies, so that clients cannot make the server import modules."""
     if body.policy is not None and body.policy not in policy_names():
         raise ValueError(f"policy must be one of {', '.join(policy_names())}, got {body.policy[:40]!r}")
     for key in body.parameters:
@@ -351,10 +326,8 @@ async def _reading_all(call: Call, function: Callable[..., Result], **options: A
     """Call a function that reads the whole journal, with the policy and the parameters in the body."""
     body = call.body
     _check_candidate(body)
-    try:
+    with _refusing_parameters():
         return await call.ask(lambda: function(body.policy, **options, **body.parameters))
-    except TypeError as error:  # of the policy's signature
-        raise ValueError(f"parameters must be those of the policy: {error}") from None
 
 
 async def get_contest(call: Call) -> Response:
@@ -368,11 +341,9 @@ async def put_contest(call: Call) -> None:
     population, body = await call.population(), call.body
     for one in body.candidates:
         _check_candidate(one)
-    given = [{**one.parameters, "policy": one.policy} for one in body.candidates]
-    try:
-        await call.ask(lambda: begin(population.owner, given, body.when, body.share, call.key.id))
-    except TypeError as error:  # of the policy's signature
-        raise ValueError(f"parameters must be those of the policy: {error}") from None
+    candidates = [{**one.parameters, "policy": one.policy} for one in body.candidates]
+    with _refusing_parameters():
+        await call.ask(lambda: begin(population.owner, candidates, body.when, body.share, call.key.id))
 
 
 async def end_contest(call: Call) -> None:
@@ -385,7 +356,7 @@ async def end_contest(call: Call) -> None:
 
 
 async def decide(call: Call) -> Response:
-    """Choose an arm for an agent. With an id of the caller's, a repeated request gets the same decision."""
+    """Choose an arm for an agent. Repeated with the same id, a request gets the same decision."""
     body = call.body
     check_arms([body])
     population = await call.population()
@@ -420,7 +391,7 @@ async def decide_many(call: Call) -> Response:
 
 
 def _deciding(call: Call, commands: Commands) -> Callable[[Turn, m.NewDecision], Decision]:
-    """The command `decide`, as far as the key allows: how an agent shares is set when it joins."""
+    """The command `decide`. Without scope `admin`, it may set how an agent shares only as the agent joins."""
     if call.key.allows("admin", call.names["population"]):
         return commands.decide
 
@@ -428,7 +399,7 @@ def _deciding(call: Call, commands: Commands) -> Callable[[Turn, m.NewDecision],
         index = None if request.sharing is None else turn.fold.names.get(request.agent)
         if index is not None and request.sharing != turn.fold.sharing[index]:
             raise ForbiddenError(
-                f"only a key with scope 'admin' may change how an agent shares that has joined already: "
+                f"only a key with scope 'admin' may change how an agent shares once it has joined: "
                 f"sharing must be {turn.fold.sharing[index]!r} or left out, got {request.sharing!r}"
             )
         return commands.decide(turn, request)
@@ -437,7 +408,7 @@ def _deciding(call: Call, commands: Commands) -> Callable[[Turn, m.NewDecision],
 
 
 async def get_decision(call: Call) -> Response:
-    """What is recorded of a decision."""
+    """What is recorded about a decision."""
     population = await call.population()
     commands, id = population.commands, call.names["id"]
 
@@ -465,7 +436,7 @@ async def cancel(call: Call) -> None:
 
 
 async def put_reward(call: Call) -> None:
-    """Report the reward of a decision, once or again; with `replaces`, correct it."""
+    """Report the reward of a decision; repeating it changes nothing, and `replaces` corrects it."""
     request = m.NamedReward(call.names["id"], **msgspec.structs.asdict(call.body))
     population = await call.population()
     name, commands = population.population.name, population.commands
@@ -478,7 +449,7 @@ async def put_reward(call: Call) -> None:
 
 
 async def reward_many(call: Call) -> Response:
-    """Report many rewards, in one commit; nothing or a problem for each."""
+    """Report many rewards, in one commit; each result is empty or a problem."""
     rewards = call.body.rewards
     call.service.charge(call.key, len(rewards))
     population = await call.population()
@@ -569,7 +540,7 @@ async def forget(call: Call) -> None:
 
 
 async def explain(call: Call) -> Response:
-    """Whose samples an agent uses, and with whom it stopped sharing; with `other`, the same of a pair."""
+    """Whose samples an agent uses, and with whom it stopped sharing; with `other`, the same for a pair."""
     population = await call.population()
     agent, other = call.names["agent"], call.query.get("other")
     if other is None:
@@ -578,28 +549,26 @@ async def explain(call: Call) -> Response:
 
 
 async def graph(call: Call) -> Response:
-    """Who shares with whom, now or after the record `at`, of up to a thousand agents."""
+    """Who shares with whom, now or after the record `at`, among up to a thousand agents."""
     population = await call.population()
     at = call.number("at")
     inner = population.population
     await _check_graph(population, MOST_IN_GRAPH, "sent")
     sequence = population.owner.sequence if at is None else at
-    found_graph: Graph = await call.ask(lambda: inner.graph(at))
-    later = np.triu(found_graph.edges, 1)
-    edges = [np.flatnonzero(row).tolist() for row in later]
-    content = m.GraphContent(sequence, found_graph.agents, edges)
-    return json_response(content)
+    found: Graph = await call.ask(lambda: inner.graph(at))
+    edges = [np.flatnonzero(row).tolist() for row in np.triu(found.edges, 1)]
+    return json_response(m.GraphContent(sequence, found.agents, edges))
 
 
 async def _check_graph(population: AsyncPopulation, most: int, what: str) -> None:
-    """Refuse what takes memory in proportion to the square of too many agents."""
+    """Refuse too many agents: a graph takes memory in proportion to their square."""
     n_agents = await population.read(lambda fold: len(fold.called))
     if n_agents > most:
         raise RefusedError("too-large", f"graphs of up to {most:,} agents are {what}, this has {n_agents:,}")
 
 
 async def events(call: Call) -> Response:
-    """Records of the journal after one, in order, up to a thousand."""
+    """Records of the journal after the record `after`, in order, up to a thousand."""
     population = await call.population()
     after, limit = call.number("after", 0), call.number("limit", 100, high=MOST_EVENTS)
     return json_response(await call.service.run(events_of, population.owner, after, limit))
@@ -611,8 +580,7 @@ async def events(call: Call) -> Response:
 async def dividend(call: Call) -> Response:
     """What sharing pays, for all agents or one."""
     population = await call.population()
-    found = await population.call(population.population.dividend, call.query.get("agent"))
-    return json_response(found)
+    return json_response(await population.call(population.population.dividend, call.query.get("agent")))
 
 
 async def alarms(call: Call) -> Response:
@@ -622,7 +590,7 @@ async def alarms(call: Call) -> Response:
 
 
 async def uplift(call: Call) -> Response:
-    """What the policy earns more than the product's own rule; reads the whole journal."""
+    """How much more the policy earns than the product's own rule; reads the whole journal."""
     population = await call.population()
     return json_response(await call.ask(population.population.uplift))
 

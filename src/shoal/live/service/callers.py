@@ -22,7 +22,7 @@ def authorise(service: Service, request: Request, scope: str | None, population:
     request.scope["state"]["key"] = key
     if key.id and (wait := service.limits.take(key.id, key.rate)):
         headers = {"retry-after": whole_seconds(wait)}
-        raise RefusedError("too-many", f"the key {key.id} may go on in {wait:.2f} s", headers, "rate")
+        raise RefusedError("too-many", f"the key {key.id} has to wait {wait:.2f} s", headers, "rate")
     if scope not in (None, SIGNED_IN) and not key.allows(scope, population):
         where = "all populations" if population is None else "this population"
         raise RefusedError("forbidden", f"the key {key.id} does not have scope {scope!r} for {where}")
@@ -30,7 +30,7 @@ def authorise(service: Service, request: Request, scope: str | None, population:
 
 
 def key_of(service: Service, request: Request) -> Key:
-    """The key that a request was made with: in its header, by the proxy's word, or by a browser's cookie."""
+    """The key of a request: in its header, of the user whom the proxy names, or behind a browser's cookie."""
     headers = request.scope["state"]["headers"]
     given = headers.get(b"authorization")
     if given is not None:
@@ -53,7 +53,7 @@ def key_of(service: Service, request: Request) -> Key:
 
 
 def _vouched_for(service: Service, request: Request) -> Key | None:
-    """The key of a user whom the proxy in front has signed in; others may send its header in vain."""
+    """The key of a user whom the proxy in front has signed in; from elsewhere, its header is ignored."""
     proxy, state = service.proxy, request.scope["state"]
     came_from = "" if request.client is None else request.client.host.removeprefix("::ffff:")
     if proxy is None or came_from not in proxy.addresses or proxy.header not in state["headers"]:
@@ -62,14 +62,14 @@ def _vouched_for(service: Service, request: Request) -> Key | None:
         raise RefusedError("malformed", f"a request must have one header {proxy.header.decode()!r}")
     user = state["user"] = state["headers"][proxy.header].decode("latin-1")
     if (key := service.keys.of_user(user)) is None:
-        raise RefusedError("forbidden", "no key is for the user who is signed in; `shoal keys add --user`")
+        raise RefusedError("forbidden", "the signed-in user has no key; `shoal keys add --user` makes one")
     # A server that this request is passed on to believes a cookie of ours, not the header.
     state["headers"][b"cookie"] = service.sessions.begin(key.id, is_secure=True).partition(";")[0].encode()
     return key
 
 
 def address_of(service: Service, request: Request) -> str:
-    """Where a request comes from; behind a proxy, what that proxy says, and nobody before it."""
+    """Where a request comes from; behind a proxy, the address that this proxy reports."""
     client = request.client
     address = "" if client is None else client.host
     if service.behind_tls:
@@ -89,7 +89,7 @@ def check_host(hosts: Collection[str], headers: Mapping[bytes, bytes]) -> None:
         return
     host = headers.get(b"host", b"").decode("latin-1").lower()
     if host not in hosts and re.sub(r":\d+$", "", host) not in hosts:
-        raise RefusedError("host", f"this server is not called {host[:100]!r}; --allow-host adds a name")
+        raise RefusedError("host", f"{host[:100]!r} is not a name of this server; --allow-host adds one")
 
 
 def _check_origin(headers: Mapping[bytes, bytes]) -> None:
@@ -98,4 +98,4 @@ def _check_origin(headers: Mapping[bytes, bytes]) -> None:
     host = headers.get(b"host", b"").lower()
     is_ours = origin is None or urlsplit(origin).netloc.lower() == host
     if site not in (None, b"same-origin", b"none") or not is_ours:
-        raise RefusedError("forbidden", "pages of other sites may not call this")
+        raise RefusedError("forbidden", "other sites' pages may not call this server")

@@ -1,7 +1,7 @@
-"""Three simulated populations that live: shops, antennas and clinics, as in the paper's examples.
+"""Three simulated live populations: shops, antennas and clinics, as in the paper's examples.
 
-Each agent belongs to one of a few kinds that nobody tells the policy. Decisions are made at a modest pace,
-rewards come late and in any order, and within a minute the first pairs have been told apart.
+Each agent belongs to one of a few kinds, unknown to the policy. Decisions are made at a modest pace, rewards
+come late and in any order, and within a minute the first pairs have been told apart.
 """
 
 import heapq
@@ -31,14 +31,14 @@ DIM = 4
 
 
 class World(NamedTuple):
-    """Agents of a few kinds, the arms they choose from, and how they live."""
+    """Agents of a few kinds, the arms they choose from, and the pace of their decisions."""
 
     name: str
     agents: tuple[str, ...]
     arms: tuple[str, ...]
     n_kinds: int
     on_offer: int
-    """Arms that can be had at a time."""
+    """Arms on offer at a time."""
     rate: float
     """Decisions a second."""
     delay: float
@@ -51,9 +51,9 @@ class World(NamedTuple):
         return _unit(np.random.default_rng(self.seed).normal(size=(len(self.arms), DIM)))
 
     def kinds(self) -> Matrix:
-        """What each kind of agent likes: unit vectors, shape (M, d).
+        """The preferences of each kind of agent: unit vectors, shape (M, d).
 
-        All like something in common, which is what sharing gains from, and differ enough to be told apart.
+        They have something in common, from which sharing gains, and differ enough to be told apart.
         """
         rng = np.random.default_rng(self.seed + 1)
         tries = [_unit(rng.normal(size=(self.n_kinds, DIM))) for _ in range(200)]
@@ -129,14 +129,14 @@ def make(controller: Controller, world: World) -> Population:
 
 
 class Life(threading.Thread):
-    """Decides and rewards in one population, until it has ended."""
+    """Makes decisions and reports rewards in one population, until it has ended."""
 
     def __init__(self, population: Population, world: World, has_ended: Callable[[], bool]) -> None:
         super().__init__(name=f"shoal-demo-{world.name}", daemon=True)
         self._population, self._world, self._has_ended = population, world, has_ended
 
     def run(self) -> None:
-        """Live."""
+        """Decide and reward at the world's pace."""
         visits = self.visits(np.random.default_rng())
         began, made = time.monotonic(), 0.0
         late: list[tuple[float, str, float]] = []
@@ -146,7 +146,7 @@ class Life(threading.Thread):
             rushed = min(now - began, RUSH) * (FASTER - 1.0)
             due = self._world.rate * (now - began + rushed)
             try:
-                # what a slow machine cannot keep up with is left out
+                # a slow machine skips the decisions that it cannot keep up with
                 while made < due and not self._has_ended():
                     made = max(made + 1.0, due - 50.0)
                     delay, decision, reward = next(visits)
@@ -173,12 +173,12 @@ class Life(threading.Thread):
 
 
 def demo(url: str, port: int = 8000, on_start: Callable[[str], None] | None = None) -> None:
-    """Serve three populations that live, to this machine only, until SIGTERM or SIGINT.
+    """Serve three live populations, to this machine only, until SIGTERM or SIGINT.
 
     Parameters
     ----------
     url : str
-        Of the store, as `shoal.open` takes it; what it holds from the last time lives on.
+        Of the store, as `shoal.open` takes it; populations from an earlier demo go on.
     port : int
         Where to listen; 0 for any free port.
     on_start : callable, optional

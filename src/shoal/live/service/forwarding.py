@@ -3,8 +3,8 @@
 A request is passed on once: a header marks it, and the server that gets it answers or refuses. The header
 grants nothing. Neither server trusts the other: each checks the caller's key, which is sent along.
 
-Both ends are ours, so the connections need little of HTTP; a general client takes several times the processor
-time of a decision.
+Both ends are ours, so the connections need little of HTTP; a general HTTP client would take several times the
+processor time of a decision.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class ForwardedReply(NamedTuple):
     headers: dict[str, str]
     body: bytes
     stream: "asyncio.Queue[bytes] | None"
-    """Of an event stream: its parts, as they come; an empty one is the last."""
+    """The parts of an event stream as they come; an empty one is the last."""
 
 
 class Connection(asyncio.Protocol):

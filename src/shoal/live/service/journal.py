@@ -8,7 +8,7 @@ from shoal.live.protocol.messages import Event, Events
 
 
 def events_of(owner: Owner, after: int, limit: int) -> Events:
-    """Up to `limit` committed records that come after one."""
+    """Up to `limit` committed records after the record `after`."""
     store, number = owner.store, owner.number
     last = min(store.last_seq(number), after + limit)
     names, dim = owner.read(lambda fold: (list(fold.called), fold.settings.dim))

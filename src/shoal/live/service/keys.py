@@ -1,8 +1,8 @@
-"""Keys to the service: kept beside the populations, as hashes; shown once, when they are made.
+"""Keys to the service: stored beside the populations, as hashes; shown once, when they are made.
 
 A key reads `shoal_ID_SECRET`. The secret is 256 random bits, so one round of SHA-256 protects it as well as
-many would. A running server learns at once of keys that another process adds or revokes: beside an SQLite
-file there is another, mapped into memory, whose few bytes are new after each change; PostgreSQL notifies it.
+many would. A running server learns at once of keys that another process adds or revokes: an SQLite store has
+a second small file, mapped into memory, whose bytes differ after each change; PostgreSQL sends notifications.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ SCOPES = ("decide", "reward", "read", "admin")
 """What a key may allow: to decide, to report rewards, to look, to change populations and forget agents."""
 COLUMNS = "id, digest, scopes, populations, rate, made, expires, revoked, note"
 USER = "user:"
-"""How the note of a key begins that is for a user whom a proxy signs in."""
+"""The note of a key for a user whom a proxy signs in begins with this."""
 STALE = 10.0
 """Seconds after which keys that cannot be read again from PostgreSQL are no longer trusted."""
 CHANNEL = "shoal_key"
@@ -43,7 +43,7 @@ class Key(msgspec.Struct, frozen=True):
     digest: bytes
     scopes: frozenset[str]
     populations: frozenset[str] | None
-    """Those it is for; None for all."""
+    """Populations that it is for; None for all."""
     rate: float | None
     """Requests a second; None for the server's default, 0 for any number."""
     made: float
@@ -85,22 +85,19 @@ class Keys(ABC):
     def _insert(self, row: tuple[Any, ...]) -> None: ...
 
     @abstractmethod
-    def _revoke(self, id: str, at: float) -> None: ...
-
-    @abstractmethod
-    def _end(self, id: str, at: float) -> None:
-        """Let a key expire at a time, unless it does earlier."""
+    def _stamp(self, id: str, column: str, at: float) -> None:
+        """Record when a key was "revoked", or "expires"; an earlier time that is recorded stays."""
 
     @abstractmethod
     def close(self) -> None:
         """Release everything."""
 
     def listen(self) -> None:
-        """From now on, until `close`, know what other processes change without asking for each request."""
+        """Until `close`, learn of other processes' changes without asking the store at each request."""
         return
 
     def exist(self) -> bool:
-        """Whether a key was ever made: from then on nobody may call without."""
+        """Whether a key was ever made: from then on, nobody may call without one."""
         return bool(self.all())
 
     def add(
@@ -112,15 +109,15 @@ class Keys(ABC):
         rate: float | None = None,
         note: str = "",
     ) -> tuple[Key, str]:
-        """Make a key; the key, and its text, which is kept nowhere.
+        """Make a key; returns it and its text, which is stored nowhere.
 
         Parameters
         ----------
         scopes : iterable of {"decide", "reward", "read", "admin"}
         populations : iterable of str, optional
-            Those it is for. All, if not given.
+            Those it is for; all by default.
         expires_in : float, optional
-            Seconds.
+            Seconds from now.
         rate : float, optional
             Requests a second that it may make; 0 for any number.
         note : str
@@ -146,29 +143,28 @@ class Keys(ABC):
         return made, f"shoal_{id}_{secret}"
 
     def revoke(self, id: str) -> None:
-        """Let a key open nothing any more."""
-        if self.find(id) is None:
+        """Make a key invalid."""
+        self._known(id)
+        self._stamp(id, "revoked", time.time())
+
+    def _known(self, id: str) -> Key:
+        if (key := self.find(id)) is None:
             raise UnknownError(f"no key {validation.show(id)}; `shoal keys list` shows them")
-        self._revoke(id, time.time())
+        return key
 
     def rotate(self, id: str, grace: float = 0.0) -> tuple[Key, str]:
         """Make a key that allows what another one does, for as long again; the old one ends after `grace`.
 
         Returns
         -------
-        The new key, and its text, which is kept nowhere.
+        The new key, and its text, which is stored nowhere.
         """
-        old, grace = self.find(id), validation.number("grace", grace, low=0.0)
-        if old is None:
-            raise UnknownError(f"no key {validation.show(id)}; `shoal keys list` shows them")
+        old, grace = self._known(id), validation.number("grace", grace, low=0.0)
         if not old.is_valid(now := time.time()):
             raise ValueError(f"id must be of a valid key: {id} has expired or was revoked")
         life = None if old.expires is None else old.expires - old.made
         made = self.add(old.scopes, old.populations, expires_in=life, rate=old.rate, note=old.note)
-        if grace:
-            self._end(id, now + grace)
-        else:
-            self._revoke(id, now)
+        self._stamp(id, "expires" if grace else "revoked", now + grace)
         return made
 
     def of_user(self, user: str) -> Key | None:
@@ -178,7 +174,7 @@ class Keys(ABC):
         return next((key for note in notes for key in found if key.note == note and key.is_valid(now)), None)
 
     def check(self, text: str) -> Key | None:
-        """The key that a text is, if it is a valid one."""
+        """The key that a text stands for, if it is valid."""
         parts = text.split("_", 2)
         if len(parts) != 3 or parts[0] != "shoal":
             return None
@@ -189,7 +185,7 @@ class Keys(ABC):
         return key if key.is_valid(time.time()) else None
 
     def still_opens(self, key: Key) -> bool:
-        """Whether a key with which something was begun is still valid; `ANYBODY` until there is a key."""
+        """Whether a key that opened something is still valid; `ANYBODY` is, until there is a key."""
         if key is ANYBODY:
             return not self.exist()
         known = self.find(key.id)
@@ -197,7 +193,7 @@ class Keys(ABC):
 
 
 class MemoryKeys(Keys):
-    """Of a store in memory: none, until some are added."""
+    """Keys of a store in memory: none, until some are added."""
 
     def __init__(self) -> None:
         self._keys: dict[str, Key] = {}
@@ -208,19 +204,16 @@ class MemoryKeys(Keys):
     def _insert(self, row: tuple[Any, ...]) -> None:
         self._keys[row[0]] = _key(row)
 
-    def _revoke(self, id: str, at: float) -> None:
-        self._keys[id] = msgspec.structs.replace(self._keys[id], revoked=at)
-
-    def _end(self, id: str, at: float) -> None:
+    def _stamp(self, id: str, column: str, at: float) -> None:
         key = self._keys[id]
-        self._keys[id] = msgspec.structs.replace(key, expires=min(at, key.expires or at))
+        self._keys[id] = msgspec.structs.replace(key, **{column: min(at, getattr(key, column) or at)})
 
     def close(self) -> None:
         return
 
 
 class SQLiteKeys(Keys):
-    """In the file that the populations are in; short transactions beside other writers."""
+    """Keys in the populations' own file; short transactions beside other writers."""
 
     def __init__(self, path: str) -> None:
         if not Path(path).is_file():
@@ -249,7 +242,7 @@ class SQLiteKeys(Keys):
         """All keys; a query for each request would cost as much as the request."""
         now = time.monotonic()
         if self._seen != self._mark[:] or now > self._read_at + 1.0:
-            seen = self._mark[:]  # before the keys are read: what changes meanwhile is read again
+            seen = self._mark[:]  # before the keys are read, so that a change meanwhile is read again
             with self._lock:
                 rows = self._db.execute(f"SELECT {COLUMNS} FROM key ORDER BY made").fetchall()
             self._keys = {row[0]: _key(row) for row in rows}
@@ -259,11 +252,8 @@ class SQLiteKeys(Keys):
     def _insert(self, row: tuple[Any, ...]) -> None:
         self._write(f"INSERT INTO key ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", *row)
 
-    def _revoke(self, id: str, at: float) -> None:
-        self._write("UPDATE key SET revoked = coalesce(revoked, ?) WHERE id = ?", at, id)
-
-    def _end(self, id: str, at: float) -> None:
-        self._write("UPDATE key SET expires = min(coalesce(expires, ?1), ?1) WHERE id = ?2", at, id)
+    def _stamp(self, id: str, column: str, at: float) -> None:
+        self._write(f"UPDATE key SET {column} = min(coalesce({column}, ?1), ?1) WHERE id = ?2", at, id)
 
     def close(self) -> None:
         self._db.close()
@@ -271,7 +261,7 @@ class SQLiteKeys(Keys):
 
 
 def _open_mark(path: Path) -> mmap.mmap:
-    """A few bytes that all processes see, without asking the operating system."""
+    """A few bytes that all processes share without system calls."""
     with path.open("a+b") as file:
         if file.tell() < 16:
             file.write(bytes(16))
@@ -280,7 +270,7 @@ def _open_mark(path: Path) -> mmap.mmap:
 
 
 class PostgresKeys(Keys):
-    """On the server that the populations are on; a thread hears of changes."""
+    """Keys in the populations' own database; a thread hears of changes."""
 
     def __init__(self, url: str) -> None:
         import psycopg
@@ -331,7 +321,7 @@ class PostgresKeys(Keys):
             self._closing.wait(0.5)
 
     def _fresh(self) -> dict[str, Key]:
-        if self._thread is None:  # nobody listens: a command, which reads once more
+        if self._thread is None:  # a command, which does not listen for changes
             with closing(self._connect()) as db:
                 self._read(db)
         elif time.monotonic() - self._read_at > STALE:
@@ -342,11 +332,8 @@ class PostgresKeys(Keys):
         marks = ", ".join(["%s"] * len(row))
         self._write(f"INSERT INTO shoal_key ({COLUMNS}) VALUES ({marks})", *row)
 
-    def _revoke(self, id: str, at: float) -> None:
-        self._write("UPDATE shoal_key SET revoked = coalesce(revoked, %s) WHERE id = %s", at, id)
-
-    def _end(self, id: str, at: float) -> None:
-        self._write("UPDATE shoal_key SET expires = least(expires, %s) WHERE id = %s", at, id)
+    def _stamp(self, id: str, column: str, at: float) -> None:
+        self._write(f"UPDATE shoal_key SET {column} = least({column}, %s) WHERE id = %s", at, id)
 
     def _write(self, sql: str, *values: Any) -> None:
         with closing(self._connect()) as db:

@@ -1,4 +1,4 @@
-"""How many requests a key may make: a token bucket for each."""
+"""How many requests a key may make: each has a token bucket."""
 
 import math
 import time
@@ -15,7 +15,7 @@ class Limits:
     Parameters
     ----------
     rate : float
-        Requests a second that a key may make in the long run, unless it says otherwise; 0 for any number.
+        Requests a second that a key may make in the long run, by default; 0 for any number.
     burst : float
         Seconds' worth of requests that it may make at once.
     clock : callable
@@ -26,10 +26,10 @@ class Limits:
     ) -> None:
         self.rate, self.burst, self._clock = rate, burst, clock
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """By key: tokens that were left at a time, and the time."""
+        """For each key, the tokens left at its last request, and the time of that request."""
 
     def take(self, key: str, rate: float | None = None) -> float:
-        """Take a token; the seconds to wait until there is one, 0 if there was."""
+        """Take a token; if there is none, return the seconds until there is, otherwise 0."""
         rate = self.rate if rate is None else rate
         if not rate:
             return 0.0

@@ -49,7 +49,7 @@ class Metrics:
     """Counters that requests increment, and sizes that are looked up when scraped."""
 
     def __init__(self, service: "Service") -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more for each counter, that nobody asks for
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # an extra series per counter that nobody needs
         self.registry = CollectorRegistry()
         self._seconds = self._histogram("shoal_request_seconds", "Time to answer", ["route"], FAST)
         self._responses = self._counter("shoal_responses_total", "Answers", ["method", "route", "status"])
@@ -71,7 +71,7 @@ class Metrics:
         )
         self.commit = self._histogram("shoal_commit_seconds", "Time of a commit", [], FAST)
         self.lag = self._histogram(
-            "shoal_loop_lag_seconds", "How much later than it should the event loop did something", [], FAST
+            "shoal_loop_lag_seconds", "How late the event loop woke a sleeper", [], FAST
         )
         self.taken = self._counter("shoal_taken_total", "Populations that this server took", [])
         self.lost = self._counter("shoal_lost_total", "Populations that others took from this server", [])
@@ -142,7 +142,7 @@ class _Sizes(Collector):
             key: GaugeMetricFamily(f"shoal_{key}", text, labels=["population"]) for key, text in SIZES.items()
         }
         for name, one in populations:
-            # What is in memory, whether or not the store can be reached; nobody waits for a lock here.
+            # From memory, whether or not the store can be reached, and without waiting for a lock.
             self._known[name] = one.owner.peek(_sizes, waits=False) or self._known.get(name, {})
             for key, value in self._known[name].items():
                 sizes[key].add_metric([name], value)

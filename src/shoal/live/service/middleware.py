@@ -1,4 +1,4 @@
-"""Around every request: bounds, its id, headers, metrics, a line in the log; errors as problem documents."""
+"""Around every request: limits, its id, headers, metrics, a line in the log; errors as problem documents."""
 
 import logging
 import random
@@ -21,7 +21,7 @@ log = logging.getLogger("shoal.service")
 _random = random.Random()  # for ids of requests, on which nothing depends; the system's randomness is slower
 
 PROBES = ("/livez", "/readyz")
-"""Paths that orchestrators call by address, and that are answered however many requests are under way."""
+"""Paths that orchestrators call by address; they are answered however many requests are under way."""
 MOST_WAITING = 2_000
 """Requests under way."""
 MOST_CONNECTIONS = 5_000
@@ -30,7 +30,7 @@ DENIALS = 10.0
 MOST_READ = 100_000_000
 """Bytes of the bodies of all requests under way."""
 SINGLE = (b"authorization", b"host", b"content-type")
-"""Headers that a request has once."""
+"""Headers that a request may have only once."""
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -99,7 +99,7 @@ def answered(app: ASGIApp, service: Service) -> ASGIApp:
 
 
 def admitted(app: ASGIApp, service: Service) -> ASGIApp:
-    """Middleware that bounds what all requests under way take together, and checks the name they call."""
+    """Middleware that bounds what all requests under way take together, and checks the host they name."""
 
     async def admit(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -115,7 +115,7 @@ def admitted(app: ASGIApp, service: Service) -> ASGIApp:
         if len(scope["headers"]) != len(scope["state"]["headers"]):
             names = [name for name, _ in scope["headers"]]
             for one in SINGLE:
-                if names.count(one) > 1:  # we and a proxy in front of us might each believe another of them
+                if names.count(one) > 1:  # we and a proxy in front of us might each believe a different one
                     raise RefusedError("malformed", f"a request must have one header {one.decode()!r}")
         read = 0
 
@@ -143,7 +143,7 @@ def _problem(service: Service, error: Exception, state: dict[str, Any]) -> Respo
     """An error as a problem document; one that is unexpected is logged."""
     if isinstance(error, HTTPException):  # Starlette's, for an unknown path or method
         kind = "method" if error.status_code == 405 else "unknown"
-        error = RefusedError(kind, "there is nothing of that kind here", dict(error.headers or {}))
+        error = RefusedError(kind, "there is no such route", dict(error.headers or {}))
     if kind_of(error) == "internal":
         log_failure(log, error, state["request_id"], state["route"])
     problem = service.problem_of(error, state["request_id"], by_id=state["by_id"])
@@ -163,7 +163,7 @@ def _record(service: Service, scope: Scope, status: int, seconds: float) -> None
 
 
 def _audit(service: Service, scope: Scope, status: int) -> None:
-    """Write down an administrative call, a refused caller or a look at an explanation, before the answer."""
+    """Log an administrative call, a refused caller or a view of an explanation, before the answer."""
     state, refused = scope["state"], status in (401, 403)
     if service.audit is None or not (state["audited"] or refused):
         return
@@ -185,7 +185,7 @@ def _audit(service: Service, scope: Scope, status: int) -> None:
 
 
 def _request_id(given: bytes | None) -> str:
-    """The caller's id of a request, if its form rules out that it holds a name; otherwise a new one."""
+    """The caller's id of a request, if its form shows that it holds no name; otherwise a new one."""
     if given is not None and re.fullmatch(rb"[0-9a-fA-F-]{8,64}", given):
         return given.decode()
     return f"{_random.getrandbits(64):016x}"

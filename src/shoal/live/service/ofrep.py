@@ -2,9 +2,9 @@
 
 Providers evaluate a flag again and again, and those in browsers poll all of them, so an evaluation is not yet
 a decision. Without a `decisionId`, an agent has one decision at a time: evaluated again, the flag has the
-same value and the same decision, until that decision's reward has come, the arms on offer or the baseline are
-others, or a reward window has passed. The decision's id follows from these, so that every server, before and
-after a restart, finds the same decision. Polling writes nothing, and the tag of a bulk answer stays the same.
+same value and the same decision, until that decision's reward has come, the arms on offer or the baseline
+change, or a reward window has passed. The decision's id is derived from these, so that every server, before
+and after a restart, finds the same decision. Polling writes nothing, and the tag of a bulk answer is stable.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ CODES: dict[str, ErrorCode] = {
     "gone": "INVALID_CONTEXT",
     "conflict": "INVALID_CONTEXT",
 }
-"""The protocol's codes for our kinds of errors; for others, a status says enough."""
+"""The protocol's codes for our kinds of errors; for the others, the status says enough."""
 
 
 class FlagError(RefusedError):
@@ -167,7 +167,7 @@ def _current(commands: Commands, fold: Fold, wanted: NewDecision) -> str:
     window = fold.settings.reward_window
     period = None if window is None else int(time.time() // window)
     offer = commands.offers.requested(fold, wanted.arms)
-    for attempt in itertools.count():  # another one, if a decision was cancelled
+    for attempt in itertools.count():  # the next one, if a decision was cancelled
         of = encoder.encode([index, rewards, period, offer.digest.hex(), wanted.baseline, attempt])
         id = "ofrep-" + hashlib.blake2b(of, key=fold.settings.key, digest_size=16).hexdigest()
         known = commands.find(fold, id)

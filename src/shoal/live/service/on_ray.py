@@ -1,7 +1,7 @@
-"""Servers as Ray actors, which Ray places on the nodes of a cluster and starts again when they die.
+"""Servers as Ray actors, which Ray places on the nodes of a cluster and restarts when they die.
 
-Each actor runs one server in a thread, at its node's address. Ray decides only where servers run: who owns
-what is decided by the database, so a node that Ray believes to be dead, and that is not, does no harm.
+Each actor runs one server in a thread, at its node's address. Ray decides only where servers run; the
+database decides which server owns a population, so a node that Ray wrongly believes dead does no harm.
 """
 
 import hashlib
@@ -82,7 +82,7 @@ class Machine:
 def start(
     url: str, address: str, *, servers: int, port: int = 0, options: dict[str, Any] | None = None
 ) -> list[Any]:
-    """Run `servers` servers on a cluster; the actors, those included that run already.
+    """Run `servers` servers on a cluster; returns their actors, including those that run already.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def serve_on_ray(
     options: dict[str, Any],
     say: Callable[[str], None],
 ) -> None:
-    """Have servers run until SIGTERM or SIGINT, and say where they are, also when that changes."""
+    """Run servers until SIGTERM or SIGINT, and say where they are whenever that changes."""
     ray = _ray()
     ended = threading.Event()
     actors = start(url, address, servers=servers, port=port, options=options)
@@ -157,7 +157,7 @@ def serve_on_ray(
 
 
 def _ray() -> Any:
-    """Ray, which takes seconds to import and few have."""
+    """Ray, which is optional and takes seconds to import."""
     try:
         return import_module("ray")
     except ImportError as error:  # pragma: no cover

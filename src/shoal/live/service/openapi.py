@@ -22,22 +22,22 @@ QUERY = {
     "other": ("Name of another agent.", {"type": "string", "minLength": 1, "maxLength": 256}),
     "at": ("Number of a record.", {"type": "integer", "minimum": 0, "maximum": 2**62}),
     "after": ("Number of a record.", {"type": "integer", "minimum": 0, "maximum": 2**62}),
-    "limit": ("How many at most.", {"type": "integer", "minimum": 0, "maximum": 1000}),
+    "limit": ("The most to return.", {"type": "integer", "minimum": 0, "maximum": 1000}),
 }
 LINKS = {
     "put_population": ("get_population", "add_arms", "decide", "put_agent", "observe", "graph", "events"),
     "decide": ("put_reward", "get_decision", "cancel"),
     "put_agent": ("get_agent", "explain", "forget"),
 }
-"""What may be done next with what was made."""
+"""Operations that may follow one that makes something."""
 HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "X-Request-Id": ("Id of the request, which is in the log.", {"type": "string"}),
-    "ETag": ("Of this answer.", {"type": "string", "pattern": '^"[0-9a-f-]+"$'}),
+    "X-Request-Id": ("Id of the request, as in the log.", {"type": "string"}),
+    "ETag": ("Version of this answer.", {"type": "string", "pattern": '^"[0-9a-f-]+"$'}),
     "Location": ("Where the decision is.", {"type": "string", "pattern": "^/v1/populations/"}),
     "Set-Cookie": ("Signs the browser in or out.", {"type": "string"}),
     "Retry-After": ("Seconds to wait.", {"type": "integer", "minimum": 1}),
-    "WWW-Authenticate": ("How a key is sent.", {"type": "string", "const": "Bearer"}),
-    "Allow": ("What is possible here.", {"type": "string"}),
+    "WWW-Authenticate": ("How to send a key.", {"type": "string", "const": "Bearer"}),
+    "Allow": ("Methods of this path.", {"type": "string"}),
 }
 BY_STATUS = {
     304: ("ETag",),
@@ -98,7 +98,7 @@ def _operation(one: Endpoint, schema_of: dict[str, Any]) -> dict[str, Any]:
         for name in one.query or ()
     ]
     if 304 in one.answers:
-        said = "ETags of answers that the caller has."
+        said = "ETags of answers that the caller already has."
         query.append({"name": "If-None-Match", "in": "header", "description": said, "schema": STRING})
     operation: dict[str, Any] = {
         "operationId": one.handler.__name__,
@@ -138,7 +138,7 @@ def _answer(one: Endpoint, status: int, schema_of: dict[str, Any]) -> dict[str, 
     schemas = [schema_of[str(kind)] for kind in _kinds(one.answers[status])]
     if not schemas:
         return {
-            "description": "As it was seen" if status == 304 else "Done",
+            "description": "Not modified" if status == 304 else "Done",
             "headers": _headers(status, one),
         }
     schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}

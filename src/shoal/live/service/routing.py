@@ -21,7 +21,7 @@ from shoal.live.service.keys import Key
 from shoal.live.service.service import ClientGoneError, Result, Service
 
 MOST_ARMS = 10_000
-"""On offer in one request, over all of a batch."""
+"""Arms on offer in one request, added up over a batch."""
 LARGEST_BODY = 4_000_000
 LARGEST_UNSIGNED = 1_000
 """Bytes of the body of a request that needs no key: `POST /session`."""
@@ -43,7 +43,7 @@ class Endpoint(NamedTuple):
     """
     body: Any = None
     query: tuple[str, ...] | None = ()
-    """Names that the query may have; None if it is ignored."""
+    """Parameters that the query may have; None if it is ignored."""
     by_id: bool = False
     """Whether a conflict means that the caller's id stands for another request."""
     headers: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Endpoint(NamedTuple):
     audited: bool = False
     """Whether each call is in the audit log, as are those of `admin` routes."""
     fills: bool = False
-    """Whether it makes the store larger; rewards do not count, for decisions that were made should end."""
+    """Whether it makes the store larger; rewards do not count, so that decisions already made can end."""
     refusal: Callable[[Service, Exception, str | None], Response | None] = lambda *_: None
     """The answer to a failed request, from its error and population; None for a problem document."""
 
@@ -91,7 +91,7 @@ Handler = Callable[[Call], Awaitable[Response | None]]
 
 def route(one: Endpoint, service: Service) -> Route:
     """The Starlette route of a row."""
-    # What a GET answers depends on the journal alone, if it may answer 304; a POST has to know for itself.
+    # A GET that may answer 304 depends on the journal alone; a POST has to decide for itself.
     handler = _tagged(one.handler) if one.method == "GET" and 304 in one.answers else one.handler
     decoder = None if one.body is None else msgspec.json.Decoder(one.body)
     largest = LARGEST_BODY if one.scope is not None else LARGEST_UNSIGNED
@@ -127,9 +127,9 @@ def route(one: Endpoint, service: Service) -> Route:
 
 
 class _Plain:
-    """An endpoint that Starlette calls as an application: what it puts around functions costs a third more.
+    """An endpoint that Starlette calls as an application; as a function, it would cost a third more.
 
-    That turns errors into answers, which is done for all requests alike (middleware.py).
+    The difference is turning errors into answers, which middleware.py does for all requests.
     """
 
     def __init__(self, endpoint: Callable[[Request], Awaitable[Response]]) -> None:
@@ -158,7 +158,7 @@ def _tagged(handler: Handler) -> Handler:
 
 
 def _etag(population: AsyncPopulation) -> dict[str, str]:
-    """Number and time of the last record: a new store begins with the same numbers."""
+    """Number and time of the last record; the number alone would be the same in a new store."""
     version = population.owner.version
     return {} if version is None else {"etag": f'"{version}"', "cache-control": "private, no-cache"}
 

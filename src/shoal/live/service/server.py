@@ -117,14 +117,14 @@ def serve(
     host, port : str, int
         Where to listen; port 0 for a free one. Without a key, only where no other machine can reach it.
     allow_hosts : collection of str
-        Names under which the server may be called, besides those of this machine and `host`; "*" for any.
+        Host names that requests may use, besides those of this machine and `host`; "*" for any.
     certificate, private_key : path, optional
         For HTTPS, in PEM format.
     behind_tls : bool
         Whether a proxy in front serves HTTPS. Cookies are then for HTTPS only, and there has to be a key,
         since all requests then come from the proxy's address.
     limits : collection of str, or mapping
-        How much it takes: `agents=1000`, … instead of the defaults (docs/service.md has the table).
+        Limits such as `agents=1000`, instead of the defaults (docs/service.md has the table).
     archive, retain : path, float, optional
         Directory to which records older than `retain` seconds are moved while it serves (`pip install
         'shoal[parquet]'`); see `Population.archive`.
@@ -133,8 +133,7 @@ def serve(
     log_requests : bool
         Whether each request is logged.
     audit : path, optional
-        Where administrative calls, refused callers and looks at explanations are written down; by default to
-        stderr, with the logs.
+        Log of administrative calls, refused callers and views of explanations; stderr by default.
     proxies, user_header : collection of str, str, optional
         Addresses of a proxy in front that signs users in, and the header in which it names them.
     advertise : str, optional
@@ -143,11 +142,11 @@ def serve(
     until : threading.Event, optional
         When it is set, the server stops, as by a signal.
     on_start : callable, optional
-        Called with the server's own URL when it listens.
+        Called with the server's own URL once it listens.
     """
     if advertise is not None:
         if "://" not in url:
-            raise ValueError("advertise is for servers that share a PostgreSQL database; a file has one")
+            raise ValueError("advertise is for servers that share a PostgreSQL database, not for a file")
         from shoal.live.population.servers import server_url
 
         advertise = server_url(advertise)
@@ -159,7 +158,7 @@ def serve(
     is_alone = is_loopback(host) and not behind_tls and proxy is None
     quotas = Quotas.of(limits)
     if (archive is None) != (retain is None):
-        raise ValueError("archive and retain go together: where old records are moved, and from which age on")
+        raise ValueError("archive and retain go together: where old records are moved, and at what age")
     if archive is not None:
         if not os.path.isdir(archive):
             raise NotADirectoryError(20, "archive must be a directory that exists", archive)
@@ -214,8 +213,8 @@ def _proxy(addresses: Collection[str], header: str | None) -> Proxy | None:
         return None
     if not addresses or header is None:
         raise ValueError("a proxy that signs users in needs an address and a header that names the user")
-    taken = ("authorization", "cookie", "host")
-    if not re.fullmatch(r"[A-Za-z0-9-]{1,64}", header) or header.lower() in taken:
+    reserved = ("authorization", "cookie", "host")
+    if not re.fullmatch(r"[A-Za-z0-9-]{1,64}", header) or header.lower() in reserved:
         raise ValueError(f"user_header must be the name of a header such as X-Forwarded-User, got {header!r}")
     found = frozenset(str(ipaddress.ip_address(one.strip("[]"))) for one in addresses)
     return Proxy(found, header.lower().encode())
@@ -225,7 +224,7 @@ def _check_keys(keys: Keys, url: str, host: str, behind: str) -> None:
     """Refuse to serve without a key where other machines can call, directly or through a proxy."""
     if keys.exist() or (is_loopback(host) and not behind):
         return
-    said = f"{behind} needs a key, as a proxy's callers seem to be on its machine"
+    said = f"{behind} needs a key, because all callers seem to be on the proxy's machine"
     if not is_loopback(host):
         said = f"host must be an address that only this machine can reach, such as 127.0.0.1, got {host!r}"
     raise ValueError(
@@ -274,7 +273,7 @@ def config_of(app: ASGIApp, **options: Any) -> uvicorn.Config:
 
 
 class Server(uvicorn.Server):
-    """Uvicorn's, except that streams end as soon as it begins to stop."""
+    """Uvicorn's server, except that streams end as soon as it begins to stop."""
 
     def __init__(
         self,
@@ -301,10 +300,10 @@ class Server(uvicorn.Server):
 
 
 class Protocol(HttpToolsProtocol):
-    """Uvicorn's, except that slow callers, oversized requests and too many connections are refused.
+    """Uvicorn's protocol, except that slow callers, oversized requests and too many connections are refused.
 
     Uvicorn's own limit on connections refuses every client's requests, and accepts idle connections until
-    there are no descriptors. Names of uvicorn's that are used here are not public: see pyproject.toml.
+    there are no descriptors. Some names used here are not public in uvicorn: see pyproject.toml.
     """
 
     _warned = -math.inf
@@ -315,9 +314,9 @@ class Protocol(HttpToolsProtocol):
     _is_complete = False
     _timer: asyncio.TimerHandle | None = None
     _reading: asyncio.TimerHandle | None = None
-    """Until when the caller must have read more of an answer."""
+    """Fires if the caller has not read more of an answer by then."""
     _unread: ClassVar[dict["Protocol", int]] = {}
-    """Connections whose callers read more slowly than is written, the longest first, and the bytes left."""
+    """Connections whose callers read too slowly, the longest-standing first, and the bytes left."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

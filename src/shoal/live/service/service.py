@@ -54,11 +54,11 @@ HOUR = 3600.0
 LAG = 0.25
 """Seconds between looks at how late the event loop is."""
 MOST_ASKED = 16
-"""Questions under way that read a whole journal."""
+"""Questions that read a whole journal and may be under way together."""
 EXAMINE = 15.0
 """Seconds between looks for alarms."""
 RESTS, LONGEST_REST = 20.0, 60.0
-"""Looking for alarms rests for this many times the seconds that a look took, up to so many."""
+"""After a look for alarms, the next waits RESTS times as long as it took, up to LONGEST_REST seconds."""
 TEND = 5.0
 """Seconds between looks at the size of the store."""
 RETRY = 30.0
@@ -80,18 +80,18 @@ class Service:
     is_open : bool
         Whether requests need no key while there are none: only if no other machine can reach this server.
     hosts : collection of str
-        Names under which the server may be called; "*" for any.
+        Host names that requests may use; "*" for any.
     behind_tls : bool
         Whether browsers use HTTPS, to a proxy in front of this server, whatever the scheme here.
     quotas : Quotas
-        How much it takes.
+        Limits on sizes and rates.
     retention : pair of a path and a number, optional
-        Directory to which records older than so many seconds are moved, once an hour.
+        Directory to which old records are moved once an hour, and their age in seconds.
     sessions : Sessions, optional
     proxy : Proxy, optional
-        Whose word for who a user is counts.
+        The proxy that is trusted to name the signed-in user.
     access_log, audit : callable, optional
-        Write the line of a request, and of one that is audited; take its fields.
+        Take a request's fields and write its line to the log of requests and the audit log.
     tracing : Tracing, optional
         Spans and durations of requests, for OpenTelemetry.
     """
@@ -118,7 +118,7 @@ class Service:
         self.audit, self.proxy, self.tracing = audit, proxy, tracing
         self.limits = Limits(0.0 if quotas is NONE else quotas.rate)
         self.store = controller.store.url
-        """Where the store is, which clients are not told."""
+        """Where the store is, which clients must not see."""
         self.sessions = sessions or Sessions()
         self.metrics = Metrics(self)
         self.watch = Watch(self)
@@ -133,19 +133,19 @@ class Service:
         self.connections: Collection[object] = ()
         """Open connections to this server."""
         self.alarms: dict[str, list[Alarm]] = {}
-        """Of each population here, the alarms as they were some seconds ago."""
+        """The alarms of each population here, some seconds old."""
         self.contests: dict[str, ContestStanding | None] = {}
-        """Of each population here, how its contest stood then."""
+        """How the contest of each population here stood then."""
         self.unaudited = 0
-        """Refused callers that the audit log leaves out, since its last line."""
+        """Refused callers left out of the audit log since its last line."""
         self.under_way = 0
         """Requests under way."""
         self.bytes_read = 0
         """Bytes of the bodies of requests under way."""
         self.full: LimitError | None = None
-        """Why nothing that fills the store is taken now."""
+        """Why requests that make the store larger are refused now."""
         self._elsewhere: dict[str, tuple[float, NotOwnerError]] = {}
-        """Populations that another process owns: until when it is not asked again, and the error."""
+        """Populations that another process owns: when the store is asked again, and the error until then."""
         self._damaged: dict[str, tuple[float, str]] = {}
         """Populations whose journals cannot be read: when that was tried, and why it failed."""
         self._compiled: dict[str, asyncio.Event] = {}
@@ -156,7 +156,7 @@ class Service:
         self._slow = ThreadPoolExecutor(4, "shoal-slow")
         self._heavy = ThreadPoolExecutor(2, "shoal-heavy")
         self._asked: Counter[str] = Counter()
-        """Questions under way in it, by the id of their key."""
+        """Questions under way in those threads, by the id of their key."""
         self._patiences: set[Patience] = set()
         self._arrivals: Arrivals | None = None
 
@@ -177,7 +177,7 @@ class Service:
             self.ownership.close()
 
     async def _tend(self) -> None:
-        """Look, now and then, whether the store is too large or its disk full."""
+        """Check now and then whether the store is too large or its disk is full."""
         while True:
             with contextlib.suppress(ControllerError, OSError):  # it is looked at again
                 self.full = await self.run(self._fullness)
@@ -198,7 +198,7 @@ class Service:
             await asyncio.sleep(HOUR)
 
     async def _examine(self) -> None:
-        """Look at each population that has changed, for alarms and at its contest, one after the other."""
+        """Check the alarms and the contest of each population that has changed, one after another."""
         seen: dict[str, int] = {}
         while True:
             for name, one in list(self.populations.items()):
@@ -216,7 +216,7 @@ class Service:
             await asyncio.sleep(EXAMINE)
 
     async def _look(self, function: Callable[[], Result]) -> Result:
-        """Call what may read much in a thread; it is given up when the service ends."""
+        """Call a function that may read a lot, in a thread; it is given up when the service ends."""
         patience = Patience()
         self._patiences.add(patience)
         try:
@@ -226,7 +226,7 @@ class Service:
             self._patiences.discard(patience)
 
     async def _feel_lag(self) -> None:
-        """Note how late the event loop wakes who sleeps: whatever else runs in it keeps requests waiting."""
+        """Measure how late the event loop wakes a sleeper: requests wait just as long."""
         while True:
             due = time.perf_counter() + LAG
             await asyncio.sleep(LAG)
@@ -287,11 +287,11 @@ class Service:
                 await asyncio.sleep(1.0)
 
     def trouble(self) -> str:
-        """Why the store cannot commit, as far as is known; it may name places."""
+        """Why the store cannot commit, as far as is known; the text may name hosts and paths."""
         return "" if self.controller.committer is None else self.controller.committer.trouble
 
     def unprepared(self) -> str:
-        """What has to be done before requests need not wait."""
+        """What requests still have to wait for."""
         later = (name for name, done in self._compiled.items() if not done.is_set())
         if compiling := self._compiling or next(later, ""):
             return f"the policy {compiling!r} is being compiled"
@@ -320,15 +320,15 @@ class Service:
         return problem
 
     async def run(self, function: Callable[..., Result], *args: Any) -> Result:
-        """Call what may take long, in a thread."""
+        """Call a slow function in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._slow, function, *args)
 
     async def ask(
         self, key: Key, request: Request, function: Callable[[], Result], *, ends: bool = True
     ) -> Result:
-        """Have a question answered that reads a whole journal, in threads that nothing else waits for.
+        """Answer a question that reads a whole journal, in threads that nothing else waits for.
 
-        With `ends` it is given up when its caller leaves, and after the limit `seconds`.
+        With `ends` it is given up when its caller leaves, or after the limit `seconds`.
         """
         self.check_key("heavy", key, self._asked[key.id], "such questions under way", 5)
         if self._asked.total() >= MOST_ASKED:
@@ -407,7 +407,7 @@ class Service:
         return [name for name in sorted(self._damaged) if self.ownership.is_ours(name)]
 
     async def adopt(self, population: Population) -> AsyncPopulation:
-        """Serve a population that is open, once its policy is compiled; other populations do not wait."""
+        """Serve an open population once its policy is compiled; other populations do not wait."""
         await self.compiled(population.settings.policy)
         known = self.populations.get(population.name)
         if known is None or known.population is not population:
@@ -452,7 +452,7 @@ class Service:
         return known is not None and not known.owner.is_lost
 
     def check_key(self, limit: str, key: Key, count: int, what: str, retry_after: int) -> None:
-        """Refuse a key that has as many of something as it may have."""
+        """Refuse a key that has reached a limit."""
         if count >= (most := getattr(self.quotas, limit)):
             said = f"the key {key.id} has {count} {what}: the limit {limit} is {most:,.0f}"
             raise RefusedError("too-many", said, {"retry-after": str(retry_after)}, limit)
@@ -475,5 +475,5 @@ def _exercise(policy: str) -> Iterator[None]:
 
 
 def _take(steps: Iterator[None], most: int) -> int:
-    """Take up to `most` steps; how many were taken."""
+    """Take up to `most` steps, and return how many were taken."""
     return sum(1 for _ in itertools.islice(steps, most))

@@ -1,10 +1,10 @@
-"""Who is signed in: by a cookie that stands for a key in a browser, or because a proxy says so.
+"""Who is signed in: by a browser's cookie that stands for a key, or because a proxy says so.
 
-A cookie holds the key's id and an end, signed with a secret of this process.
+A cookie holds the key's id and its expiry, signed with a secret of this process.
 
-Restarting the server signs every browser out, unless the secret is given (SHOAL_SESSION_SECRET), as where
-several servers should accept each other's cookies. Revoking a key signs its browsers out at once: the key is
-looked up at each request.
+Restarting the server signs every browser out, unless SHOAL_SESSION_SECRET sets the secret, as several servers
+need in order to accept each other's cookies. Revoking a key signs its browsers out at once: the key is looked
+up at each request.
 """
 
 import base64
@@ -25,7 +25,7 @@ class Proxy(NamedTuple):
     """A proxy that signs users in, by OpenID Connect for example, and names them in a header."""
 
     addresses: frozenset[str]
-    """From where its requests come. The header of any other caller is ignored."""
+    """Where its requests come from. The header of any other caller is ignored."""
     header: bytes
     """In lower case."""
 
@@ -57,7 +57,7 @@ class Sessions:
 
     def key(self, header: bytes) -> str | None:
         """The id of the key that a Cookie header stands for."""
-        # By hand: the standard library's parser takes seconds for a stranger's 60 kB of quotes.
+        # Parsed by hand: the standard library's parser takes seconds for a stranger's 60 kB of quotes.
         pairs = (pair.strip().partition("=") for pair in header.decode("latin-1").split(";"))
         given = {name: value for name, _, value in pairs}
         text, _, signature = given.get(COOKIE, "").rpartition(".")

@@ -1,7 +1,7 @@
 """OpenTelemetry, if its API is installed: spans of requests, commands, commits and forwarded requests.
 
-Without it nothing here is called, and a caller's `traceparent` is still passed on to other servers. Spans
-name routes and populations, never agents. The SDK is set up by `opentelemetry-instrument`, for example.
+Without it, this module is not loaded, and a caller's `traceparent` is still passed on to other servers. Spans
+name routes and populations, never agents. `opentelemetry-instrument`, for example, sets up the SDK.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class Tracing:
         self, tracers: trace.TracerProvider | None = None, meters: metrics.MeterProvider | None = None
     ) -> None:
         self._tracer = trace.get_tracer("shoal", shoal.__version__, tracers)
-        # Not the messages of errors, in which names may be.
+        # Error messages are left out: they may hold names.
         self._span = functools.partial(
             self._tracer.start_as_current_span, record_exception=False, set_status_on_exception=False
         )
@@ -86,17 +86,17 @@ class Tracing:
             yield
 
     def population(self, *parts: Any) -> AsyncPopulation:
-        """A population whose commands have spans; takes what an `AsyncPopulation` does."""
+        """A population whose commands have spans, made from an `AsyncPopulation`'s arguments."""
         return TracedPopulation(self, *parts)
 
     async def perform(
         self, population: AsyncPopulation, n_rows: int, command: Callable[[Turn], Result]
     ) -> Result:
-        """Have a population perform a command, with a span of the command and one of its commit."""
+        """Perform a command on a population, with one span for the command and one for its commit."""
         parent, done = context.get_current(), 0
         about = {"shoal.population": population.population.name}
 
-        def traced(turn: Turn) -> Result:  # in whatever thread
+        def traced(turn: Turn) -> Result:  # in any thread
             nonlocal done
             with self._span("command", parent, attributes=about):
                 result = command(turn)

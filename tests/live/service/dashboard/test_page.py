@@ -181,7 +181,7 @@ def test_tables_hold_what_pictures_show(running: InProcess, opened: Any) -> None
     blocks = page.rows("Blocks of agents that share")
     assert [row[0] for row in blocks] == ["A", "B"]
     assert sum(whole(row[1]) for row in blocks) == 20
-    agents = {row[0]: row for row in page.rows("Agents, and with how many each shares")}
+    agents = {row[0]: row for row in page.rows("Agents, and how many others each shares with")}
     degrees = dict(zip(graph.agents, graph.edges.sum(axis=1).tolist(), strict=True))
     assert {name: whole(row[3]) for name, row in agents.items()} == degrees
     for chart in page.view.locator("figure.chart").all():
@@ -228,8 +228,8 @@ def test_a_click_on_an_agent_explains_it(running: InProcess, opened: Any) -> Non
     page.view.fill(".agent input", "shop 1")  # one of many that contain it, and its whole name
     page.view.press(".agent input", "Enter")
     page.view.wait_for_function("() => document.querySelector('.agent h3')?.lastChild.data === 'shop 1'")
-    rows = page.rows("What is predicted of each arm")
-    assert f"Now shop 1 would be shown {rows[0][0]}: a reward of {rows[0][2]} is expected" in page.text(
+    rows = page.rows("Predicted reward of each arm")
+    assert f"Now shop 1 would be shown {rows[0][0]}: its expected reward is {rows[0][2]}" in page.text(
         ".agent"
     )
     page.view.click(".agent button[aria-label=Close]")
@@ -314,7 +314,7 @@ def test_a_heat_map_leads_to_agents(running: InProcess, opened: Any) -> None:
     page.view.wait_for_selector(".agent ol button")
     assert re.search(r"agents? of (block|those)", page.text(".agent h4"))
     assert re.search(r"all pairs share$|pairs has parted$|of pairs share$", page.text(".tip"))
-    (within,) = page.rows("Pairs of blocks, and how many of their agents have parted")
+    (within,) = page.rows("Pairs of blocks, and how many pairs of their agents have parted")
     parted = running.app.controller.population("20,000 agents").owner.read(lambda fold: fold.count_cuts())
     assert (within[0], whole(within[1]), whole(within[2])) == ("within A", 199_990_000, parted)
     page.view.locator(".agent ol button").first.click()
@@ -575,7 +575,7 @@ def test_signing_in_and_out(tmp_path: Path, browser: Any) -> None:
         assert page.view.evaluate("document.activeElement.id") == "key"
         page.view.fill("#key", "shoal_nobody_nothing")
         page.view.keyboard.press("Enter")
-        page.view.wait_for_selector("text=This key opens nothing here")
+        page.view.wait_for_selector("text=This key is not valid here")
         page.view.fill("#key", text)
         page.view.click("button.main")
         page.view.wait_for_selector("th a >> text=shops")
@@ -614,7 +614,7 @@ def test_a_population_without_agents_and_one_that_is_not_there(running: InProces
     running.app.controller.population("empty", policy="bass", dim=2, seed=1)
     page = opened()
     page.view.goto(f"{running.url}/#/empty")
-    page.view.wait_for_selector("text=Nobody has joined yet.")
+    page.view.wait_for_selector("text=No agent has joined yet.")
     page.view.goto(f"{running.url}/#/nobody")
     page.view.wait_for_selector("[role=alert] >> text=no population")
     page.complaints = [one for one in page.complaints if "404" not in one]  # the browser reports it itself

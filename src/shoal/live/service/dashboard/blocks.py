@@ -1,12 +1,12 @@
 """Blocks of agents that share with each other, found from who shares with whom.
 
-A policy's graph says of each pair whether they share; a page needs groups to colour and to sort by. The best
-ones have as many sharing pairs inside, and as few parted ones, as possible (correlation clustering). They are
-searched for greedily: the best informed agent takes all that share with it, then the best informed of the
-rest, and so on; afterwards each agent moves to the block with which it agrees most, until nobody wants to.
+A policy's graph says of each pair whether it shares; a page needs groups to colour and to sort by. The best
+groups have as many sharing pairs inside, and as few parted ones, as possible (correlation clustering). They
+are found greedily: the best-informed agent takes all that share with it, then the best-informed of the rest,
+and so on; afterwards each agent moves to the block with which it agrees most, until none moves.
 
-Who has few samples shares with everyone, which says nothing. So each agent counts by how many it has parted
-from, and who shares with several blocks alike is in none of them: it is undecided.
+An agent with few samples shares with everyone, which says nothing. So each agent is weighted by how many it
+has parted from, and an agent that shares with several blocks alike is in none of them: it is undecided.
 """
 
 import numpy as np
@@ -16,14 +16,14 @@ from shoal.core.types import Booleans, Integers, Matrix, Vector
 ALONE, UNDECIDED = -1, -2
 """Labels of agents that share with too few of any block to be in it, and of those that share with several."""
 MOST = 64
-"""Blocks that are told apart."""
+"""Largest number of blocks."""
 PASSES = 5
 LEAST = 0.002
-"""What an agent counts for that has parted from nobody; one that has parted from everybody counts 1."""
+"""Weight of an agent that has parted from nobody; one that has parted from everybody has weight 1."""
 AGREES = 0.5
-"""Agreement, between −1 and 1, from which on an agent might be in a block."""
+"""Least agreement, between −1 and 1, with which an agent may be in a block."""
 LARGE = 0.1
-"""Part of all weight that a block must have for its members to be able to leave others undecided."""
+"""Share of all weight that a block must have for sharing with it to make an agent undecided."""
 
 
 def find_blocks(edges: Booleans, samples: Integers) -> Integers:
@@ -34,7 +34,7 @@ def find_blocks(edges: Booleans, samples: Integers) -> Integers:
     edges : array of shape (n, n)
         Who shares with whom, symmetric; the diagonal does not matter.
     samples : array of shape (n,)
-        Who has many is better informed, and asked first.
+        Agents with many are better informed, and lead blocks first.
     """
     n = len(edges)
     together = edges.copy()
@@ -63,7 +63,7 @@ def spread(labels: Integers, rows: Booleans) -> Integers:
     ----------
     labels : array of shape (s,)
     rows : array of shape (s, N)
-        Of each in the sample, with whom of all N it shares.
+        With which of all N agents each agent in the sample shares.
     """
     n_blocks = int(labels.max(initial=ALONE)) + 1
     if not n_blocks:
@@ -71,7 +71,7 @@ def spread(labels: Integers, rows: Booleans) -> Integers:
     weight = _weights(rows.sum(axis=1) - 1, rows.shape[1])
     total = (weight * (labels == np.arange(n_blocks)[:, None])).sum(axis=1)
     found = np.empty(rows.shape[1], dtype=np.int64)
-    for start in range(0, rows.shape[1], 2_048):  # a part at a time, so that others get their turn
+    for start in range(0, rows.shape[1], 2_048):  # a part at a time, so that other threads get their turn
         part = slice(start, start + 2_048)
         agreement = _agreement(labels, rows[:, part], weight, n_blocks)
         best = np.where(agreement.max(axis=0) > 0.0, np.argmax(agreement, axis=0), ALONE)
@@ -103,21 +103,21 @@ def keep_names(labels: Integers, before: Integers) -> Integers:
 
 
 def _weights(shares_with: Integers, n: int) -> Vector:
-    """What each agent counts for: the part of the n − 1 others that it has parted from."""
+    """The weight of each agent: the share of the n − 1 others that it has parted from."""
     return np.asarray(np.maximum(1.0 - shares_with / max(1, n - 1), LEAST))
 
 
 def _agreement(labels: Integers, rows: Booleans, weight: Vector, n_blocks: int) -> Matrix:
     """How far the members of each block share with each agent: weights of those that do, less the others'.
 
-    `rows` has a row for each agent in `labels`; who is in both counts as parted from itself. Shape (B, n).
+    `rows` has a row for each agent in `labels`; an agent in both counts as parted from itself. Shape (B, n).
     """
     one_hot = ((labels == np.arange(n_blocks)[:, None]) * weight).astype(np.float32)
     return np.asarray(2.0 * (one_hot @ rows.astype(np.float32)) - one_hot.sum(axis=1)[:, None])
 
 
 def _improve(labels: Integers, together: Booleans, weight: Vector, n_blocks: int, order: list[int]) -> None:
-    """Move agents one by one to where they agree most, until nobody gains."""
+    """Move agents one by one to the block they agree with most, until none gains."""
     agreement = _agreement(labels, together, weight, n_blocks).astype(np.float64)
     signs = np.where(together, 1.0, -1.0)
     for _ in range(PASSES):
@@ -142,7 +142,7 @@ def _improve(labels: Integers, together: Booleans, weight: Vector, n_blocks: int
 
 
 def _with_undecided(labels: Integers, agreement: Matrix, total: Vector) -> Integers:
-    """The labels, but `UNDECIDED` for agents that agree with several blocks that count."""
+    """The labels, but `UNDECIDED` for agents that agree with several large blocks."""
     large = total > LARGE * total.sum()
     share = agreement[large] / total[large][:, None]
     undecided = (share >= AGREES).sum(axis=0) > 1

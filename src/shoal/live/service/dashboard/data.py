@@ -59,7 +59,7 @@ SAMPLE = 1_024
 MOST_AROUND = 2_000
 """Agents in a neighbourhood."""
 MOST_OPINIONS = 12
-"""Arms of which an agent's opinion is shown."""
+"""Arms for which an agent's predictions are shown."""
 MOST_LISTED = 100
 """Lenders, partings, agents and changes of settings listed at once."""
 LONGEST = 80
@@ -120,7 +120,7 @@ def overview(
 
 
 def paid_until(total: Sums, sums: Matrix) -> list[list[float | None]]:
-    """What sharing had paid by the end of each slot, with its interval: all so far, less what came later."""
+    """What sharing had paid by the end of each slot, with its interval: the total less what came later."""
     terms = sums[:, [MATCHED, DIVIDEND, SQUARES]]
     before = np.array(total) - (terms.sum(axis=0) - terms.cumsum(axis=0))
     known = [Sums(round(n), paid, squares) for n, paid, squares in before.tolist()]
@@ -157,7 +157,7 @@ class Arms(msgspec.Struct, frozen=True):
 
 
 def arms(follower: Follower) -> Arms:
-    """Share of choices and mean reward of each arm, of the records that were followed."""
+    """Share of choices and mean reward of each arm, over the records that were followed."""
     with follower.lock:
         found = [(name, one.chosen, one.rewards, one.reward) for name, one in follower.arms.items()]
         since, uncounted = follower.first, follower.other_arms.chosen
@@ -178,7 +178,7 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """The policy or one of its parameters, before and after a change; unset where there is no such one."""
+    """The policy or one of its parameters, before and after a change; unset where it did not exist."""
 
     name: str
     before: Any = msgspec.UNSET
@@ -198,15 +198,15 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Described(msgspec.Struct, frozen=True):
-    """What a population is, and how it came to be so."""
+    """A population's settings, and how they changed."""
 
     settings: dict[str, object]
     changes: list[Change]
     """Of the settings, the latest first."""
     n_changes: int
-    """How many there are in all, the first settings included."""
+    """Their total number, including the first settings."""
     events: list[TimelineEvent]
-    """Of the catalogue and new versions of shoal, the latest first."""
+    """Changes of the catalogue and new versions of shoal, the latest first."""
     since: int
     """Events up to this record are not listed."""
     changed: int
@@ -216,7 +216,7 @@ class Described(msgspec.Struct, frozen=True):
 
 
 def settings(follower: Follower) -> Described:
-    """Settings with all their changes, and what else happened as far as it was followed."""
+    """Settings with all their changes, and other events among the records that were followed."""
     with follower.lock:
         events, since, changed = follower.events[::-1], follower.first, follower.changed
     population = follower.population
@@ -256,7 +256,7 @@ def candidates(population: Population) -> list[str]:
     """Names of the policies that `Population.evaluate` takes without parameters."""
     found = []
     for name in policy_names():
-        with contextlib.suppress(Exception):  # another package's may fail in any way, even to be imported
+        with contextlib.suppress(Exception):  # another package's policy may fail in any way, even on import
             other_settings(population.settings, name, {})
             found.append(name)
     return found
@@ -280,12 +280,12 @@ class AgentPage(msgspec.Struct, frozen=True):
 
     agents: list[AgentLine]
     found: int
-    """How many there are in all."""
+    """The number of all that match."""
     start: int
 
 
 class Relation(msgspec.Struct, frozen=True, array_like=True):
-    """Someone an agent shares with, or did."""
+    """An agent that another one shares with, or did."""
 
     name: str
     block: int
@@ -295,7 +295,7 @@ class Relation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AgentDetails(msgspec.Struct, frozen=True):
-    """An agent, why it shares with whom it does, and who they are."""
+    """An agent, whom it shares with, and why."""
 
     name: str
     block: int
@@ -310,9 +310,9 @@ class AgentDetails(msgspec.Struct, frozen=True):
     """The latest first."""
     n_stopped: int
     around: list[Relation]
-    """Up to `MOST_AROUND` of them, those that lend most and those parted from last."""
+    """Up to `MOST_AROUND` agents: those that lend most, and those it parted from last."""
     opinions: list[ArmOpinion]
-    """Of the arms in the catalogue, the one that would be chosen first; up to `MOST_OPINIONS`."""
+    """Up to `MOST_OPINIONS` arms of the catalogue, beginning with the one that would be chosen."""
 
 
 # Who shares with whom
@@ -322,17 +322,17 @@ class Block(msgspec.Struct, frozen=True):
     """Agents that share with each other, in numbers."""
 
     label: int
-    """−1 for those that are in none, −2 for those that share with several alike."""
+    """−1 for agents in no block, −2 for those that share with several blocks alike."""
     agents: int
     samples: int
     within: float | None
     """Share of the pairs in it that share."""
     beyond: float | None
-    """Share of the pairs of one in it and one outside that share."""
+    """Share of the pairs with one agent in it and one outside that share."""
 
 
 class BlockPair(msgspec.Struct, frozen=True, array_like=True):
-    """Two blocks, or one and itself, of which pairs of agents have parted."""
+    """Two blocks, or twice the same one, between which pairs of agents have parted."""
 
     one: int
     two: int
@@ -347,20 +347,20 @@ class Drawing(msgspec.Struct, frozen=True, tag="graph", tag_field="kind"):
     at: float | None
     """Time of the record, in seconds since 1970; None for now."""
     first: int
-    """The earliest record that one can go back to; the last one if to none."""
+    """The earliest record that one can go back to; the last record if there is none."""
     last: int
     agents: list[str]
     labels: list[int]
     samples: list[int]
     """Of their own, now."""
     edges: str
-    """Base64 of one bit for each pair (0, 1), (0, 2), …, (1, 2), …, the highest bit of each byte first."""
+    """Base64 of one bit per pair (0, 1), (0, 2), …, (1, 2), …, the highest bit of each byte first."""
     n_edges: int
     recent: list[tuple[int, int]]
-    """Pairs that separated last, the latest first, by their places in `agents`."""
+    """The pairs that parted last, the latest first, by their places in `agents`."""
     blocks: list[Block]
     between: list[BlockPair]
-    """Up to `MOST_LISTED`, those that parted most first."""
+    """Up to `MOST_LISTED` pairs of blocks, those with the largest share of parted pairs first."""
 
 
 class HeatMap(msgspec.Struct, frozen=True, tag="heat", tag_field="kind"):
@@ -376,16 +376,16 @@ class HeatMap(msgspec.Struct, frozen=True, tag="heat", tag_field="kind"):
     labels: list[int]
     """Block of each group."""
     cells: str
-    """Base64 of a byte for each pair of groups, row by row: 0 if all pairs share, otherwise by the logarithm
-    of the share that parted, from 1 for 1e-8 to 255 for all of them."""
+    """Base64 of one byte per pair of groups, row by row: 0 if all pairs share, otherwise the logarithm of the
+    share that parted, scaled from 1 for 1e-8 to 255 for all of them."""
     asked: int
-    """Agents from whose neighbours the shares were estimated; all of them if every parting is known."""
+    """Agents from whose neighbours the shares were estimated; all agents if every parting is known."""
     blocks: list[Block]
     between: list[BlockPair]
 
 
 class SharingPicture:
-    """Who shares with whom, remembered until it has changed; one for each population."""
+    """Who shares with whom in one population, cached until it has changed."""
 
     def __init__(self, follower: Follower) -> None:
         self.follower = follower
@@ -399,17 +399,17 @@ class SharingPicture:
         self._sample = self._labels
         self._drawn: Drawing | HeatMap | None = None
         self._replayed: Graph | None = None
-        """The graph at the moment that is drawn, if its policy's cuts do not tell."""
+        """The graph at the moment that is drawn, for a policy that does not record cuts."""
         self._replay: tuple[int, Past, Follower] | None = None
-        """The last of the earlier moments that were asked for."""
+        """The earlier moment that was asked for last."""
         self._replaying = threading.Lock()
         self._lock = threading.RLock()
-        """Held while somebody looks or draws: requests come from several threads."""
+        """Held while the picture is refreshed or drawn: requests come from several threads."""
 
     # Blocks
 
     def _refresh(self) -> None:
-        """Look again, if there is something new and the last look was not too dear for it."""
+        """Find the blocks again, if something is new and the last search was long enough ago for its cost."""
         now = sizes(self.population.owner)
         key = (now.agents, now.cuts if self.has_cuts else now.sequence)
         if key == self._made or time.monotonic() < self._not_before:
@@ -423,7 +423,7 @@ class SharingPicture:
             found = find_blocks(rows, there.samples)
         else:
             size = min(n, SAMPLE)
-            # one of each few that joined after one another: groups of the heat map are alike in that
+            # one of every few that joined in succession, as groups of the heat map are formed
             bounds = np.linspace(0, n, size + 1).astype(np.int64)
             sample = np.random.default_rng(0).integers(bounds[:-1], bounds[1:])
             rows = uses(self.population.owner, there.indices[sample], there.indices)
@@ -432,8 +432,7 @@ class SharingPicture:
         before = np.full(int(there.indices.max(initial=-1)) + 1, ALONE, dtype=np.int64)
         known = min(len(before), len(self._labels))
         before[:known] = self._labels[:known]
-        labels = before.copy()
-        labels[:] = ALONE
+        labels = np.full_like(before, ALONE)
         labels[there.indices] = keep_names(found, before[there.indices])
         self.there, self._edges, self._sample, self._labels = there, rows, sample, labels
         self._made, self._drawn = key, None
@@ -441,7 +440,7 @@ class SharingPicture:
 
     @property
     def has_cuts(self) -> bool:
-        """Whether the policy separates pairs for good, so that records say which and when."""
+        """Whether the policy cuts pairs for good, so that records say which and when."""
         return issubclass(find_policy(self.population.settings.policy), CuttingPolicy)
 
     @property
@@ -460,7 +459,7 @@ class SharingPicture:
         if at is not None and not first <= at <= last:
             raise UnknownError(f"the page can go back to records {first}, …, {last}, got {at}")
         when = None if at is None else self._time_of(at)
-        # Replayed before the lock is taken, which other pages wait for.
+        # Replayed before taking the lock, for which other pages wait.
         replayed = None if at is None or self.has_cuts else self.population.graph(at)
         with self._lock:
             self._refresh()
@@ -477,7 +476,7 @@ class SharingPicture:
         return None if row is None else row.at / 1e6
 
     def _earlier(self, at: int) -> tuple[Integers, Booleans]:
-        """Places of those who were there after a record, and who of them shared with whom."""
+        """Places of the agents that were there after a record, and which of them shared."""
         names = self.there.names
         if (graph := self._replayed) is not None:
             places = {name: place for place, name in enumerate(names)}
@@ -496,7 +495,7 @@ class SharingPicture:
         return np.asarray(self.there.indices < n)
 
     def _places(self, pairs: Integers) -> Integers:
-        """Pairs of indices as places in the picture, without those who have left since."""
+        """Pairs of indices as places in the picture, without agents that have left since."""
         place = np.full(max(len(self._labels), int(pairs.max(initial=-1)) + 1), -1, dtype=np.int64)
         place[self.there.indices] = np.arange(len(self.there.indices))
         found = place[pairs]
@@ -588,14 +587,14 @@ class SharingPicture:
         group: Integers,
         group_labels: Integers,
     ) -> tuple[int, AnyArray, AnyArray]:
-        """How many agents were asked, and pairs of each two groups: those that share, and all asked about."""
+        """How many agents were asked; for each two groups, the pairs that share and all pairs asked about."""
         n_groups = len(starts)
         members_of = np.bincount(group[present], minlength=n_groups).astype(np.float64)
         asked = self._sample[present[self._sample]]
         rows = self._edges[present[self._sample]]
         if at is not None:
             rows = rows & present
-        # how many of a group each of those asked shares with, shape (asked, groups)
+        # the number of agents in each group that each asked agent shares with, shape (asked, groups)
         ends = [*starts[1:].tolist(), len(order)]
         parts = [order[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
         by_group = np.stack([np.count_nonzero(rows[:, one], axis=1) for one in parts], axis=1)
@@ -612,7 +611,7 @@ class SharingPicture:
             np.add.at(again, (one, two), 1.0)
             all_pairs = np.maximum(np.outer(members_of, members_of), 1.0)
             together = together + possible * np.minimum((again + again.T) / all_pairs, 1.0)
-        if not possible.all():  # of two groups nobody was asked: take what holds for their blocks
+        if not possible.all():  # nobody was asked about two groups: use their blocks' shares
             of_block = (group_labels[:, None] == np.unique(group_labels)).astype(np.float64)
             wide = [of_block @ (of_block.T @ one @ of_block) @ of_block.T for one in (together, possible)]
             together, possible = (
@@ -634,10 +633,8 @@ class SharingPicture:
         with self._replaying:
             if self._replay is None or self._replay[0] != at:
                 owner = self.population.owner
-                past, follower = (
-                    Past(snapshots.load(owner.store, owner.number, at)),
-                    Follower(self.population, at),
-                )
+                past = Past(snapshots.load(owner.store, owner.number, at))
+                follower = Follower(self.population, at)
                 follower.catch_up()
                 self._replay = at, past, follower
             return self._replay[1:]
@@ -656,7 +653,7 @@ class SharingPicture:
         group: tuple[int, int] | None = None,
         at: int | None = None,
     ) -> AgentPage:
-        """Agents by name (those that contain `search`), or those at some places of the heat map's order."""
+        """Agents whose names contain `search`, or those at a range of places in the heat map's order."""
         with self._lock:
             self._refresh()
             there, labels = self.there, self._labels[self.there.indices]
@@ -734,7 +731,7 @@ class PopulationSummary(msgspec.Struct, frozen=True):
     unmatched: int
     blocks: list[Block]
     alarms: list[Alarm]
-    """As they were some seconds ago; those to act on have the severity "fault"."""
+    """Some seconds old; those that call for action have the severity "fault"."""
 
 
 def summary(
@@ -762,7 +759,7 @@ def summary(
 
 
 def grouped(labels: Integers) -> tuple[Integers, Integers, Integers, Integers]:
-    """Agents in the order of their blocks, cut into at most `BINS` groups, none of two blocks.
+    """Agents in the order of their blocks, in at most `BINS` groups that each lie within a block.
 
     Returns
     -------
@@ -771,9 +768,8 @@ def grouped(labels: Integers) -> tuple[Integers, Integers, Integers, Integers]:
     """
     n = len(labels)
     found, counts = np.unique(labels, return_counts=True)
-    ranked = np.argsort(np.where(found < 0, found - 1, counts))[
-        ::-1
-    ]  # large ones first, loners and undecided last
+    # large blocks first, loners and undecided last
+    ranked = np.argsort(np.where(found < 0, found - 1, counts))[::-1]
     rank = np.empty(len(found), dtype=np.int64)
     rank[ranked] = np.arange(len(found))
     order = np.argsort(rank[np.searchsorted(found, labels)], kind="stable")
@@ -791,21 +787,21 @@ def grouped(labels: Integers) -> tuple[Integers, Integers, Integers, Integers]:
 
 
 def _rank(block: Block) -> tuple[int, int, int]:
-    """Blocks by size, then those in none, then the undecided."""
+    """Blocks by size, then agents in no block, then the undecided."""
     return -min(block.label, 0), -block.agents, block.label
 
 
 def block_tables(
     labels: Integers, together: AnyArray, possible: AnyArray, members_of: AnyArray, samples: AnyArray
 ) -> tuple[list[Block], list[BlockPair]]:
-    """Blocks in numbers, the largest first, and what parted between them, the larger share first.
+    """Blocks in numbers, the largest first, and the pairs that parted, the largest share first.
 
     Parameters
     ----------
     labels : array of shape (g,)
         The block of each group of agents; a group may be one agent.
     together, possible : arrays of shape (g, g)
-        Ordered pairs of agents of each two groups that share, of so many that were looked at.
+        Ordered pairs of agents between each two groups: those that share, and all that were looked at.
     members_of, samples : arrays of shape (g,)
     """
     found, place = np.unique(labels, return_inverse=True)

@@ -1,8 +1,8 @@
 """Follows a population's journal and keeps what the page draws over time, in bounded memory.
 
-A follower starts `RECENT` records before the end and reads on from there, a second's worth at a time; nothing
-is ever read twice. Numbers go into rings of time slots: the last quarter of an hour in slots of five seconds,
-six hours in minutes, a week in quarters of an hour.
+A follower starts `RECENT` records before the end and reads on from there, a second's worth at a time; no
+record is read twice. Numbers go into rings of time slots: the last quarter of an hour in slots of five
+seconds, six hours in minutes, a week in quarters of an hour.
 """
 
 import bisect
@@ -36,9 +36,9 @@ from shoal.live.population.population import Population
 from shoal.live.protocol.errors import JournalError
 
 RECENT = 50_000
-"""Records before the end at which a follower starts, and from which it starts again if it falls behind."""
+"""How many records before the end a follower starts, and starts again if it falls behind."""
 AT_ONCE = 5_000
-"""Records read together; between them, others get their turn."""
+"""Records read together; between batches, other threads get their turn."""
 RINGS = {5: 180, 60: 360, 900: 672}
 """Seconds of a slot, and how many are kept."""
 AWAITED = 50_000
@@ -48,7 +48,7 @@ CUTS = 500_000
 ARMS = 10_000
 """Arms counted one by one."""
 EVENTS = 200
-"""Changes of the catalogue, and of the version of shoal, remembered."""
+"""Changes of the catalogue and of shoal's version that are remembered."""
 OFFERS = 512
 """Sets of arms whose names are remembered."""
 DELAYS = (0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 86400.0, 7 * 86400.0)
@@ -80,7 +80,7 @@ FINEST = min(RINGS)
 
 
 class Ring:
-    """Sums in time slots; the newest push out the oldest."""
+    """Sums in time slots; new slots replace the oldest."""
 
     def __init__(self, step: int, length: int) -> None:
         self.step, self.length = step, length
@@ -88,7 +88,7 @@ class Ring:
         self._slots = np.full(length, -1, dtype=np.int64)
 
     def add(self, at: int, sums: list[float]) -> None:
-        """Add to the slot of a time, in seconds; what is older than all slots is passed over."""
+        """Add to the slot of a time, in seconds; a time older than all slots is ignored."""
         slot = at // self.step
         place = slot % self.length
         if self._slots[place] < slot:
@@ -116,13 +116,13 @@ class _Awaited(NamedTuple):
 
 
 class TimelineEvent(msgspec.Struct, frozen=True):
-    """A change of what a population is, other than of its settings."""
+    """A change to a population other than to its settings."""
 
     sequence: int
     at: float
     what: str
     by: str = ""
-    """Who made it, if that was told."""
+    """Who made it, if known."""
 
 
 class Counts:
@@ -156,23 +156,23 @@ class Follower:
         self.other_arms = Counts()
         self.events: list[TimelineEvent] = []
         self.changed = after
-        """The last record that changed settings or made an event; what was passed over may have."""
+        """The last record that changed settings or made an event; or `after`, as skipped records may have."""
         self.joins = array("q")
-        """Sequence number of each join that was seen; the last ones, as agents join in order."""
+        """Sequence number of each join that was seen, in order; earlier agents have none."""
         self.cut_pairs, self.cut_seqs = array("i"), array("q")
         """Separations that were seen, two agents each, and the records that made them."""
         self._awaited: OrderedDict[str, _Awaited] = OrderedDict()
         self._offers: OrderedDict[bytes, tuple[str, ...] | None] = OrderedDict()
-        # A journal begins with its settings; what held before is not in the rows to come.
+        # Settings from before the first row are not in the rows to come.
         self._settings = self.population.settings
         self._explore(self.population.owner.read(lambda fold: fold.explore))
 
     # Reading on
 
     def catch_up(self) -> bool:
-        """Read what has been recorded since; whether there was anything."""
+        """Read new records; returns whether there were any."""
         last = self._last()
-        if last - self.seq > 2 * RECENT:  # it was not looked at for long
+        if last - self.seq > 2 * RECENT:  # nobody has looked at it for a long time
             with self.lock:
                 self._begin(last - RECENT)
         start = self.seq
@@ -283,7 +283,7 @@ class Follower:
         pairs[:, 0], pairs[:, 1] = agent, others
         self.cut_pairs.frombytes(pairs.tobytes())
         self.cut_seqs.extend([seq] * len(others))
-        if len(self.cut_seqs) > 1.25 * CUTS:  # drop some at once, as dropping moves all the rest
+        if len(self.cut_seqs) > 1.25 * CUTS:  # in bulk, as dropping moves all the rest
             spare = len(self.cut_seqs) - CUTS
             self.first = self.cut_seqs[spare - 1]
             del self.cut_pairs[: 2 * spare], self.cut_seqs[:spare]
@@ -297,7 +297,7 @@ class Follower:
         return counts
 
     def _names(self, digest: bytes) -> tuple[str, ...] | None:
-        """Names of the arms that were on offer, None if they have none."""
+        """Names of the arms that were on offer; None if they have none."""
         if digest not in self._offers:
             offers = self.population.owner.commands.offers
             try:
@@ -314,7 +314,7 @@ class Follower:
         del self.events[:-EVENTS]
 
     def _forget(self, agents: set[int]) -> None:
-        """Keep nothing of whom the population has forgotten."""
+        """Drop everything about agents that the population has forgotten."""
         self._awaited = OrderedDict((id, one) for id, one in self._awaited.items() if one.agent not in agents)
         pairs = np.array(self.cut_pairs, dtype=np.int32).reshape(-1, 2)
         stay = ~np.isin(pairs, list(agents)).any(axis=1)
@@ -345,7 +345,7 @@ class Follower:
 
 
 def shown_settings(settings: Settings) -> dict[str, object]:
-    """Settings as a page shows them; the key that draws are made with is a secret."""
+    """Settings as a page shows them, without the secret key of the random draws."""
     shown = msgspec.structs.asdict(settings)
     del shown["key"], shown["stamp"], shown["by"]
     return {**shown.pop("parameters"), **shown}

@@ -1,4 +1,4 @@
-"""The handlers of the page: itself, its files, and what it asks for."""
+"""The handlers of the page, of its files, and of what it asks for."""
 
 import functools
 import gzip
@@ -51,7 +51,7 @@ def _file(request: Request, path: Path) -> Response:
     headers = {
         "content-security-policy": POLICY,
         "etag": tag,
-        "cache-control": "no-cache",  # kept, and asked about each time
+        "cache-control": "no-cache",  # cached, and revalidated each time
         "vary": "accept-encoding",
     }
     if request.headers.get("if-none-match", "").removeprefix("W/") == tag:
@@ -141,7 +141,7 @@ async def settings(call: Call) -> Response:
 
 
 async def refused(call: Call) -> Response:
-    """Refused requests to the whole server: for keys of all populations, as /metrics is."""
+    """Refused requests to the whole server; like /metrics, for keys to all populations."""
     return await _answer(call, refusals, call.service.metrics)
 
 

@@ -12,10 +12,10 @@ from shoal.live.service.metrics import Metrics
 MOST_REQUESTS = 5
 """Kinds of requests listed with a status."""
 MEANINGS = {
-    499: "Nobody waited for the answer",
+    499: "The caller left before the answer",
     **{status: title for status, title in reversed(KINDS.values())},
 }
-"""What a status means; if it has several kinds of problems, the first of them."""
+"""What a status means; if it stands for several kinds of problems, the first of them."""
 
 
 class RefusedRequests(msgspec.Struct, frozen=True):
@@ -25,11 +25,11 @@ class RefusedRequests(msgspec.Struct, frozen=True):
     meaning: str
     count: int
     requests: list[tuple[str, int]]
-    """Method and route of the most frequent ones, and how many; fewer than `count`, if there are others."""
+    """Method and route of the most frequent ones, and how many; rarer ones make up the rest of `count`."""
 
 
 def samples(metrics: Metrics, name: str) -> Iterator[Sample]:
-    """What a counter has for each of its labels; nothing else is collected for it."""
+    """A counter's value for each of its labels, without collecting other metrics."""
     for metric in metrics.registry.restricted_registry([name]).collect():
         yield from metric.samples
 
@@ -46,7 +46,7 @@ def refused_rewards(metrics: Metrics, population: str) -> tuple[int, int]:
 def refusals(metrics: Metrics) -> list[RefusedRequests]:
     """Answers of 400 and above since the service started, by status.
 
-    They are the whole server's: neither the counter nor most of what is refused knows of a population.
+    They are the whole server's: neither the counter nor most refused requests name a population.
     """
     found: dict[int, Counter[str]] = {}
     for one in samples(metrics, "shoal_responses_total"):

@@ -28,11 +28,11 @@ TICK = 1.0
 IDLE = 5.0
 """Seconds between looks at the journal while no page is open."""
 MOST_LISTENERS = 64
-"""Pages that are told what is new, in all."""
+"""Open pages in all."""
 STREAM = 300.0
-"""Seconds after which a page has to ask again."""
+"""Seconds until a stream ends, and the page asks for another."""
 PATIENCE = 15.0
-"""Seconds after which a page hears that nothing is new, so that proxies keep the connection."""
+"""Seconds of silence after which a page is told that nothing is new, so that proxies keep the connection."""
 
 
 class Tick(msgspec.Struct, frozen=True):
@@ -40,11 +40,11 @@ class Tick(msgspec.Struct, frozen=True):
 
     sizes: Sizes
     slots: dict[int, Overview]
-    """The last two of each ring, by their length in seconds."""
+    """The last two slots of each ring, by their length in seconds."""
     refused: int
     """Rewards refused since the service started: out of range, or other than recorded."""
     unmatched: int
-    """Rewards since then for unknown decisions."""
+    """Rewards for unknown decisions since then."""
     changed: int
     """See `Follower.changed`."""
     alarms: list[Alarm]
@@ -72,7 +72,7 @@ class Watched:
         return self.follower.population.owner.is_lost
 
     def look(self, service: "Service") -> bytes:
-        """Read on in the journal; the message about it, for pages."""
+        """Read new records; returns the message about them, for pages."""
         self.follower.catch_up()
         slots = {step: overview(self.follower, step, 2) for step in RINGS}
         tick = Tick(
@@ -87,7 +87,7 @@ class Watched:
 
 
 class Watch:
-    """All populations that are watched by one service."""
+    """All populations that one service watches."""
 
     def __init__(self, service: "Service") -> None:
         self._service = service
@@ -97,7 +97,7 @@ class Watch:
         """Open pages by the id of their key."""
 
     async def of(self, name: str) -> Watched:
-        """A population, read up to a moment ago. From now on it is followed."""
+        """A population, read up to a moment ago, and followed from now on."""
         population = (await self._service.population(name)).population
         known = self._watched.get(name)
         if known is None or known.follower.population is not population:
@@ -125,7 +125,7 @@ class Watch:
             known.news = asyncio.Event()
 
     async def _follow(self, name: str, known: Watched) -> None:
-        """Read on for as long as the service runs, and the population is the same."""
+        """Read new records for as long as the service runs and owns the population."""
         stopping = self._service.stopping
         while self._watched.get(name) is known and not known.is_lost:
             pause = TICK if known.listeners else IDLE
@@ -146,7 +146,7 @@ class Watch:
     async def _messages(self, known: Watched, key: Key) -> AsyncIterator[bytes]:
         end, spoke, seen = time.monotonic() + STREAM, time.monotonic(), -1
         stopping = asyncio.ensure_future(self._service.stopping.wait())
-        known.listeners += 1  # here, since a page that leaves at once never begins to listen, and never ends
+        known.listeners += 1  # here, as this is never reached for a page that leaves at once
         self._of_key[key.id] += 1
         try:
             yield b"retry: 2000\n\n"

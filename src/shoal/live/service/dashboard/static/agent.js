@@ -1,4 +1,4 @@
-// One agent: why it shares with whom it does, as words, numbers and a picture.
+// One agent: whom it shares with and why, in words, numbers and a picture.
 
 import * as api from "./api.js";
 import { badge, colourOf, faded, h, number, plural, table, time, token, whole } from "./dom.js";
@@ -24,16 +24,16 @@ export class AgentPanel {
   invite() {
     this.name = null;
     this.place.replaceChildren(h("p", { class: "empty" }, h("h2", {}, "Pick an agent"),
-      "Click on one in the picture, or find it by name, to see whose samples it uses, and from whom it parted, when and why."));
+      "Click on one in the picture, or find it by name, to see whose samples it uses, and which agents it parted from, when and why."));
   }
 
   // Enter picks the only match, or the one of exactly this name.
   async find(text, picks = false) {
     clearTimeout(this.typing);
     const asked = (this.asked = {}), found = await api.agents(this.population, { search: text }), exact = found.agents.find(({ name }) => name === text);
-    if (asked !== this.asked) return; // the answer to an earlier question would hide whom Enter has picked
+    if (asked !== this.asked) return; // the answer to an earlier question would hide the agent that Enter has picked
     if (picks && (exact || found.found === 1)) this.onpick((exact ?? found.agents[0]).name);
-    else this.list(found, found.found ? plural(found.found, "agent") : `Nobody is called “${text}”`);
+    else this.list(found, found.found ? plural(found.found, "agent") : `No agent is called “${text}”`);
   }
 
   async group(from, to, words) {
@@ -64,7 +64,7 @@ export class AgentPanel {
     const all = agent.samples + agent.borrowed, own = h("span"), borrowed = h("span");
     own.style.setProperty("--share", all ? agent.samples / all : 0);
     borrowed.style.setProperty("--share", all ? agent.borrowed / all : 0);
-    const picture = h("canvas", { role: "img", "aria-label": `${agent.name} in the middle, ${plural(agent.n_lenders, "agent")} that lend to it around it, and ${plural(agent.n_stopped, "agent")} that it has parted from outside. The lists below have the same.` });
+    const picture = h("canvas", { role: "img", "aria-label": `${agent.name} in the middle, ${plural(agent.n_lenders, "agent")} that lend to it around it, and ${plural(agent.n_stopped, "agent")} that it has parted from outside. The lists below show the same.` });
     this.place.replaceChildren(
       h("header", {}, h("h3", { tabindex: "-1" }, badge(agent.block), agent.name),
         h("button", { type: "button", class: "plain", "aria-label": "Close", onclick: () => this.onpick(null) }, "✕")),
@@ -77,23 +77,23 @@ export class AgentPanel {
       h("p", { class: "why" }, agent.text),
       ...this.arms(agent),
       h("h4", {}, `Borrows from ${plural(agent.n_lenders, "agent")}`),
-      this.people(agent.lenders, agent.n_lenders, (one) => plural(Math.round(one.samples), "sample"), "Nobody lends to it."),
+      this.people(agent.lenders, agent.n_lenders, (one) => plural(Math.round(one.samples), "sample"), "No agent lends to it."),
       h("h4", {}, `Parted from ${plural(agent.n_stopped, "agent")}`),
       this.people(agent.stopped, agent.n_stopped, (one) =>
-        `${one.at === null ? "" : `${time(one.at)}, `}${number(one.margin)} × the threshold now`, "It has parted from nobody."));
+        `${one.at === null ? "" : `${time(one.at)}, `}${number(one.margin)} × the threshold now`, "It has parted from none."));
     this.paint(picture);
   }
 
-  // Why this arm: what is predicted of each, by the agent's own samples and with borrowed ones.
+  // Why this arm: each arm's prediction from the agent's own samples, and with borrowed ones.
   arms({ name, samples, borrowed, opinions: [first, ...rest] }) {
     if (!first) return [];
     const next = rest[0], lead = !next ? "" : first.pooled >= next.pooled
-      ? `, more than any other arm${first.bonus > next.bonus ? ", and less is known of it" : ""}`
-      : `. ${next.arm} has ${number(next.pooled)}, but ${first.arm} is less well known, and worth a try`;
-    const helped = !borrowed ? "It borrows nothing." : !samples ? `${name} has no samples of its own yet: this is what others have seen.` : `By its own ${plural(samples, "sample")} alone it would be ${number(first.own)}.`;
+      ? `, more than any other arm${first.bonus > next.bonus ? ", and less is known about it" : ""}`
+      : `. ${next.arm} has ${number(next.pooled)}, but less is known about ${first.arm}, so it is worth a try`;
+    const helped = !borrowed ? "It borrows nothing." : !samples ? `${name} has no samples of its own yet: this is what others have seen.` : `From its own ${plural(samples, "sample")} alone it would be ${number(first.own)}.`;
     return [h("h4", {}, "Which arm, and why"),
-      h("p", {}, `Now ${name} would be shown `, h("b", {}, first.arm), `: a reward of ${number(first.pooled)} is expected of it${lead}. ${helped}`),
-      table("What is predicted of each arm", [
+      h("p", {}, `Now ${name} would be shown `, h("b", {}, first.arm), `: its expected reward is ${number(first.pooled)}${lead}. ${helped}`),
+      table("Predicted reward of each arm", [
         { title: "arm", value: (one) => one.arm },
         { title: "own samples", value: (one) => one.own },
         { title: "with borrowed", value: (one) => one.pooled },

@@ -33,7 +33,7 @@ export class Contest {
     if (!standing) return;
     const { candidates, level, policy, sequence, share, when } = standing;
     this.node.replaceChildren(h("header", {}, h("h3", {}, "Contest"), h("span", { class: "note" }, `since record ${whole(sequence)}, ${percent(share)} explored`)),
-      h("p", { class: "note" }, `What candidates that learn in the shadow would earn more per decision than ${policy}, by ${percent(level, 1)} confidence sequences, which hold all together and at all times with 95 %. `,
+      h("p", { class: "note" }, `How much more per decision than ${policy} each candidate, learning in the shadow, would earn, with ${percent(level, 1)} confidence sequences: with 95 % confidence, all of them hold at all times. `,
         when ? "One that is surely better takes over by itself." : "None takes over by itself."),
       table("Candidates", [
         { title: "candidate", value: (one) => one.name },

@@ -25,7 +25,7 @@ export const minus = (text) => text.replace("-", "−");
 export const whole = (value) => minus(format(0).format(value));
 export const exact = (value) => (Number.isInteger(value) ? whole(value) : minus(String(value)));
 
-// Three significant digits, which is what a picture can show; thousands separated.
+// Three significant digits, as many as a picture can show; thousands separated.
 export function number(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
@@ -74,7 +74,7 @@ export function letter(label) {
 }
 export const blockName = (label) => (label === -2 ? "those undecided" : label < 0 ? "no block" : `block ${letter(label)}`);
 
-// The colour that a token of the style sheet stands for now, as "rgb(…)": canvases cannot read tokens themselves.
+// The present colour of a token of the style sheet, as "rgb(…)": canvases cannot read tokens themselves.
 const probe = h("i", { class: "hidden", "aria-hidden": "true" });
 export function token(name) {
   if (!probe.isConnected) document.body.append(probe);
@@ -146,7 +146,7 @@ function save(blob, name) {
 
 export const savePicture = (canvas, title) => canvas.toBlob((blob) => save(blob, `${title}.png`));
 
-// As RFC 4180 has it; a name that a spreadsheet would take for a formula is quoted by an apostrophe.
+// CSV by RFC 4180; an apostrophe goes before a name that a spreadsheet would take for a formula.
 export function saveTable(heads, rows, title) {
   const cell = (value) => {
     const text = typeof value === "string" && /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value ?? "");

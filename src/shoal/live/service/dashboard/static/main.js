@@ -32,8 +32,8 @@ function askForKey(problem = "") {
   const key = h("input", { type: "password", id: "key", name: "key", autocomplete: "current-password", required: true, "aria-describedby": "wrong" });
   const wrong = h("p", { class: "wrong", id: "wrong", role: "alert" }, problem);
   const form = h("form", { class: "card sign-in" }, h("h1", {}, "Sign in"),
-    h("p", { class: "soft" }, "This service has keys. Yours needs the scope ", h("code", {}, "read"), "; ", h("code", {}, "shoal keys add --scope read"), " makes one."),
-    h("input", { type: "text", name: "username", autocomplete: "username", value: "shoal", hidden: true }), // for those who keep keys
+    h("p", { class: "soft" }, "This service needs a key with the scope ", h("code", {}, "read"), "; ", h("code", {}, "shoal keys add --scope read"), " makes one."),
+    h("input", { type: "text", name: "username", autocomplete: "username", value: "shoal", hidden: true }), // for password managers
     h("label", {}, "Key", key), wrong, h("button", { class: "main" }, "Sign in"));
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -42,7 +42,7 @@ function askForKey(problem = "") {
       key.value = "";
       await start();
     } catch (error) {
-      wrong.textContent = error.status === 401 || error.status === 403 || error.status === 422 ? "This key opens nothing here: it is unknown, expired or revoked." : error.message;
+      wrong.textContent = error.status === 401 || error.status === 403 || error.status === 422 ? "This key is not valid here: it is unknown, expired or revoked." : error.message;
       key.select();
     }
   });
@@ -62,7 +62,7 @@ function showAll(names, mine) {
   document.title = "Populations – shoal";
   if (!names.length) {
     content.replaceChildren(h("div", { class: "card empty" }, h("h2", {}, "No populations yet"),
-      h("p", {}, "Make one with ", h("code", {}, "PUT /v1/populations/{name}"), ", or see three that live: ", h("code", {}, "shoal demo"))));
+      h("p", {}, "Make one with ", h("code", {}, "PUT /v1/populations/{name}"), ", or watch three simulated ones: ", h("code", {}, "shoal demo"))));
     return { close() {}, recolour() {} };
   }
   const all = new Populations(names, () => mine === visit, tell, failed);
@@ -75,7 +75,7 @@ function showAll(names, mine) {
 // The first page after a start may wait for compiled code rather than for records.
 function waiting() {
   const said = h("p", { class: "waiting", role: "status" }, "Reading the journal");
-  setTimeout(() => (said.textContent = "Reading the journal, and compiling its policy if that has not been done on this machine: up to a minute, once"), 3000);
+  setTimeout(() => (said.textContent = "Reading the journal and, the first time on this machine, compiling its policy: up to a minute"), 3000);
   return said;
 }
 
@@ -106,7 +106,7 @@ async function showOne(name, mine, at) {
     else panel.show(agent);
   }
 
-  // To the moment of a graph, or to now: figures, tables and the address follow the slider.
+  // Show the moment of a graph, or now: figures, tables and the address follow the slider.
   async function turnTo(data) {
     const asked = sharing.at, was = past;
     history.replaceState(null, "", `#/${encodeURIComponent(name)}${asked === null ? "" : `?at=${asked}`}`);
@@ -133,7 +133,7 @@ async function showOne(name, mine, at) {
     then.hidden = !past;
     if (!past) return;
     then.replaceChildren(`This is ${time(past.graph.at)}, after record ${whole(past.graph.sequence)} of ${whole(past.graph.last)}. `,
-      past.problem ? `Only the picture and the number of pairs go back this far: ${past.problem}. ` : "Figures, blocks and tables are those of then; the charts go on to now. ",
+      past.problem ? `Only the picture and the number of pairs go back this far: ${past.problem}. ` : "Figures, blocks and tables show that moment; the charts run up to now. ",
       h("a", { href: location.hash }, "Link to this moment"), " · ", h("button", { type: "button", class: "link", onclick: () => sharing.now.click() }, "Back to now"));
   }
 
@@ -154,8 +154,8 @@ async function showOne(name, mine, at) {
     const sharePairs = !graph || !pairs ? null : graph.kind === "graph" ? graph.n_edges / ((graph.agents.length * (graph.agents.length - 1)) / 2) :
       graph.blocks.reduce((all, block) => all + block.agents * (((block.within ?? 0) * (block.agents - 1) + (block.beyond ?? 0) * (graph.n_agents - block.agents))), 0) / (graph.n_agents * (graph.n_agents - 1));
     lede.textContent = !graph ? "" : blocks.length > 1
-      ? `${plural(agents, "agent")} have come to share in ${plural(blocks.length, "block")}; ${plural(cuts, "pair")} of them have parted.`
-      : cuts ? `${plural(agents, "agent")} still share for the most part; ${plural(cuts, "pair")} of them have parted.`
+      ? `${plural(agents, "agent")} now share in ${plural(blocks.length, "block")}; ${plural(cuts, "pair")} of agents have parted.`
+      : cuts ? `${plural(agents, "agent")} mostly still share; ${plural(cuts, "pair")} of agents have parted.`
         : blocks.length ? `${plural(agents, "agent")} all share what they learn: no pair has been told apart yet.` : `${plural(agents, "agent")}, none of which share.`;
     const gain = sums && sums.mean !== null && sums.random !== null ? sums.mean - sums.random : null, paid = sums?.dividend;
     const rows = [
@@ -201,7 +201,7 @@ async function showOne(name, mine, at) {
 
   // From now on once a second, what is new.
   const events = api.live(name);
-  const wary = (error) => mine === visit && error.status === 401 && failed(error); // the rest may be over in a second
+  const wary = (error) => mine === visit && error.status === 401 && failed(error); // other errors may pass in a second
   let loadedAt = performance.now(), armsAt = performance.now(), asking = false;
   const ontick = (event) => {
     const { sizes: now, slots, refused, unmatched, changed, alarms: sounding, contest: standing } = JSON.parse(event.data);
@@ -269,7 +269,7 @@ class AgentTable {
         { title: "own samples", value: (agent) => agent.samples, text: whole },
         { title: "borrowed", value: (agent) => agent.borrowed, bar: (agent) => agent.borrowed / most },
         { title: "lenders", value: (agent) => agent.lenders, text: whole },
-      ], page.agents, { empty: "Nobody." }),
+      ], page.agents, { empty: "No agents." }),
       h("div", { class: "pages" },
         h("button", { type: "button", disabled: !this.start, onclick: () => { this.start = Math.max(0, this.start - 100); this.load(); } }, "Previous"),
         h("button", { type: "button", disabled: end >= page.found, onclick: () => { this.start = end; this.load(); } }, "Next"),
@@ -308,7 +308,7 @@ class SettingsCard {
   }
 }
 
-// Rewards of this population that were refused; to whom may see all populations, also all that the server refused.
+// This population's refused rewards; with a key to all populations, also everything else that the server refused.
 class RefusalsCard {
   constructor() {
     this.counts = h("dl", { class: "pair" });
@@ -324,14 +324,14 @@ class RefusalsCard {
 
   async load() {
     if (who?.populations !== null) {
-      this.place.replaceChildren(h("p", { class: "note" }, "All else that is refused is counted for the whole server: a key for all populations shows it."));
+      this.place.replaceChildren(h("p", { class: "note" }, "Other refused requests are counted for the whole server; a key to all populations shows them."));
       return;
     }
     const requests = (found, row) => {
       const others = found.reduce((rest, [, count]) => rest - count, row.count);
       return [...found, ...(others ? [["others", others]] : [])].map(([request, count]) => h("div", {}, `${request} `, h("span", { class: "soft" }, whole(count))));
     };
-    this.place.replaceChildren(h("p", { class: "note" }, "Answers of 400 and above, of the whole server:"), table("Refused requests, by status", [
+    this.place.replaceChildren(h("p", { class: "note" }, "The whole server's answers of 400 and above:"), table("Refused requests, by status", [
       { title: "status", value: (row) => row.status, text: (status, row) => [String(status), h("small", {}, row.meaning)] },
       { title: "requests", value: (row) => row.requests, text: requests, wordy: true },
       { title: "answers", value: (row) => row.count, text: whole },
@@ -339,7 +339,7 @@ class RefusalsCard {
   }
 }
 
-// Of the candidates, "" is the population's own policy.
+// The candidate "" is the population's own policy.
 function evaluationCard(name, candidates, verdict) {
   const title = (one) => (one === "" ? "the policy as it is" : one === "independent" ? "independent: no sharing" : `${one} with its defaults`);
   const choice = h("select", { "aria-label": "Policy to evaluate" }, ["", ...candidates].map((value) => h("option", { value }, title(value))));
@@ -361,7 +361,7 @@ function evaluationCard(name, candidates, verdict) {
     }
   };
   return h("section", { class: "card" }, h("header", {}, h("h3", {}, "Evaluation"), h("span", { class: "note" }, "from decisions that explored")),
-    h("p", { class: "note" }, "What another policy would have earned with the same decisions to make."),
+    h("p", { class: "note" }, "What another policy would have earned from the same decisions."),
     h("div", { class: "pages" }, choice, h("button", { type: "button", onclick: evaluate }, "Evaluate")), place, h("h4", {}, "The dividend of sharing"), verdict);
 }
 
@@ -376,7 +376,7 @@ async function route() {
   try {
     const names = await api.populations();
     if (mine !== visit) return;
-    // A row of very many names helps nobody to find one: the table has a search.
+    // Nobody finds a name in a very long row of tabs: the table has a search.
     const tabs = names.length <= MOST_TABS ? names : names.filter((one) => one === name);
     document.getElementById("tabs").replaceChildren(
       ...(tabs.length < names.length ? [h("li", {}, h("a", { href: "#/", "aria-current": name ? null : "page" }, `All ${whole(names.length)} populations`))] : []),
@@ -408,7 +408,7 @@ document.getElementById("leave").addEventListener("click", async () => {
 
 // Colours: the system's, light, dark
 
-const THEMES = { "": "as the system has them", light: "light", dark: "dark" };
+const THEMES = { "": "the system's", light: "light", dark: "dark" };
 const button = document.getElementById("theme");
 function paint() {
   const theme = document.documentElement.dataset.theme || "";

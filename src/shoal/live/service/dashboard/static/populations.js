@@ -60,7 +60,7 @@ export class Populations {
     this.count = h("span", { class: "note", role: "status" });
     this.place = h("div", { class: "tall" });
     this.node = h("section", { class: "card" }, h("div", { class: "filter" }, this.search, this.count), this.place,
-      h("p", { class: "note" }, "Decisions, rewards and their mean are of the last hour; the verdict on sharing is of all rewards since the start; refused rewards are counted since the service started."));
+      h("p", { class: "note" }, "Decisions, rewards and mean reward cover the last hour; the verdict on sharing covers all rewards since the start; refused rewards are counted since the service started."));
     this.soon = debounce(() => this.draw(), 100);
     addEventListener("resize", this.soon);
     this.draw();
@@ -98,11 +98,11 @@ export class Populations {
     if (!this.isShown()) return;
     const wanted = this.search.value.toLowerCase(), { column, down } = this.order, sign = down ? -1 : 1;
     const rows = [...this.known.values()].filter((one) => `${one.name} ${one.policy ?? ""}`.toLowerCase().includes(wanted));
-    // What is not known comes last, whichever way round.
+    // Unknown values come last in either direction.
     const rank = (one, two) => (one === null) - (two === null) || (typeof one === "string" ? one.localeCompare(two) : one - two) * sign;
     rows.sort((one, two) => rank(column.value(one), column.value(two)) || one.name.localeCompare(two.name));
     const at = document.activeElement, focused = this.place.contains(at) && at.matches("a") ? at.textContent : null, scrolled = this.place.firstChild?.scrollLeft ?? 0;
-    this.place.replaceChildren(table("Populations", COLUMNS, rows, { empty: "No population has this in its name.", order: this.order, sort: (chosen) => this.sort(chosen) }));
+    this.place.replaceChildren(table("Populations", COLUMNS, rows, { empty: "No population matches.", order: this.order, sort: (chosen) => this.sort(chosen) }));
     this.place.firstChild.scrollLeft = scrolled;
     if (focused) [...this.place.querySelectorAll("a")].find((link) => link.textContent === focused)?.focus();
     const bad = rows.filter((one) => badness(one)).length;

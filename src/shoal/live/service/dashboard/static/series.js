@@ -34,7 +34,7 @@ const CHARTS = [
   {
     title: "Mean reward",
     unit: "moving average",
-    about: "What decisions earned, and what arms drawn at random would have: that is estimated from the decisions that explore.",
+    about: "What decisions earned, and what arms drawn at random would have earned, estimated from the decisions that explore.",
     floats: true,
     series: [
       { title: "chosen by the policy", colour: "--first", of: (data, w) => ratio(moving(data.sums.reward, w), moving(data.sums.matched, w)) },
@@ -94,10 +94,10 @@ class Chart {
     this.data = data;
     if (this.kind.band) this.about.textContent = data.dividend.text;
     this.lines = this.kind.series.map((series) => series.of(data, window));
-    // what lies before the first record is not zero, it is nothing
+    // before the first record there is nothing, rather than zeros
     const first = data.sums.decisions.findIndex((value, k) => value || data.sums.rewards[k] || data.sums.observed[k]);
     let from = Math.max(0, (first < 0 ? data.starts.length - 2 : first) - 1);
-    let end = data.starts.length - 1; // the last slot is not over yet
+    let end = data.starts.length - 1; // without the last slot, which is not over yet
     if (between) {
       from = Math.max(from, data.starts.findIndex((start) => start + data.step > between[0]));
       end = Math.min(end, data.starts.findLastIndex((start) => start < between[1]) + 1);
@@ -265,7 +265,7 @@ export class Series {
 
   show(data) {
     this.data = data;
-    this.since.textContent = data.since ? `From record ${whole(data.since + 1)} on, which is as far back as the page looked.` : "From the first record on.";
+    this.since.textContent = data.since ? `From record ${whole(data.since + 1)} on: the page looks no further back.` : "From the first record on.";
     this.charts.forEach((chart) => chart.show(data, this.between ?? null));
     this.showDelays();
   }
@@ -319,7 +319,7 @@ export class Series {
   close() { this.resizing.disconnect(); this.charts.forEach((chart) => chart.plot?.destroy()); }
 }
 
-// The figures at the head of the page, of the last minute (rates) and the last five (means), as far as slots are that short.
+// The figures at the head of the page, over the last minute (rates) and the last five (means), if slots are that short.
 export function totals(data) {
   const last = (name, seconds) => {
     const count = Math.max(1, Math.round(seconds / data.step)), values = data.sums[name].slice(-count - 1, -1);

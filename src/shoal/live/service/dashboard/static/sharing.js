@@ -1,4 +1,4 @@
-// Who shares with whom: the graph of up to 150 agents, rows and columns of up to 500, a heat map of many more, and a slider through time.
+// Who shares with whom: a graph of up to 150 agents, a matrix of up to 500, a heat map of many more, and a slider through time.
 
 import * as api from "./api.js";
 import { badge, blockName, calm, colourOf, COLOURS, debounce, h, letter, percent, plural, savePicture, saveTable, saving, shareOf, table, time, token, twin, whole } from "./dom.js";
@@ -191,12 +191,12 @@ class GraphView {
     if (discs.length) this.sigma.setCustomBBox({ x: [low("x"), high("x")], y: [low("y"), high("y")] });
   }
 
-  // Changes attributes without telling sigma, which would look at each by itself; it is told to look at all of them later.
+  // Changes attributes without telling sigma, which would handle each by itself; it refreshes all of them later.
   restyle(kind, key, attributes) {
     Object.assign(this.graph[`get${kind}Attributes`](key), attributes);
   }
 
-  // Which edges to draw: a sample of those within blocks, and all of whoever is picked or pointed at.
+  // Which edges to draw: a sample of those within blocks, and all edges of the agent that is picked or pointed at.
   wanted() {
     const { labels, agents } = this.data, n = agents.length, found = new Map(), within = [];
     const focus = this.picked ?? (this.hovered === null ? null : +this.hovered);
@@ -320,7 +320,7 @@ class GraphView {
     const { data } = this, pairs = (data.agents.length * (data.agents.length - 1)) / 2;
     const who = this.picked === null ? "" : ` ${this.names[this.picked]} is picked.`;
     this.plane.setAttribute("aria-label",
-      `Graph of ${plural(data.agents.length, "agent")}: ${whole(data.n_edges)} of ${plural(pairs, "pair")} share.${who} Arrow keys go from agent to agent, Escape picks nobody. The table below has the same.`);
+      `Graph of ${plural(data.agents.length, "agent")}: ${whole(data.n_edges)} of ${plural(pairs, "pair")} share.${who} Arrow keys go from agent to agent, Escape clears the choice. The table below shows the same.`);
   }
 
   recolour() {
@@ -500,13 +500,13 @@ export class Sharing {
       this.view = new Kind(this.stage, this.onpick, this.ongroup);
     }
     if (!data.blocks.length) {
-      this.note.textContent = "Nobody has joined yet.";
+      this.note.textContent = "No agent has joined yet.";
     } else try {
       this.view.show(data);
       this.view.pick(this.picked ?? null);
     } catch (error) {
       if (!/webgl|null/i.test(String(error))) throw error;
-      this.stage.replaceChildren(h("p", { class: "empty" }, "This browser cannot draw the graph (WebGL is off). The table below has the same."));
+      this.stage.replaceChildren(h("p", { class: "empty" }, "This browser cannot draw the graph (WebGL is off). The table below shows the same."));
       this.twin.details.open = true;
     }
     this.describe();
@@ -520,7 +520,7 @@ export class Sharing {
       const pairs = (n * (n - 1)) / 2;
       this.note.textContent = graph
         ? `${whole(data.n_edges)} of ${plural(pairs, "pair")} share${n > MOST_NODES ? "; agents in the order of their blocks" : data.between.length ? "; point at an agent for its lines" : ""}`
-        : `${plural(n, "agent")} in the order of their blocks${data.asked < n ? `; shares as ${whole(data.asked)} of them say` : ""}`;
+        : `${plural(n, "agent")} in the order of their blocks${data.asked < n ? `; shares estimated from ${whole(data.asked)} of them` : ""}`;
     }
     this.legend.replaceChildren(...data.blocks.slice(0, 12).map((block) =>
       h("li", {}, badge(block.label), `${plural(block.agents, "agent")}${block.label === -2 ? " undecided: they share with several blocks alike" : block.label < 0 ? " in no block" : ""}`)),
@@ -592,11 +592,11 @@ export class Sharing {
       { title: "block", value: (block) => block.label, text: (label) => (label === -2 ? "undecided" : label < 0 ? "in none" : letter(label)) },
       { title: "agents", value: (block) => block.agents, text: whole },
       { title: "samples", value: (block) => block.samples, text: whole },
-      { title: "pairs in it that share", value: (block) => block.within, text: shareOf },
+      { title: "pairs within it that share", value: (block) => block.within, text: shareOf },
       { title: "pairs with others that share", value: (block) => block.beyond, text: shareOf },
     ], data.blocks));
     const name = (label) => (label === -2 ? "undecided" : label < 0 ? "in none" : letter(label));
-    parts.push(table("Pairs of blocks, and how many of their agents have parted", [
+    parts.push(table("Pairs of blocks, and how many pairs of their agents have parted", [
       { title: "blocks", value: ([one, two]) => (one === two ? `within ${name(one)}` : `${name(one)} and ${name(two)}`) },
       { title: "pairs", value: ([, , pairs]) => pairs, text: whole },
       { title: "parted", value: ([, , , parted]) => Math.round(parted), text: whole },
@@ -609,10 +609,10 @@ export class Sharing {
         for (let other = 0; other < n; other++) shares += this.view.shares(k, other);
         return { name, label: data.labels[k], samples: data.samples[k], shares };
       });
-      parts.push(table("Agents, and with how many each shares", [
+      parts.push(table("Agents, and how many others each shares with", [
         { title: "agent", value: (row) => row.name, text: (name) => h("button", { type: "button", class: "link", onclick: () => this.onpick(name) }, name) },
         { title: "block", value: (row) => row.label, text: letter },
-        { title: "samples of its own", value: (row) => row.samples, text: whole },
+        { title: "own samples", value: (row) => row.samples, text: whole },
         { title: "shares with", value: (row) => row.shares, text: whole },
       ], rows));
     }
