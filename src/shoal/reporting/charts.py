@@ -27,17 +27,17 @@ from shoal.reporting.latex import pgf_text
 from shoal.reporting.sections import Table
 
 DPI = 200
-"""Of saved pictures: two pixels for each of a page that shows 8.6 inches in 860."""
+"""Of saved pictures: two pixels for each pixel of a page that shows 8.6 inches in 860."""
 TEXT = 8.0
-"""Points of the text in a figure for print, the size of most captions."""
+"""Size of the text in a figure for print, in points, as in most captions."""
 WIDTHS = {"column": 3.25, "page": 6.75}
 """Inches of the two widths of figures in print."""
 FITS = 50.0
-"""Largest ratio of the ends of two curves that a linear axis can show; beyond it the axis is logarithmic."""
+"""Largest ratio of two curves' ends on a linear axis; beyond it the axis is logarithmic."""
 TICK_ROOM = 0.15
-"""Share of an axis between two ticks at points."""
+"""Least share of an axis between two ticks at points."""
 PRINT: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "pgf.rcfonts": False, "pgf.texsystem": "pdflatex"}
-"""How figures are saved: PDF with TrueType fonts (type 42), which publishers ask for; PGF in the fonts of the
+"""How figures are saved: PDF with TrueType fonts (type 42), as publishers require; PGF in the fonts of the
 document that includes it."""
 BLUE, ORANGE, RED, GREEN = "#1f77b4", "#e87000", "#d62728", "#1b8a5a"
 PURPLE, GREY = "#6a4fb3", "#6b6b6b"
@@ -51,7 +51,7 @@ class ChartLine:
     style: Style
     curve: Curve
     key: str = ""
-    """Hiding a line in one chart hides those with the same key in all of them."""
+    """Hiding a line in one chart hides the lines with the same key in all charts."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Axis:
     page_xlabel: str
     page_ylabel: str
     reading: str
-    """What precedes x above the list of values, e.g. "Round "."""
+    """Text before x above the list of values, e.g. "Round "."""
     switch: str = ""
     """Label of the switch to a logarithmic axis; empty if that would make no sense."""
     log: bool = False
@@ -76,7 +76,7 @@ class Axis:
 
 
 class PrintedFigure(Figure):
-    """A figure that is saved as print asks for; see `PRINT`."""
+    """A figure that is saved as print requires; see `PRINT`."""
 
     def savefig(self, fname: Any, **options: Any) -> None:
         """Save it; `fname` and its options are those of matplotlib. PGF needs an installed LaTeX."""
@@ -127,7 +127,7 @@ def draw_chart(ax: Axes, lines: Sequence[ChartLine], axis: Axis, *, scale: float
 
 
 def _ticks_at_points(ax: Axes, points: Sequence[float]) -> None:
-    """Give an axis the scale on which its points are spaced more evenly, and those ticks that have room."""
+    """Give an axis the scale that spaces its points more evenly, and as many of their ticks as have room."""
     scales = {"linear": np.array(points)}
     if points[0] > 0.0:
         scales["log"] = np.log(points)
@@ -145,7 +145,7 @@ def _ticks_at_points(ax: Axes, points: Sequence[float]) -> None:
 
 
 def is_logarithmic(lines: Sequence[ChartLine], axis: Axis) -> bool:
-    """Whether the vertical axis is logarithmic: as told, or because the curves end too far apart."""
+    """Whether the vertical axis is logarithmic: as `axis` says, or because the curves end too far apart."""
     ends = [float(line.curve.mean[-1]) for line in lines]
     if axis.limits is not None or max(ends) <= 0.0:
         return False
@@ -153,8 +153,8 @@ def is_logarithmic(lines: Sequence[ChartLine], axis: Axis) -> bool:
 
 
 def _log_limits(lines: Sequence[ChartLine], axis: Axis) -> tuple[float, float]:
-    """From below the lowest mean that matters to above the highest band, which may reach below zero."""
-    # Over rounds, a curve's first tenth goes up from nothing: where it starts says little.
+    """From below the lowest mean that matters to above the highest band."""
+    # Over rounds, a curve's first tenth rises from zero: its start says little.
     first = 0 if axis.every_point else max(len(lines[0].curve.x) // 10, 1)
     means = np.concatenate([line.curve.mean[first:] for line in lines])
     positive = means[means > 0.0]
@@ -163,7 +163,7 @@ def _log_limits(lines: Sequence[ChartLine], axis: Axis) -> tuple[float, float]:
 
 
 def _highest(lines: Sequence[ChartLine]) -> float:
-    """The top of the bands, but not far above the means: few runs have bands that would dwarf them."""
+    """The top of the bands, but not far above the means, which wide bands from few runs would dwarf."""
     bands, means = (
         max(float(part.max()) for part in parts)
         for parts in zip(*((line.curve.high, line.curve.mean) for line in lines), strict=True)
@@ -247,7 +247,7 @@ def _legend_shape(inches: float, labels: Sequence[str]) -> tuple[int, int]:
 
 
 def chart_data(lines: Sequence[ChartLine], title: str, axis: Axis) -> dict[str, Any]:
-    """What the page's script draws: series aligned on the union of their x."""
+    """The data that the page's script draws: series aligned on the union of their x."""
     union = sorted({float(x) for line in lines for x in line.curve.x})
     return {
         "title": title,

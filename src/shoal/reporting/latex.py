@@ -18,7 +18,7 @@ _WORDS = {"–": "--", "…": r"\dots{}", "“": "``", "”": "''", "’": "'"}
 
 
 def with_symbols(text: str) -> str:
-    r"""A text whose Greek letters and signs are formulas, which any LaTeX can set; nothing is escaped.
+    r"""A text whose Greek letters and signs are formulas that any LaTeX can set; nothing is escaped.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def latex_table(table: Table, *, label: str = "", caption: str | None = None) ->
     table : Table
         Bold cells become bold, and its `key` follows the caption.
     label : str
-        What `\ref` calls it; by default nothing.
+        Its name for `\ref`; none by default.
     caption : str, optional
         By default the table's own.
     """

@@ -15,7 +15,7 @@ from shoal.reporting.sections import Document, Section
 
 _MARKUP = re.compile(r"[\\`*\[]|<(?=[A-Za-z/!?])|&(?=#?[A-Za-z0-9]+;)")
 _NUMBERS = re.compile(r"(?<=\d) (±|to) (?=[−+\d])")
-"""What joins two numbers, which stay on one line."""
+"""Signs and words that join two numbers, which stay on one line."""
 _ENTITIES = {"<": "&lt;", "&": "&amp;"}
 
 
@@ -23,7 +23,7 @@ FIGURES = "figures"
 """The directory of the figures, beside the page."""
 
 Drawing = Callable[[int, int, str], None]
-"""Told before each figure how many are drawn, how many there are, and the title of the next."""
+"""Called before each figure with the number of figures drawn so far, their total, and the next title."""
 
 
 def write(document: Document, directory: Path, drawing: Drawing = lambda done, total, title: None) -> Path:
@@ -84,7 +84,7 @@ def markdown(document: Document, name: str = "index") -> str:
 
 
 def markdown_text(text: str) -> str:
-    r"""A text on one line, with everything escaped that Markdown would take for markup, HTML included.
+    r"""A text on one line, with all Markdown markup and HTML escaped.
 
     Examples
     --------

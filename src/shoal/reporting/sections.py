@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from matplotlib.figure import Figure
 
 Mark = Literal["", "reference", "apart"]
-"""How a line of a table is highlighted: as the one the others are compared with, or as not one of them."""
+"""How a line of a table is highlighted: as the reference of comparisons, or as outside the competition."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Notice:
-    """Something readers must know before they read on."""
+    """Something that readers must know before they read on."""
 
     kind: ClassVar[str] = "notice"
     text: str

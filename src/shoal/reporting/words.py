@@ -3,7 +3,7 @@
 import math
 
 EMPTY = "–"
-"""What stands where there is no value."""
+"""Stands for a missing value."""
 
 
 def number(form: str, value: float) -> str:

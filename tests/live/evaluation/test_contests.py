@@ -217,7 +217,7 @@ def test_a_contest_that_ended_meanwhile_switches_nothing(monkeypatch: pytest.Mon
         return real(*given)
 
     monkeypatch.setattr(contests, "take_over", slow)
-    with pytest.raises(shoal.ConflictError, match="is to stay as it is"):
+    with pytest.raises(shoal.ConflictError, match="should no longer be switched"):
         population.contest()
     assert [one.by for one in population.switches] == [""]
 

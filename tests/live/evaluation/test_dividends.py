@@ -116,7 +116,9 @@ def test_predictions_end_where_rewards_do(tmp_path: Path) -> None:
     assert found.mean == pytest.approx(np.mean(terms), abs=1e-12)
     sums = Sums(len(terms), math.fsum(terms), float(np.square(terms).sum()))
     assert (found.low, found.high) == pytest.approx(empirical_bernstein(sums, -4.0, 4.0))
-    with pytest.raises(ValueError, match="'bernstein' needs to know how large rewards can be"):
+    with pytest.raises(
+        ValueError, match="'bernstein' needs a reward_range, which says how large rewards can be"
+    ):
         shop().dividend(method="bernstein")
     with pytest.raises(ValueError, match="method must be"):
         one.dividend(method="other")

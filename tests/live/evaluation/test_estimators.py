@@ -150,10 +150,10 @@ def test_a_log_with_too_few_rewards_says_so() -> None:
     rewards = np.zeros(n)
     rewards[np.flatnonzero(agrees == 0.0)[:40]] = 1.0
     log = Log(rewards, np.full(n, 0.1), agrees, np.zeros(n), np.zeros(n))
-    said = "decisions that agree with the policy none had another reward than 0: too few to tell. It would"
+    said = "decisions that agree with the policy none had a reward other than 0: too few to tell. It would"
     assert said in why_not(log)
     rewards[np.flatnonzero(agrees)[:3]] = 1.0
-    assert "agree with the policy 3 had another reward than 0" in why_not(log)
+    assert "agree with the policy 3 had a reward other than 0" in why_not(log)
     assert "about 100,000 decisions" in why_not(log)
     rewards[np.flatnonzero(agrees)[:5]] = 1.0
     assert why_not(log) == ""

@@ -1,7 +1,7 @@
 """Rewards on their way to the service, in an SQLite file, so that a restart of the caller loses none.
 
-`put` returns when rewards are on disk. A thread sends what is there, oldest first, and deletes what the
-service has taken. What it refuses for good is kept apart, to be looked at.
+`put` returns when rewards are on disk. A thread sends them, oldest first, and deletes those that the service
+has taken. Those that it refuses for good are kept apart for inspection.
 """
 
 import logging
@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS refused (n INTEGER PRIMARY KEY, population TEXT, body
 AT_ONCE = 500
 """Rewards that are sent together."""
 REMEMBERED = 90 * 86400.0
-"""Seconds for which rewards of decisions that the service did not make may come."""
+"""Seconds within which rewards of decisions that the service did not make may come."""
 PAUSE = 0.5
 """Seconds between attempts to send."""
 
@@ -56,10 +56,10 @@ class Buffer:
     Parameters
     ----------
     path : path
-        Of the file, which is made if need be.
+        Of the file, which is created if missing.
     send : callable
-        Takes a population, rewards, and what is known of those whose decision the service did not make, by
-        id; returns the error of each, or None; it may raise.
+        Takes a population, rewards, and what is known of the decisions that the service did not make, by id;
+        returns an error or None for each reward; it may raise.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Buffer:
             return int(self._db.execute("SELECT count(*) FROM waiting").fetchone()[0])
 
     def flush(self, deadline: float) -> bool:
-        """Wait until everything is sent, or the deadline; whether it is."""
+        """Wait until everything is sent, or until the deadline; returns whether everything is sent."""
         until = time.monotonic() + deadline
         while len(self):
             if time.monotonic() > until:
@@ -147,21 +147,20 @@ class Buffer:
                         self._work.wait(PAUSE)
 
     def _send_some(self, population: str, rows: list[Any]) -> bool:
-        """Send rewards of one population; whether all of them are dealt with."""
+        """Send rewards of one population; returns whether all of them are dealt with."""
         rewards = [msgspec.json.decode(body, type=NamedReward) for _, _, body in rows]
         known = {one.id: found for one in rewards if (found := self.fallback(one.id)) is not None}
         errors: Sequence[Exception | None]
         try:
             errors = self._send(population, rewards, known)
-        except (UnknownError, ValueError) as reason:  # no such population: nothing will change that soon
+        except (UnknownError, ValueError) as reason:  # no such population: trying again would not help
             errors = [reason] * len(rows)
         except Exception as reason:
             log.warning("rewards wait to be sent: %s", reason)
             return False
         done: list[tuple[int]] = []
         refused: list[tuple[int, str, bytes, str]] = []
-        # Rewards that the service cannot take now stay; those that it refuses are put aside, to block no
-        # others.
+        # Rewards that the service cannot take now stay; refused ones are put aside, to block no others.
         for (n, _, body), error in zip(rows, errors, strict=True):
             if error is None:
                 done.append((n,))
@@ -176,6 +175,6 @@ class Buffer:
         return len(done) == len(rows)
 
     def _transaction(self) -> sqlite3.Connection:
-        """Begin one; as a context manager, the connection commits it, or rolls it back after an error."""
+        """Begin a transaction; as a context manager, it is committed, or rolled back after an error."""
         self._db.execute("BEGIN IMMEDIATE")
         return self._db

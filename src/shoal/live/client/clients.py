@@ -40,13 +40,13 @@ class Client(Caller):
         As `shoal keys add` showed it.
     deadline : float
         Seconds within which a call returns or raises `UnavailableError`, unless the call says otherwise
-        (`decide_many` and `reward_many`: for each batch of 500). Until then, whatever may have been lost on
-        the way is sent again. Nothing is counted twice.
+        (`decide_many` and `reward_many`: for each batch of 500). Until then, requests that may have been lost
+        are sent again. Nothing is counted twice.
     buffer : path, optional
         A file in which rewards are kept until the service has taken them. `reward` then returns as soon as a
-        reward is in it; what is left when a program ends is sent by the next one that names the file.
+        reward is in it; the next program that names the file sends what an earlier one left there.
     http : httpx.Client, optional
-        To send requests with, for proxies or certificates of one's own.
+        The client to send requests with, for proxies or certificates of your own.
 
     Examples
     --------
@@ -82,7 +82,7 @@ class Client(Caller):
         self.close()
 
     def close(self) -> None:
-        """Close connections, and the buffer; what is in it stays there."""
+        """Close connections and the buffer; rewards in the buffer stay there."""
         if self.buffer is not None:
             self.buffer.close()
         self._http.close()
@@ -100,7 +100,7 @@ class Client(Caller):
         fallback: str | None = None,
         **settings: Any,
     ) -> "RemotePopulation":
-        """A population, which is made, with policy and dim, if need be; see `Controller.population`.
+        """A population; with policy and dim, it is made if missing. See `Controller.population`.
 
         `fallback` names the arm for when the service does not answer; it must be in the catalogue.
         """
@@ -109,7 +109,7 @@ class Client(Caller):
         return found
 
     def flush(self, deadline: float | None = None) -> bool:
-        """Wait until the service has everything in the buffer; whether it has."""
+        """Wait until the service has everything in the buffer; returns whether it has."""
         return self.buffer is None or self.buffer.flush(self.limit(deadline))
 
     def refused(self) -> list[Refused]:
@@ -252,7 +252,7 @@ class AsyncClient(Caller):
         await self.close()
 
     async def close(self) -> None:
-        """Close connections, and the buffer; what is in it stays there."""
+        """Close connections and the buffer; rewards in the buffer stay there."""
         if self._sender is not None:
             await asyncio.to_thread(self._sender.close)
         for http in (*self._idle, *([] if self._http is None else [self._http])):
@@ -271,13 +271,13 @@ class AsyncClient(Caller):
         fallback: str | None = None,
         **settings: Any,
     ) -> "AsyncRemotePopulation":
-        """A population, which is made, with policy and dim, if need be; see `Client.population`."""
+        """A population; with policy and dim, it is made if missing. See `Client.population`."""
         found = AsyncRemotePopulation(self, name, fallback)
         await self._carry_out(plans.prepare(found, policy, dim, settings))
         return found
 
     async def flush(self, deadline: float | None = None) -> bool:
-        """Wait until the service has everything in the buffer; whether it has."""
+        """Wait until the service has everything in the buffer; returns whether it has."""
         return self.buffer is None or await asyncio.to_thread(self.buffer.flush, self.limit(deadline))
 
     def refused(self) -> list[Refused]:
@@ -327,10 +327,10 @@ class AsyncClient(Caller):
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[httpx.AsyncClient]:
-        """A connection to oneself: the one used last, or a new one.
+        """A connection of its own for each request: the one used last, or a new one.
 
-        Each has a pool of its own, as httpx goes through all connections and requests of a pool whenever one
-        of them begins or ends: n at a time would take n² steps.
+        Each is a pool of one, as httpx goes through all connections and requests of a pool whenever one of
+        them begins or ends: n at a time would take n² steps.
         """
         if self._http is not None:
             yield self._http
@@ -347,7 +347,7 @@ class AsyncClient(Caller):
 def _awaited(
     plan: Callable[Concatenate[Remote, P], Plan[Result]],
 ) -> Callable[Concatenate["AsyncRemotePopulation", P], Coroutine[Any, Any, Result]]:
-    """The same for an event loop."""
+    """A method that awaits a plan, and has its arguments and docstring."""
 
     async def call(self: "AsyncRemotePopulation", /, *args: P.args, **options: P.kwargs) -> Result:
         return await self.client._carry_out(plan(self, *args, **options))

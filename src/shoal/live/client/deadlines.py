@@ -1,10 +1,9 @@
 """Ends attempts in time, whatever the server does.
 
 A time-out of httpx begins anew with each phase (waiting for a connection, connecting, writing, reading) and
-each piece of a phase, so that a server that sends a byte now and then holds its caller for as long as it
-likes. Here a phase's time-out is what is left of the attempt when the phase begins. Within a phase, the
-blocking client's connections look at the clock at each read and write; in an event loop `asyncio.timeout`
-ends the attempt.
+each piece of a phase, so a server that sends a byte now and then can hold its caller forever. Here a phase's
+time-out is what is left of the attempt when the phase begins. Within a phase, the blocking client's
+connections look at the clock at each read and write; in an event loop `asyncio.timeout` ends the attempt.
 """
 
 import time
@@ -56,8 +55,8 @@ class Timeouts(Mapping[str, float]):
 def trace(event: str, info: Mapping[str, Any]) -> None:
     """The extension `trace` of a blocking request: makes each new connection look at the clock.
 
-    Replacing its methods is the one way that works with any `httpx.Client`, proxies and TLS included: httpx
-    tells of connections but takes none of the caller's own.
+    Replacing its methods is the only way that works with any `httpx.Client`, proxies and TLS included: httpx
+    reports its connections but does not accept the caller's own.
     """
     if event.endswith(("connect_tcp.complete", "connect_unix_socket.complete", "start_tls.complete")):
         _make_punctual(info["return_value"])

@@ -1,7 +1,7 @@
 """A request and its repetitions, however it is sent: a plan yields steps, and gets replies to attempts.
 
-Every request of the client may be repeated without being counted twice: whatever makes something has an id.
-So whatever may have gone wrong on the way is tried again, after a random pause, until the deadline.
+Every request of the client may be repeated without being counted twice: a request that makes something has an
+id. So a request that may have been lost on the way is made again, after a random pause, until the deadline.
 """
 
 import random
@@ -39,7 +39,7 @@ class Pause(NamedTuple):
 
 
 class Work(NamedTuple):
-    """A call that may block, such as one that writes to a file; an event loop lets a thread make it."""
+    """A call that may block, such as one that writes to a file; an event loop makes it in a thread."""
 
     function: Callable[[], Any]
 
@@ -51,7 +51,7 @@ class Reply(NamedTuple):
     content: bytes = b""
     retry_after: float | None = None
     trouble: str = ""
-    """Why nothing did, or nothing that can be read."""
+    """Why nothing came back, or nothing that can be read."""
 
 
 Plan = Generator[Attempt | Pause | Work, Reply | None, Result]
@@ -68,41 +68,40 @@ def exchange(
     done: int | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Plan[Result]:
-    """Make a request until it is answered; what the answer holds, or raise the error that it stands for.
+    """Make a request until it is answered; return what the answer holds, or raise the error it stands for.
 
     Parameters
     ----------
     kind : type
-        What the answer holds. One that cannot be read as that counts as none: it is not the service's, or
-        not all of it.
+        What the answer holds. An answer that cannot be read as that counts as none: it is not the service's,
+        or not complete.
     deadline : float
         Seconds.
     longest : float, optional
         Seconds until an attempt is given up; LONGEST_ATTEMPT by default.
     done : int, optional
-        A status by which a repeated request learns that an attempt before it, whose answer was lost, did it.
+        The status that tells a repeated request that an earlier attempt succeeded, whose answer was lost.
     """
     content = None if body is None else msgspec.json.encode(body)
     until = clock() + deadline
     tried = 0
     while True:
-        # An attempt gets a part of the time: a server that hangs must leave some for another one.
+        # An attempt gets a part of the time: a server that hangs must leave some for the next attempt.
         timeout = max(0.001, min(until - clock(), longest or LONGEST_ATTEMPT))
         reply = yield Attempt(method, path, content, timeout)
         assert reply is not None
         tried += 1
         if reply.status not in REPEATED:
             try:
-                # In the first answer this status is an error; in a later one it says that an earlier attempt
-                # succeeded.
+                # In the first answer the status `done` is an error; later, an earlier attempt has succeeded.
                 return content_of(Reply(204) if tried > 1 and reply.status == done else reply, kind)
             except msgspec.DecodeError as error:
                 trouble = f"the answer, with status {reply.status}, cannot be read: {error}"
                 reply = reply._replace(trouble=trouble)
-        # Full jitter: callers who failed together do not come back together.
+        # Full jitter: callers that failed together do not come back together.
         pause = random.uniform(0.0, min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(tried, 20)))
         pause = max(pause, reply.retry_after or 0.0)
-        # The caller hears of it now: waiting until the deadline would change nothing.
+        # Raised now: waiting until the deadline would change nothing.
         if clock() + pause >= until:
             raise UnavailableError(
                 f"no answer within {deadline:g} s and {tried} attempts: {reply.trouble or error_in(reply)}",

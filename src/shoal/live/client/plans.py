@@ -40,9 +40,9 @@ P = ParamSpec("P")
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 PATIENCE = 600.0
-"""Seconds that what reads a whole journal may take."""
+"""Seconds that a request that reads a whole journal may take."""
 REMEMBERED = 100_000
-"""Decisions that fell back on an arm, if there is no buffer to keep them."""
+"""Fallback decisions kept in memory, if there is no buffer for them."""
 
 
 class Caller:
@@ -112,7 +112,7 @@ class RemoteDecision(m.NewDecision, frozen=True, kw_only=True):
 def takes(
     kind: Callable[P, Request],
 ) -> Callable[[Callable[[Remote, Request], Plan[Result]]], Callable[Concatenate[Remote, P], Plan[Result]]]:
-    """Give a plan the arguments of a request, which are written down there and nowhere else."""
+    """Give a plan the arguments of a request, which are defined there and nowhere else."""
 
     def decorate(
         plan: Callable[[Remote, Request], Plan[Result]],
@@ -140,7 +140,7 @@ def populations(deadline: float) -> Plan[list[str]]:
 
 
 def prepare(to: Remote, policy: str | None, dim: int | None, settings: dict[str, Any]) -> Plan[None]:
-    """Make a population, if it says how, and check its fallback against the catalogue.
+    """Make a population, if policy and dim are given, and check its fallback against the catalogue.
 
     Settings that are not the population's own are its policy's. A service that does not answer is no reason
     not to start: that is what a fallback is for.
@@ -175,13 +175,13 @@ def decide(to: Remote, request: RemoteDecision) -> Plan[Decision]:
     Parameters
     ----------
     fallback : str or int, optional
-        The arm to return if the service does not answer in time; by default, that of the population. Such a
-        decision has sequence number 0, and the service learns its reward, when you report it, as an
+        The arm to return if the service does not answer in time; by default, the population's fallback. Such
+        a decision has sequence number 0, and the service learns its reward, when you report it, as an
         observation.
     deadline : float, optional
         Seconds to wait for the service.
     """
-    # Without `fallback` and `deadline`, which the service does not know, and which are not sent if None.
+    # `fallback` and `deadline` are not for the service, and are not sent if None.
     body = ready_to_send(msgspec.structs.replace(request, fallback=None, deadline=None))
     fallback = to.fallback if request.fallback is None else request.fallback
     # Before anything is sent: an arm that is not on offer is an error even where the service answers.
@@ -191,7 +191,7 @@ def decide(to: Remote, request: RemoteDecision) -> Plan[Decision]:
     except (UnavailableError, NotOwnerError):
         if known is None or fallback is None:
             raise
-    # The service may have made the decision all the same; `observe_fallback` cancels it then.
+    # The service may have made the decision anyway; then `observe_fallback` cancels it.
     made = fallback_decision(body, fallback)
     yield Work(functools.partial(to.client.remember, made.id, known))
     return made
@@ -200,7 +200,7 @@ def decide(to: Remote, request: RemoteDecision) -> Plan[Decision]:
 def decide_many(
     to: Remote, requests: Iterable[Mapping[str, Any]], *, deadline: float | None = None
 ) -> Plan[list[Decision | Exception]]:
-    """`decide` for many requests, each a mapping of its arguments; of each, its decision or its error."""
+    """`decide` for many requests, each a mapping of arguments; returns a decision or an error for each."""
     # Ids are given before anything is sent, so that a repeated batch gets the same decisions.
     bodies = [ready_to_send(m.request_of(m.NewDecision, one)) for one in requests]
     found: list[Decision | Exception] = []
@@ -248,7 +248,7 @@ def reward(
 def reward_many(
     to: Remote, rewards: Iterable[Mapping[str, Any]], *, deadline: float | None = None
 ) -> Plan[list[Exception | None]]:
-    """`reward` for many decisions, each a mapping of its arguments; of each, its error or None.
+    """`reward` for many decisions, each a mapping of its arguments; returns an error or None for each.
 
     With a buffer, all of them are put there at once, and none has an error yet.
     """
@@ -262,10 +262,10 @@ def reward_many(
 def send_rewards(
     name: str, rewards: Sequence[m.NamedReward], known: Mapping[str, Fallback], deadline: float
 ) -> Plan[list[Exception | None]]:
-    """Send rewards in batches; of each, in the order given, its error or None.
+    """Send rewards in batches; returns an error or None for each, in order.
 
-    Those of decisions that the service did not make, which are in `known`, go first, as observations: if one
-    of them gets no answer, no batch has been sent that would be sent again.
+    Rewards of decisions in `known`, which the service did not make, go first, as observations: if one of them
+    gets no answer, no batch has been sent that would have to be sent again.
     """
     errors: dict[int, Exception | None] = {}
     for n, one in enumerate(rewards):
@@ -275,7 +275,7 @@ def send_rewards(
         try:
             yield from observe_fallback(one.id, fallback, one.reward, deadline)
             errors[n] = None
-        # Nothing can be said about the rest either; any other error is about this one reward.
+        # The others would get no answer either; any other error concerns this reward alone.
         except UnavailableError:
             raise
         except Exception as error:
@@ -299,7 +299,7 @@ def observe(
     arm: str | None = None,
     id: str | None = None,
 ) -> Plan[bool]:
-    """Let an agent learn from an arm tried elsewhere (features, or a name); whether it was new."""
+    """Let an agent learn from an arm tried elsewhere (features or a name); returns whether it was new."""
     # With an id of its own, a repeated attempt counts once.
     features, id = None if x is None else _floats(x), new_id() if id is None else id
     body = m.NewObservation(agent, float(reward), features, arm, id)
@@ -314,11 +314,10 @@ def send_observation(name: str, body: m.NewObservation, deadline: float) -> Plan
 def observe_fallback(id: str, known: Fallback, reward: float, deadline: float) -> Plan[None]:
     """Let the service learn the reward of a decision that it did not make, or not in time.
 
-    If it did make it after all, that one was not shown. The observation's id is made of the decision's, so
-    that the same reward again is counted once.
+    A decision that it made after all was not shown, and is cancelled. The observation's id is derived from
+    the decision's, so that a repeated reward is counted once.
     """
     until = time.monotonic() + deadline
-    # It may be recorded, if only its answer was lost; what was shown is the fallback.
     with contextlib.suppress(UnknownError):
         path = f"{path_of(known.population)}/decisions/{encoded(id)}"
         yield from exchange("DELETE", path, type(None), deadline=deadline)
@@ -342,12 +341,12 @@ def add(to: Remote, agent: str, *, sharing: m.Sharing = "both") -> Plan[None]:
 
 def forget(to: Remote, agent: str) -> Plan[None]:
     """Forget a person; see `Population.forget`."""
-    # A repeated attempt that finds the person gone has done its work.
+    # If a repeated attempt finds the person gone, the first one has succeeded.
     return to.ask("DELETE", f"/agents/{encoded(agent)}", type(None), done=410)
 
 
 def explain(to: Remote, agent: str, other: str | None = None) -> Plan[Explanation | PairExplanation]:
-    """Say whose samples an agent uses and with whom it stopped sharing, or the same of a pair."""
+    """Say whose samples an agent uses and with whom it stopped sharing, or the same for a pair."""
     path = f"/agents/{encoded(agent)}/explanation"
     if other is not None:
         return to.ask("GET", f"{path}?other={encoded(other)}", PairExplanation)
@@ -360,15 +359,15 @@ def graph(to: Remote, at: int | None = None) -> Plan[m.GraphContent]:
 
 
 def events(to: Remote, after: int = 0, limit: int = 100) -> Plan[m.Events]:
-    """Records of the journal after one."""
+    """Records of the journal after the record `after`."""
     return to.ask("GET", f"/events?after={after}&limit={limit}", m.Events)
 
 
-# Whether it pays. What reads a whole journal may take minutes, so an attempt lasts until the deadline.
+# Whether it pays. Reading a whole journal may take minutes, so such an attempt lasts until the deadline.
 
 
 def dividend(to: Remote, agent: str | None = None) -> Plan[Dividend]:
-    """What sharing pays, of all agents or one."""
+    """What sharing pays, for all agents or one."""
     query = "" if agent is None else f"?agent={encoded(agent)}"
     return to.ask("GET", f"/dividend{query}", Dividend)
 
@@ -379,8 +378,7 @@ def alarms(to: Remote) -> Plan[list[Alarm]]:
 
 
 def uplift(to: Remote, *, deadline: float = PATIENCE) -> Plan[Uplift]:
-    """What the policy earns more than the product's own rule, by `holdout` or as an `apprentice`."""
-    # It reads the whole journal, so a single attempt may take all the time there is.
+    """How much more the policy earns than the product's own rule, by `holdout` or as an `apprentice`."""
     return to.ask("GET", "/uplift", Uplift, deadline=deadline, longest=deadline)
 
 
@@ -403,18 +401,18 @@ def what_if(
 def switch(
     to: Remote, /, policy: str | None = None, *, deadline: float = PATIENCE, **parameters: Any
 ) -> Plan[int]:
-    """Go on with another policy or other parameters; see `Population.switch`."""
+    """Switch to another policy or other parameters; see `Population.switch`."""
     return (yield from _switch_to(to, m.Candidate(policy, parameters), deadline))
 
 
 def switch_back(to: Remote, *, deadline: float = PATIENCE) -> Plan[int]:
-    """Go on with the policy and parameters from before the last switch."""
-    # The request names them instead of saying "back": sent twice, that would lead forward again.
+    """Return to the policy and parameters from before the last switch."""
+    # The request names them instead of saying "back", which would lead forward again if sent twice.
     until = time.monotonic() + deadline
     known = yield from switches(to)
     if len(known) < 2:
         raise ConflictError(f"population {to.name!r} has never been switched", None)
-    # The service has no such request: between the two, somebody else may switch.
+    # Another client may switch between the two requests.
     past = m.Candidate(known[-2].policy, known[-2].parameters)
     return (yield from _switch_to(to, past, until - time.monotonic()))
 
@@ -447,7 +445,7 @@ def end_contest(to: Remote) -> Plan[None]:
 
 
 def switches(to: Remote) -> Plan[list[Switch]]:
-    """The policies and parameters so far, the first ones included, and who made them so."""
+    """The policies and parameters so far, including the first ones, and who set them."""
     return (yield from to.ask("GET", "/settings", m.Switches)).settings
 
 
@@ -500,7 +498,7 @@ def plain_arms(arms: m.Arms) -> Any:
 def checked(reward: m.NamedReward) -> m.NamedReward:
     """A reward to be sent later; ValueError if the service could not read it."""
     given = msgspec.structs.asdict(reward)
-    # Numbers of NumPy and others are as good as floats, which msgspec does not know.
+    # msgspec does not accept numbers of NumPy and others in place of floats.
     for key in ("reward", "replaces"):
         if given[key] is not None:
             given[key] = float(given[key])

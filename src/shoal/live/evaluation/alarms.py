@@ -1,12 +1,11 @@
 """What is wrong with a population, or settled in it: alarms with the numbers behind them, and what to do.
 
-They are computed from the last records and from what the state has summed of each agent, so what they cost
-depends neither on the length of the journal nor, but for a pass over these sums, on the number of agents.
+They are computed from the last records and from each agent's sums in the state, so their cost depends neither
+on the length of the journal nor, except for one pass over these sums, on the number of agents.
 
-Whoever looks at alarms looks often. So intervals are confidence sequences (sequences.py), and the window in
-which they are computed does not slide: it starts at a multiple of a block of records, and holds the last
-whole block and the present one. Each sequence errs in a window with probability 5% at most, however often
-that window is looked at.
+Alarms are looked at often. So intervals are confidence sequences (sequences.py), and their window does not
+slide: it starts at a multiple of a block of records, and holds the last whole block and the present one. Each
+sequence errs in a window with probability 5% at most, however often that window is looked at.
 """
 
 import math
@@ -30,23 +29,23 @@ if TYPE_CHECKING:
     from shoal.live.population.owner import Owner
 
 LARGEST_BLOCK = 8_192
-"""Records in a block; of a short journal, the largest power of two that fits in twice."""
+"""Records in a block; in a short journal, the largest power of two that fits in it twice."""
 ENOUGH = 100
 """Decisions without a reward that may mean something."""
 ALIKE = 300
-"""Equal rewards in a row from which on they count as constant: others are rarer than 1%, by 95%."""
+"""Equal rewards in a row that count as constant: with 95% confidence, fewer than 1% differ."""
 PATIENCE = 3600.0
 """Seconds that the very first reward may take, if the population has no `reward_window`."""
 LONGER = 2.0
-"""A gap between rewards must be so many times the longest one before."""
+"""An alarming gap between rewards is this many times the longest one before."""
 GONE = 0.01
-"""Share of other choices below which exploration is gone."""
+"""Share of choices other than the most frequent arm below which exploration is gone."""
 EXPLAINED = 0.02
 """Share of the rewards' variance below which a policy explains next to nothing."""
 SETTLED = 0.02
 """Share of changed preferences below which a population has converged."""
 OFFERS = 64
-"""Sets of arms whose names are looked up; in others, an arm is known by its position."""
+"""Sets of arms whose names are looked up; in further ones, an arm is known by its position."""
 NAMED = 3
 """Harmed agents that a sentence names."""
 ALARMS = (
@@ -59,7 +58,7 @@ ALARMS = (
     "wrong arms",
     "converged",
 )
-"""All there are. The last is good news."""
+"""All alarms. The last is good news."""
 
 
 class AgentSums(NamedTuple):
@@ -89,7 +88,7 @@ def alarms(owner: "Owner") -> list[Alarm]:
 
 
 def sounding(window: "Window", agents: AgentSums) -> list[Alarm]:
-    """The alarms that a window of records and the sums of all agents give."""
+    """The alarms raised by a window of records and the sums of all agents."""
     found = (
         _no_rewards(window),
         _constant_rewards(window),
@@ -103,7 +102,7 @@ def sounding(window: "Window", agents: AgentSums) -> list[Alarm]:
 
 
 class _Arms:
-    """How many arms were on offer, 0 if that is not known, and what the chosen one is called."""
+    """How many arms were on offer, 0 if unknown, and the chosen arm's name."""
 
     def __init__(self, owner: "Owner", dim: int) -> None:
         self._offers, self._dim = owner.commands.offers, dim
@@ -125,7 +124,7 @@ class _Arms:
 
 
 class Window:
-    """What some records in a row say.
+    """What consecutive records say.
 
     Parameters
     ----------
@@ -141,23 +140,23 @@ class Window:
     ) -> None:
         self.settings, self._split, self._arm = settings, split, arm
         self.gap, self.longest_gap = 0, 0
-        """Decisions since the last reward, and the most there were between two."""
+        """Decisions since the last reward, and the most between two rewards."""
         self.began, self.last, self.longest = 0, 0, 0
-        """When the present gap began and ended so far, and the longest one, in microseconds."""
+        """When the present gap began, the time of the last record, and the longest gap; in microseconds."""
         self.has_rewards = False
         self.n_rewards = 0
         self.values: set[float] = set()
-        """Of the rewards, up to two."""
+        """Up to two different rewards."""
         self.chosen: Counter[str | int] = Counter()
         """How often the policy chose each arm, where it had a choice."""
         self.most_arms = 0
         self.kept, self.changed = 0, 0
-        """How often the policy preferred the same arm of an offer as before for an agent, and another one."""
+        """How often the policy's preference for an agent and an offer was the same as before, and was not."""
         self.errors: tuple[list[float], list[float]] = ([], [])
         """Squared errors of predictions, in the last whole block and in the present one."""
         self.seen: list[tuple[Decided, float, int]] = []
-        """Decisions by the policy that have a reward, in the order of rewards, with it and how many arms were
-        on offer."""
+        """The policy's decisions that have a reward, in the order of rewards, with the reward and the number
+        of arms on offer."""
         self._awaited: dict[str, tuple[Decided, int]] = {}
         self._preferred: dict[tuple[int, bytes], int] = {}
 
@@ -198,24 +197,24 @@ class Window:
                 self.changed += before != record.greedy
 
     def _arrived(self, row: Row) -> None:
-        if self.has_rewards:  # before the first one, part of the gap may be outside of the window
+        if self.has_rewards:  # before the first one, part of the gap may lie outside the window
             self.longest_gap = max(self.longest_gap, self.gap)
             self.longest = max(self.longest, row.at - self.began)
         self.gap, self.began, self.has_rewards = 0, row.at, True
 
     def clipped(self, prediction: float) -> float:
-        """A prediction ends where rewards are known to."""
+        """A prediction within the known range of rewards."""
         low, high = self.settings.reward_low, self.settings.reward_high
         return prediction if low is None or high is None else min(max(prediction, low), high)
 
     @property
     def others(self) -> int:
-        """Choices of another arm than the one chosen most."""
+        """Choices of arms other than the one chosen most."""
         return self.chosen.total() - max(self.chosen.values(), default=0)
 
 
 def _no_rewards(window: Window) -> Alarm | None:
-    """Facts, not a test: how long rewards took to come is known, not how long they may take."""
+    """Facts, not a test: how long rewards took is known, not how long they may take."""
     seconds = (window.last - window.began) / 1e6
     if window.gap < ENOUGH:
         return None
@@ -232,7 +231,7 @@ def _no_rewards(window: Window) -> Alarm | None:
             f"{window.n_rewards:,} rewards the longest such gaps were {before:,} decisions and {span(usual)}."
         )
     advice = (
-        "Check that rewards are sent with the ids of their decisions, and what is refused. If they take "
+        "Check that rewards are sent with the ids of their decisions, and which are refused. If they take "
         "longer by nature, nothing is wrong; a `reward_window` says how long."
     )
     return Alarm("no rewards", "fault", said, advice, float(window.gap), math.nan, math.nan)
@@ -246,14 +245,14 @@ def _constant_rewards(window: Window) -> Alarm | None:
     most = 1.0 - (1.0 - LEVEL) ** (1.0 / n)
     said = f"All of the last {n:,} rewards are {min(window.values):g}: fewer than {most:.2%} differ (95%)."
     advice = (
-        "Nothing can be learned from them. Check how rewards are computed, and that those of decisions which "
-        "led to nothing are sent, too, or set by `reward_window` and `default_reward`."
+        "Nothing can be learned from them. Check how rewards are computed, and that decisions which led to "
+        "nothing get a reward, too, or one by `reward_window` and `default_reward`."
     )
     return Alarm("constant rewards", "fault", said, advice, 0.0, 0.0, most)
 
 
 def _share(events: int, n: int, tries: int = 1) -> tuple[float, float]:
-    """The confidence sequence of a share; `tries` if the event was picked among so many."""
+    """The confidence sequence of a share; `tries` is the number of events that this one was picked from."""
     return empirical_bernstein(Sums(n, events, events), 0.0, 1.0, 1.0 - (1.0 - LEVEL) / tries)
 
 
@@ -267,19 +266,19 @@ def _no_exploration(window: Window) -> Alarm | None:
     said = (
         f"One arm of up to {window.most_arms} was chosen in {1 - window.others / n:.2%} of {n:,} decisions; "
         f"by their entropy, as if there were {effective:.2f} arms. Others are chosen in {low:.2%} to "
-        f"{high:.2%} (95%), and `explore` is {window.settings.explore:g}."
+        f"{high:.2%} of decisions (95%), and `explore` is {window.settings.explore:g}."
     )
     advice = (
-        "If another arm becomes better, this will not be noticed, nor can other policies be evaluated. Raise "
+        "If another arm becomes better, nobody will notice, and other policies cannot be evaluated. Raise "
         "`alpha` (`switch`), or make the population with a larger `explore`."
     )
     return Alarm("no exploration", "fault", said, advice, window.others / n, low, high)
 
 
 def _not_learning(window: Window) -> Alarm | None:
-    """Against the mean of the rewards before, where arms vary: drawn ones, or all if none is drawn.
+    """Compares with the mean of earlier rewards where arms vary: drawn arms, or all if none is drawn.
 
-    Where one arm is always chosen, the mean predicts it well, and that is no fault.
+    Where one arm is always chosen, the mean predicts it well, which is no fault.
     """
     drawn = [one for one in window.seen if one[0].shown[0] != one[0].greedy]
     if not window.settings.explore and window.others >= 0.1 * window.chosen.total():
@@ -301,8 +300,8 @@ def _not_learning(window: Window) -> Alarm | None:
     )
     advice = (
         "Check that rewards belong to their decisions, that features tell arms apart, and their scale; an "
-        "arm's features need a constant if rewards are far from 0. Of rare or very noisy rewards "
-        "nobody can predict much; then nothing is wrong."
+        "arm's features need a constant if rewards are far from 0. Rare or very noisy rewards are hard to "
+        "predict; then nothing is wrong."
     )
     return Alarm("not learning", "fault", said, advice, value, low, high)
 
@@ -319,16 +318,16 @@ def _drift(window: Window) -> Alarm | None:
         "(95%)."
     )
     advice = (
-        "Rewards have changed, or who asks and what is on offer. If they have, a policy that forgets "
-        "follows: try `cluster_mixture` with `evaluate` or a `contest`."
+        "Rewards have changed, or the agents that ask, or the arms on offer. If rewards have, a policy that "
+        "forgets can follow: try `cluster_mixture` with `evaluate` or a `contest`."
     )
     return Alarm("drift", "fault", said, advice, now.mean - before.mean, least - most, math.nan)
 
 
 def _harm(agents: AgentSums) -> Alarm | None:
-    """Agent i of 1, 2, … gets 5% / (i (i + 1)): all together err with 5% at most, however many join."""
+    """Agent i of 1, 2, … gets 5% / (i (i + 1)): in all, the error is at most 5%, however many join."""
     n, total, squares = agents.counts, agents.totals, agents.squares
-    # Only those that three standard errors tell from 0: no sequence below is narrower than that.
+    # Only agents more than three standard errors below 0: no sequence below is narrower than that.
     spread = np.sqrt(np.maximum(squares - total * total / np.maximum(n, 1), 0.0))
     harmed = []
     for agent in np.flatnonzero((n >= BURN_IN) & (total < -3.0 * spread)).tolist():
@@ -344,9 +343,9 @@ def _harm(agents: AgentSums) -> Alarm | None:
     who = "agent is" if len(harmed) == 1 else "agents are"
     said = (
         f"{len(harmed):,} {who} harmed by sharing: {names}. For the first, others' samples change the "
-        f"squared error saved per reward by {mean:.3g} [{low:.3g}, {high:.3g}] (95% for all agents together)."
+        f"squared error saved per reward by {mean:.3g} [{low:.3g}, {high:.3g}] (95% over all agents)."
     )
-    advice = 'Look at `explain(agent)`; `add(agent, sharing="none")` ends its borrowing, if it goes on.'
+    advice = 'Look at `explain(agent)`; if it goes on, `add(agent, sharing="none")` ends its borrowing.'
     return Alarm("harm", "fault", said, advice, mean, low, high)
 
 
@@ -356,27 +355,27 @@ def _converged(window: Window) -> Alarm | None:
     if high >= SETTLED:
         return None
     said = (
-        f"The policy has settled: in {n:,} decisions that repeat an agent and an offer it preferred another "
-        f"arm than before in {window.changed / n:.2%} [{low:.2%}, {high:.2%}]. "
+        f"The policy has settled: in {n:,} decisions that repeat an agent and an offer it preferred an arm "
+        f"other than before in {window.changed / n:.2%} [{low:.2%}, {high:.2%}]. "
     )
     advantage = _advantage(window)
     below, above = asymptotic(Sums.of(advantage))
     if not math.isfinite(below):
         said += "Too little was explored to say whether it prefers the best arms."
-        advice = "With a larger `explore`, the journal could tell."
+        advice = "With a larger `explore`, the journal could show it."
         return Alarm("converged", "note", said, advice, window.changed / n, low, high)
     value = float(advantage.mean())
-    said += f"What it prefers earns {value:+.3g} [{below:+.3g}, {above:+.3g}] "
-    said += "more than an arm drawn at random (95%)."
+    said += f"The arms it prefers earn {value:+.3g} [{below:+.3g}, {above:+.3g}] "
+    said += "more than arms drawn at random (95%)."
     if above < 0.0:
-        advice = "It has settled on the wrong arms. Evaluate others, or raise `alpha`."
+        advice = "It has settled on the wrong arms. Evaluate other policies, or raise `alpha`."
         return Alarm("wrong arms", "fault", said, advice, value, below, above)
     advice = "Nothing has to be done. If tastes do not change, less exploration costs less."
     return Alarm("converged", "note", said, advice, value, below, above)
 
 
 def _advantage(window: Window) -> AnyArray:
-    """Of each decision, an unbiased term of what the preferred arm earns more than a random one."""
+    """For each decision, an unbiased term for how much more the preferred arm earns than a random one."""
     terms, total = [], 0.0
     for n, (one, reward, size) in enumerate(window.seen):
         p, is_preferred = one.probability, one.shown[0] == one.greedy

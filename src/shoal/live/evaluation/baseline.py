@@ -1,4 +1,4 @@
-"""Against the product's own rule: agents that it goes on deciding for, and what that says of the uplift."""
+"""Comparison with the product's own rule: agents that it still decides for, and the uplift over it."""
 
 import hashlib
 import math
@@ -21,7 +21,7 @@ FEWEST = 10
 
 def in_holdout(settings: Settings, agent: int) -> bool:
     """Whether the product's own rule decides for an agent: drawn once, from a hash of its number."""
-    # Computed rather than drawn and recorded: an agent is held out for good, from before its first decision.
+    # Computed rather than recorded, so that an agent is held out for good, from before its first decision.
     draw = hashlib.blake2b(b"holdout:%d" % agent, key=settings.key, digest_size=8).digest()
     return int.from_bytes(draw) < settings.holdout * 2.0**64
 
@@ -41,9 +41,9 @@ def uplift(owner: "Owner", since: float | None = None) -> Uplift:
 
 
 def _of_holdout(shown: list[Outcome]) -> Uplift:
-    """Agents, not decisions, were drawn: the interval counts each agent's rewards as one.
+    """Agents, not decisions, were drawn, so the interval is over agents.
 
-    A person who was known by two names, merged since, may have been drawn on either side, and is left out.
+    A person who had two names, merged since, may have been drawn on both sides, and is left out.
     """
     means, errors, counts, sizes = [], [], [], []
     sides = [[one for one in shown if (one.decided.mode == "holdout") == held] for held in (False, True)]
@@ -52,7 +52,6 @@ def _of_holdout(shown: list[Outcome]) -> Uplift:
     if both:
         checked = f"{len(both):,} agent{'s were' if len(both) > 1 else ' was'} on both sides and left out"
     for side in sides:
-        # Rewards of one agent are alike: agents, not rewards, are what the interval counts.
         by_agent: dict[int, list[float]] = {}
         for one in side:
             if one.agent not in both and (earned := one.earned) is not None:
@@ -61,8 +60,7 @@ def _of_holdout(shown: list[Outcome]) -> Uplift:
         numbers = np.array([len(rewards) for rewards in by_agent.values()], dtype=np.float64)
         n, groups = float(numbers.sum()), len(by_agent)
         mean = float(sums.sum() / n) if n else math.nan
-        # A ratio of two sums over agents, by linearisation.
-        # The mean is a ratio of two sums, so its error is that of what is left of each agent (delta method).
+        # The mean is a ratio of two sums over agents; its error is that of its linearisation (delta method).
         spread = float(((sums - mean * numbers) ** 2).sum()) if n else math.nan
         means.append(mean)
         errors.append(math.sqrt(spread * groups / (groups - 1)) / n if groups > 1 else math.nan)
@@ -71,7 +69,7 @@ def _of_holdout(shown: list[Outcome]) -> Uplift:
     if min(sizes) < FEWEST:
         sentence = (
             f"The policy has decided for {sizes[0]} agents and the product's rule for {sizes[1]}; an "
-            f"interval takes {FEWEST} of each; {checked}."
+            f"interval needs {FEWEST} of each; {checked}."
         )
         nothing = math.nan, math.nan, math.nan
         return Uplift("holdout", means[0], means[1], *nothing, counts[0], counts[1], sentence)
@@ -83,13 +81,13 @@ def _of_holdout(shown: list[Outcome]) -> Uplift:
 
 
 def _of_apprentice(some: list[Outcome]) -> Uplift:
-    """Where chance played what the policy preferred, against where it played what the rule did."""
+    """Decisions where chance chose the policy's preference, against those where it chose the rule's."""
     rewards = np.array([one.reward for one in some], dtype=np.float64)
     p = np.array([one.decided.probability for one in some], dtype=np.float64)
     places = [(one.decided.shown[0], one.decided.greedy, one.decided.baseline[0]) for one in some]
     shown, ours, theirs = np.array(places, dtype=np.int64).reshape(-1, 3).T
     differ = ours != theirs
-    # Where the two agree there is nothing to compare: what tells is chance that sided with the policy.
+    # Where the two agree there is nothing to compare; the evidence is where chance sided with the policy.
     found = int(np.count_nonzero(differ & (shown == ours)))
     n_rule = int(np.count_nonzero(shown == theirs))
     mean = float(rewards[shown == theirs].mean()) if n_rule else math.nan
@@ -101,8 +99,8 @@ def _of_apprentice(some: list[Outcome]) -> Uplift:
             f"{found} times: it would take {size} decisions, or more exploration."
         )
         return Uplift("apprentice", math.nan, mean, math.nan, math.nan, math.nan, found, n_rule, sentence)
-    # Weights of both are 1 on average, so a constant may be taken from the rewards: it spares noise.
-    # About the mean: a constant added to all rewards must not widen the interval.
+    # Both weights are 1 on average, so subtracting the mean reward leaves the difference as it is. It lowers
+    # the noise: a constant added to all rewards must not widen the interval.
     terms = ((shown == ours).astype(np.float64) - (shown == theirs)) / p * (rewards - rewards.mean())
     gain = mean_of(terms, "")
     value = float(np.mean((shown == theirs) / p * (rewards - rewards.mean())) + rewards.mean())

@@ -1,9 +1,9 @@
-"""What another policy would have earned: all estimates of it, or a sentence why there can be none.
+"""What another policy would have earned: all estimates, or a sentence that says why there can be none.
 
 A candidate is asked in two ways. *Step by step*: at each decision it knows all that was logged before, and is
-asked for its choice; that is what it would be worth if it took over. *Replayed*: it starts with nothing and
-learns only from decisions that it would have made itself, thinned so that they are as frequent as under its
-own choices; that is what it would have been worth from the start (Dudík, Erhan, Langford and Li 2012).
+asked for its choice; this estimates its worth if it took over. *Replayed*: it starts with nothing and learns
+only from decisions that it would have made itself, thinned so that they are as frequent as under its own
+choices; this estimates its worth from the start (Dudík, Erhan, Langford and Li 2012).
 """
 
 import math
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Z99 = 2.5758293035489004
 DRAWN = 10.0
-"""Rewards of an agent that weigh as much as the mean of all."""
+"""Number of an agent's own rewards that weigh as much as the mean of all agents."""
 
 
 def evaluate_population(
@@ -72,7 +72,7 @@ def evaluate_population(
 
 
 def _chance(arm: int, decided: Decided, n_arms: int) -> float:
-    """The probability with which a decision had shown an arm; all but the usual one have the same."""
+    """A decision's probability of an arm; all arms but the usual one have the same."""
     usual, p = decided.baseline[0] if decided.mode == "apprentice" else decided.greedy, decided.probability
     assert p is not None
     other = p if decided.shown[0] != usual else (1.0 - p) / max(n_arms - 1, 1)
@@ -80,7 +80,7 @@ def _chance(arm: int, decided: Decided, n_arms: int) -> float:
 
 
 def evaluate_log(events: LoggedDecisions, policy: str | None, parameters: dict[str, Any]) -> Evaluation:
-    """Evaluate a policy, or the one in the log's column `target`, from a log of elsewhere.
+    """Evaluate a policy, or the one in the log's column `target`, from a log from elsewhere.
 
     Parameters
     ----------
@@ -93,13 +93,13 @@ def evaluate_log(events: LoggedDecisions, policy: str | None, parameters: dict[s
     if policy is None:
         if events.target is None:
             raise ValueError(
-                "policy must be named, or a column of the log that says what it would have chosen"
+                "policy must be named, or a column of the log with its probability of the logged arm"
             )
         model = _running_means(events)
         log = Log(events.rewards, events.probabilities, events.target, model, model)
         return _judged(events, log, "target", {}, None)
     if events.offers is None or events.shown is None:
-        raise ValueError(f"policy {policy!r} chooses by features: arms must say what they are")
+        raise ValueError(f"policy {policy!r} chooses by features: arms must provide them")
     dim = events.offers[0].shape[1]
     made = _fresh(policy, events.n_agents, dim, parameters)
     log = _step_by_step(events, made)
@@ -108,9 +108,9 @@ def evaluate_log(events: LoggedDecisions, policy: str | None, parameters: dict[s
 
 
 def _running_means(events: LoggedDecisions) -> Vector:
-    """The mean of each agent's rewards so far, drawn towards that of all, shape (n,).
+    """The mean of each agent's rewards so far, shrunk towards that of all agents, shape (n,).
 
-    As it is the same for all arms, it is also what a policy earns by this model, whatever it chooses.
+    As it is the same for all arms, it is also this model's value of any policy.
     """
     found, sums, counts = np.zeros(len(events)), np.zeros(events.n_agents), np.zeros(events.n_agents)
     total = 0.0
@@ -139,7 +139,7 @@ def _step_by_step(events: LoggedDecisions, policy: Policy) -> Log:
         choice = policy.choose(agent, arms)
         target[t], expected[t] = choice.arm == shown, choice.pooled
         predicted[t] = policy.predict(agent, arms[shown]).pooled
-        # Only now: it must be judged by rewards that it has not seen.
+        # Only now: it must be judged on rewards that it has not seen.
         policy.update(agent, arms[shown], float(events.rewards[t]))
     return Log(events.rewards, events.probabilities, target, predicted, expected)
 
@@ -147,14 +147,14 @@ def _step_by_step(events: LoggedDecisions, policy: Policy) -> Log:
 def _replayed(events: LoggedDecisions, policy: Policy) -> Replayed:
     """Let a policy learn from the decisions that it would have made, thinned to its own frequencies.
 
-    A decision with which it agrees is kept with a probability inverse to the one it was logged with, so that
-    among those kept each arm is as frequent as the policy wants it.
+    A decision is kept with a probability inverse to the logged one, so that among those kept each arm is as
+    frequent as the policy wants it.
     """
     assert events.offers is not None
     assert events.shown is not None
     least, rng = float(events.probabilities.min(initial=1.0)), np.random.default_rng(0)
-    # Rejection: of decisions with probability p, a share of least/p is kept, as if arms were drawn uniformly.
-    # Replaying is unbiased on such a log only.
+    # Rejection: a share least/p of the decisions with probability p is kept, as if arms were drawn uniformly.
+    # Replaying is unbiased only on such a log.
     kept = events.probabilities * rng.random(len(events)) < least
     rewards = []
     for t in np.flatnonzero(kept).tolist():
@@ -177,7 +177,7 @@ def _judged(
     events: LoggedDecisions, log: Log, policy: str, parameters: dict[str, Any], replayed: Replayed | None
 ) -> Evaluation:
     sentence, wanted = why_not(log), ESTIMATORS
-    if replayed is None:  # of a column, whose other choices are not known
+    if replayed is None:  # a column of the log, whose other choices are not known
         sentence = why_no_target(log, "the target's probability") or sentence
         wanted = (estimators.ips, estimators.snips, estimators.doubly_robust)
     nothing = Estimate("as logged", math.nan, math.nan, math.nan, 0.0)
@@ -215,8 +215,7 @@ def calibration(probabilities: Vector, sizes: Vector | None) -> Calibration:
         return Calibration(math.nan, math.nan, math.nan, "Probabilities were not tested.")
     if (probabilities == 1.0).all():
         return Calibration(math.nan, math.nan, math.nan, "No decision was left to chance.")
-    # These are the weights of a policy that draws uniformly: where the probabilities are right, their mean is
-    # 1.
+    # The weights of a policy that draws uniformly: if the probabilities are right, their mean is 1.
     terms = 1.0 / (sizes * probabilities)
     mean, error = float(terms.mean()), float(terms.std(ddof=1)) / math.sqrt(len(terms))
     low, high = mean - Z99 * error, mean + Z99 * error

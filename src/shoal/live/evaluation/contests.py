@@ -1,12 +1,12 @@
 """A contest: candidates learn in the shadow from the same journal, and are compared with the present policy.
 
-A *shadow* is the fold of the journal under a candidate's settings. It is asked at each decision since the
-contest began what it would have chosen, before it learns more, and its choice is compared with the one that
-the population's policy preferred, by doubly robust terms: unbiased, as arms were drawn with the recorded
+A *shadow* is the fold of the journal under a candidate's settings. At each decision since the contest began
+it is asked what it would have chosen, before it learns more. Its choice is compared with the one that the
+population's policy preferred, by doubly robust terms: unbiased, as arms were drawn with the recorded
 probabilities. Where both prefer the same arm, the term is 0.
 
-Everything here follows from the journal. Shadows are a cache: they read on from where they were, and are
-folded anew after a restart, and when a person has been forgotten, whose samples leave them in that way.
+Everything here is computed from the journal. Shadows are a cache: they continue from where they were, and are
+folded again after a restart, and after a person has been forgotten, which removes that person's samples.
 """
 
 import math
@@ -52,12 +52,12 @@ MOST = 8
 MOST_COUNTED = 200_000
 """Decisions in which a candidate differs that are kept; later ones are not counted."""
 BY = "contest"
-"""Who switched, in the record."""
+"""The author of a contest's switch, in its record."""
 
 
 def begin(
     owner: "Owner",
-    given: Sequence[str | Mapping[str, Any]],
+    candidates: Sequence[str | Mapping[str, Any]],
     when: str | None,
     share: float | None,
     by: str,
@@ -70,12 +70,12 @@ def begin(
         explore = validation.number("share", share, low=0.0, high=1.0)
     if explore <= 0.0:
         raise ValueError(
-            "share must be above 0 where nothing is explored: only chance can tell policies apart"
+            "share must be above 0 where nothing is explored: only random choices tell policies apart"
         )
-    if len(given) > MOST:
-        raise ValueError(f"candidates must be at most {MOST}, got {len(given)}")
+    if len(candidates) > MOST:
+        raise ValueError(f"candidates must be at most {MOST}, got {len(candidates)}")
     found: list[tuple[str, dict[str, Any]]] = []
-    for one in given:
+    for one in candidates:
         parameters = {} if isinstance(one, str) else dict(one)
         policy = one if isinstance(one, str) else parameters.pop("policy", None)
         other = other_settings(present, policy, parameters)
@@ -104,7 +104,7 @@ def end(owner: "Owner", by: str) -> None:
 
 
 def act(owner: "Owner") -> ContestStanding | None:
-    """The standing; if it was told to switch when a candidate is surely better, and one is, switch to it.
+    """The standing; if the contest switches to a candidate that is surely better, and one is, switch to it.
 
     The switch is one record, which also ends the contest: after a crash it has happened, or it has not.
     """
@@ -124,12 +124,12 @@ def act(owner: "Owner") -> ContestStanding | None:
 
 
 def standing(owner: "Owner") -> ContestStanding | None:
-    """How candidates stand by now; None if there is no contest."""
+    """How candidates stand now; None if there is no contest."""
     with owner.shadowing:
         owner.wait_until_rebuilt()
         with owner.settled() as fold:
             running, seq, settings = fold.contest, fold.seq, fold.settings
-        shadows, owner.shadows = owner.shadows, None  # if this is given up on the way, there are none
+        shadows, owner.shadows = owner.shadows, None  # none are left half updated if this is given up
         if running is None:
             return None
         began, record = running
@@ -152,7 +152,7 @@ class Shadows:
             one.fold = refold(owner, one.settings, seq, one.watch)
 
     def catch_up(self, owner: "Owner", seq: int) -> bool:
-        """Read on; False, with nothing of use done, if the journal has to be folded anew."""
+        """Read new records; False, with nothing usable, if the journal has to be folded again."""
         store, number = owner.store, owner.number
         return all(snapshots.catch_up(one.fold, store, number, seq, watch=one.watch) for one in self._shadows)
 
@@ -187,7 +187,7 @@ class Shadow:
     exporter : Exporter
         Finds the arms on offer.
     began : int
-        The record that began the contest; decisions before are learned from, and not counted.
+        The record that began the contest; earlier decisions are learned from, but not counted.
     """
 
     fold: Fold
@@ -195,16 +195,16 @@ class Shadow:
     def __init__(self, settings: Settings, exporter: Exporter, began: int) -> None:
         self.settings, self._exporter, self._began = settings, exporter, began
         self._agreeing: set[str] = set()
-        """Decisions that await their reward, and in which both prefer the same arm."""
+        """Decisions in which both prefer the same arm, and that await their reward."""
         self._agreed = 0
-        """Those whose reward has come."""
+        """Decisions in which both prefer the same arm, and whose reward has come."""
         self._places: dict[str, int] = {}
-        """Decisions in which they differ, by their place in the columns."""
+        """Decisions in which they differ, with their place in the columns."""
         self._columns = tuple(array("d") for _ in range(4))
-        """Weight, expected difference, prediction of the arm that was shown; reward, nan until it comes."""
+        """Weight, expected difference, prediction for the arm that was shown; reward, nan until it comes."""
 
     def watch(self, fold: Fold, row: Row) -> None:
-        """Take notice of a record before the fold learns from it."""
+        """Note a record before the fold learns from it."""
         if row.seq <= self._began:
             return
         record = decode(row.body)
@@ -222,7 +222,7 @@ class Shadow:
                 self._reward(record.id, reward)
 
     def _ask(self, fold: Fold, record: Decided) -> None:
-        """What would the candidate have chosen?"""
+        """Ask what the candidate would have chosen."""
         if len(self._places) >= MOST_COUNTED:
             return
         _, predicted = fold.predict(record)
@@ -263,7 +263,7 @@ class Shadow:
 
 
 class Compared(NamedTuple):
-    """What a candidate's choices would have earned more per decision, with its confidence sequence."""
+    """How much more a candidate's choices would have earned per decision, with its confidence sequence."""
 
     decisions: int
     differs: int
@@ -278,22 +278,22 @@ def compared(
 ) -> Compared:
     """Compare a candidate's choices with others, from decisions in which they differ; arrays of shape (n,).
 
-    Chance may not yet have shown the worst that the candidate's choices lead to. So the lower bound supposes
-    that the next one is as much worse than predicted as any reward was, at the largest weight so far, and the
-    upper bound the contrary; as intervals of `estimators` do.
+    Chance may not yet have shown the worst outcome of the candidate's choices. So the lower bound supposes
+    that the next one falls short of its prediction by as much as any reward did, at the largest weight so
+    far, and the upper bound supposes the opposite, as do the intervals of `estimators`.
 
     Parameters
     ----------
     weights : Vector
         1/p where chance showed the candidate's arm, −1/p where it showed the other's, else 0.
     expected : Vector
-        Reward that a model expects of the candidate's arm, minus that of the other's.
+        A model's prediction for the candidate's arm, minus that for the other's.
     predicted : Vector
-        Reward that it expected of the arm that was shown.
+        Its prediction for the arm that was shown.
     rewards : Vector
         nan where none has come.
     agreed : int
-        Decisions with a reward in which both are the same, and the difference is 0.
+        Decisions with a reward in which both prefer the same arm, so that the difference is 0.
     level : float
     """
     known = ~np.isnan(rewards)

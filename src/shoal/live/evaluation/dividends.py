@@ -38,7 +38,7 @@ def dividend(owner: "Owner", agent: str | None, since: datetime | float | None, 
 def _in_window(owner: "Owner", agent: str | None, since: float, method: str) -> Dividend:
     """The dividend of decisions made from a time on, from the journal."""
     index = None if agent is None else owner.read(lambda fold: owner.commands.agent(fold, agent))
-    # The tallies in the state count from the first record on, so a window has to be summed from the journal.
+    # The tallies in the state count from the first record, so a window has to be summed from the journal.
     fold, _, found = outcomes(owner, since)
     values = [paid(one, fold.settings) for one in found if index is None or one.agent == index]
     terms = [value for value in values if value is not None]
@@ -62,12 +62,12 @@ def summed(
 ) -> Dividend:
     """The verdict on sharing: one number, its interval by a method, and a sentence that names the window.
 
-    Whatever says whether sharing pays says this.
+    Every place that says whether sharing pays uses it.
     """
     if method == "bernstein":
         low, high = settings.reward_low, settings.reward_high
         if low is None or high is None:
-            raise ValueError("method 'bernstein' needs to know how large rewards can be: a reward_range")
+            raise ValueError("method 'bernstein' needs a reward_range, which says how large rewards can be")
         # A difference of two squared errors, each between 0 and the square of the range.
         most = (high - low) ** 2
         bounds = sequences.empirical_bernstein(sums, -most, most)

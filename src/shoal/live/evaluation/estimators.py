@@ -7,11 +7,11 @@ probabilities depend on the past alone, so that the intervals also hold for logs
 meanwhile.
 
 Where rewards are rare or weights large, few terms make up most of the mean, and a normal interval fails on
-the side of the long tail. So each bound is the wider of two: the normal one, and one that takes the sum for a
-count of equal jumps, whose size and number follow from the terms' skewness. For terms of 0 and 1, the ones
-rare, the latter is the interval of a Poisson count by quantiles of χ² (Garwood 1936). As Fay and Feuer (1997)
-do for unequal weights, it supposes that one more jump has come, with the largest weight there is: rewards of
-the decisions that weigh most may not have been seen.
+the side of the long tail. So each bound is the wider of two: the normal one, and one that treats the sum as a
+count of equal jumps, whose size and number follow from the terms' skewness. For terms of 0 and rare terms of
+1, the latter is the interval of a Poisson count by quantiles of χ² (Garwood 1936). As Fay and Feuer (1997) do
+for unequal weights, it supposes one more jump with the largest weight: rewards of the heaviest decisions may
+not have been seen.
 """
 
 import math
@@ -25,14 +25,14 @@ from shoal.live.protocol.answers import Estimate
 
 LEVEL = 0.95
 LIKELY = 2.0
-"""Decisions with weights up to this are ones that the log makes anyway; larger ones need exploration."""
+"""Largest weight of a decision that the log makes anyway; larger weights come from exploration."""
 ENOUGH = 30
-"""Explored decisions that agree with the target, below which there is no interval to speak of."""
+"""Explored decisions agreeing with the target below which there is no meaningful interval."""
 NEGLIGIBLE = 0.02
 """Share of the target's choices that may go unseen."""
 REWARDED = 5
-"""Decisions that agree with the target and had another reward than the usual one, below which an interval
-would span a factor of five."""
+"""Decisions agreeing with the target and with an unusual reward, below which an interval would span a factor
+of five."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ class Log:
 
     rewards: Vector
     probabilities: Vector
-    """With which the logged arm was chosen."""
+    """The log's probability of the logged arm."""
     target: Vector
-    """Probability with which the target policy would have chosen it."""
+    """The target policy's probability of the logged arm."""
     predicted: Vector
-    """Reward that a model, from earlier decisions alone, expects of the logged arm."""
+    """A model's prediction for the logged arm, from earlier decisions alone."""
     expected: Vector
-    """Reward that it expects of what the target would have chosen."""
+    """Its prediction for the target's choice."""
     wanted: Vector | None = None
-    """Probability with which the log makes the target's choice, whether it did or not; None if unknown."""
+    """The log's probability of the target's choice, whether it was made or not; None if unknown."""
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -71,9 +71,9 @@ def mean_of(terms: Vector, name: str, clipped: float = 0.0, further: float = 0.0
 
 
 def interval(terms: Vector, level: float = LEVEL, further: float = 0.0) -> tuple[float, float]:
-    """The interval of the mean of terms, shape (n,); of one term, none.
+    """The interval of the mean of terms, shape (n,); nan for a single term.
 
-    `further` is how far above the mean, or below, a term might be though none was.
+    `further` is how far above or below the mean a term not yet seen might be.
     """
     n, tail = len(terms), (1.0 - level) / 2.0
     if n < 2:
@@ -105,14 +105,14 @@ def _jump(centred: Vector) -> float:
 
 
 def estimated(log: Log, terms: Vector, name: str, clipped: float = 0.0, scale: float = 1.0) -> Estimate:
-    """The same, for a policy's value; terms move with a reward by the weight times `scale`."""
+    """The same for a policy's value; a reward moves its term by the weight times `scale`."""
     return _within(log, mean_of(terms, name, clipped, scale * log.further))
 
 
 def _within(log: Log, found: Estimate) -> Estimate:
-    """No policy earns less than the least reward, or more than the largest: intervals end there.
+    """End intervals at the least and the largest reward, between which every policy earns.
 
-    An estimate that says otherwise has no value.
+    An estimate outside that range becomes nan.
     """
     least, most = float(log.rewards.min()), float(log.rewards.max())
     rounding = 1e-9 * (most - least)
@@ -123,7 +123,7 @@ def _within(log: Log, found: Estimate) -> Estimate:
 
 
 def ips(log: Log, clip: float = math.inf) -> Estimate:
-    """Inverse propensity scores: unbiased, noisy; weights above `clip` are cut, which biases it."""
+    """Inverse propensity scores: unbiased but noisy; cutting weights above `clip` biases it."""
     weights = log.weights
     cut = float(np.mean(weights > clip))
     return estimated(log, np.minimum(weights, clip) * log.rewards, "IPS", cut)
@@ -142,13 +142,13 @@ def snips(log: Log) -> Estimate:
 
 
 def direct(log: Log) -> Estimate:
-    """What the model expects. As good as the model, and no data of any size tells how good."""
+    """What the model expects. It is as good as the model, and no amount of data tells how good that is."""
     return _within(log, Estimate("direct", float(log.expected.mean()), math.nan, math.nan, 1.0))
 
 
 def doubly_robust_terms(log: Log, clip: float = math.inf) -> Vector:
     """The model's expectation, corrected by its weighted error where the target agrees, shape (n,)."""
-    # Where the weight is beyond the limit, the prediction stands alone.
+    # Where the weight is beyond the limit, only the prediction counts.
     kept = np.where(log.weights <= clip, log.weights, 0.0)
     return log.expected + kept * (log.rewards - log.predicted)
 
@@ -159,16 +159,14 @@ def doubly_robust(log: Log) -> Estimate:
 
 
 def switch(log: Log) -> Estimate:
-    """Doubly robust, but where weights are large the model alone, whose bias its interval does not hold.
+    """Doubly robust, but the model alone where weights are large; the interval ignores the model's bias.
 
-    The threshold is the one, among quantiles of the weights, with the smallest bound on the squared error:
-    variance, plus the square of the share that the model decides times the range of the rewards. Where that
-    share has to be estimated by weights, the bound is seldom small enough for anything to be left to it.
+    The threshold is the quantile of the weights with the smallest bound on the squared error: variance, plus
+    the square of the share left to the model times the range of the rewards. Where that share has to be
+    estimated by weights, the bound is seldom small enough for anything to be left to the model.
     """
     weights = log.weights
     scale = float(np.ptp(log.rewards))
-    # Of the possible thresholds, the one with the smallest bound on the squared error: variance, and the most
-    # that predictions can be wrong by where they stand alone.
     best, threshold = math.inf, math.inf
     for tau in np.unique(np.quantile(weights[weights > 0.0], np.linspace(0.0, 1.0, 21))):
         share = float(
@@ -186,7 +184,7 @@ ESTIMATORS: tuple[Callable[[Log], Estimate], ...] = (ips, snips, direct, doubly_
 
 
 def effective_size(weights: Vector) -> float:
-    """How many equally weighted decisions tell as much: (Σw)² / Σw²."""
+    """How many equally weighted decisions would be worth as much: (Σw)² / Σw²."""
     squares = float(weights @ weights)
     return float(weights.sum()) ** 2 / squares if squares else 0.0
 
@@ -194,7 +192,7 @@ def effective_size(weights: Vector) -> float:
 def why_no_target(log: Log, column: str) -> str:
     """Why a column cannot hold probabilities of another policy; "" if it can.
 
-    Where each arm had a chance, the mean weight is 1 but for chance, whatever the other policy is.
+    If every arm had a chance, the mean weight is 1 apart from noise, whatever the other policy is.
     """
     weights = log.weights
     low, high = interval(weights, 0.999)
@@ -202,17 +200,17 @@ def why_no_target(log: Log, column: str) -> str:
         return ""
     return (
         f"{column} over the logged probability is {weights.mean():.3g} on average ({low:.3g} to {high:.3g}), "
-        "where it must be 1 but for chance: it is not the probability with which another policy chooses the "
-        "logged arm, or that policy chooses arms that had no chance."
+        "where it must be 1 apart from noise: it is not another policy's probability of the logged arm, or "
+        "that policy chooses arms that had no chance."
     )
 
 
 def why_not(log: Log) -> str:
     """Why a log cannot tell what the target is worth, as a sentence with the size it would need; or "".
 
-    The target's choices that the log makes anyway have small weights. The others are seen only where the log
-    explored: if that is more than a negligible share of them, enough must have been seen. And where rewards
-    are mostly the same, 0 for most clicks, only others tell policies apart.
+    The target's choices that the log makes anyway have small weights. Its other choices are seen only where
+    the log explored: if they are more than a negligible share, enough of them must have been seen. And where
+    most rewards are equal, such as 0 without a click, only the other rewards tell policies apart.
     """
     if not len(log):
         return "There are no decisions with a probability and a reward."
@@ -230,8 +228,8 @@ def _unrewarded(log: Log) -> str:
         return ""
     size = f"about {_rounded(n * ENOUGH / found):,}" if found else f"more than {n * ENOUGH:,}"
     return (
-        f"Of the {np.count_nonzero(agrees):,} decisions that agree with the policy {found or 'none'} had "
-        f"another reward than {usual:g}: too few to tell. It would take {size} decisions."
+        f"Of the {np.count_nonzero(agrees):,} decisions that agree with the policy {found or 'none'} had a "
+        f"reward other than {usual:g}: too few to tell. It would take {size} decisions."
     )
 
 
@@ -248,8 +246,8 @@ def _unseen(log: Log) -> str:
     share = f"In about {max(unseen, 0.0):.0%} of the {n:,} decisions the policy would have chosen another arm"
     if (log.probabilities == 1.0).all():
         return (
-            f"{share}, and none was explored: no log of this kind can tell what that would have given, "
-            "whatever its size. Let the population explore."
+            f"{share}, and none was explored: no log of this kind, of any size, can tell what that would "
+            "have earned. Let the population explore."
         )
     if not found:
         return f"{share}, and not once was that arm tried: it would take more than {n * ENOUGH:,} decisions."

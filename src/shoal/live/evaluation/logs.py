@@ -1,6 +1,6 @@
-"""Logs to evaluate policies from: decisions with probabilities, from files of elsewhere or from a journal.
+"""Logs to evaluate policies from: decisions with probabilities, from a journal or from files from elsewhere.
 
-A file is checked whole before anything is computed from it; bad rows are named by file and line.
+A whole file is checked before anything is computed from it; bad rows are named by file and line.
 """
 
 import contextlib
@@ -32,18 +32,18 @@ class LoggedDecisions:
 
     source: str
     agents: Integers
-    """(n,) whose they are, numbered."""
+    """(n,) the number of each decision's agent."""
     n_agents: int
     rewards: Vector
     """(n,)"""
     probabilities: Vector
-    """(n,) with which the logged arm was chosen."""
+    """(n,) the probability with which the logged arm was chosen."""
     offers: Sequence[Matrix] | None = None
-    """Of each, features of the arms on offer, (K, d); None if the log has no features."""
+    """Features of the arms on offer at each decision, (K, d); None if the log has no features."""
     shown: Integers | None = None
     """(n,) position of the logged arm among them."""
     target: Vector | None = None
-    """(n,) probability with which a policy that the log knows of would have chosen the logged arm."""
+    """(n,) another policy's probability of the logged arm, if the log has it."""
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -71,12 +71,12 @@ def read_log(
     time: str | None = None,
     id: str | None = None,
 ) -> LoggedDecisions:
-    """Read a log of decisions that were made elsewhere; docs/your-data.md says how files must look.
+    """Read a log of decisions made elsewhere; docs/your-data.md describes the files.
 
     Parameters
     ----------
     path : path or frame
-        A CSV file with a heading, a Parquet file or a data frame; a row for each decision, in order.
+        A CSV file with a heading, a Parquet file or a data frame; one row per decision, in order.
     probability, reward : str
         Columns with the probability of the logged arm, in (0, 1], and with its reward.
     agent : str, optional
@@ -84,21 +84,21 @@ def read_log(
     arm : str, optional
         Column with the name of the logged arm.
     arms : path, frame or mapping of names to features, optional
-        Features of the arms: a file or frame with their names in a column that is called as in the log.
+        Features of the arms: a file or frame with their names in a column of the same name as in the log.
     features : str or sequence of str, optional
         In that file, the column with the features as a list, or one column for each. By default the column
         `features` if there is one, otherwise all columns but that of the names.
     offered : str, optional
-        Column with the names of the arms on offer, as a list. Without it, all `arms` always were.
+        Column with the names of the arms on offer, as a list. Without it, all `arms` always are.
     target : str, optional
-        Column with the probability that another policy gives to the logged arm.
+        Column with another policy's probability of the logged arm.
     time, id : str, optional
-        Columns by which rows must be sorted, and unique.
+        Columns by which rows must be sorted, and in which they must be unique.
 
     Raises
     ------
     ValueError
-        With file, line and reason of the first rows that are bad.
+        With file, line and reason of the first bad rows.
     """
     catalogue = None if arms is None else _read_arms(arms, arm or "arm", features)
     if catalogue is not None and arm is None:
@@ -129,7 +129,7 @@ class _Reader:
         """Check and keep a row."""
         row = dict(zip(self.columns, values, strict=True))
         column = self.columns
-        # All is checked before anything is kept, so that a bad row leaves nothing behind.
+        # Everything is checked before anything is kept, so that a bad row leaves nothing behind.
         probability = number(column["probability"], row["probability"], low=0.0, high=1.0, open_low=True)
         reward = number(column["reward"], row["reward"])
         target = number(column["target"], row["target"], low=0.0, high=1.0) if "target" in row else 0.0
@@ -160,7 +160,7 @@ class _Reader:
             raise ValueError(
                 f"{self.columns['offered']} must name each arm once, got {validation.show(on_offer)}"
             )
-        # Most logs offer a few sets again and again.
+        # Most logs offer the same few sets again and again.
         if offered not in self._subsets:
             if missing := next((name for name in offered if name not in names), None):
                 raise ValueError(f"the arm {missing!r} on offer has no features")
@@ -186,7 +186,7 @@ class _Reader:
 
 
 def _moment(column: str, value: Any) -> float:
-    """A time as a number: it is one, or a date."""
+    """A time as a number, from a number or a date."""
     with contextlib.suppress(ValueError):
         return validation.number(column, value)
     with contextlib.suppress(ValueError, TypeError):
@@ -214,7 +214,7 @@ class Outcome(msgspec.Struct):
     """When it was made, in microseconds since 1970."""
     decided: Decided
     agent: int
-    """Whose it is now: agents may have been merged."""
+    """Its agent now: agents may have been merged."""
     rewards: dict[int, float | None] = {}
     """The rewards in force, by the place of their arm in a ranking."""
     rewarded_at: int = 0
@@ -228,13 +228,13 @@ class Outcome(msgspec.Struct):
 
     @property
     def earned(self) -> float | None:
-        """The sum of all that is known of its arms' rewards; None if nothing is."""
+        """The sum of its arms' known rewards; None if none is known."""
         known = [reward for reward in self.rewards.values() if reward is not None]
         return math.fsum(known) if known else None
 
 
 def outcomes(owner: "Owner", since: float | None = None) -> tuple[Fold, Exporter, list[Outcome]]:
-    """The decisions in a journal, archived ones included, with what came of the first arm of each.
+    """The decisions in a journal, archived ones included, with their outcomes.
 
     Parameters
     ----------
@@ -260,7 +260,7 @@ def outcomes(owner: "Owner", since: float | None = None) -> tuple[Fold, Exporter
             one.cancelled = True
         else:
             one.rewards[record.place] = record.new if isinstance(record, Corrected) else record.reward
-            if record.place > 0:  # probability and predictions are recorded for the first arm alone
+            if record.place > 0:  # probability and predictions are recorded only for the first arm
                 continue
             one.rewarded_at = row.at
             one.is_default = isinstance(record, Missed)

@@ -1,6 +1,6 @@
 """A journal played into another policy, or into the same one with other settings.
 
-`what_if` compares the two, `switch` lets the other take over. The other one sees the very same records, in
+`what_if` compares the two, `switch` lets the other take over. The other policy sees the very same records, in
 their order, from the first on. Forgotten people are in none of them.
 """
 
@@ -32,21 +32,21 @@ NEVER = 2**62
 
 
 class Opinion(NamedTuple):
-    """What a policy would have made of a decision."""
+    """What a policy would have thought of a decision."""
 
     own: float
     pooled: float
-    """Reward that it predicts of the arm that was shown."""
+    """Its prediction for the arm that was shown."""
     greedy: int = -1
     """Position of the arm that it would have preferred."""
     expected: float = 0.0
-    """Reward that it predicts of that one."""
+    """Its prediction for that arm."""
 
 
 def other_settings(
     settings: Settings, policy: str | None, parameters: dict[str, Any], by: str = ""
 ) -> Settings:
-    """Settings with another policy, or other parameters of the same one; checked."""
+    """Checked settings with another policy, or other parameters of the same policy."""
     same = policy is None or policy == settings.policy
     known = dict(settings.parameters) if same else {"seed": settings.parameters["seed"]}
     policy = policy or settings.policy
@@ -57,14 +57,14 @@ def other_settings(
 
 
 def settings_with(settings: Settings, policy: str, parameters: dict[str, Any], by: str = "") -> Settings:
-    """The same settings but for policy and parameters, all of them."""
+    """The same settings except for the policy and all of its parameters."""
     return msgspec.structs.replace(
         settings, policy=policy, parameters=parameters, stamp=current_stamp(), by=checked_by(by)
     )
 
 
 def refold(owner: "Owner", settings: Settings, upto: int, watch: Any = None) -> Fold:
-    """The state that other settings would have made of the journal; archives must be there."""
+    """The state that the journal gives under other settings; needs its archives."""
     fold = Fold(Plan(settings, NEVER))
 
     def rows() -> Iterator[Row]:
@@ -80,13 +80,13 @@ def refold(owner: "Owner", settings: Settings, upto: int, watch: Any = None) -> 
 def rehearse(
     owner: "Owner", settings: Settings, exporter: Exporter, upto: int, *, chooses: bool
 ) -> tuple[Fold, dict[str, Opinion]]:
-    """The state under other settings, and what they would have made of each decision when it came."""
+    """The state under other settings, and their opinion of each decision at the time it was made."""
     opinions: dict[str, Opinion] = {}
 
     def watch(fold: Fold, row: Row) -> None:
         record = decode(row.body)
         if isinstance(record, Decided):
-            # Asked before the record is applied: with what the policy would have known then.
+            # Asked before the record is applied, with what the policy would have known then.
             own, pooled = fold.predict(record)
             if not chooses:
                 opinions[record.id] = Opinion(own, pooled)
@@ -109,7 +109,7 @@ def what_if(owner: "Owner", policy: str | None, parameters: dict[str, Any]) -> W
         recorded, opinion = paid(one, settings), opinions.get(one.decided.id)
         if recorded is None or opinion is None or one.reward is None:
             continue
-        # On the same rewards, so that differences are not of the sample.
+        # On the same rewards, so that differences do not come from the sample.
         then.append(recorded)
         other.append(dividend_of(opinion.own, opinion.pooled, one.reward, settings))
         better.append(dividend_of(one.decided.pooled, opinion.pooled, one.reward, settings))
@@ -156,11 +156,11 @@ def switch_back(owner: "Owner", by: str) -> int:
 
 
 def take_over(owner: "Owner", settings: Settings, wanted: Callable[[Fold], bool] = lambda _: True) -> int:
-    """Let other settings be in force; the record that says so.
+    """Put other settings in force; returns the record that says so.
 
-    `ConflictError` if they are no longer `wanted` when the journal has been played.
+    `ConflictError` if they are no longer `wanted` once the journal has been played.
     """
-    owner.writer()  # an error if it is open for reading only
+    owner.writer()  # an error if the population is open for reading only
     while True:
         owner.wait_until_rebuilt()
         with owner.retaining:
@@ -172,11 +172,11 @@ def take_over(owner: "Owner", settings: Settings, wanted: Callable[[Fold], bool]
 def _try_to_take_over(owner: "Owner", settings: Settings, wanted: Callable[[Fold], bool]) -> int | None:
     """The same; None if a person was forgotten meanwhile."""
     store, number = owner.store, owner.number
-    # Nothing is locked while the journal is played: this is what it has to be checked against at the end.
+    # Nothing is locked while the journal is played; at the end, the state is checked against this.
     with owner.settled() as state:
         seq, forgotten_at, present = state.seq, state.forgotten_at, state.settings
         if (present.policy, present.parameters) == (settings.policy, settings.parameters):
-            return state.history[-1][0]  # they are in force, perhaps since this was asked before
+            return state.history[-1][0]  # in force already, perhaps by an earlier attempt
     fold = refold(owner, settings, seq)  # the long part, while others go on
     base = base_of(store, number)
     at_base = refold(owner, settings, base.seq) if base.seq else None
@@ -184,14 +184,14 @@ def _try_to_take_over(owner: "Owner", settings: Settings, wanted: Callable[[Fold
     def command(turn: "Turn") -> int | None:
         with owner.settled() as state:
             if not wanted(state):
-                raise ConflictError(f"population {owner.name!r} is to stay as it is by now", None)
-            # Whoever was forgotten meanwhile is in what was played: it has to be played again, without them.
+                raise ConflictError(f"population {owner.name!r} should no longer be switched", None)
+            # A person forgotten meanwhile is still in what was played: it has to be played again.
             if state.forgotten_at != forgotten_at or owner.is_rebuilding:
                 return None
             if not snapshots.catch_up(fold, store, number, state.seq):
                 return None
             if at_base is not None:
-                # Or a restart would go on from the old policy's state.
+                # Otherwise a restart would continue from the old policy's state.
                 store.set_base(owner.lease, pack_base(base), snapshots.pack(at_base))
             fold.plan = Plan(settings, fold.seq + 1)
             owner.replace(fold)

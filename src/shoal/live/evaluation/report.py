@@ -1,4 +1,4 @@
-"""A page about a population: what sharing pays, uplift, other policies, delays, who is helped and harmed."""
+"""A page about a population: what sharing pays, uplift, other policies, delays, agents helped and harmed."""
 
 import math
 from collections.abc import Sequence
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from shoal.live.population.population import Population
 
 POINTS = 300
-"""Of a curve."""
+"""Points of a curve."""
 SHOWN = 10
 """Agents in each table."""
 WINDOWS = 20
-"""Parts of the history of which means are shown."""
+"""Equal parts of the history whose means are shown."""
 
 
 def write_evaluation(
@@ -50,7 +50,7 @@ def write_evaluation(
     evaluations: Sequence[Evaluation] = (),
     since: datetime | float | None = None,
 ) -> Path:
-    """Write `index.html`, `tables.md` and figures about a population; the path of the page."""
+    """Write `index.html`, `tables.md` and figures about a population; returns the path of the page."""
     return render.write(document(population, evaluations, since), directory)
 
 
@@ -92,7 +92,7 @@ def document(
 
 
 def write_log_evaluation(evaluations: Sequence[Evaluation], directory: Path) -> Path:
-    """Write a page about policies that were evaluated from one log of elsewhere; the path of the page."""
+    """Write a page about policies evaluated from one log from elsewhere; returns the path of the page."""
     first = evaluations[0]
     page = Document(
         name="shoal evaluate",
@@ -171,7 +171,7 @@ def _thinned(curve: Curve) -> Curve:
 
 
 def _late(curve: Curve) -> tuple[Vector, Vector]:
-    """The bounds of a curve's later part: those of its first rewards would dwarf all others."""
+    """The bounds of a curve without its first fifth, which would dwarf all others."""
     half = len(curve.x) // 5
     return curve.low[half:], curve.high[half:]
 
@@ -258,11 +258,11 @@ def _delays(found: list[Outcome]) -> list[Part]:
     lines = [[name, f"{count:,}", f"{count / len(found):.1%}"] for name, count in counts.items()]
     quantiles = [[f"{share:.0%}", span(float(np.quantile(late, share)))] for share in (0.5, 0.9, 0.99, 1.0)]
     return [
-        Table("What came of decisions", ["", "decisions", "share"], lines),
+        Table("Outcomes of decisions", ["", "decisions", "share"], lines),
         Table("Delay within which a share of the rewards came", ["share of rewards", "delay"], quantiles),
         Picture(
             "Delays",
-            "Share of the rewards that came within a delay. Corrections count as rewards of their own time.",
+            "Share of the rewards that came within a delay. Corrections count as rewards at their own time.",
             "delays",
             lambda: _draw_delays(late),
         ),
@@ -288,7 +288,7 @@ def _agents(population: "Population") -> list[Part]:
     parts: list[Part] = [
         Text(
             f"Of {len(known):,} agents with enough rewards, sharing demonstrably pays for {helped:,} and "
-            f"harms {harmed:,}. About {math.ceil(0.05 * len(known)):,} of these 95% intervals may err."
+            f"harms {harmed:,}. About {math.ceil(0.05 * len(known)):,} of these 95% intervals may be wrong."
         )
     ]
     ordered = sorted(known.items(), key=lambda item: -item[1].mean)
@@ -297,12 +297,7 @@ def _agents(population: "Population") -> list[Part]:
         ("Most harmed", [item for item in ordered[::-1] if item[1].mean < 0.0][:SHOWN]),
     ):
         lines = [
-            [
-                name,
-                f"{one.count:,}",
-                number("{:+.3g}", one.mean),
-                interval("{:.3g}", one.low, one.high),
-            ]
+            [name, f"{one.count:,}", number("{:+.3g}", one.mean), interval("{:.3g}", one.low, one.high)]
             for name, one in some
         ]
         if lines:
@@ -313,8 +308,8 @@ def _agents(population: "Population") -> list[Part]:
 
 ESTIMATES = (
     "estimates",
-    "what another policy would have earned. Only explored decisions tell; the direct method believes its "
-    "model.",
+    "what another policy would have earned. Only explored decisions are evidence; the direct method trusts "
+    "its model.",
 )
 
 
@@ -331,16 +326,16 @@ def _meaning() -> list[Part]:
                 (
                     "uplift",
                     "difference in earnings between agents that the policy decides for and those that the "
-                    "product's own rule does. The one number here that is an experiment.",
+                    "product's own rule decides for. The only number here that comes from an experiment.",
                 ),
                 ESTIMATES,
             ]
         ),
         Bullets(
             [
-                "The dividend's interval may be looked at as often as one likes; those of estimates and of "
-                "the uplift are for looking once.",
-                "Agents who were forgotten are in no number on this page.",
+                "The dividend's interval may be looked at as often as one likes; those of the estimates and "
+                "the uplift are valid for one look.",
+                "Forgotten agents are in no number on this page.",
             ]
         ),
     ]

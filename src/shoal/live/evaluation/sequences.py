@@ -1,15 +1,15 @@
 """Confidence sequences: intervals for a running mean that hold at all times at once, however often one looks.
 
-Both need no more than the number, the sum and the sum of squares of the terms, and both are about the mean of
-the terms' conditional expectations so far. Terms need be neither independent nor alike.
+Both need only the number, the sum and the sum of squares of the terms, and both cover the mean of the terms'
+conditional expectations so far. Terms need be neither independent nor identically distributed.
 
 *Asymptotic* (Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas 2024, Theorem 2.5): for terms of any size with
-more than two moments. The level holds in the limit of a late start, as that of a common interval does with
-many terms; so there is none below `BURN_IN`.
+more than two moments. The level holds in the limit of a late start, as an ordinary interval's level does with
+many terms; so there is no interval below `BURN_IN` terms.
 
 *Empirical Bernstein* (Howard, Ramdas, McAuliffe and Sekhon 2021, Theorem 4, with their polynomial stitched
-boundary): for terms in a known range, at any size, without approximation. Wide, where terms are mostly far
-smaller than their range.
+boundary): for terms in a known range, for any number of them, without approximation. It is wide where most
+terms are far smaller than their range.
 """
 
 import math
@@ -26,7 +26,7 @@ BURN_IN = 30
 BEST_AT = 500
 """Number of terms for which the asymptotic sequence is narrowest."""
 STEP, POWER, ZETA = 2.0, 1.4, 3.1055472779775815
-"""Of the stitched boundary: ratio of its epochs, power of their weights 1/k^POWER, and ζ(POWER)."""
+"""The stitched boundary's ratio of epochs, power of their weights 1/k^POWER, and ζ(POWER)."""
 
 
 def asymptotic(sums: Sums, level: float = LEVEL) -> tuple[float, float]:
@@ -55,7 +55,7 @@ def empirical_bernstein(sums: Sums, low: float, high: float, level: float = LEVE
     k1 = (STEP**0.25 + STEP**-0.25) / math.sqrt(2.0)
     k2 = (math.sqrt(STEP) + 1.0) / 2.0
     epochs = math.log(v / start, STEP) + 1.0
-    cost = POWER * math.log(epochs) + math.log(ZETA * 2.0 / (1.0 - level))  # one half for either side
+    cost = POWER * math.log(epochs) + math.log(ZETA * 2.0 / (1.0 - level))  # half the error on either side
     half = (math.sqrt(k1**2 * v * cost + (k2 * scale * cost) ** 2) + k2 * scale * cost) / n
     return max(sums.mean - half, low), min(sums.mean + half, high)
 

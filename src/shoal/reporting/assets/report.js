@@ -48,7 +48,7 @@
     open.has(series.marker) ? c.stroke() : c.fill();
   }
 
-  // Exact numbers: thousands separated as in the tables, whatever the reader's locale.
+  // Thousands are separated as in the tables, whatever the reader's locale.
   const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
   const fine = new Intl.NumberFormat("en-US", { maximumFractionDigits: 2 });
   const number = (chart, value) => (chart.digits ? value.toFixed(chart.digits) : whole.format(value)).replace("-", "−");
@@ -200,7 +200,7 @@
     live.forEach((entry) => entry.show(method, visible));
   }
 
-  // Says of a table or picture that is wider than the screen that it scrolls.
+  // Tells the reader that a table or picture wider than the screen scrolls.
   function watch(box) {
     const said = element("p", { className: "sideways", hidden: true }, "Scroll sideways to see the rest \u2192");
     box.after(said);

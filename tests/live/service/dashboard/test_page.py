@@ -488,7 +488,7 @@ def test_refused_requests_of_the_server_are_not_for_keys_of_one_population(
         page.view.click("th a >> text=shops")
         card = page.view.locator("section.card", has_text="Refused requests")
         card.locator("text=rewards refused").wait_for()
-        assert "a key for all populations" in card.inner_text()
+        assert "a key to all populations" in card.inner_text()
         assert card.locator("table").count() == 0
         assert not any("/refusals" in answer.url for answer in page.answers)  # not even asked for
         page.complaints = [one for one in page.complaints if "401" not in one]  # before it signed in
