@@ -118,7 +118,7 @@ def test_too_few_agents() -> None:
     one = shop(holdout=0.1)
     serve(one, 3, 12)
     found = one.uplift()
-    assert "an interval takes 10 of each" in found.sentence
+    assert "an interval needs 10 of each" in found.sentence
     assert math.isnan(found.uplift)
     assert str(found) == found.sentence
     with pytest.raises(ValueError, match="compares with nothing: make it with a holdout"):
