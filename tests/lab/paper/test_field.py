@@ -179,7 +179,7 @@ def test_what_is_not_finished_is_not_ranked(tmp_path: Path) -> None:
     assert {one.method for one in field.finished(found)} == {"independent"}
     page = field.document(found)
     assert page.lead == "Too little has been played to rank methods."
-    assert any("Not all values of α have been played of BASS, Oracle" in text for text in page.notices)
+    assert any("Not shown, as some values of α are missing: BASS, Oracle" in text for text in page.notices)
 
 
 def test_with_is_for_the_field_alone() -> None:

@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 PATIENCE_SECONDS = 120.0
-"""How long a scheduler that was lost is waited for."""
+"""How long to wait for a lost scheduler."""
 CONNECT_SECONDS = 10.0
 RETRY_SECONDS = 1.0
 
 POLL_SECONDS = 0.25
-"""Between two reports of progress, if nothing ends."""
+"""Seconds between two reports of progress, if nothing ends."""
 Done = TypeVar("Done")
 Item = TypeVar("Item")
 
@@ -45,7 +45,7 @@ def open_executor(name: str) -> Iterator[Executor | None]:
 
 
 class DaskExecutor(Executor):
-    """Like Dask's own, whose future never ends if the scheduler is lost while its result is fetched.
+    """Like Dask's own executor, whose future never ends if the scheduler is lost while fetching its result.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def run_on(
     patience : float
         Seconds to wait for the scheduler, each time that it is lost.
     say : callable
-        Told what happens, in sentences.
+        Called with sentences about what happens.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def run_on(
             with open_executor(name) as executor:
                 if deadline is not None:
                     say("The scheduler is back; continuing with what is not finished.")
-                # Patience begins anew with every loss.
+                # Each loss has the full patience.
                 deadline = None
                 return run(executor)
         except ExecutorLostError as error:
@@ -144,10 +144,9 @@ def as_done(
 
 @contextlib.contextmanager
 def _without_its_complaints() -> Iterator[None]:
-    """Keep Dask's client from logging tracebacks about a scheduler that is gone: errors say so here."""
+    """Keep Dask's client from logging a traceback per lost connection; `run_on` says it in a sentence."""
     logger = logging.getLogger("distributed.client")
     before = logger.level
-    # It complains of every lost connection with a traceback; `run_on` says the same in a sentence.
     logger.setLevel(logging.CRITICAL)
     try:
         yield

@@ -111,8 +111,8 @@ def plot_regret(
     Parameters
     ----------
     source : Results, Trace, sequence of Trace, or mapping from labels to traces
-        What `load_results` or `simulate` returned. Of results each method is drawn at its best α; traces with
-        the same label become one curve.
+        What `load_results` or `simulate` returned. From results, each method is drawn at its best α; traces
+        with the same label become one curve.
     labels : str or sequence of str, optional
         One per trace, unless `source` is a mapping; by default "run 0", "run 1", …. A label that starts with
         the name of a policy gets its colour.
@@ -130,7 +130,7 @@ def plot_regret(
     -------
     Axes
         The first panel. Save it with `ax.figure.savefig("regret.pdf")`, or `.png`, or `.pgf` where LaTeX is
-        installed. Fonts in PDF files are TrueType (type 42), as publishers ask.
+        installed. Fonts in PDF files are TrueType (type 42), as publishers require.
 
     Examples
     --------
@@ -140,7 +140,7 @@ def plot_regret(
     >>> trace = shoal.simulate(policy, world, horizon=100, seed=0)
     >>> ax = plot_regret(trace, labels="Ind", width="column")
 
-    Of a grid: `plot_regret(load_results("results/quick"), width="page")`.
+    For a grid: `plot_regret(load_results("results/quick"), width="page")`.
     """
     return _plot(REGRET, source, labels, environment, methods, width, ax)
 
@@ -236,7 +236,7 @@ def _plot(
     wanted = None if methods is None else [methods] if isinstance(methods, str) else list(methods)
     if isinstance(source, Trace | Mapping) or (isinstance(source, Sequence) and not isinstance(source, str)):
         if environment is not None:
-            raise ValueError("environment must be left out with traces: it names one of stored results")
+            raise ValueError("environment must be left out with traces: it is for stored results")
         panels = {"": _chosen(_trace_lines(kind, source, labels), wanted)}
     else:
         if labels is not None:

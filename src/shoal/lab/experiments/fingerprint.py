@@ -1,7 +1,7 @@
 """What a cell depends on, and its key: the hash by which its results are found again.
 
-Titles, ids, and what else the grid holds are not part of it, so a grid can grow. Seeds are not either: they
-are rows of the cell.
+Titles, ids and the rest of the grid are not part of it, so a grid can grow. Neither are seeds, which are rows
+of the cell.
 """
 
 import hashlib
@@ -23,14 +23,14 @@ from shoal.lab.experiments.spec import SCHEMA_VERSION, Cell, Delay, ExperimentSp
 from shoal.lab.simulation import simulate
 
 Facts = dict[str, Any]
-"""What the numbers of a cell follow from, as plain data; `code` has a hash for each of `CODE`."""
+"""What the numbers of a cell depend on, as plain data; `code` has a hash for each of `CODE`."""
 _REFERENCE = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 _FILE = "file "
 CODE = ("simulation", "environment", "policy")
 
 
 def cell_facts(spec: ExperimentSpec, cell: Cell, data: Sequence[str | PathLike[str]] = ()) -> Facts:
-    """What the numbers of a cell follow from; `data` are files that its environment is made from."""
+    """What the numbers of a cell depend on; `data` are the files that its environment is made from."""
     delay = delay_of(spec, cell)
     environment, method = find_environment(cell.environment.kind), find_policy(cell.method.policy)
     takes_alpha = "alpha" in inspect.signature(method).parameters

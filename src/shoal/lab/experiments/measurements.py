@@ -1,6 +1,6 @@
-"""Cells of a run outside its grid: named computations whose outcome is kept as JSON.
+"""Cells of a run outside its grid: named computations whose outcome is stored as JSON.
 
-Anything slow that a report needs (its own simulations, fits) is a measurement, so that the report computes
+Anything slow that a report needs (simulations of its own, fits) is a measurement, so that the report computes
 nothing and an interrupted run continues where it stopped.
 """
 
@@ -40,7 +40,7 @@ class Measurement:
     @property
     def identity(self) -> str:
         """Hash of its settings and of the code that it reaches."""
-        # With the code that was measured: an edited policy is measured again.
+        # The code is included, so that an edited policy is measured again.
         content = msgspec.json.encode([code_digest(self.compute), self.settings])
         return hashlib.sha256(content).hexdigest()[:16]
 
@@ -71,7 +71,7 @@ def keep_outcome(out: Path, measurement: Measurement, outcome: Any) -> None:
 def load_outcome(out: Path, measurement_id: str, kind: Any) -> MeasurementFile | None:
     """The outcome of a measurement as a `kind`, or None if it is missing, damaged or of another kind."""
     try:
-        # An older version's file, or half a one, is as good as none: it is measured again.
+        # A file of an older version, or an incomplete one, counts as missing: it is measured again.
         kept = msgspec.json.decode(_path(out, measurement_id).read_bytes(), type=MeasurementFile)
         return msgspec.structs.replace(kept, outcome=msgspec.convert(kept.outcome, kind))
     except (FileNotFoundError, msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):

@@ -1,7 +1,7 @@
 """The report on an experiment: what its results say, as sections of text, tables and figures.
 
-It reports whatever the results hold and says what is missing: a run that was stopped early, or a grid of one
-method, still gives a complete page. Nothing is computed here but means and intervals.
+It reports what the results hold and says what is missing: a run that was stopped early, or a grid of one
+method, still gives a complete page. Only means and intervals are computed here.
 """
 
 from collections import Counter
@@ -30,9 +30,9 @@ F1_NOTE = (
 )
 PAIRED_NOTE = (
     "The same seed gives every method the same arms, the same order of agents and the same noise, so "
-    "methods are compared run by run, each at its best α. Differences are the first method minus the "
-    "other: negative favours the first. The bootstrap interval does not assume normal differences, and the "
-    "sign test only counts wins."
+    "methods are compared run by run, each at its best α. Differences are {first} minus the other: negative "
+    "favours {first}. The bootstrap interval does not assume normal differences, and the sign test only "
+    "counts wins."
 )
 
 
@@ -51,7 +51,7 @@ def document(found: Results) -> Document:
         sections=[
             regret_section(found, [Text(METHOD_NOTE)], mark=partial(_mark, found.spec), meanings=MEANINGS),
             f1_section(found, [Text(F1_NOTE)], mark=partial(_mark, found.spec), meanings=MEANINGS),
-            paired_section(found, pairs, [Text(PAIRED_NOTE)]),
+            paired_section(found, pairs, [Text(PAIRED_NOTE.format(first="the first method"))]),
             figures_section(found, without=opening),
             provenance_section(found),
         ],
@@ -81,7 +81,7 @@ def scenario_sentence(found: Results, environment: str) -> str:
     text += f"{best.regret.mean:,.0f} ({runs})"
     if not others:
         return f"{text}. There is nothing to compare it with."
-    # Against the reference if there is one; it may be the best itself, and then the next best is of interest.
+    # Against the reference if there is one; if that is the best itself, against the next best.
     own = reference_row(found.spec, found.of(environment))
     other = others[0] if own is None or own is best else own
     text += f"; {'next is ' if other is others[0] else ''}{other.label} at {other.regret.mean:,.0f}, "
@@ -196,7 +196,6 @@ def table_of(
 
     `meanings` says what each mark stands for; those that occur are explained with the table.
     """
-    # A column in which nothing is known would only take room.
     first, *others = columns
     filled = [first, *(column for column in others if any(column.text(entry) != EMPTY for entry in entries))]
     header = [column.header for column in filled]
@@ -218,7 +217,7 @@ def regret_section(
 ) -> Section:
     """Final regret by environment, in the columns of each, with a remark on each in its caption.
 
-    What is `beside` an environment's table follows it.
+    The parts `beside` an environment's table follow it.
     """
     caption = f"final regret after {found.spec.horizon:,} rounds"
     return Section(
@@ -303,12 +302,12 @@ def provenance_section(found: Results, more: Sequence[tuple[str, str]] = ()) -> 
 
 
 def _several(found: Results) -> dict[str, str]:
-    """What a grid that grew was played with, if that differs between runs, and what was taken on trust."""
+    """Software and machines of a grid that grew, if they differ between runs, and results taken on trust."""
     made = Counter(zip(*(found.table[name].to_pylist() for name in ("software", "machine")), strict=True))
     items = {}
     if len(made) > 1:
         listed = [f"{count:,} runs with {what}, on {where}" for (what, where), count in made.most_common()]
-        items["Played by"] = "; ".join(listed) + ". The items above are of the last call"
+        items["Played by"] = "; ".join(listed) + ". The items above describe the last call"
     if found.trusted:
         cells = Counter((entry["when"], ", ".join(entry["changed"])) for entry in found.trusted)
         items["On trust"] = "; ".join(
@@ -321,8 +320,8 @@ def _several(found: Results) -> dict[str, str]:
 def speed(played: Mapping[str, float]) -> str:
     """Rounds per second, and the efficiency against one core, in words; see `runner.PLAYED`.
 
-    One core plays `rounds / cpu_seconds` rounds a second. Threads that were as fast, all the time, would play
-    that many each: efficiency is what was reached of it, `cpu_seconds / thread_seconds`.
+    One core plays `rounds / cpu_seconds` rounds a second. If every thread always did, they would play that
+    many each; efficiency is the share of it that was reached, `cpu_seconds / thread_seconds`.
     """
     rate = played["rounds"] / played["wall_seconds"]
     threads = played["thread_seconds"] / played["wall_seconds"]
@@ -346,9 +345,9 @@ class Selection(NamedTuple):
     """Some methods of an environment that are drawn together."""
 
     name: str
-    """After the figures' names; empty for the only or main one."""
+    """Ends the figures' names; empty for the only or main selection."""
     words: str
-    """What their titles add."""
+    """Added to their titles."""
     rows: Sequence[SummaryRow]
 
 

@@ -1,7 +1,7 @@
 """Results on disk: one Parquet file per cell, one row per run.
 
-A cell's file is named by its key, the hash of what its numbers follow from (`fingerprint`), so it is found
-again whatever the rest of the grid becomes. `grid.json` says which cells belong to the grid run last.
+A cell's file is named by its key, the hash of everything that its numbers depend on (`fingerprint`), so it is
+found again however the rest of the grid changes. `grid.json` says which cells belong to the last grid.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ class ResultsError(ValueError):
 
 @cache
 def columns() -> "pa.Schema":
-    """What is known of a run, by name and type."""
+    """The columns of a run, by name and type."""
     from shoal.core.parquet import pa
 
     return pa.schema(
@@ -70,7 +70,7 @@ def columns() -> "pa.Schema":
 
 
 class GridCell(msgspec.Struct, frozen=True):
-    """A cell of the grid that was run last: what it is called there, and where its results are."""
+    """A cell of the grid that was run last: its name there, and where its results are."""
 
     id: str
     environment: str
@@ -83,7 +83,7 @@ class GridCell(msgspec.Struct, frozen=True):
 
 
 class Grid(msgspec.Struct, frozen=True):
-    """The grid that was run last. Results that are not of it are kept, and left out of reports."""
+    """The grid that was run last. Results outside it are kept, but left out of reports."""
 
     seed: int
     runs: int
@@ -91,14 +91,14 @@ class Grid(msgspec.Struct, frozen=True):
 
 
 class StoredCell(msgspec.Struct, frozen=True):
-    """What the file of a cell says of itself."""
+    """What the file of a cell says about itself."""
 
     id: str
-    """What the cell was called when it was first played."""
+    """The cell's name when it was first played."""
     key: str
     facts: Facts
     trusted: list[dict[str, Any]] = []
-    """Changes of the code that somebody declared to alter no result: when, and what changed."""
+    """Changes of the code that were declared to alter no result: when, and what changed."""
 
 
 def load_runs(directory: str | Path) -> "pa.Table":
@@ -145,7 +145,7 @@ def files_by_key(directory: Path) -> dict[str, Path]:
 
 
 def cell_path(directory: Path, cell_id: str, key: str) -> Path:
-    """Where the results of a cell are first written. What it is called may change later, its key does not."""
+    """Where the results of a cell are first written. Its name may change later, its key does not."""
     return directory / CELLS / f"{cell_id.replace('/', '__')[:LONGEST_NAME]}-{key}.parquet"
 
 
@@ -163,7 +163,7 @@ def write_cell(path: Path, table: "pa.Table", stored: StoredCell) -> None:
 
 
 def read_cell(path: Path) -> "tuple[pa.Table, StoredCell]":
-    """One cell's runs, by seed, verified, and what its file says of itself."""
+    """One cell's runs, verified and by seed, and what its file says about itself."""
     from shoal.core.parquet import pa, pq
 
     try:
@@ -184,7 +184,7 @@ def read_cell(path: Path) -> "tuple[pa.Table, StoredCell]":
 
 
 def stored_cells(directory: Path) -> dict[str, StoredCell]:
-    """What is stored, by key, as far as it can be read; nothing is verified."""
+    """The stored cells that can be read, by key; nothing is verified."""
     from shoal.core.parquet import pa, pq
 
     found = {}
@@ -195,7 +195,7 @@ def stored_cells(directory: Path) -> dict[str, StoredCell]:
 
 
 def save_code(directory: Path, digest: str, parts: Mapping[str, str]) -> None:
-    """Keep the names and hashes of what code consists of, so that a later change can be named."""
+    """Store the names and hashes of the code's parts, so that a later change can be named."""
     path = directory / CODE / f"{digest}.json"
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
@@ -233,7 +233,7 @@ class Entry(NamedTuple):
     """A stored cell, or one of the grid that is not stored."""
 
     id: str
-    """What the grid calls it, or else what it was called when it was played."""
+    """Its name in the grid, or else its name when it was played."""
     runs: int
     seconds: float
     """Time that its runs took."""
@@ -242,11 +242,11 @@ class Entry(NamedTuple):
     path: Path | None
     """None if it has not been played."""
     why: str
-    """Why it is not of the grid; empty if it is."""
+    """Why it is not in the grid; empty if it is."""
 
 
 def inventory(directory: Path) -> list[Entry]:
-    """All that a directory holds: the cells of the grid that was run last, then what is left of others."""
+    """All cells of a directory: those of the grid that was run last, then those left from earlier grids."""
     from shoal.core.parquet import pa, pq
 
     grid, files, stored = load_grid(directory), files_by_key(directory), stored_cells(directory)
@@ -262,8 +262,8 @@ def inventory(directory: Path) -> list[Entry]:
         name = ", ".join(ids.get(key, [])) or (path.name if path else key)
         if path is not None and key in stored:
             with contextlib.suppress(pa.ArrowException, OSError):
-                taken = pq.read_table(str(path), columns=["seconds"])["seconds"].to_pylist()
-                runs, seconds = len(taken), sum(taken)
+                times = pq.read_table(str(path), columns=["seconds"])["seconds"].to_pylist()
+                runs, seconds = len(times), sum(times)
             if key not in ids:
                 name, why = stored[key].id, _why_not(directory, stored[key], grid)
         found.append(Entry(name, runs, seconds, path.stat().st_size if path else 0, path, why))
@@ -271,7 +271,7 @@ def inventory(directory: Path) -> list[Entry]:
 
 
 def prune(directory: Path) -> list[Entry]:
-    """Delete the stored cells that are not of the grid that was run last; returns them."""
+    """Delete the stored cells that are not in the grid that was run last; returns them."""
     with only_writer(directory):
         removed = [entry for entry in inventory(directory) if entry.why and entry.path is not None]
         for entry in removed:
@@ -295,7 +295,7 @@ def _why_not(directory: Path, stored: StoredCell, grid: Grid) -> str:
 
 
 def write_if_new(path: Path, content: bytes) -> None:
-    """Write a file, unless it holds that already."""
+    """Write a file, unless it already has this content."""
     if not path.exists() or path.read_bytes() != content:
         write_whole(path, content)
 

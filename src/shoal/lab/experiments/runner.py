@@ -63,8 +63,8 @@ RUNS_PER_TASK = 5
 """Runs per task: few enough to keep all workers busy to the end, enough to be worth sending."""
 
 PLAYED = ("rounds", "cpu_seconds", "wall_seconds", "thread_seconds")
-"""What is known of the runs of all cells, interrupted calls included: rounds played, processor time of the
-threads that played them, time from the start to the last finished cell, and that times the threads."""
+"""Totals over the runs of all cells, interrupted calls included: rounds played, processor time of the threads
+that played them, time from the start to the last finished cell, and that times the number of threads."""
 
 Data = tuple[str | os.PathLike[str], ...]
 
@@ -126,7 +126,7 @@ class LeftToPlay:
     facts: Facts
     seeds: tuple[int, ...]
     cells: int
-    """Cells of the grid that these results are of: methods may have the same settings."""
+    """Number of cells that these results are for: several methods may have the same settings."""
 
 
 @dataclass(frozen=True)
@@ -177,8 +177,8 @@ def run_experiment(
     ----------
     spec : ExperimentSpec
     out : path
-        Created if missing. Of what it holds, cells are taken that depend on the same things (see
-        `fingerprint`), and only the seeds that they lack are played. Others stay where they are.
+        Created if missing. Stored cells that depend on the same things (see `fingerprint`) are reused, and
+        only the seeds that they lack are played. Other cells stay where they are.
     jobs : int, optional
         Number of threads; by default the number of processors. Ignored if there is an executor.
     only : str, optional
@@ -192,10 +192,10 @@ def run_experiment(
     measurements : sequence of Measurement
         Further cells, after those of the grid. Those whose data or packages are missing are skipped.
     trust : bool
-        Declare that the code has changed in no way that alters stored results: cells that differ in their
-        code alone are taken over. Recorded with them, and in the provenance.
+        Declare that no change of the code alters stored results: cells that differ only in their code are
+        reused. This is recorded with them, and in the provenance.
     say : callable
-        Told, in sentences, what is played again and why.
+        Called with sentences about what is played again and why.
 
     Raises
     ------
@@ -222,17 +222,17 @@ def run_experiment(
         _describe(out, spec, grid)
         # Under the lock: another process may just have finished one.
         work = _left_to_play(spec, out, wanted, grid)
-        taken = _trusted(out, work) if trust else []
+        trusted = _trusted(out, work) if trust else []
         log = _Provenance(
-            out, spec, grid, command=command, jobs=jobs, executor=executor, skipped=skipped, trusted=taken
+            out, spec, grid, command=command, jobs=jobs, executor=executor, skipped=skipped, trusted=trusted
         )
-        if taken:
+        if trusted:
             work = _left_to_play(spec, out, wanted, grid)
         for text in reasons(out, work):
             say(text)
         unmeasured = [item for item in extra if not is_kept(out, item)]
         missing = sum(item.cells for item in work) + len(unmeasured)
-        if missing or taken or not (out / results.PROVENANCE).exists():
+        if missing or trusted or not (out / results.PROVENANCE).exists():
             log.save(running=bool(missing))
         total = len(wanted) + len(extra)
         found = total - missing
@@ -260,7 +260,7 @@ def run_experiment(
                 with contextlib.suppress(OSError):  # a full disk was already reported
                     log.save(running=False)
             report()
-    return Completion(meter.cells_done - found, found, skipped, sum(entry["cells"] for entry in taken))
+    return Completion(meter.cells_done - found, found, skipped, sum(entry["cells"] for entry in trusted))
 
 
 def play_runs(task: Task, advance: Callable[[int], None] | None = None) -> TaskResult:
@@ -342,7 +342,7 @@ def _build_environments(
 
 
 def _grid(spec: ExperimentSpec, data: Mapping[str, Data], before: Grid | None) -> Grid:
-    """The keys of all cells. Where an environment was not built, the data are taken to be as they were."""
+    """The keys of all cells. Where an environment was not built, its data are assumed unchanged."""
     known = {} if before is None else {cell.id: cell for cell in before.cells}
     listed = []
     for cell in cells(spec):
@@ -360,7 +360,7 @@ def _grid(spec: ExperimentSpec, data: Mapping[str, Data], before: Grid | None) -
 
 
 def _left_to_play(spec: ExperimentSpec, out: Path, wanted: Sequence[Cell], grid: Grid) -> list[LeftToPlay]:
-    """The cells that lack runs, each with the seeds that it lacks. What is there is verified."""
+    """The cells that lack runs, each with the seeds that it lacks. Stored cells are verified."""
     files, in_grid = results.files_by_key(out), {cell.id: cell for cell in grid.cells}
     by_key: dict[str, list[Cell]] = {}
     for cell in wanted:
@@ -375,7 +375,7 @@ def _left_to_play(spec: ExperimentSpec, out: Path, wanted: Sequence[Cell], grid:
 
 
 def _trusted(out: Path, work: Sequence[LeftToPlay]) -> list[dict[str, Any]]:
-    """Take over stored cells that differ in their code alone; what was declared by it, for the provenance."""
+    """Reuse stored cells that differ only in their code; returns what that declares, for the provenance."""
     stored, files = results.stored_cells(out), results.files_by_key(out)
     when, counts = _now(), Counter[tuple[str, ...]]()
     for item in work:
@@ -395,7 +395,7 @@ def _trusted(out: Path, work: Sequence[LeftToPlay]) -> list[dict[str, Any]]:
 
 
 def reasons(out: Path, work: Sequence[LeftToPlay]) -> list[str]:
-    """What will be played although something like it is stored, and why, in sentences."""
+    """Sentences that say what will be played although something similar is stored, and why."""
     stored, files = results.stored_cells(out), results.files_by_key(out)
     counts: Counter[str] = Counter()
     for item in work:
@@ -418,7 +418,7 @@ def reasons(out: Path, work: Sequence[LeftToPlay]) -> list[str]:
 
 
 def _describe(out: Path, spec: ExperimentSpec, grid: Grid) -> None:
-    """Write down what the grid is, and the code that it is played with, as far as it is new."""
+    """Write the grid, and the code that it is played with, where they are new."""
     results.write_if_new(out / results.SPEC, to_toml(spec).encode())
     results.write_if_new(out / results.GRID, msgspec.json.encode(grid))
     known = {cell.id for cell in grid.cells}
@@ -761,7 +761,7 @@ class _Provenance:
 
     def add(self, rounds: int, cpu_seconds: float, threads: int) -> None:
         """Count a finished cell, and save from time to time: a kill loses only seconds of accounting."""
-        # Processor time of other machines is not in this process's own.
+        # This process's own time does not include that of other machines.
         if self._remote:
             self._elsewhere += cpu_seconds
         wall = time.monotonic() - self._began
@@ -808,7 +808,7 @@ def source_commit(package: Path) -> str | None:
     """The commit a package directory was checked out from, with "-dirty" if it differs; None elsewhere."""
     try:
         for command in (
-            # An installed package may lie inside somebody else's repository, but is not tracked there.
+            # An installed package may lie inside another project's repository, but is not tracked there.
             ["git", "ls-files", "--error-unmatch", "__init__.py"],
             ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
         ):
@@ -827,7 +827,7 @@ def _commit() -> str | None:
 
 @functools.cache
 def software() -> str:
-    """What runs are played with, in words: recorded with each."""
+    """The software that plays runs, in words; recorded with each run."""
     commit = f" ({_commit()})" if _commit() else ""
     others = ", ".join(f"{name} {version(name)}" for name in ("numpy", "numba"))
     return f"shoal {version('shoal')}{commit}, {others}, Python {platform.python_version()}"

@@ -51,7 +51,7 @@ _GIVEN_TO_ENVIRONMENTS = ("self", "seed")
 
 
 class SpecError(ValueError):
-    """A spec that cannot be run as written: a line for each thing that is wrong with it."""
+    """A spec that cannot be run as written, with one line per error."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -59,7 +59,7 @@ class SpecError(ValueError):
 
 
 Fail = Callable[[str, str], None]
-"""Notes what is wrong with a key."""
+"""Records an error in a key."""
 
 
 class EnvironmentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -81,8 +81,8 @@ class MethodSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """One policy with its parameters; α comes from the grid.
 
     The values "gap", "gap/N" (N a number), "graph", "labels", "n_clusters", "noise_scale" (the largest if
-    agents differ), "param_norm" and "theta_star" stand for those of the run's environment; "estimated" is
-    None, by which policies know that they are to estimate the value themselves.
+    agents differ), "param_norm" and "theta_star" stand for those of the run's environment; "estimated" stands
+    for None, which tells a policy to estimate the value itself.
     """
 
     id: str
@@ -90,7 +90,7 @@ class MethodSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     label: str = ""
     parameters: Parameters = {}
     sweep: dict[str, tuple[Scalar, ...]] = {}
-    """Values of parameters to be tried, α included: `load_spec` makes a method of each combination."""
+    """Values of parameters to try, α included: `load_spec` makes a method for each combination."""
     alphas: tuple[float, ...] | None = None
     """Instead of the spec's own."""
     environments: tuple[str, ...] | None = None
@@ -104,7 +104,7 @@ class ExperimentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     name: str
     title: str = ""
-    """Of its report."""
+    """The title of its report."""
     reference: str = ""
     """Id of the method that the report compares the others with; by default the best in each environment."""
     horizon: Positive
@@ -157,7 +157,7 @@ def parse_spec(text: bytes, *, source: str, seed: int | None = None) -> Experime
     spec = _converted(content, ExperimentSpec, fail)
     if spec is not None:
         spec = msgspec.structs.replace(spec, source=source, seed=spec.seed if seed is None else seed)
-    # Whatever else is wrong, what could be decoded is checked, too.
+    # The parts that could be decoded are checked, too.
     checked = spec or ExperimentSpec(name="", horizon=1, runs=1, alphas=(1.0,))
     _check(checked, environments, methods, fail)
     if problems or spec is None:
@@ -166,7 +166,7 @@ def parse_spec(text: bytes, *, source: str, seed: int | None = None) -> Experime
 
 
 def _tables(content: dict[str, Any], key: str, kind: type[Part], fail: Fail) -> list[Part | None]:
-    """The entries of a list of tables; None in the place of those that are wrong."""
+    """The entries of a list of tables; None in place of those with errors."""
     listed = content.pop(key, [])
     if not (isinstance(listed, list) and all(isinstance(each, dict) for each in listed)):
         fail(key, f"must be tables, each under a line [[{key}]]")
@@ -175,7 +175,7 @@ def _tables(content: dict[str, Any], key: str, kind: type[Part], fail: Fail) -> 
 
 
 def _converted(content: dict[str, Any], kind: type[Part], fail: Fail) -> Part | None:
-    """A table of the file as a struct; None, with all that is wrong noted, if it is not one."""
+    """A table of the file as a struct; None, with all errors recorded, if it cannot be one."""
     known = {field.name: field for field in msgspec.structs.fields(kind)}
     values, is_whole = {}, True
     for name, value in content.items():
@@ -199,7 +199,7 @@ def _converted(content: dict[str, Any], kind: type[Part], fail: Fail) -> Part | 
 def _completed(
     spec: ExperimentSpec, environments: Sequence[EnvironmentSpec], given: Sequence[MethodSpec]
 ) -> ExperimentSpec:
-    """The whole spec, with sweeps as methods, and a label for each: its policy's, if no other has it."""
+    """The whole spec, with sweeps as methods, and a label for each: its policy's, unless another has it."""
     methods = [each for method in given for each in _swept(method)]
     labels = [_usual_label(method) for method in methods]
     for index, method in enumerate(methods):
@@ -238,7 +238,7 @@ def _swept(method: MethodSpec) -> list[MethodSpec]:
 
 
 def read_spec(path: Path) -> ExperimentSpec:
-    """The spec of stored results, which was checked before they were made. It loads no code that it names."""
+    """The spec of stored results, which was checked when they were made. No code that it names is loaded."""
     try:
         return msgspec.toml.decode(path.read_bytes(), type=ExperimentSpec)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -263,7 +263,7 @@ def _check(
     methods: Sequence[MethodSpec | None],
     fail: Fail,
 ) -> None:
-    """Note what is wrong with a spec of these entries; those that are None have been complained of."""
+    """Record errors in a spec of these entries; errors in entries that are None are recorded already."""
     if spec.seed < 0:
         fail("seed", f"must be at least 0, got {spec.seed}")
     if spec.seed + spec.runs - 1 > LARGEST_SEED:
@@ -326,7 +326,7 @@ def to_toml(spec: ExperimentSpec) -> str:
 def build_environment(environment: EnvironmentSpec, seed: int) -> Environment:
     """The environment of one run."""
     found = find_environment(environment.kind)
-    # A world that is not random has no seed, and every run plays in the same one.
+    # An environment that is not random has no seed, and is the same in every run.
     given = {"seed": seed} if "seed" in inspect.signature(found).parameters else {}
     return found(**environment.parameters, **given)  # type: ignore[arg-type]
 
@@ -343,7 +343,7 @@ def build_policy(method: MethodSpec, alpha: float, environment: Environment, see
 
 
 def resolve(parameters: Mapping[str, Any], environment: Environment) -> dict[str, Any]:
-    """The parameters with "gap" and the other words of `MethodSpec` replaced by values of `environment`."""
+    """The parameters, with "gap" and the other words of `MethodSpec` replaced by values of `environment`."""
     return {key: _resolve_one(key, value, environment) for key, value in parameters.items()}
 
 
@@ -361,7 +361,6 @@ def value_problems(spec: ExperimentSpec, environment: EnvironmentSpec, built: En
 
 
 def _resolve_one(key: str, value: Any, environment: Environment) -> Any:
-    # A value may name what only the environment knows, and is looked up when that is made.
     match = _SYMBOL.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return value
@@ -423,7 +422,7 @@ def _check_environment(environment: EnvironmentSpec, fail: Fail) -> None:
 def _check_method(
     method: MethodSpec, alphas: tuple[float, ...], environments: Sequence[str] | None, fail: Fail
 ) -> None:
-    """Note what is wrong with a method, given the α and the environments (if known) of its spec."""
+    """Record errors in a method, given the α and the environments (if known) of its spec."""
     try:
         built_by = find_policy(method.policy)
     except (ValueError, ImportError) as error:
@@ -494,6 +493,6 @@ def _value_text(value: Scalar) -> str:
 
 
 def _alpha_text(alpha: float) -> str:
-    # Two digits where they say it exactly; otherwise two values could share a file name.
+    # Two digits where they are exact; otherwise two values could share a file name.
     short = f"{alpha:.2f}"
     return short if float(short) == alpha else repr(float(alpha))

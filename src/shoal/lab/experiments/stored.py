@@ -45,7 +45,7 @@ class Results:
     """Changes of the code that were declared to alter none of these results; see `results.StoredCell`."""
 
     def frame(self, library: Library = "pyarrow") -> Any:
-        """The runs as a data frame of pyarrow, pandas or polars, a row for each; it must be installed."""
+        """The runs as a data frame of pyarrow, pandas or polars, one row each; it must be installed."""
         return as_frame(self.table, library)
 
     @property
@@ -73,11 +73,11 @@ class Results:
         value : "regret" or "f1"
             Final regret, or final F1 score.
         environments, methods : iterable of str, optional
-            Ids of the grid's; by default all, in its order.
+            Ids in the grid; by default all, in its order.
         caption : str, optional
-            By default what the numbers are.
+            By default it says what the numbers are.
         label : str
-            What `\ref` calls the table.
+            The table's name for `\ref`.
 
         Examples
         --------
@@ -138,8 +138,8 @@ def methods_by_environments(
         summary = found[method, key][1]
         return plus_minus(form, summary.mean, summary.std)
 
-    is_told = any(row.policy == "oracle" for row in rows)
-    fair_of = " of the methods that are not told the clusters" if is_told else ""
+    has_oracle = any(row.policy == "oracle" for row in rows)
+    fair_of = " of the methods that are not told the clusters" if has_oracle else ""
     titles, labels = ({row.environment: row.title for row in rows}, {row.method: row.label for row in rows})
     return Table(
         caption,

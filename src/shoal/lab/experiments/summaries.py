@@ -21,7 +21,7 @@ from shoal.reporting.curves import Curve, half_width, mean_curve
 BOOTSTRAP_SAMPLES = 10_000
 
 REGRET, SCORE = (0.0, math.inf), (0.0, 1.0)
-"""What a regret and an F1 score can be; their intervals end there."""
+"""The ranges of a regret and an F1 score, where their intervals end."""
 
 
 @dataclass(frozen=True)
@@ -188,14 +188,10 @@ def profile(table: pa.Table, name: str, cells: Sequence[Runs], bounds: tuple[flo
     mean, low, high = (
         np.array([getattr(summary, part) for summary in found]) for part in ("mean", "low", "high")
     )
-    # One run has a mean and no interval; the band is drawn as a line.
-    alone = np.isnan(low)  # a single run
-    return Curve(
-        np.array([cell.alpha for cell in cells]),
-        mean,
-        np.where(alone, mean, low),
-        np.where(alone, mean, high),
-    )
+    # A single run has a mean and no interval; the band is drawn as a line.
+    alone = np.isnan(low)
+    x = np.array([cell.alpha for cell in cells])
+    return Curve(x, mean, np.where(alone, mean, low), np.where(alone, mean, high))
 
 
 def main_rows(table: pa.Table, names: Names, alphas: Collection[float] | None = None) -> list[SummaryRow]:
@@ -240,7 +236,7 @@ def main_rows(table: pa.Table, names: Names, alphas: Collection[float] | None = 
         )
     environments, methods = _ranks(names.environments), _ranks(names.methods)
     last = len(tried) + len(environments) + len(methods)
-    # In the order of the spec; what it no longer names comes last.
+    # In the order of the spec; rows that it no longer names come last.
     rows.sort(key=lambda row: (environments.get(row.environment, last), methods.get(row.method, last)))
     return rows
 
@@ -299,7 +295,7 @@ def curve(table: pa.Table, name: str, cell: Runs) -> Curve | None:
     """Mean and interval of `curve_regret` or `curve_f1` over rounds; None if it was not measured."""
     rows = pa.array(cell.rows)
     rounds = table["curve_rounds"].take(rows).to_pylist()
-    # A mean over runs means something at common rounds only.
+    # A mean over runs makes sense only at common rounds.
     if any(entry != rounds[0] for entry in rounds):
         raise ValueError(f"runs of {cell.environment}/{cell.method} were recorded after different rounds")
     values = np.array(table[name].take(rows).to_pylist(), dtype=np.float64)
@@ -321,7 +317,7 @@ def _on_same_seeds(table: pa.Table, first: Runs, second: Runs) -> tuple[Vector, 
         runs, seeds = column(table, "run", cell), table["seed"].take(pa.array(cell.rows)).to_pylist()
         return dict(zip(zip(runs, seeds, strict=True), column(table, "final_regret", cell), strict=True))
 
-    # A cell may have had other seeds, or fewer runs: only what both have played is compared.
+    # A cell may have other seeds, or fewer runs: only runs that both have are compared.
     own, other = by_run(first), by_run(second)
     common = [key for key in own if key in other]
     return np.array([own[key] for key in common]), np.array([other[key] for key in common])

@@ -29,12 +29,12 @@ REFERENCE = "bass-d0.1"
 
 
 AGREES_ERRORS, AGREES_SHARE, AGREES_FACTOR = 3.0, 0.1, 1.5
-"""A figure agrees with the printed one within this many standard errors of their difference, or within this
-share of the printed one, whichever is more; a spread within as many errors, or within this factor."""
+"""A figure agrees with the printed one within AGREES_ERRORS standard errors of their difference or within
+AGREES_SHARE of the printed one, whichever is more; a spread within as many errors or within AGREES_FACTOR."""
 
 BOOTSTRAP_SAMPLES = 2_000
 MEDIAN_ERROR = math.sqrt(math.pi / 2.0)
-"""Standard error of a median over that of a mean, for normal values: all that is known of printed medians."""
+"""Standard error of a median over that of a mean, for normal values: printed medians come with no more."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def is_in_paper(row: SummaryRow | MethodSpec) -> bool:
 
 
 def _in_paper(row: SummaryRow | MethodSpec) -> bool | None:
-    """Whether a policy of this package is in the paper; None of any other, such as a yardstick."""
+    """Whether a policy of this package is in the paper; None for any other policy, such as a yardstick."""
     try:
         return bool(getattr(policy_class(row.policy), "in_paper", False))
     except ValueError:
@@ -115,8 +115,8 @@ def as_published(table: pa.Table, names: Names) -> dict[tuple[str, str], Summary
 def drawn(rows: Iterable[SummaryRow]) -> list[SummaryRow]:
     """The rows that a figure shows, at most eight curves: both BASS, each other policy at its better setting.
 
-    Rows whose policies are not the paper's are left out, and variants that it does not have. The better
-    setting is the same in all environments of the rows.
+    Policies and variants that are not in the paper are left out. The better setting is the same in all
+    environments of the rows.
     """
     fair = [row for row in rows if is_in_paper(row) and row.method not in published.VARIANTS]
     totals: dict[str, dict[str, float]] = {}
@@ -167,7 +167,7 @@ def _compare(ours: Summary, printed: Published, least: float, rounding: float) -
     own_median = float(np.median(drawn, axis=1).std()) if ours.runs > 1 else math.nan
     spread = None
     if printed.spread > 0.0 and ours.std > 0.0:
-        # On a logarithmic scale. The error of ours is by bootstrap, the printed one's that of normal values.
+        # On a logarithmic scale. Our error is by bootstrap, the printed one's is that of normal values.
         known = drawn.std(axis=1, ddof=1)
         log_error = float(np.log(known[known > 0.0]).std())
         normal = 1.0 / math.sqrt(2.0 * (published.RUNS - 1))
@@ -238,7 +238,7 @@ def difference_columns(compare: Compare, signed: str) -> tuple[Column, ...]:
 
 def _said(signed: str, found: Distance) -> str:
     text = number(signed, found.difference)
-    # None where rounding can explain all of it, or where neither figure has a standard error.
+    # Left out where rounding can explain all of it, or where neither figure has a standard error.
     if found.errors and math.isfinite(found.errors):
         text += f" ({number('{:+.1f}', found.errors)})"
     return f"{text}{_no(found)}"
@@ -254,7 +254,7 @@ REASONS: dict[str, str] = {
     "independent": "It has no parameter but α.",
     "oracle": "It has no parameter but α, and its regret has heavy tails: a run in fifty can move the mean.",
     "club": "The paper does not say how it starts the graph (here: complete).",
-    "sclub": "What a new or merged cluster remembers within a stage is left open by its source.",
+    "sclub": "Its source leaves open what a new or merged cluster remembers within a stage.",
     "cmlb": (
         "It forms its clusters once and for good, and the paper gives neither the length of the exploration "
         "before that nor what happens to agents without a close neighbour."

@@ -1,7 +1,7 @@
-"""The paper's tables and figures by their own numbers: what each of them plays, and how it is shown.
+"""The paper's tables and figures by number: what each of them plays, and how it is shown.
 
 Those with a grid play exactly what the paper played: its methods, five values of α, 50 runs of 50,000 rounds.
-Several are read from the same runs, which are played once.
+Several use the same runs, which are played once.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ GAUSSIAN = ("gaussian-s0.5", "gaussian-s1", "gaussian-s2")
 REAL = ("movielens-authors", "yahoo-ltr-authors")
 
 STORE = Path("results") / "published"
-"""Where tables and figures and the runs behind them are kept by default: each run is played once."""
+"""Where tables, figures and the runs behind them are stored by default, so that each run is played once."""
 
 CURVES_NOTE = (
     "At most eight curves: both settings of BASS, and each other method at the better of its two settings. "
@@ -52,7 +52,7 @@ class Exhibit:
     title: str
     """What it shows."""
     environments: tuple[str, ...]
-    """What is played, by the ids of the preset `paper`; empty if it takes no grid."""
+    """Ids of the preset `paper` that are played; empty if it needs no grid."""
     show: Callable[[Results | None], Sequence[Part]]
 
     @property
@@ -152,7 +152,7 @@ def _is_published(method: MethodSpec) -> bool:
 
 
 def _beside(value: Literal["regret", "f1"], caption: str, results: Results | None) -> list[Part]:
-    """A table of ours as published, with the printed figures beside each column."""
+    """A table of our results as published, with the printed figures beside each column."""
     assert results is not None
     rows = list(as_published(results.table, results.names).values())
     own = methods_by_environments(rows, value, caption)
@@ -253,4 +253,4 @@ EXHIBITS = {
         ),
     )
 }
-"""Every table and figure of the paper but Table 1, which is formulas; in its order."""
+"""Every table and figure of the paper in its order, except Table 1, which has formulas."""

@@ -1,14 +1,12 @@
 """The benchmark of the field: every method in every scenario, ranked in one table that a new method joins.
 
-Methods are the registered policies, each told what its parameters ask for and environments may tell: the
-noise, a bound on the parameters, a graph where there is one. Nobody is told the clusters but Oracle, which is
-not ranked. Ranks are compared over scenarios by Friedman's test and Nemenyi's critical difference (Demšar,
-"Statistical Comparisons of Classifiers over Multiple Data Sets", JMLR 7, 2006).
+Methods are the registered policies. Each is told what it has a parameter for (`presets.TOLD`): the noise, a
+bound on the parameters, a graph where there is one. Only Oracle is told the clusters, and it is not ranked.
+Ranks are compared over scenarios by Friedman's test and Nemenyi's critical difference (Demšar, "Statistical
+Comparisons of Classifiers over Multiple Data Sets", JMLR 7, 2006).
 """
 
-import inspect
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +26,7 @@ from shoal.lab.experiments.report import REGRET_COLUMNS, Column, table_of
 from shoal.lab.experiments.spec import ExperimentSpec, SpecError, cells, parse_spec
 from shoal.lab.experiments.stored import Results
 from shoal.lab.experiments.summaries import Paired, SummaryRow, column, find_cells, pair_up, unique
-from shoal.lab.paper.presets import preset_text
+from shoal.lab.paper.presets import as_id, preset_text, told
 from shoal.reporting import charts
 from shoal.reporting.sections import Document, Mark, Picture, Section, Table, Text
 from shoal.reporting.words import EMPTY, number
@@ -36,10 +34,8 @@ from shoal.reporting.words import EMPTY, number
 FIELD = "field"
 YARDSTICKS = ("bass", "cluster_mixture")
 """The policies that all others are compared with, run by run."""
-TOLD = ("noise_scale", "param_norm")
-"""Parameters with which a policy asks for what it is told. One whose default is None estimates it itself."""
 UNRANKED = ("lastfm-unit", "lastfm-counts")
-"""Other readings of data that are ranked already: one data set has one vote."""
+"""Other recipes for data that are ranked already: one data set has one vote."""
 LEVEL = 0.05
 
 
@@ -58,16 +54,13 @@ def field_spec(
 
 
 def _method(reference: str, graphs: list[str]) -> dict[str, Any]:
-    """A policy at its defaults, told what it asks for; those that need a graph play where there is one."""
+    """A policy at its defaults, told what it has parameters for; with a graph, only where there is one."""
     try:
-        known = inspect.signature(find_policy(reference)).parameters
+        parameters = told(reference)
     except (ValueError, ImportError) as error:
         raise SpecError(f"--with {reference}: {error}") from None
-    method: dict[str, Any] = {"id": re.sub(r"[^A-Za-z0-9._+-]", ".", reference), "policy": reference}
-    told = {name: name for name in TOLD if name in known and known[name].default is not None}
-    if "graph" in known:
-        told["graph"], method["environments"] = "graph", graphs
-    return {**method, "parameters": told}
+    method = {"id": as_id(reference), "policy": reference, "parameters": parameters}
+    return {**method, "environments": graphs} if "graph" in parameters else method
 
 
 @dataclass(frozen=True)
@@ -80,7 +73,7 @@ class Ranking:
     ranks: Matrix
     """(scenarios, methods)"""
     friedman_p: float
-    """That ranks differ as much by chance; nan below three methods or two scenarios."""
+    """Probability that ranks differ as much by chance; nan below three methods or two scenarios."""
     critical: float
     """Nemenyi's critical difference of mean ranks at level 0.05."""
 
@@ -100,7 +93,7 @@ class Ranking:
 
 
 def rank(rows: Sequence[SummaryRow]) -> Ranking:
-    """Rank the methods that have a row in each scenario, Oracle aside."""
+    """Rank the methods that have a row in each scenario, except Oracle."""
     fair = [row for row in rows if row.policy != "oracle" and row.environment not in UNRANKED]
     environments = unique(row.environment for row in fair)
     regret = {(row.environment, row.method): row.regret.mean for row in fair}
@@ -133,7 +126,7 @@ class MethodStanding:
     row: SummaryRow
     mean_rank: float
     firsts: int
-    """Scenarios in which it has the lowest regret of those ranked."""
+    """Scenarios in which it has the lowest regret of the ranked methods."""
     pairs: Sequence[Sequence[Paired]]
     """The yardsticks minus it, in the order of `YARDSTICKS`, in each ranked scenario."""
     microseconds: float
@@ -141,7 +134,7 @@ class MethodStanding:
 
 
 def finished(found: Results) -> list[SummaryRow]:
-    """The rows of methods whose every α has all its runs: no other row is at its best α yet."""
+    """The rows of methods with all runs at every α: only these are at their best α."""
     whole = {
         (cell.environment, cell.method, cell.alpha)
         for cell in find_cells(found.table)
@@ -173,7 +166,7 @@ def document(found: Results) -> Document:
         notices=[
             *harness.skipped_notices(found),
             *harness.notices(found),
-            *([f"Not all values of α have been played of {', '.join(left)}, so not shown."] if left else []),
+            *([f"Not shown, as some values of α are missing: {', '.join(left)}."] if left else []),
         ],
         sections=[
             Section("ranks", "All methods", [Text(NOTE), _standings(found, rows, ranking)]),
@@ -187,7 +180,7 @@ def document(found: Results) -> Document:
 NOTE = (
     "Each method at the best of the same values of α, chosen on the runs that are reported. Ranks are those "
     "of the mean final regret in each scenario, 1 the lowest, over the scenarios that all ranked methods "
-    "played; of LastFM one recipe counts. “Against” counts scenarios in which the method's regret is surely "
+    "played; one recipe for LastFM counts. “Against” counts scenarios in which the method's regret is surely "
     "lower, not surely different, and surely higher, by the paired 95% interval. Time per round is that of "
     "the least disturbed run, median over scenarios. Methods that are given a graph were played only where "
     "there is one and are not ranked; nor is Oracle, which is told the clusters."
@@ -198,7 +191,7 @@ PAIRED = (
 )
 RECIPES = (
     "Share of clicks (by chance: one in the number of artists on offer), each method at its best α. The tags "
-    "of the artists become features in three ways, of which docs/real-data.md says what each keeps."
+    "of the artists become features in three ways; docs/real-data.md says what each keeps."
 )
 
 
@@ -332,14 +325,14 @@ def _test_sentence(ranking: Ranking) -> str:
     shown = "p < 0.001" if ranking.friedman_p < 0.001 else f"p = {ranking.friedman_p:.3f}"
     return (
         f"Friedman's test that all rank alike: {shown}; mean ranks that differ by less than "
-        f"{ranking.critical:.2f} are not told apart (Nemenyi, 5%)."
+        f"{ranking.critical:.2f} are not significantly different (Nemenyi, 5%)."
     )
 
 
 def _picture(found: Results, ranking: Ranking) -> Picture:
     labels = {row.method: row.label for row in found.rows}
     title = "Mean ranks and critical difference"
-    caption = f"1 is best. Bars join methods that are not told apart. {_test_sentence(ranking)}"
+    caption = f"1 is best. Bars join methods that the test cannot tell apart. {_test_sentence(ranking)}"
     draw = partial(critical_difference_figure, ranking, [labels[method] for method in ranking.methods])
     return Picture(title, caption, "critical-difference", draw)
 

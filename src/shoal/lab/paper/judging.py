@@ -126,7 +126,7 @@ def check_coverage(measured: Measured) -> list[Check]:
 
 
 def check_separation_lower(measured: Measured) -> list[Check]:
-    """Pairs that separate before the lower bound, at most a share δ; at the gap where most do."""
+    """Pairs that separate before the lower bound, at most a share δ; at the gap where most of them do."""
     setting = measured.setting
     found = []
     for (delta, radius), times in zip(setting.one_arm, measured.one_arm, strict=True):

@@ -1,7 +1,7 @@
 """Small experiments that measure what the theory bounds; `shoal.lab.paper.judging` compares the two.
 
 They satisfy the assumptions of `shoal.theory` as far as possible. They are cells of a run (`measurements`),
-and their raw numbers are kept, so a change in the theory needs no new measurement.
+and their raw numbers are stored, so a change in the theory needs no new measurement.
 """
 
 import math

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from collections.abc import Sequence
 from importlib import resources
 from inspect import Parameter
 from typing import Any, cast
@@ -25,6 +26,8 @@ from shoal.lab.experiments.spec import (
 from shoal.lab.simulation import PullingWord
 
 PRESETS = ("quick", "tables", "paper", "beyond")
+TOLD = ("noise_scale", "param_norm", "graph")
+"""Parameters for which a policy may be told the environment's values."""
 
 
 def load_preset(name: str, *, seed: int | None = None, runs: int | None = None) -> ExperimentSpec:
@@ -38,6 +41,15 @@ def load_preset(name: str, *, seed: int | None = None, runs: int | None = None) 
 def preset_text(name: str) -> bytes:
     """The file of a preset."""
     return (resources.files("shoal.lab.paper") / "presets" / f"{name}.toml").read_bytes()
+
+
+def told(policy: str, names: Sequence[str] = TOLD) -> dict[str, Any]:
+    """Those of `names` that are parameters of a policy, as words for the environment's (see `MethodSpec`).
+
+    A policy whose default is None estimates the value itself.
+    """
+    known = inspect.signature(find_policy(policy)).parameters
+    return {name: name for name in names if name in known and known[name].default is not None}
 
 
 def is_preset(spec: ExperimentSpec) -> bool:
@@ -63,8 +75,8 @@ def single(
 ) -> ExperimentSpec:
     """A spec of a single cell. Parameters not given are those of the presets "paper", "beyond" or "field".
 
-    Where these have the policy in no environment of that kind, what they would take from true clusters is
-    left to the policy's defaults.
+    Where these run the policy in no environment of that kind, parameters that they would take from true
+    clusters are left to the policy's defaults.
     """
     policy, kind = (name if ":" in name else name.replace("-", "_") for name in (policy, kind))
     known = [load_preset("paper"), load_preset("beyond")]
@@ -86,12 +98,10 @@ def single(
         alphas=(alpha,),
         environments=(
             EnvironmentSpec(
-                id=_as_id(kind), kind=kind, parameters=environment | (environment_parameters or {})
+                id=as_id(kind), kind=kind, parameters=environment | (environment_parameters or {})
             ),
         ),
-        methods=(
-            MethodSpec(id=_as_id(policy), policy=policy, parameters=method | (policy_parameters or {})),
-        ),
+        methods=(MethodSpec(id=as_id(policy), policy=policy, parameters=method | (policy_parameters or {})),),
         source=f"{policy} in {kind}",
     )
     check_spec(spec)
@@ -101,7 +111,7 @@ def single(
 def _usual(presets: list[ExperimentSpec], policy: str, kind: str) -> dict[str, Any]:
     """Parameters with which presets run a policy in environments of a kind, or else elsewhere.
 
-    A policy that is in none and needs a graph is given the environment's.
+    A policy that is in no preset and needs a graph is told the environment's.
     """
     elsewhere: dict[str, Any] | None = None
     for preset in presets:
@@ -113,16 +123,12 @@ def _usual(presets: list[ExperimentSpec], policy: str, kind: str) -> dict[str, A
                 return dict(method.parameters)
             if elsewhere is None:
                 elsewhere = dict(method.parameters)
-    if elsewhere is None and policy in policy_names() and _needs_graph(policy):
-        elsewhere = {"graph": "graph"}
+    if elsewhere is None and policy in policy_names():
+        elsewhere = told(policy, ["graph"])
     of_environment = re.compile(r"gap(/.*)?|n_clusters")
     return {
         key: value for key, value in (elsewhere or {}).items() if not of_environment.fullmatch(str(value))
     }
-
-
-def _needs_graph(policy: str) -> bool:
-    return "graph" in inspect.signature(find_policy(policy)).parameters
 
 
 def _sizes(kind: str) -> Parameters:
@@ -133,6 +139,6 @@ def _sizes(kind: str) -> Parameters:
     return {key: size for key, size in sizes.items() if key in required}
 
 
-def _as_id(name: str) -> str:
+def as_id(name: str) -> str:
     """`module:Class` as `module.Class`."""
     return re.sub(r"[^A-Za-z0-9._+-]", ".", name)

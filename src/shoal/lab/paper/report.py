@@ -71,8 +71,8 @@ AS_PUBLISHED_NOTE = (
     "one, whichever is more; the ± within 3 or within a factor of 1.5. “Differs” marks those that do not."
 )
 EXPLORATION_NOTE = (
-    "How many rounds CMLB explores alone (Tₑ) the paper does not say; the first author's package has 1,000. "
-    "Below is what other values give. That the paper ran Tₑ between T/10 and T/5 is an inference: these "
+    "The paper does not say for how many rounds (Tₑ) CMLB explores alone; the first author's package has "
+    "1,000. The table shows other values. That the paper ran Tₑ between T/10 and T/5 is an inference: these "
     "values were found by looking at the printed figures."
 )
 AT_BEST_NOTE = (
@@ -92,19 +92,9 @@ OURS_NOTE = (
     "Methods marked “ours” are not in the paper. They run at their default parameters, α included (“fixed”), "
     "while each other method gets its best α, an advantage that only a row “best α” gives ours."
 )
-F1_NOTE = (
-    "F1 of the edges of the graph against the pairs of agents in the same true cluster, at the end of the "
-    "run and at the α chosen by regret."
-)
 F1_PRINTED_NOTE = (
     "Published scores have one digit, so each may be off by 0.05. A row agrees if it is within 3 standard "
     "errors or 0.05 of a number that rounds to the published one, whichever is more."
-)
-PAIRED_NOTE = (
-    "The same seed gives every method the same arms, the same order of agents and the same noise, so "
-    "methods are compared run by run, each at its best α. Differences are BASS minus the other method: "
-    "negative favours BASS. The bootstrap interval does not assume normal differences, and the sign test "
-    "only counts wins."
 )
 
 
@@ -317,7 +307,7 @@ def _f1_section(own: Reproduction) -> Section:
         reading = own.reading(row)
         return EMPTY if reading is None else at(reading, "{:.2f}", reading.f1)
 
-    notes = [Text(F1_NOTE)]
+    notes = [Text(harness.F1_NOTE)]
     if any(own.comparable(key) for key in own.found.environments):
         notes.append(Text(F1_PRINTED_NOTE))
     section = harness.f1_section(own.found, notes, columns=columns, mark=mark, meanings=MEANINGS)
@@ -337,7 +327,7 @@ def _judged(own: Reproduction) -> list[SummaryRow]:
 
 def _paired_section(own: Reproduction) -> Section:
     """BASS against each method, run by run; first against Ind in both readings."""
-    section = harness.paired_section(own.found, own.pairs, [Text(PAIRED_NOTE)])
+    section = harness.paired_section(own.found, own.pairs, [Text(harness.PAIRED_NOTE.format(first="BASS"))])
     if not section.parts:
         return section
     both = [pair for key in own.found.environments if (pair := _against_ind(own, key)) is not None]
@@ -406,7 +396,7 @@ WORDS = {
     "independent": "agents that learn alone ({label}) end at",
     "oracle": "agents that are told their clusters ({label}) at",
 }
-"""What the opening sentence calls a method, by policy."""
+"""How the opening sentence names a method, by policy."""
 
 
 def opening_sentence(found: Results) -> str:

@@ -27,14 +27,14 @@ def reproduce(spec: ExperimentSpec, out: Path, **how: Any) -> Completion:
 
 
 def write_report(out: Path, drawing: render.Drawing = lambda done, total, title: None) -> Path:
-    """Write the report on the results in `out` into `out/report`, for the paper's presets with its sections.
+    """Write the report on the results in `out` into `out/report`; the paper's presets have further sections.
 
     Parameters
     ----------
     out : Path
         A directory that an experiment was run into.
     drawing : callable
-        Told how many figures are drawn, how many there are, and the title of the next.
+        Called with the number of figures drawn so far, their total, and the next title.
 
     Returns
     -------

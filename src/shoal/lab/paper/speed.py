@@ -29,8 +29,8 @@ def run_seconds(
 ) -> dict[str, float]:
     """Processor time of one run of each method in each environment, by "environment/method".
 
-    A whole run, because rounds get cheaper or dearer as agents stop sharing. It is measured once and kept in
-    the cache directory, by machine and version. Real data has a stand-in: nothing is downloaded to be timed.
+    Whole runs are timed, because rounds get cheaper or dearer as agents stop sharing. They are measured once
+    and cached by machine and version. Real data has a stand-in, so that nothing need be downloaded.
     """
     kept = _kept_in(cache_directory(cache))
     known: dict[str, float] = {}

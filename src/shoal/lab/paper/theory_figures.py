@@ -67,14 +67,8 @@ def separation_figure(measured: Measured) -> Figure:
     for reading, dashes, color in lower:
         bound = theory.separation_time_lower(setting.delta, dense, reading=reading)  # type: ignore[arg-type]
         ax.plot(dense, bound, color=color, linestyle=dashes, label=f"lower bound, {reading}")
-    upper = [upper_bound(setting, gap, 1.0, "derived") for gap in dense]
-    ax.plot(
-        dense,
-        np.array(upper, dtype=np.float64),
-        color="black",
-        linestyle="-.",
-        label="upper bound, derived\n(for β²)",
-    )
+    upper = np.array([upper_bound(setting, gap, 1.0, "derived") for gap in dense], dtype=np.float64)
+    ax.plot(dense, upper, color="black", linestyle="-.", label="upper bound, derived\n(for β²)")
     ax.set(
         xscale="log",
         yscale="log",
