@@ -142,6 +142,38 @@ def test_every_page_is_reached_from_the_navigation(site: Path, links: dict[Path,
         assert built in reached, page.name
 
 
+TASKS = {"Late rewards", "Clicks", "A new user", "Several machines", "Erase a person", "My own policy"}
+
+
+def test_a_task_is_found_in_the_menu_by_its_name(site: Path) -> None:
+    menu = (site / "index.html").read_text().partition("md-nav--primary")[2].partition("md-content")[0]
+    named = {
+        re.sub(r"<[^>]*>|\s+", " ", text).strip() for text in re.findall(r"<a [^>]*>(.*?)</a>", menu, re.S)
+    }
+    assert named >= TASKS
+    assert "section:" not in menu
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("Thompson sampling", "how-to/index.html#use-thompson-sampling"),
+        ("GDPR", "how-to/index.html#erase-a-person-gdpr"),
+        ("Delayed reward", "how-to/index.html#delayed-rewards"),
+    ],
+)
+def test_a_search_finds_the_page_on_it(site: Path, words: str, page: str) -> None:
+    entries = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    assert page in {entry["location"] for entry in entries if words in entry["title"]}
+
+
+def test_a_long_page_begins_with_its_contents(site: Path) -> None:
+    service, start = ((site / f"{name}.html").read_text() for name in ("service", "index"))
+    shown = service.partition('class="on-this-page"')[2].partition("</details>")[0]
+    assert '<a href="#keys">Keys</a>' in shown
+    assert "on-this-page" not in start
+
+
 def test_formulas_are_drawn_by_the_browser_itself(site: Path) -> None:
     for name in ("algorithms", "theory"):
         text = (site / f"{name}.html").read_text()

@@ -1,4 +1,4 @@
-"""What MkDocs adds to the pages in docs/: reference, changelog, notebooks, guides nobody listed, formulas.
+"""What MkDocs adds to the pages in docs/: reference, changelog, notebooks, menu entries, contents, formulas.
 
 `mkdocs.yml` names this file as a hook. Nothing here is written into docs/.
 """
@@ -15,13 +15,17 @@ from urllib.parse import unquote
 
 import latex2mathml.converter
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Link, Navigation
 from mkdocs.structure.pages import Page
 from tools.tutorials import PAGES, notebook
 
 import shoal
 
 ROOT = Path(__file__).parents[1]
+LONG = 2_500
+"""Words above which a page begins with its contents, where the window has no room for them at the side."""
 LEAST_WIDTH = 640
 """Pixels of the page below which a larger picture is not shown, where there is room."""
 
@@ -70,20 +74,34 @@ FURTHER = {
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """List the reference's pages, and every page of docs/ that nobody lists among the guides."""
+    """List the reference's pages, and among the guides every page of docs/ that the menu lacks."""
     assert config.nav is not None
     sections = {title: entry for item in config.nav for title, entry in item.items()}
-    for item in config.nav:
-        if item.get("Reference") == "reference/":
-            item["Reference"] = [
-                "reference/index.md",
-                *(f"reference/{page}.md" for page in reference_pages()),
-            ]
+    place = sections["Reference"].index("reference/")
+    sections["Reference"][place : place + 1] = [
+        "reference/index.md",
+        *(f"reference/{page}.md" for page in reference_pages()),
+    ]
     config.repo_url = repository()
     listed = set(re.findall(r"'([\w./-]+\.md)'", repr(config.nav)))
     pages = (path.relative_to(config.docs_dir).as_posix() for path in Path(config.docs_dir).rglob("*.md"))
-    sections["Guides"].extend(sorted(set(pages) - listed))
+    sections["How-to guides"].extend(sorted(set(pages) - listed))
     return config
+
+
+def on_nav(nav: Navigation, *, files: Files, config: MkDocsConfig) -> Navigation:
+    """Resolve entries such as `section:live.md#forgetting`: MkDocs itself lists only pages."""
+    waiting = list(nav.items)
+    while waiting:
+        item = waiting.pop()
+        waiting += item.children or []
+        if isinstance(item, Link) and item.url.startswith("section:"):
+            path, _, heading = item.url.removeprefix("section:").partition("#")
+            page = files.get_file_from_path(path)
+            if page is None:
+                raise PluginError(f"mkdocs.yml lists a section of {path}, which does not exist")
+            item.url = f"{page.url}#{heading}"
+    return nav
 
 
 def repository() -> str:
@@ -184,7 +202,19 @@ def on_page_content(content: str, *, page: Page, config: MkDocsConfig, **_: Any)
     parts = re.split(r"(<(pre|code|math|script|style)\b.*?</\2>|<[^>]*>)", content, flags=re.DOTALL)
     parts[::3] = [SYMBOL.sub(r"\1<sub>\2\3</sub>", text) for text in parts[::3]]
     parts[2::3] = [""] * len(parts[2::3])  # the names of tags, which are in the parts before them
-    return "".join(parts)
+    content = "".join(parts)
+    is_long = len((page.markdown or "").split()) > LONG
+    return content.replace("</h1>", f"</h1>\n{contents(page)}", 1) if is_long else content
+
+
+def contents(page: Page) -> str:
+    """The headings of a page as links, for windows too narrow for the theme's own table at the side."""
+    headings = [heading for top in page.toc for heading in top.children]
+    rows = "".join(f'<li><a href="{heading.url}">{heading.title}</a></li>' for heading in headings)
+    return (
+        '<details class="on-this-page" data-search-exclude><summary>On this page</summary><ul>'
+        f"{rows}</ul></details>"
+    )
 
 
 SYMBOL = re.compile(r"(?<!\w)([^\W\d_][̂̃]?|[‖²])_(?:\{([^}]*)\}|([A-Za-z0-9∅]{1,3}))(?![A-Za-z0-9_])")
