@@ -65,13 +65,13 @@ def measure(
 
 
 def typical(policy: Any, world: Environment) -> dict[str, Any]:
-    """Parameters, beside alpha and seed, to try a policy class with in an environment: published ones."""
+    """The published parameters, besides alpha and seed, for trying a policy class in an environment."""
     found: dict[str, Any] = getattr(policy, "typical", lambda world: {})(world)
     return found
 
 
 def build(name: str, world: Environment, **more: Any) -> Any:
-    """A fresh policy for `world`, with the published parameters where the world tells what they need."""
+    """A fresh policy for `world`, with the published parameters where the world provides them."""
     own = typical(find_policy(name), world)
     return make_policy(name, world.n_agents, world.dim, **{"alpha": 0.3, "seed": 0} | own | more)
 
@@ -122,7 +122,7 @@ def _cost(name: str, world: Environment, rounds: int) -> Cost:
 
 
 def processor() -> str:
-    """The model of this machine's processor, as far as the system tells."""
+    """The model of this machine's processor, as far as the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:  # not Linux

@@ -25,7 +25,7 @@ from shoal.lab import theory
 from shoal.reporting.charts import BLUE, GREEN, GREY, ORANGE, RED, blank
 
 MOST_BARS = 8
-"""Lenders, and agents with whom one stopped sharing, that get a line of their own."""
+"""Lenders that get a line of their own, and agents that one stopped sharing with."""
 
 
 def plot_ellipsoids(
@@ -146,7 +146,7 @@ def plot_explanation(explanation: Any, *, name: Name = numbered, ax: Axes | None
     explanation
         What `policy.explain(agent)` or `population.explain(agent)` returned.
     name : function
-        What to call agents that are numbers; those of a population have names.
+        Names agents that are numbers; those of a population have names already.
     ax : matplotlib Axes, optional
         Where to draw; by default on a new figure.
 

@@ -19,8 +19,8 @@ def warm(
 ) -> Iterator[tuple[str, float]]:
     """Compile what the online calls and `simulate` need, policy by policy; yield each name and its seconds.
 
-    Code found in the cache is loaded, not compiled. By default all registered policies but `RIVALS` are. With
-    more than one of the `workers`, each is a process of its own, and this one loads nothing; a script that
+    Code found in the cache is loaded, not compiled. By default, all registered policies but `RIVALS` are
+    compiled. With several `workers`, each is a process of its own, and this one loads nothing; a script that
     asks for them needs the usual `if __name__ == "__main__":`.
     """
     for name in policies:

@@ -285,7 +285,7 @@ def test_what_is_taken_in_the_laboratory_is_not_always_for_live_use() -> None:
     texts = [part.text for section in sections for part in section.parts if isinstance(part, Text)]
     assert any(text.endswith(said) for text in texts)
     assert any(
-        "populations do not take DynUCB; BASS was the best of those they take" in text for text in texts
+        "populations do not accept DynUCB; BASS was the best that they accept" in text for text in texts
     )
     assert texts[-1].endswith('policy="bass", dim=3, alpha=1.0)')
 

@@ -46,10 +46,11 @@ def preset_text(name: str) -> bytes:
 def told(policy: str, names: Sequence[str] = TOLD) -> dict[str, Any]:
     """Those of `names` that are parameters of a policy, as words for the environment's (see `MethodSpec`).
 
-    A policy whose default is None estimates the value itself.
+    A policy whose noise or norm is None by default estimates it itself.
     """
     known = inspect.signature(find_policy(policy)).parameters
-    return {name: name for name in names if name in known and known[name].default is not None}
+    wanted = [name for name in names if name in known]
+    return {name: name for name in wanted if name == "graph" or known[name].default is not None}
 
 
 def is_preset(spec: ExperimentSpec) -> bool:

@@ -14,7 +14,7 @@ FEW_OBSERVED = 0.2
 NORMS = (0.2, 5.0)
 """Norms of arms for which the ridge and the grid of α are meant."""
 UNEVEN = 100.0
-"""Times that one feature may vary more than another."""
+"""Largest ratio of two features' standard deviations."""
 FAR = 8.0
 """Standard deviations from the mean at which a reward is an outlier."""
 
@@ -63,7 +63,7 @@ def read(
     log, table = open_table(source, "log"), open_table(features, "features")
     known = read_arms(table, arm)
     events = read_events(log, agent, arm, reward)
-    # Arms without rows in the log may be missing anywhere; an arm of the log without features may not.
+    # The table may have arms that are not in the log, but every arm of the log needs features.
     if missing := next((name for name in events.arm_ids if name not in known), None):
         raise ValueError(f"{table.name}: no row for arm {missing!r}, which is in {log.name}")
     return RewardLog(
@@ -87,10 +87,11 @@ def _of_rewards(log: RewardLog) -> list[str]:
         return [f"Every reward is {log.rewards[0]:g}: there is nothing to learn."]
     if log.observed < FEW_OBSERVED:
         said.append(
-            f"{log.observed:.1%} of the pairs of an agent and an arm were observed. The rest follows from "
-            "the features, by a linear model of tastes: the answer says as much about it as about the agents."
+            f"{log.observed:.1%} of the pairs of an agent and an arm were observed. The rest is predicted "
+            "from the features by a linear model of tastes: the answer says as much about it as about the "
+            "agents."
         )
-    # Eight standard deviations hardly occur in normal noise, whatever the length of the log.
+    # Normal noise hardly ever reaches eight standard deviations, however long the log.
     far = int(np.count_nonzero(np.abs(log.rewards - log.rewards.mean()) > FAR * spread))
     if far and not log.is_binary:
         said.append(
@@ -133,7 +134,7 @@ def _of_features(log: RewardLog) -> list[str]:
     said = []
     values = log.features
     norms, spreads = np.linalg.norm(values, axis=1), values.std(axis=0)
-    # Without the outermost arms: a few odd ones are no reason to scale all.
+    # Without the extremes: a few odd arms are no reason to scale all.
     low, high = np.quantile(norms, [0.05, 0.95])
     if not NORMS[0] <= low <= high <= NORMS[1]:
         said.append(

@@ -1,4 +1,4 @@
-"""From a log to a recommendation: inspect it, make worlds of it, play."""
+"""From a log to a recommendation: inspect it, make worlds from it, play."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -31,31 +31,31 @@ def recommend(
     progress: Progress = lambda done, total, what: None,
     notes: Iterable[str] = (),
 ) -> Recommendation:
-    """Play the policies that fit in a world, and say which of them to take.
+    """Play the policies that suit a world, and say which of them to use.
 
     Parameters
     ----------
     world : Environment, function of a seed that makes one, path or frame
-        A function makes a world for each run, so that intervals also cover what is not known of the world. A
+        A function makes a world for each run, so that intervals also cover what is unknown about the world. A
         log (a CSV or Parquet file, a mapping of columns or a data frame of pandas, polars or Arrow) is
-        inspected, and worlds that it may have come from are made of it.
+        inspected, and worlds that it may have come from are made from it.
     features : path or frame
-        For a log: a row for each arm, as `LoggedRatings` takes it.
+        For a log: one row per arm, as `LoggedRatings` takes it.
     agent, arm, reward : str
         Names of the log's columns.
     n_agents : int
-        How many agents of a log are drawn for a world, at most.
+        Most agents of a log to draw for a world.
     horizon : int, optional
         Rounds of a run; by default 30 for each agent, between 5,000 and 50,000, and for a log as many as it
         has rows, but at least 5,000 and at most 20,000.
     runs : int
-        Runs that the figures are from; three others are used to choose.
+        Runs behind the figures; three others are used to choose parameters.
     seed : int
         Added to the seeds of all runs.
     progress : callable
-        Told after each run how many are finished, how many there are, and what was played.
+        Called after each run with the number of finished runs, their total, and what was played.
     notes : iterable of str
-        What readers should know of the world, for the report.
+        What readers of the report should know about the world.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def recommend(
     alone = next(one for one in found.played if one.label == ALONE)
     why = (
         f"Noise explains this log as well: in {p:.0%} of its copies with shuffled rewards arms and tastes "
-        "seem to matter as much. It does not say what anybody likes, and so not whether sharing helps; the "
+        "seem to matter as much. It does not show what agents like, and so not whether sharing helps; the "
         "runs below show what policies make of such noise."
     )
     return replace(found, policy=alone.method.policy, parameters=dict(alone.parameters), reason=why)
@@ -105,10 +105,10 @@ def about(tastes: modelling.Tastes, shuffled: modelling.Tastes) -> list[str]:
         f"{len(log.rewards):,} rows of {log.n_agents:,} agents and {log.n_arms:,} arms. Tastes and arms "
         f"explain {explained:.0%} of the variance of rewards ({by_chance:.0%} where rewards are shuffled); "
         f"the rest is noise with a standard deviation of {tastes.noise_scale:g}.",
-        f"The log tells {tastes.known:.0%} of how agents differ in their tastes. The rest is drawn from a "
-        "normal distribution, anew for every run: groups that are more alike than the log can show are "
-        "blurred, which favours going it alone.",
-        "If a policy or a rule chose what the log shows, arms that it avoided are known less well. Where the "
-        "probabilities of its choices were recorded, `shoal evaluate` answers without a model.",
+        f"The log determines {tastes.known:.0%} of how agents differ in their tastes. The rest is drawn "
+        "from a normal distribution, anew for every run: groups that are more alike than the log can show "
+        "are blurred, which favours not sharing.",
+        "If a policy or a rule chose the arms in the log, less is known about arms that it avoided. Where "
+        "the probabilities of its choices were recorded, `shoal evaluate` needs no model.",
     ]
     return said

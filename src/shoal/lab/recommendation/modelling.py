@@ -1,6 +1,6 @@
-"""Worlds that a log may have come from: every agent's taste is drawn from what the log tells of it.
+"""Worlds that a log may have come from: every agent's taste is drawn from what the log says about it.
 
-Taking the rewards in a log for the truth would make worlds of its noise: where an agent had an arm once,
+Treating the rewards in a log as the truth would turn its noise into worlds: where an agent had an arm once,
 chance would decide which of its arms is best. So tastes are modelled (random effects, Laird & Ware 1982):
 
     reward = ⟨taste of the agent, features of the arm⟩ + effect of the arm + noise,
@@ -9,8 +9,8 @@ with tastes from one normal distribution, whose mean and covariance are fitted b
 world takes one draw of each agent's taste given the agent's own rows. Draws, unlike means, are as different
 from each other as the tastes themselves, so that worlds favour sharing no more than the log does.
 
-A model finds tastes in noise, too, above all where rewards are rare. So copies of the log with shuffled
-rewards, in which nothing is to be found, are compared with it.
+A model finds tastes even in noise, above all where rewards are rare. So the log is compared with copies of it
+whose rewards are shuffled, in which there is nothing to find.
 """
 
 import math
@@ -23,20 +23,20 @@ from shoal.lab.environments.base import Environment
 from shoal.lab.recommendation.inspecting import RewardLog
 
 STEPS = 60
-"""Steps of expectation-maximisation at most."""
+"""Most steps of expectation-maximisation."""
 CLOSE = 1e-4
 """Relative change of the covariance at which it ends."""
 SHUFFLES = 99
 """Copies with shuffled rewards that a log is compared with."""
 WEIGHT = 5.0
-"""Rows of an agent that count as much as all rows do for its mean reward."""
+"""Number of an agent's rows that weigh as much in its mean reward as the mean of all rows."""
 TURNS = 4
-"""Times that tastes and effects of arms are fitted, each given the other."""
+"""How often tastes and effects of arms are fitted, each given the other."""
 
 
 @dataclass(frozen=True)
 class Tastes:
-    """What a log tells of the tastes of its agents."""
+    """What a log says about the tastes of its agents."""
 
     log: RewardLog
     mean: Vector
@@ -53,7 +53,7 @@ class Tastes:
 
     @property
     def known(self) -> float:
-        """How much of the differences between agents the log tells: 0 nothing, 1 everything."""
+        """How much of the differences between agents the log determines: 0 nothing, 1 everything."""
         total = float(np.trace(self.covariance))
         left = float(np.trace(self.covariances, axis1=1, axis2=2).mean())
         return 1.0 - left / total if total > 0.0 else 1.0
@@ -92,9 +92,9 @@ def _probabilities(linear: Matrix, counts: Integers, mean: float) -> Matrix:
     """Probabilities in the order of a linear model's values, with about their spread, shape (n, K).
 
     The linear model does not know that probabilities end at 0 and 1, and cutting its values there would make
-    rewards more frequent than they are. So they are taken for log-odds, with a slope that keeps the spread
-    (exactly so, for small probabilities and normal values), and shifted until agents have the log's mean
-    reward, if each has arms as often, `counts`, as the log does.
+    rewards more frequent than they are. So the values are used as log-odds, with a slope that keeps the
+    spread (exactly, for small probabilities and normal values), and shifted until agents have the log's mean
+    reward if each is offered arms as often, `counts`, as in the log.
     """
     spread = max(float(linear.std()), 1e-300)
     slope = math.sqrt(math.log1p((spread / (mean * (1.0 - mean))) ** 2)) / spread
@@ -108,10 +108,10 @@ def _probabilities(linear: Matrix, counts: Integers, mean: float) -> Matrix:
 
 
 def chance(log: RewardLog, seed: int = 0) -> float:
-    """In which share of copies with shuffled rewards, itself included, arms and tastes matter as much.
+    """The share of copies with shuffled rewards, the log included, in which arms and tastes matter as much.
 
-    They may matter in three ways, of which the one that stands out most counts. Where nothing matters, any
-    order of the rewards is as likely as any other, so the share is a p-value, whatever rewards are like.
+    They may matter in three ways, of which the most striking counts. Where nothing matters, every order of
+    the rewards is equally likely, so the share is a p-value, whatever the rewards' distribution.
     """
     rng = np.random.default_rng([seed, 2])
     spreads = log.features[log.arms].std(axis=0)
@@ -127,7 +127,7 @@ def chance(log: RewardLog, seed: int = 0) -> float:
 def _strengths(log: RewardLog, rewards: Vector, inverse: Matrix) -> tuple[float, float, float]:
     """How much features matter to all agents, arms to all agents, and features to each agent.
 
-    How fond an agent is of everything is taken out: nobody can learn from it what to choose.
+    An agent's mean reward is taken out, as it says nothing about what to choose.
     """
     counts, sums = np.bincount(log.agents), np.bincount(log.agents, rewards)
     means = (sums + WEIGHT * rewards.mean()) / (counts + WEIGHT)
@@ -142,7 +142,7 @@ def _strengths(log: RewardLog, rewards: Vector, inverse: Matrix) -> tuple[float,
 def fit(log: RewardLog) -> Tastes:
     """Fit tastes, and what arms have beyond their features, in turns."""
     variance, dim = float(log.rewards.var()), log.features.shape[1]
-    # They do not depend on rewards, and so not on the turn.
+    # These do not depend on rewards, and so not on the turn.
     squares = _squares(log)
     effects = np.zeros(log.n_arms)
     mean, noise = np.zeros(dim), variance
@@ -155,7 +155,7 @@ def fit(log: RewardLog) -> Tastes:
         # Where the model explains every reward, the noise would be 0 and its inverse infinite.
         noise = max(noise, 1e-12 * variance)
         means, covariances = _posterior(squares, products, mean, covariance, noise)
-        # What tastes leave over is split into what is the arm's and what is chance.
+        # What tastes leave unexplained is split into effects of arms and noise.
         left = log.rewards - np.einsum("nd,nd->n", means[log.agents], log.features[log.arms])
         effects = _effects(log, left, noise)
     return Tastes(log, mean, covariance, means, covariances, effects, float(f"{np.sqrt(noise):.3g}"))
@@ -175,7 +175,7 @@ def _maximise(
         means, covariances = _posterior(squares, products, mean, covariance, noise)
         before, mean = covariance, means.mean(axis=0)
         centred = means - mean
-        # Between agents, and what is not known of each: leaving the latter out would make them too alike.
+        # Spread between agents plus uncertainty about each: without the latter they would be too alike.
         covariance = covariances.mean(axis=0) + centred.T @ centred / len(means)
         # Σ (y − ⟨taste, x⟩)² over all rows, expected given the rows, from sums alone.
         left = energy - 2.0 * np.einsum("nd,nd->", means, products)
@@ -209,16 +209,16 @@ def _posterior(
     floor = 1e-9 * max(float(np.trace(covariance)) / dim, 1e-300)  # tastes may be all alike in some direction
     prior = np.linalg.inv(covariance + floor * np.eye(dim))
     covariances = np.linalg.inv(prior + squares / noise)
-    # Rounding makes the inverse a little asymmetric, and Cholesky would see one half only.
+    # Rounding makes the inverse slightly asymmetric, and Cholesky would use only one half.
     covariances = (covariances + covariances.transpose(0, 2, 1)) / 2.0
     means = np.einsum("nde,ne->nd", covariances, prior @ mean + products / noise)
     return means, covariances
 
 
 def _effects(log: RewardLog, left: Vector, noise: float) -> Vector:
-    """What arms have beyond their features, shrunk by how much of it may be chance."""
+    """Effects of arms beyond their features, shrunk by how much of them may be noise."""
     counts = np.bincount(log.arms, minlength=log.n_arms)
     effects = np.bincount(log.arms, left, minlength=log.n_arms) / counts
-    # By how much effects vary beyond what chance alone would give (method of moments).
+    # The variance of effects beyond that of noise (method of moments).
     spread = max(float((effects**2 - noise / counts).mean()), 0.0)
     return np.asarray(effects * spread / (spread + noise / counts))

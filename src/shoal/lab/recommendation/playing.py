@@ -1,4 +1,4 @@
-"""Policies played against each other in a world, and which of them to take.
+"""Policies played against each other in a world, and which of them to use.
 
 Each policy's parameters are chosen on some seeds, and policies are compared on others. The same seed gives
 every policy the same arms, agents and noise, so they are compared run by run.
@@ -27,7 +27,7 @@ from shoal.reporting.curves import Curve, half_width, mean_curve
 from shoal.reporting.words import number
 
 ALPHAS = (0.03, 0.1, 0.3, 0.6, 1.2)
-"""Widths that are tried, in units of the noise."""
+"""Values of α to try, in units of the noise."""
 CHOSEN_ON = 3
 """Runs that parameters are chosen on."""
 FIRST_REPORTED = 1_000
@@ -35,11 +35,11 @@ FIRST_REPORTED = 1_000
 ALONE, ONE = "Independent", "everyone as one"
 
 Progress = Callable[[int, int, str], None]
-"""Told how many runs are finished, how many there are, and what was played last."""
+"""Called with the number of finished runs, their total, and what was played last."""
 
 
 class Method(NamedTuple):
-    """A policy and the parameters that are tried."""
+    """A policy and the parameters to try."""
 
     label: str
     policy: str
@@ -49,13 +49,13 @@ class Method(NamedTuple):
 
     @property
     def is_live(self) -> bool:
-        """Whether a population takes it."""
+        """Whether a population accepts it."""
         return self.can_be_taken and issubclass(find_policy(self.policy), LivePolicy)
 
 
 @dataclass(frozen=True)
 class Played:
-    """A method with the parameters that were best on the seeds for choosing, on the seeds for reporting."""
+    """A method's runs on the seeds for reporting, at the parameters that were best on those for choosing."""
 
     method: Method
     parameters: dict[str, Any]
@@ -66,11 +66,11 @@ class Played:
     late: float
     """Where the last quarter lies between an arm drawn at random (0) and the best arm (1)."""
     at_edge: bool
-    """Whether the best α is the least or the largest that was tried."""
+    """Whether the best α is the smallest or largest that was tried."""
 
     @property
     def label(self) -> str:
-        """What it is called."""
+        """The method's label."""
         return self.method.label
 
     @property
@@ -83,14 +83,14 @@ class Played:
         return _margin(self.regrets)
 
     def against(self, other: "Played", level: float = 0.95) -> tuple[float, float]:
-        """Mean difference to another, run by run, and half of its interval."""
+        """Mean difference from another method, run by run, and half of its interval."""
         difference = self.regrets - other.regrets
         return float(difference.mean()), _margin(difference, level)
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Which policy to take, with the evidence. `str()` says it in words.
+    """Which policy to use, with the evidence. `str()` says it in words.
 
     Examples
     --------
@@ -110,18 +110,18 @@ class Recommendation:
     reason: str
     """Why, in a sentence or two."""
     played: tuple[Played, ...]
-    """All that was played, the best first."""
+    """All methods that were played, the best first."""
     world: Environment
     horizon: int
     runs: int
-    """Runs that the figures are from."""
+    """Number of runs behind the figures."""
     rate: float
     """Regret per round of an arm drawn at random; nan if arms change."""
     notes: tuple[str, ...] = ()
-    """What to know of the world: what is odd about a log, for example."""
+    """Remarks on the world, for example what is odd about a log."""
 
     def make(self, n_agents: int, dim: int, **other: Any) -> Any:
-        """The recommended policy, new."""
+        """A new policy as recommended."""
         return make_policy(self.policy, n_agents, dim, **{**self.parameters, **other})
 
     def call(self) -> str:
@@ -130,13 +130,13 @@ class Recommendation:
         return f'shoal.make_policy("{self.policy}", n_agents, dim{given})'
 
     def live_use(self) -> str:
-        """Which of those that were played populations take, in a sentence."""
+        """A sentence that says which of the played policies a population accepts."""
         live = [one.label for one in self.played if one.method.is_live]
         rest = [one.label for one in self.played if one.method.can_be_taken and not one.method.is_live]
         return f"For live use: {', '.join(live)}; for comparison only: {', '.join(rest)}."
 
     def report(self, directory: str | os.PathLike[str]) -> Path:
-        """Write a page, `index.html`, with table, curves and limits into a directory; its path."""
+        """Write a page, `index.html`, with table, curves and limits into a directory; returns its path."""
         from shoal.lab.recommendation.report import write_recommendation
 
         return write_recommendation(self, Path(directory))
@@ -154,12 +154,11 @@ class Recommendation:
 
 
 def methods(world: Environment) -> list[Method]:
-    """What is played in a world: α in units of its noise, the same values for all, all else by default.
+    """The methods to play in a world: the same α for all, in units of its noise, all else by default.
 
-    CLUB, SCLUB and CMLB are left out: their γ follows from the gap between clusters, which nobody knows here.
+    CLUB, SCLUB and CMLB are left out: their γ depends on the gap between clusters, which is unknown here.
     """
     bound = world.noise_bound
-    # Bonuses are in units of the reward, so the grid of α is in units of the noise.
     scale = bound if math.isfinite(bound) and bound > 0.0 else 1.0
     alphas = [float(f"{alpha * scale:.3g}") for alpha in ALPHAS]
     own = {} if scale == 1.0 else {"noise_scale": scale}
@@ -194,7 +193,7 @@ def compare(
     if runs < 2:
         raise ValueError(f"runs must be at least 2, for an interval, got {runs}")
     for_choice = range(seed, seed + CHOSEN_ON)
-    # Far from the seeds for choosing, so that no run is in both however many there are.
+    # Far from the seeds for choosing, so that no run is in both.
     reported = range(seed + FIRST_REPORTED, seed + FIRST_REPORTED + runs)
     # Each world once, for all policies: comparisons are run by run in the same world.
     made = {one: worlds(one) for one in (*for_choice, *reported)}
@@ -206,7 +205,7 @@ def compare(
     total = CHOSEN_ON * sum(len(method.grid) for method in tried) + runs * len(tried)
     table = _Table(made, horizon, total, progress)
     every = [(method, parameters) for method in tried for parameters in method.grid]
-    # Parameters are chosen on runs that are not reported, or the largest grid would look best.
+    # Parameters are chosen on runs that are not reported; otherwise the largest grid would look best.
     for_each = table.play(every, for_choice)
     best: dict[str, tuple[dict[str, Any], list[Trace]]] = {}
     for (method, parameters), traces in zip(every, for_each, strict=True):
@@ -242,17 +241,16 @@ def compare(
 
 
 def choose(played: Sequence[Played]) -> tuple[Played, str]:
-    """The method to take, and why: the best of those that surely beat Independent, or that one.
+    """The method to use, and why: the best of those that surely beat Independent, or else Independent.
 
-    As several are compared with it, each interval is as wide as it must be for all to hold together.
+    As several are compared with it, each interval is wide enough for all to hold together (Bonferroni).
     """
     alone = next(one for one in played if one.label == ALONE)
     others = [one for one in played if one.method.can_be_taken and one is not alone]
-    # Several policies are compared with one: together they err once in twenty times (Bonferroni).
     level = 1.0 - 0.05 / max(len(others), 1)
     differences = {one.label: one.against(alone, level) for one in others}
     sure = [one for one in others if sum(differences[one.label]) < 0.0]
-    # Without proof that sharing helps, the policy that needs none of it.
+    # Without evidence that sharing helps, the policy that does not share.
     best = min(sure or [alone], key=lambda one: one.mean)
     if sure:
         mean, margin = differences[best.label]
@@ -269,7 +267,7 @@ def choose(played: Sequence[Played]) -> tuple[Played, str]:
     together = next((one for one in played if one.label == ONE), None)
     if together is not None:
         mean, margin = together.against(best)
-        if mean - margin <= 0.0:  # better, or none can tell
+        if mean - margin <= 0.0:  # better, or not surely worse
             size = f"{number('{:+,.0f}', mean)} ± {margin:,.0f}"
             how = "does better still" if mean + margin < 0.0 else "does as well"
             why += (
@@ -280,7 +278,7 @@ def choose(played: Sequence[Played]) -> tuple[Played, str]:
 
 
 class _Table:
-    """Runs, played by as many threads as there are cores: compiled loops release the interpreter's lock."""
+    """Runs on as many threads as there are cores: compiled loops release the interpreter's lock."""
 
     def __init__(
         self, worlds: Mapping[int, Environment], horizon: int, total: int, progress: Progress
@@ -327,7 +325,7 @@ def _random_rate(world: Environment) -> float:
 def _late(traces: Sequence[Trace], rate: float) -> float:
     if not rate > 0.0:
         return math.nan
-    # The end of a run shows what was learned; the whole of it, what learning cost.
+    # The end of a run shows what was learned; the whole run includes what learning cost.
     start = 3 * len(traces[0].regret) // 4
     lost = np.mean([(trace.regret[-1] - trace.regret[start - 1]) for trace in traces])
     return float(1.0 - lost / ((len(traces[0].regret) - start) * rate))

@@ -1,4 +1,4 @@
-"""The recommendation as a page: what to take, the curves, the table, and what it cannot tell."""
+"""The recommendation as a page: which policy to use, the curves, the table, and what it cannot tell."""
 
 import math
 from pathlib import Path
@@ -17,7 +17,7 @@ AXIS = Axis(
 
 
 def write_recommendation(found: Recommendation, directory: Path) -> Path:
-    """Write the page into a directory; its path."""
+    """Write the page into a directory; returns its path."""
     return render.write(document(found), directory)
 
 
@@ -101,12 +101,12 @@ def _how(found: Recommendation) -> str:
 
 
 def _live(found: Recommendation) -> str:
-    taken = next(one for one in found.played if one.method.policy == found.policy)
+    chosen = next(one for one in found.played if one.method.policy == found.policy)
     said, policy, parameters = "With named agents and late rewards", found.policy, found.parameters
-    if not taken.method.is_live:
+    if not chosen.method.is_live:
         # They are in the order of their regrets, so the first is the best.
         best = next(one for one in found.played if one.method.is_live)
-        said += f" (populations do not take {taken.label}; {best.label} was the best of those they take)"
+        said += f" (populations do not accept {chosen.label}; {best.label} was the best that they accept)"
         policy, parameters = best.method.policy, best.parameters
     given = "".join(f", {name}={value!r}" for name, value in parameters.items())
     return (
