@@ -1,6 +1,6 @@
-"""What Griffe, which only reads sources, cannot know: docstrings and signatures made when a class is.
+"""Tells Griffe, which only reads sources, about docstrings and signatures that are made with a class.
 
-A policy's parameters stand once, in a struct, and its docstring and signature follow from that.
+A policy's parameters are defined once, in a struct; its docstring and signature are made from that.
 """
 
 import importlib
@@ -14,7 +14,7 @@ class Described(griffe.Extension):
     """Give policies the docstrings and signatures that Python shows."""
 
     def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
-        """Replace what the source says of a policy by what `help` would show."""
+        """Replace what the source says about a policy by what `help` would show."""
         if not cls.path.startswith(("shoal.core.policies.", "shoal.core.policy.", "shoal.lab.rivals.")):
             return
         found = getattr(importlib.import_module(cls.module.path), cls.name, None)

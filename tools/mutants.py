@@ -1,10 +1,10 @@
 """Breaks the code on purpose, one line at a time, and says whether the tests notice.
 
-    python tools/mutants.py [WORD ...]    those whose name or file has one of the words; all without any
+    python tools/mutants.py [WORD ...]    mutants whose name or file has one of the words; by default all
 
 tools/mutants.toml lists what is replaced, and the tests that should notice: they run, until one fails, in a
-temporary copy of the tracked files. After a change of the tests that should lose nothing, what was caught
-before must be caught. Kernels are not compiled for this. All of them take about half an hour of one core.
+temporary copy of the tracked files. After a change of the tests, mutants that were caught before must still
+be caught. Kernels are not compiled for this. All mutants take about half an hour of one core.
 """
 
 import os
@@ -23,7 +23,7 @@ PATIENCE = 1800.0
 
 
 def main(words: list[str]) -> int:
-    """Try the mutants that have one of the words; the number that was missed."""
+    """Try the mutants that have one of the words; returns how many were missed."""
     listed = tomllib.loads(ROOT.joinpath("tools/mutants.toml").read_text())
     named = {one["name"]: one for one in listed["mutants"]}
     chosen = {
@@ -52,12 +52,12 @@ def main(words: list[str]) -> int:
 
 
 def notice(one: dict[str, Any], tests: list[str], copy: Path) -> str | None:
-    """The test that fails with a mutant in a copy of the project, and passes without; None if none does."""
+    """The test that fails with a mutant in a copy of the project, and passes without it; None if none does."""
     path = copy / "src/shoal" / one["file"]
     whole = path.read_text()
     if whole.count(one["old"]) != 1:
         raise SystemExit(f"{one['name']}: {one['file']} has {whole.count(one['old'])} times {one['old']!r}")
-    compiles = not one["file"].startswith("core/")  # all that reaches a kernel would be compiled again
+    compiles = not one["file"].startswith("core/")  # else everything that reaches a kernel is compiled again
     path.write_text(whole.replace(one["old"], one["new"]))
     try:
         failed = first_failure([f"tests/{test}" for test in tests], copy, compiles=compiles)

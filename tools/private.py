@@ -3,7 +3,7 @@
     python tools/private.py [FOLDER]
 
 A name with one leading underscore belongs to the file that defines it: a function, a class, a variable or an
-attribute of its own `self`. What others need has a public name. `make lint` runs this over src.
+attribute of its own `self`. Names that other files need are public. `make lint` runs this over src.
 """
 
 import ast
@@ -13,10 +13,10 @@ from pathlib import Path
 
 PUBLIC = {
     "_replace", "_fields", "_asdict", "_make", "_field_defaults",  # of named tuples: not to clash with fields
-    "_exit",  # documented, of `os`
-    "_is_owned",  # of RLock, which says in no other way whether this thread has it; Condition asks it, too
+    "_exit",  # of `os`, documented
+    "_is_owned",  # of RLock, the only way to ask whether this thread holds it; Condition uses it, too
 }  # fmt: skip
-"""Names that are others' to use in spite of their underscore."""
+"""Names that are public in spite of their underscore."""
 EXEMPT = {
     "core/jit": "works on Numba's own insides, for the versions that pyproject.toml names",
 }
@@ -24,7 +24,7 @@ EXEMPT = {
 
 
 def main(folder: Path) -> int:
-    """Print what is found; the exit code."""
+    """Print what is found; returns the exit code."""
     found = 0
     for path in sorted(folder.rglob("*.py")):
         place = path.relative_to(folder).as_posix()
@@ -71,7 +71,7 @@ def defined_in(tree: ast.AST) -> Iterator[str]:
 
 
 def is_private(name: str) -> bool:
-    """Whether a name has a single leading underscore, and means it."""
+    """Whether a name has a single leading underscore that makes it private."""
     return name.startswith("_") and not name.startswith("__") and name.strip("_") != "" and name not in PUBLIC
 
 

@@ -1,6 +1,6 @@
 """Build the version that src/shoal/__init__.py states, try its wheel, tag it: `make release`.
 
-Nothing is tagged before the wheel, installed alone into a fresh environment, has run the README's example.
+Nothing is tagged until the wheel, installed alone into a fresh environment, has run the README's example.
 Nothing is published: push the tag and upload `dist/` yourself.
 """
 
@@ -42,7 +42,7 @@ def stated_version() -> str:
 
 
 def changelog_section(text: str, version: str) -> str:
-    """What the changelog says of a version; it must be dated, and the first after an empty "Unreleased"."""
+    """The changelog of a version, which must be dated, and the first after an empty "Unreleased"."""
     sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
     titles = [section.partition("\n")[0] for section in sections]
     wanted = re.compile(rf"{re.escape(version)} - \d{{4}}-\d{{2}}-\d{{2}}")
@@ -55,7 +55,7 @@ def changelog_section(text: str, version: str) -> str:
         raise ReleaseError(f"CHANGELOG.md lists unreleased changes; move them into the section of {version}")
     notes = sections[titles.index(listed[0])].partition("\n")[2].strip()
     if not notes:
-        raise ReleaseError(f"CHANGELOG.md says nothing of {version}")
+        raise ReleaseError(f"CHANGELOG.md says nothing about {version}")
     return notes
 
 
@@ -83,16 +83,8 @@ def try_wheel(wheel: Path, version: str) -> None:
         home = Path(directory)
         venv.create(home / "venv", with_pip=True)
         python = home / "venv" / "bin" / "python"
-        run(
-            str(python),
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--constraint",
-            str(ROOT / "constraints.txt"),
-            str(wheel),
-        )
+        constraints = str(ROOT / "constraints.txt")
+        run(str(python), "-m", "pip", "install", "--quiet", "--constraint", constraints, str(wheel))
         (home / "example.py").write_text(example[1], encoding="utf-8")
         for command in (
             [str(python), "-c", f"import shoal; assert shoal.__version__ == '{version}', shoal.__version__"],

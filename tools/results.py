@@ -82,7 +82,7 @@ def publish(directory: Path, root: Path) -> None:
 
 
 def whole_preset(found: Results) -> Results:
-    """The findings, if they are those of a preset with nothing missing."""
+    """The results, if they are those of a preset with nothing missing."""
     expected = sum(cell.environment.id not in found.skipped for cell in cells(found.spec))
     if not (is_preset(found.spec) or found.spec.name == field.FIELD):
         raise ResultsError(f"{found.directory}: {found.spec.name!r} is not a preset")
@@ -94,7 +94,7 @@ def whole_preset(found: Results) -> Results:
 
 
 def renew(page: Path, name: str, text: str) -> None:
-    """Replace what stands between the comments `<!-- name -->` and `<!-- /name -->` of a page."""
+    """Replace the text between the comments `<!-- name -->` and `<!-- /name -->` of a page."""
     old = page.read_text(encoding="utf-8")
     first, last = f"<!-- {name} -->", f"<!-- /{name} -->"
     if old.count(first) != 1 or old.count(last) != 1:
@@ -110,7 +110,7 @@ def reproduced(own: Reproduction) -> str:
 
 
 def field_block(found: Results) -> str:
-    """What docs/results/README.md says of the benchmark of the field: the ranks of all methods."""
+    """What docs/results/README.md says about the benchmark of the field: the ranks of all methods."""
     page = field.document(found)
     tables = [part for part in page.sections[0].parts if isinstance(part, Table)]
     return "\n\n".join([provenance(found), f"- {markdown_text(page.lead)}", *map(as_markdown, tables)])

@@ -1,6 +1,6 @@
 """Generates the TypeScript client from the OpenAPI document: `python -m tools.typescript DIRECTORY`.
 
-Another language needs a `type_of`, and something that prints operations: the rest is the document's.
+Another language needs its own `type_of` and something that prints operations; the rest is in the document.
 """
 
 import json
@@ -16,7 +16,7 @@ from shoal.live.service.openapi import document
 
 SOURCE = Path(__file__).parents[1] / "clients" / "typescript"
 WRITTEN = ("client.js", "package.json", "README.md")
-"""What is written by hand."""
+"""Files that are written by hand."""
 HEAD = "// Generated from the OpenAPI document by tools/typescript.py.\n"
 CLASSES = """
 export class ShoalError extends Error {
@@ -63,7 +63,7 @@ def generate(target: Path) -> None:
 
 
 def camel(name: str) -> str:
-    """A name as JavaScript has it."""
+    """A name in JavaScript's style."""
     return re.sub(r"_(\w)", lambda found: found[1].upper(), name)
 
 

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 LONG = 2_500
 """Words above which a page begins with its contents, where the window has no room for them at the side."""
 LEAST_WIDTH = 640
-"""Pixels of the page below which a larger picture is not shown, where there is room."""
+"""Least width of a picture on the page, in pixels, if it has that many."""
 
 REFERENCE = {
     "policies": (
@@ -49,7 +49,7 @@ REFERENCE = {
     ),
     "recommendation": (
         "Recommending a policy",
-        "Which policy to take, from runs in your world.",
+        "Which policy to use, from runs in your world.",
         ("shoal.lab.recommendation",),
     ),
     "theory": (
@@ -105,7 +105,7 @@ def on_nav(nav: Navigation, *, files: Files, config: MkDocsConfig) -> Navigation
 
 
 def repository() -> str:
-    """Where the repository is on the web, from where it was cloned; nothing for a clone of a directory."""
+    """The repository's web address, from where it was cloned; empty for a clone of a directory."""
     asked = ["git", "-C", str(ROOT), "config", "--get", "remote.origin.url"]
     origin = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
     found = re.fullmatch(
@@ -183,10 +183,10 @@ def from_root(text: str) -> str:
 
 
 def on_page_content(content: str, *, page: Page, config: MkDocsConfig, **_: Any) -> str:
-    """Inline mathematics, which pages write as code, in the font of the text: accents fit letters there.
+    """Set inline mathematics, which pages write as code, in the font of the text, where accents fit letters.
 
-    So do single symbols in the text. Pictures are shown at half their size, as they have two pixels for each
-    of the page's.
+    Indices in formulas and in running text go below the line. Pictures are shown at half their size, as they
+    have two pixels for each of the page's.
     """
     folder = Path(config.docs_dir, page.file.src_uri).parent
 
@@ -200,7 +200,7 @@ def on_page_content(content: str, *, page: Page, config: MkDocsConfig, **_: Any)
     content = re.sub(r'<img (?![^>]*width)[^>]*?src="([^":]+\.png)(?:#[\w-]+)?"', sized, content)
     content = re.sub(r"(?<!</span>)<code>([^<\"]*[̂̃‖√ΣΠ∈⁻ᵀ²½≤≥α-ω][^<\"]*)</code>", _in_line, content)
     parts = re.split(r"(<(pre|code|math|script|style)\b.*?</\2>|<[^>]*>)", content, flags=re.DOTALL)
-    parts[::3] = [SYMBOL.sub(r"\1<sub>\2\3</sub>", text) for text in parts[::3]]
+    parts[::3] = [_indexed(text, 3) for text in parts[::3]]
     parts[2::3] = [""] * len(parts[2::3])  # the names of tags, which are in the parts before them
     content = "".join(parts)
     is_long = len((page.markdown or "").split()) > LONG
@@ -217,16 +217,14 @@ def contents(page: Page) -> str:
     )
 
 
-SYMBOL = re.compile(r"(?<!\w)([^\W\d_][̂̃]?|[‖²])_(?:\{([^}]*)\}|([A-Za-z0-9∅]{1,3}))(?![A-Za-z0-9_])")
-"""A letter with an index, in running text."""
-
-
 def _in_line(found: re.Match[str]) -> str:
-    """Symbols with an index (of one letter, or in braces) get it below the line."""
-    text = re.sub(
-        r"(?<![A-Za-z])([^\W\d_]?[̂̃]?|[‖²)])_(?:\{([^}]*)\}|(\w(?!\w)))", r"\1<sub>\2\3</sub>", found[1]
-    )
-    return f'<span class="in-line">{text}</span>'
+    return f'<span class="in-line">{_indexed(found[1], 1)}</span>'
+
+
+def _indexed(text: str, longest: int) -> str:
+    """Indices below the line: in braces, or of up to `longest` characters, after a letter, a norm or `)`."""
+    symbol, index = r"(?<![A-Za-z_])[^\W\d_][̂̃]?|[‖²)]", rf"[A-Za-z0-9α-ω∅]{{1,{longest}}}(?![A-Za-z0-9_])"
+    return re.sub(rf"({symbol})_(?:\{{([^}}]*)\}}|({index}))", r"\1<sub>\2\3</sub>", text)
 
 
 def formula(source: str, language: str, css_class: str, options: Any, md: Any, **_: Any) -> str:
