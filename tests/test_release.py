@@ -41,7 +41,7 @@ def test_the_section_of_a_version_is_found(release: ModuleType) -> None:
         ("## 1.2.3\n\n- Undated.\n", "must be titled '1.2.3"),
         ("## 1.2.34 - 2026-01-01\n\n- Another.\n", "must be titled '1.2.3"),
         ("## Unreleased\n\n- Forgotten.\n\n## 1.2.3 - 2026-01-31\n\n- This.\n", "lists unreleased changes"),
-        ("## 1.2.3 - 2026-01-31\n\n## 1.2.2 - 2026-01-01\n\n- That.\n", "says nothing of 1.2.3"),
+        ("## 1.2.3 - 2026-01-31\n\n## 1.2.2 - 2026-01-01\n\n- That.\n", "says nothing about 1.2.3"),
     ],
 )
 def test_a_changelog_that_is_not_ready_is_refused(release: ModuleType, text: str, reason: str) -> None:

@@ -52,7 +52,7 @@ def main(words: list[str]) -> int:
 
 
 def notice(one: dict[str, Any], tests: list[str], copy: Path) -> str | None:
-    """The test that fails with a mutant in a copy of the project, and passes without it; None if none does."""
+    """The test that fails with a mutant in a copy of the project, and passes without; None if none does."""
     path = copy / "src/shoal" / one["file"]
     whole = path.read_text()
     if whole.count(one["old"]) != 1:

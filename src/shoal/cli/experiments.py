@@ -148,8 +148,7 @@ def list_results(directory: Directory) -> None:
 
 @results.command("prune")
 def prune_results(
-    directory: Directory,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    directory: Directory, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
 ) -> None:
     """Delete stored cells that the last grid does not include."""
     from shoal.lab.experiments.results import inventory, prune

@@ -16,7 +16,7 @@ from shoal.core.policies.registry import find_policy
 from shoal.lab.experiments.runner import run_experiment
 from shoal.lab.experiments.spec import ExperimentSpec, SpecError, build_environment, cells
 from shoal.lab.experiments.stored import load_results
-from shoal.lab.paper import field
+from shoal.lab.paper import field, presets
 from shoal.lab.paper.reproduce import write_report
 
 OWN = """
@@ -85,7 +85,7 @@ def test_given_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def update(self, agent: int, x: Any, reward: float) -> None: ...
 
-    monkeypatch.setattr(field, "find_policy", lambda reference: Joined)
+    monkeypatch.setattr(presets, "find_policy", lambda reference: Joined)
     assert field._method("some:Joined", ["graph"]) == {
         "id": "some.Joined",
         "policy": "some:Joined",

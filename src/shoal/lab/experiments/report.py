@@ -169,8 +169,7 @@ PAIRED_COLUMNS = (
     Column("mean difference", lambda pair: number("{:+,.0f}", pair.difference)),
     Column("95% interval (paired t)", lambda pair: interval("{:+,.0f}", pair.low, pair.high)),
     Column(
-        "95% interval (bootstrap)",
-        lambda pair: interval("{:+,.0f}", pair.bootstrap_low, pair.bootstrap_high),
+        "95% interval (bootstrap)", lambda pair: interval("{:+,.0f}", pair.bootstrap_low, pair.bootstrap_high)
     ),
     Column("runs won", lambda pair: f"{pair.won:.0%}"),
     Column("sign test p", lambda pair: "< 0.001" if pair.sign_p < 0.001 else f"{pair.sign_p:.3f}"),

@@ -585,9 +585,7 @@ def _play_all(
 
 
 def _measure_all(
-    missing: Sequence[Measurement],
-    submit: Callable[[Measurement], "Future[Any]"],
-    report: Callable[[], None],
+    missing: Sequence[Measurement], submit: Callable[[Measurement], "Future[Any]"], report: Callable[[], None]
 ) -> Iterator[tuple[Measurement, Any]]:
     """Make the missing measurements and yield each with its outcome; skip those whose data is missing."""
     for item, future in as_done(((item, submit(item)) for item in missing), report):

@@ -92,10 +92,7 @@ def reference_row(rows: Sequence[SummaryRow]) -> SummaryRow | None:
 def paired_comparisons(table: pa.Table, rows: Sequence[SummaryRow]) -> list[Paired]:
     """BASS (see `reference_row`) against the paper's others, each at its best α, on the same seeds."""
     return paired_with(
-        table,
-        rows,
-        reference_row,
-        lambda reference, row: row.policy != reference.policy and is_in_paper(row),
+        table, rows, reference_row, lambda reference, row: row.policy != reference.policy and is_in_paper(row)
     )
 
 

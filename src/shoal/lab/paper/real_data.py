@@ -21,10 +21,7 @@ from shoal.reporting.sections import Heading, Part, Section, Text
 from shoal.reporting.words import EMPTY, interval, number, plus_minus
 
 REAL_DATA = {
-    "movielens": (
-        "MovieLens",
-        "“shoal data fetch” downloads the ratings; then run the same command again.",
-    ),
+    "movielens": ("MovieLens", "“shoal data fetch” downloads the ratings; then run the same command again."),
     "letor": (
         "Yahoo! learning to rank",
         "Yahoo! gives this dataset (C14) only to those who sign its agreement, so it cannot be fetched for "

@@ -9,15 +9,7 @@ from typing import NamedTuple
 
 from shoal.lab.experiments import report as harness
 from shoal.lab.experiments.figures import ALPHA, REGRET
-from shoal.lab.experiments.report import (
-    F1_COLUMNS,
-    REGRET_COLUMNS,
-    Column,
-    chance,
-    ratio,
-    setting,
-    table_of,
-)
+from shoal.lab.experiments.report import F1_COLUMNS, REGRET_COLUMNS, Column, chance, ratio, setting, table_of
 from shoal.lab.experiments.spec import cells
 from shoal.lab.experiments.stored import Results
 from shoal.lab.experiments.summaries import Paired, SummaryRow, best_row, pair_up

@@ -123,8 +123,7 @@ COLUMNS = (
     Column("experiment", lambda check: check.setting),
     Column("reading", lambda check: check.reading),
     Column(
-        "assumptions",
-        lambda check: "all hold" if not check.unmet else f"not met: {'; '.join(check.unmet)}",
+        "assumptions", lambda check: "all hold" if not check.unmet else f"not met: {'; '.join(check.unmet)}"
     ),
     Column("measured", _measured_text),
     Column("bound", lambda check: "none" if check.bound is None else f"{check.side} {_number(check.bound)}"),

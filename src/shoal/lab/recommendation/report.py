@@ -45,7 +45,7 @@ def limits(found: Recommendation) -> list[str]:
     """What readers must not conclude."""
     said = [
         "Worlds are simulated. If real rewards are noisier, less linear in the features, or change over "
-        "time, differences between policies change too.",
+        "time, differences between policies change too."
     ]
     if edge := [one.label for one in found.played if one.at_edge]:
         said.append(f"The best α of {' and '.join(edge)} is at the edge of what was tried.")

@@ -65,9 +65,7 @@ class Metrics:
             "shoal_reward_delay_seconds", "Time from a decision to its first reward", ["population"], LATE
         )
         self.forwarded = self._counter(
-            "shoal_forwarded_total",
-            "Requests passed on to the owners of their populations",
-            ["result"],
+            "shoal_forwarded_total", "Requests passed on to the owners of their populations", ["result"]
         )
         self.commit = self._histogram("shoal_commit_seconds", "Time of a commit", [], FAST)
         self.lag = self._histogram(

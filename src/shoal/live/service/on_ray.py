@@ -128,13 +128,7 @@ def stop(actors: list[Any]) -> None:
 
 
 def serve_on_ray(
-    url: str,
-    address: str,
-    *,
-    servers: int,
-    port: int,
-    options: dict[str, Any],
-    say: Callable[[str], None],
+    url: str, address: str, *, servers: int, port: int, options: dict[str, Any], say: Callable[[str], None]
 ) -> None:
     """Run servers until SIGTERM or SIGINT, and say where they are whenever that changes."""
     ray = _ray()

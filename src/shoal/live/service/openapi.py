@@ -137,10 +137,7 @@ def _operation(one: Endpoint, schema_of: dict[str, Any]) -> dict[str, Any]:
 def _answer(one: Endpoint, status: int, schema_of: dict[str, Any]) -> dict[str, Any]:
     schemas = [schema_of[str(kind)] for kind in _kinds(one.answers[status])]
     if not schemas:
-        return {
-            "description": "Not modified" if status == 304 else "Done",
-            "headers": _headers(status, one),
-        }
+        return {"description": "Not modified" if status == 304 else "Done", "headers": _headers(status, one)}
     schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
     return {
         "description": "Done" if status < 400 else "Refused",

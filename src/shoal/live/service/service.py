@@ -26,13 +26,7 @@ from shoal.live.population.controller import Controller
 from shoal.live.population.population import Population
 from shoal.live.population.quotas import NONE, Quotas
 from shoal.live.protocol.answers import Alarm, ContestStanding
-from shoal.live.protocol.errors import (
-    ControllerError,
-    JournalError,
-    LimitError,
-    NotOwnerError,
-    UnknownError,
-)
+from shoal.live.protocol.errors import ControllerError, JournalError, LimitError, NotOwnerError, UnknownError
 from shoal.live.protocol.messages import Problem
 from shoal.live.protocol.problems import AWAY, BusyError, RefusedError, problem_of
 from shoal.live.service.dashboard.watching import Watch

@@ -647,11 +647,7 @@ class SharingPicture:
     # Agents
 
     def page(
-        self,
-        search: str = "",
-        start: int = 0,
-        group: tuple[int, int] | None = None,
-        at: int | None = None,
+        self, search: str = "", start: int = 0, group: tuple[int, int] | None = None, at: int | None = None
     ) -> AgentPage:
         """Agents whose names contain `search`, or those at a range of places in the heat map's order."""
         with self._lock:
