@@ -73,8 +73,8 @@ class Trace:
     """(cuts, 3) each edge that was cut, as two agents and a round; None for policies that cut none."""
     n_agents: int
     dividends: Vector | None = None
-    """(events,) what sharing paid: squared error of what the agent's own samples predicted of the arm, minus
-    that of what the policy did; None unless asked for."""
+    """(events,) what sharing paid: squared error of the agent's own prediction minus that of the policy's;
+    None unless asked for."""
     dividend: Vector | None = None
     """(points,) their mean so far; None unless asked for."""
 

@@ -143,8 +143,8 @@ def cached(
 ) -> Cached:
     """What `compute` returns, from disk if it was computed before from the same content and parameters.
 
-    Nobody reads half a file (`core.atomic`). If a file is unusable (it cannot be read, has another key, or
-    `check` raises an error on its contents), it is computed again, with a warning.
+    Files appear whole or not at all (`core.atomic`). If a file is unusable (it cannot be read, has another
+    key, or `check` raises an error on its contents), it is computed again, with a warning.
     """
     parts = [CACHE_FORMAT, kind, [content_hash(source) for source in sources], dict(parameters)]
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -413,7 +413,7 @@ class GraphClusters(SyntheticClusters):
     Attributes
     ----------
     graph : (N, N)
-        True where two agents are joined; symmetric, nobody is joined to itself.
+        True where two agents are joined; symmetric, without loops.
 
     Examples
     --------

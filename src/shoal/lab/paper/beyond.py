@@ -39,7 +39,7 @@ class Contest:
     independent: SummaryRow | None
     oracle: SummaryRow | None
     pairs: Sequence[Paired]
-    """Ours minus BASS, Ind and Oracle, in that order, as far as they were run."""
+    """Ours minus BASS, Ind and Oracle, in that order, those that were run."""
 
     def against(self, row: SummaryRow | None) -> Paired | None:
         """The paired comparison with another method."""

@@ -33,8 +33,8 @@ class PublishedSetting(NamedTuple):
 
 STATISTICS = {
     "undecided": (
-        "The paper calls its figures averaged. Whether those of the synthetic scenarios are means or medians "
-        "over runs their digits do not tell."
+        "The paper calls its figures averaged. Their digits do not tell whether those of the synthetic "
+        "scenarios are means or medians over runs."
     ),
     "median": (
         "The printed regrets on real data are medians by their last digits (an inference): all 11 of "
@@ -43,7 +43,7 @@ STATISTICS = {
         "of about 1e-12."
     ),
 }
-"""What is known or inferred of the printed figures."""
+"""What is known or inferred about the printed figures."""
 
 RUNS = 50
 """Runs behind every printed figure."""

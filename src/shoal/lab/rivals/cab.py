@@ -43,7 +43,7 @@ class CABParameters(Parameters, frozen=True, kw_only=True):
 
 
 class CAB(Policy):
-    """Plays the arm whose prediction and width, averaged over its neighbours, add up to most.
+    """Plays the arm with the largest sum of prediction and width, averaged over its neighbours.
 
     Examples
     --------

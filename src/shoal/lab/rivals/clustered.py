@@ -72,7 +72,7 @@ class ClusteredRival(Policy):
         return super()._problem(state) or self._problem_of_pools(state)
 
     def _problem_of_pools(self, state: Any) -> str:
-        """What is wrong with the pooled rows of a loaded state, whose labels are known."""
+        """Errors in the pooled rows of a loaded state, whose labels are known."""
         return problem(state.pool, state.common.ridge) or pool_problem(
             state.pool, state.local, state.labels, state.common.ridge
         )
@@ -95,7 +95,7 @@ def observe_in_cluster(state: Any, agent: int, x: Vector, reward: float) -> None
 
 @inlined
 def pool_cluster(state: Any, cluster: int) -> None:
-    """Sum a cluster's statistics anew from its members'."""
+    """Recompute a cluster's statistics from its members'."""
     for j in range(state.labels.shape[0]):
         state.members[j] = state.labels[j] == cluster
     pool_rows(state.local, state.members, state.common.ridge, state.pool, cluster)
@@ -103,7 +103,7 @@ def pool_cluster(state: Any, cluster: int) -> None:
 
 @compiled
 def first_best(scored: Matrix, n: int) -> int:
-    """The first of n arms whose mean and bonus, in the two rows of `scored`, add up to most."""
+    """The first of n arms with the largest sum of mean and bonus, the two rows of `scored`."""
     best = 0
     for k in range(1, n):
         if scored[0, k] + scored[1, k] > scored[0, best] + scored[1, best]:

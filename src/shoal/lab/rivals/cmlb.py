@@ -133,7 +133,7 @@ def form_clusters(state: CMLBState) -> None:
         if state.members[i]:
             state.labels[i] = home
     _count(state)
-    for c in range(n):  # those without members too: they hold what an agent who is elsewhere now had learned
+    for c in range(n):  # also those without members, which hold what departed agents had learned
         pool_cluster(state, c)
 
 

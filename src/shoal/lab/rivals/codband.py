@@ -30,7 +30,7 @@ LATEST = Size("latest", grows=False)
 SHAPE, RATE = 7.5, 1.0
 """Prior of the concentration, as in the released experiments."""
 WINDOW = 20
-"""Predictions that a change is looked for in."""
+"""Number of predictions in which a change is looked for."""
 MISSES, LEVEL = 0.01, 0.1
 """δ₁, the share of predictions that fail without a change, and δ₂, the level of the test."""
 BOUND = 2.5758293035489004
@@ -190,7 +190,7 @@ def revise(state: CoDBandState, agent: int, t: int) -> None:
     if state.draws_weight:
         draw_weight(state)
     if state.drift and has_changed(state, agent):
-        # What the period held stays in its model, of which it is a past period from now on.
+        # The period's samples stay in its model, as a past period.
         forget_row(state.local, agent, state.common.ridge)
         state.labels[agent] = -1
 

@@ -1,4 +1,4 @@
-"""DyClu: χ² tests of who is alike and of who has changed (Li, Wu and Wang 2021a).
+"""DyClu: χ² tests of which agents are alike and which have changed (Li, Wu and Wang 2021a).
 
 Two agents are neighbours while a test of homogeneity does not tell their samples apart. A sample that an
 agent's model does not explain is left out; when too many are, the model is put aside for agents that it fits.
@@ -32,7 +32,7 @@ LATE = 0.1
 WINDOW = 20
 """Samples whose failures are counted."""
 TINY = 1e-10
-"""Share of its largest diagonal entry below which what is left of a matrix is rounding."""
+"""Share of a matrix's largest diagonal entry below which its remainder is rounding."""
 
 
 class DyCluState(NamedTuple):
@@ -43,7 +43,7 @@ class DyCluState(NamedTuple):
     has_own_bonus: Annotated[bool, setting()]
     local: Annotated[Statistics, rows(AGENTS)]
     alike: Annotated[Booleans, kept(AGENTS, AGENTS, fill=True)]
-    renewed: Annotated[Booleans, kept(AGENTS)]  # whether an agent's model is to be compared anew
+    renewed: Annotated[Booleans, kept(AGENTS)]  # whether an agent's model has to be compared again
     missed: Annotated[Booleans, kept(AGENTS, WINDOW)]  # samples that failed, in turn
     tested: Annotated[Integers, kept(AGENTS, **COUNT)]  # samples since the model was new, failures included
     past: Annotated[Matrix, kept(AGENTS, PACKED)]  # sums of models put aside, in turn
@@ -71,7 +71,7 @@ class DyCluParameters(Exploring, frozen=True, kw_only=True):
 
 
 class DyClu(Policy):
-    """Pools the agents, and the models put aside, that a χ² test does not tell from the agent's own.
+    """Pools the agents, and the models set aside, that a χ² test cannot tell from the agent's own.
 
     Examples
     --------
@@ -268,7 +268,7 @@ def form_and_rank(packed: Vector, S: Matrix, b: Vector) -> tuple[float, int]:
 
 @compiled
 def put_aside(state: DyCluState, agent: int) -> None:
-    """Keep a model as it is, in place of the oldest if need be; its agent starts anew, with everyone."""
+    """Set a model aside, in place of the oldest if there is no room; its agent starts again with everyone."""
     n = state.alike.shape[0]
     place = state.n_past[0] % n
     read_own(state, agent, state.past[place])

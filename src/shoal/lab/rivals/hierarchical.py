@@ -31,7 +31,7 @@ class HierState(NamedTuple):
     scatter: Annotated[float, setting()]
     fixed: Annotated[bool, setting()]  # whether the width is α in every round
     local: Annotated[Statistics, rows(AGENTS)]
-    lent: Annotated[Matrix, derived(AGENTS, PACKED)]  # what each agent tells of the mean
+    lent: Annotated[Matrix, derived(AGENTS, PACKED)]  # what each agent says about the mean
     total: Annotated[Vector, scratch(PACKED)]
     L: Annotated[Matrix, scratch(DIM, DIM)]
     y: Annotated[Matrix, scratch(2, DIM)]
@@ -131,7 +131,7 @@ def observe(state: HierState, agent: int, x: Vector, reward: float, t: int) -> N
 
 @compiled
 def lend(state: HierState, agent: int) -> None:
-    """Say what an agent tells of the mean: `(I + κS)⁻¹S` and `(I + κS)⁻¹b`."""
+    """Compute what an agent says about the mean: `(I + κS)⁻¹S` and `(I + κS)⁻¹b`."""
     lent = state.lent[agent]
     lent[:] = 0.0
     add_own(state.local, agent, state.common.ridge, lent)

@@ -47,7 +47,7 @@ class LOCBParameters(ReleasedParameters, frozen=True, kw_only=True):
 
 
 class LOCB(Policy):
-    """Has i in the cluster of seed s while `‖θ̂_i − θ̂_s‖ ≤ F(T_i) + F(T_s)`; plays the largest upper bound.
+    """Keeps i in the cluster of seed s while `‖θ̂_i − θ̂_s‖ ≤ F(T_i) + F(T_s)`; plays the largest upper bound.
 
     Examples
     --------
@@ -104,9 +104,9 @@ class LOCB(Policy):
 
 @step("select", LOCBState)
 def select(state: LOCBState, agent: int, arms: Matrix, t: int) -> int:
-    """Of each arm, the largest upper bound over the clusters that the agent is in, or its own if in none."""
+    """The largest upper bound of each arm over the agent's clusters, or the agent's own if it is in none."""
     common, choice, highest = state.common, 0, -np.inf
-    # From the last arms to the first: the scores of the first are what is left behind.
+    # From the last arms to the first, so that the scores of the first ones remain.
     for start in range((arms.shape[0] - 1) // SCORED * SCORED, -1, -SCORED):
         here = arms[start : start + SCORED]
         n = here.shape[0]
@@ -130,7 +130,7 @@ def select(state: LOCBState, agent: int, arms: Matrix, t: int) -> int:
 
 @inlined
 def take_larger(scored: Matrix, best: Matrix, n: int) -> None:
-    """Replace the `best` mean and bonus of each of n arms where those in `scored` add up to more."""
+    """Replace the `best` mean and bonus of each of n arms where their sum in `scored` is larger."""
     for k in range(n):
         if scored[0, k] + scored[1, k] > best[0, k] + best[1, k]:
             best[0, k] = scored[0, k]
@@ -145,7 +145,7 @@ def observe(state: LOCBState, agent: int, x: Vector, reward: float, t: int) -> N
     for s in range(clusters):
         if state.inside[s, agent]:
             add_sample(state.pool, s, x, reward)
-    for other in range(n):  # shared with whoever is in one of its clusters
+    for other in range(n):  # shared with every member of its clusters
         together = False
         for s in range(clusters):
             together = together or (state.inside[s, agent] and state.inside[s, other])

@@ -26,7 +26,7 @@ ROOM = 2**10
 
 
 class PlayedArms(NamedTuple):
-    """Which arms were played: a list for each different arm of who did, and how often."""
+    """The arms that were played: for each, a list of the agents that played it, and how often."""
 
     arms: Annotated[Matrix, log(DIM, count="different")]
     first: Annotated[Integers, log(count="different", **COUNT)]  # entry of each list
@@ -129,9 +129,9 @@ def remember(played: PlayedArms, agent: int, x: Vector) -> None:
 def select_in_doubt(
     state: Any, pool: Statistics, row: int, members: Booleans, arms: Matrix, agent: int, t: int
 ) -> int:
-    """Choose by a row of statistics of the `members`, with what ε* may have done to it in the bonus."""
+    """Choose by a row of statistics of the `members`; the bonus includes what ε* may have done to it."""
     common, choice, highest = state.common, 0, -np.inf
-    # From the last arms to the first: the scores of the first are what is left behind.
+    # From the last arms to the first, so that the scores of the first ones remain.
     for start in range((arms.shape[0] - 1) // SCORED * SCORED, -1, -SCORED):
         here = arms[start : start + SCORED]
         choose_in_row(common, pool, row, here, agent, t)

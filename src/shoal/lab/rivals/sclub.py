@@ -200,14 +200,14 @@ def are_close(state: SCLUBState, low: int, high: int) -> bool:
 
 @inlined
 def renew(state: SCLUBState, cluster: int) -> None:
-    """Sum a cluster's statistics anew."""
+    """Recompute a cluster's statistics."""
     pool_cluster(state, cluster)
     state.widths[cluster] = confidence_width(state.pool.pulls[cluster])
 
 
 @inlined
 def remember(state: SCLUBState, cluster: int) -> None:
-    """Take a cluster's statistics of this moment as those of the stage's start."""
+    """Use a cluster's present statistics as those of the stage's start."""
     for m in range(state.stage_theta.shape[1]):
         state.stage_theta[cluster, m] = state.pool.theta_hat[cluster, m]
     state.stage_pulls[cluster] = state.pool.pulls[cluster]

@@ -1,4 +1,4 @@
-"""All bounds for one problem, before anything is run: in both readings, with what to know of each."""
+"""All bounds for one problem, before anything is run: in both readings, with a remark on each."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Bounds on regret: alone, while two agents share, under clusters, and told one's cluster."""
+"""Bounds on regret: of an agent alone, while two share, under clusters, and when told its cluster."""
 
 from typing import TypedDict, Unpack
 

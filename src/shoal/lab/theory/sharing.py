@@ -1,6 +1,6 @@
 """When sharing helps: lemma "Instantaneous Regret Upper Bounds", the two-agent problem, Euclidean tests.
 
-Also what the paper says of cost ("Implementation details") and of clusters ("Summary of Clustering
+Also what the paper says about cost ("Implementation details") and clusters ("Summary of Clustering
 Assumptions").
 """
 
@@ -203,8 +203,8 @@ def euclidean_test(A: ArrayLike, radius: float) -> EuclideanTest:
 
     Notes
     -----
-    The balls contain the ellipsoids, so whatever this test separates the ellipsoids separate too, and not
-    the other way round: it needs up to ``sqrt(lambda_max / lambda_min)`` times the distance.
+    The balls contain the ellipsoids, so every pair that this test separates is separated by the ellipsoids,
+    too, but not the other way round: it needs up to ``sqrt(lambda_max / lambda_min)`` times the distance.
 
     References
     ----------
@@ -260,14 +260,14 @@ def complexity(
 
 
 class ClusteringAssumption(NamedTuple):
-    """What is assumed of the agents' parameters, and by whom."""
+    """An assumption on the agents' parameters, and who makes it."""
 
     assumption: str
     made_by: tuple[str, ...]
 
 
 def clustering_assumptions() -> list[ClusteringAssumption]:
-    """The paper's list of what is assumed of clusters, from the weakest on.
+    """The paper's list of assumptions on clusters, the weakest first.
 
     Examples
     --------

@@ -34,7 +34,7 @@ PAUSE = 0.5
 
 
 class Fallback(msgspec.Struct, frozen=True):
-    """What is known of a decision that the service did not make: enough to let it learn the reward."""
+    """What is known about a decision that the service did not make: enough to let it learn the reward."""
 
     population: str
     agent: str
@@ -58,7 +58,7 @@ class Buffer:
     path : path
         Of the file, which is created if missing.
     send : callable
-        Takes a population, rewards, and what is known of the decisions that the service did not make, by id;
+        Takes a population, rewards, and what is known about decisions that the service did not make, by id;
         returns an error or None for each reward; it may raise.
     """
 
@@ -90,13 +90,13 @@ class Buffer:
             self._work.notify()
 
     def remember(self, id: str, fallback: Fallback) -> None:
-        """Keep what is known of a decision that the service did not make."""
+        """Keep what is known about a decision that the service did not make."""
         with self._mutex:
             body = msgspec.json.encode(fallback)
             self._db.execute("INSERT OR REPLACE INTO fallback VALUES (?, ?, ?)", (id, time.time(), body))
 
     def fallback(self, id: str) -> Fallback | None:
-        """What is known of a decision that the service did not make."""
+        """What is known about a decision that the service did not make."""
         with self._mutex:
             found = self._db.execute("SELECT body FROM fallback WHERE id = ?", (id,)).fetchone()
         return None if found is None else msgspec.json.decode(found[0], type=Fallback)

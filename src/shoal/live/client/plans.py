@@ -46,7 +46,7 @@ REMEMBERED = 100_000
 
 
 class Caller:
-    """What both clients have: where to call, and what is known of decisions that the service did not make."""
+    """What both clients have: where to call, and facts about decisions that the service did not make."""
 
     def __init__(self, url: str, key: str | None, deadline: float) -> None:
         if not url.startswith(("http://", "https://")):
@@ -64,7 +64,7 @@ class Caller:
         return f"<{type(self).__name__} of {self.url}>"
 
     def remember(self, id: str, fallback: Fallback) -> None:
-        """Keep what is known of a decision that the service did not make."""
+        """Keep what is known about a decision that the service did not make."""
         if self.buffer is not None:
             self.buffer.remember(id, fallback)
             return
