@@ -140,6 +140,10 @@ def test_beyond_has_every_scenario_on_seeds_that_nothing_was_chosen_on() -> None
     assert all(found[name] == item for name, item in paper.items() if not name.endswith("-authors"))
     new = {name: item for name, item in found.items() if name not in paper}
     assert {name: (item.kind, item.pulling, item.delay) for name, item in new.items()} == {
+        "movielens": ("movielens", None, None),
+        "movielens-tuned": ("movielens", None, None),
+        "movielens-rated-tuned": ("movielens", None, None),
+        "yahoo-ltr-tuned": ("letor", None, None),
         "continuum": ("continuum", None, None),
         "zipf": ("synthetic", "zipf", None),
         "n20": ("synthetic", None, None),
