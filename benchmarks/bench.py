@@ -1,4 +1,4 @@
-"""Everything docs/performance.md says in figures, measured anew: `make bench` writes the page's tables.
+"""Measures every figure of docs/performance.md again: `make bench` writes the page's tables.
 
 Ratios to the naive twins of tests/reference.py, measured in the same process, are what to compare between
 machines. Points of growth run in processes of their own, so that each peak of memory is its own.
@@ -52,7 +52,7 @@ GROWTH: dict[str, tuple[int, ...]] = {
 LETTERS = {"agents": "N", "dim": "d", "arms": "K", "rounds": "T"}
 POINT_SECONDS = 12.0
 PULLS_PER_AGENT = 10
-"""Rounds for each agent where N grows: young agents cost more than old ones, so all have to be as old."""
+"""Rounds per agent where N grows: young agents cost more than old ones, so all must have the same age."""
 CROWD: tuple[tuple[str, str, int, int], ...] = (
     *(("bass", world, n, 20_000) for world in ("Δ=1.27", "Gaussian") for n in (100, 1_000)),
     *(("bass", world, 10_000, rounds) for world in ("Δ=1.27", "Gaussian") for rounds in (20_000, 50_000)),
@@ -63,14 +63,14 @@ CROWD: tuple[tuple[str, str, int, int], ...] = (
 )
 """Policy, scenario, agents and rounds of the table of crowds."""
 CROWD_SECONDS, CROWD_REPEATS = 5.0, 3
-"""Points of crowds are the best of three, or of as many as begin within five seconds."""
+"""Points of crowds are the best of three runs, or of as many as begin within five seconds."""
 LATER_ROUNDS = 4_000
-"""Rounds after the others that are measured once more, when the memory is in use."""
+"""Further rounds that are measured at the end, when the memory is in use."""
 Figures = dict[str, Any]
 
 
 def paper_workload(horizon: int) -> Figures:
-    """Rounds per second of every policy, and of its naive twin in the rounds it begins with."""
+    """Rounds per second of every policy, and of its naive twin in the first rounds."""
     print(f"N=100, d=10, K=15, asynchronous, T={horizon:,}, one thread\n")
     print(f"{'policy':16} {'gap':>5} {'rounds/s':>10} {'naive':>8} {'ratio':>8}")
     figures: Figures = {}
@@ -135,7 +135,7 @@ def growth_point(sizes: dict[str, int]) -> Figures:
 
 
 def peak_bytes() -> int:
-    """Most memory this process has had. On Linux `ru_maxrss` would begin with its parent's."""
+    """Peak memory of this process. On Linux `ru_maxrss` would begin with its parent's."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:
@@ -221,7 +221,7 @@ def crowd_row(point: Figures) -> list[str]:
 
 
 def in_own_process(function: str, sizes: Figures) -> Figures:
-    """A function of this module in a fresh process that may not take more than the limit of memory."""
+    """Call a function of this module in a fresh process with limited memory."""
     code = (
         f"import sys, json; sys.path.insert(0, {str(Path(__file__).parent)!r}); import bench\n"
         f"bench.limit_memory()\nprint(json.dumps(bench.{function}({sizes!r})))"
@@ -262,7 +262,7 @@ def measured(points: Figures) -> list[tuple[float, Figures]]:
 
 
 def slope(points: Figures) -> float:
-    """Exponent p of the fit `cost ∝ size^p`, least squares of logarithms, to points with all their rounds."""
+    """Exponent p of `cost ∝ size^p`, by least squares of logarithms, over points with all their rounds."""
     rows = [row for row in measured(points) if row[1]["complete"]]
     x, y = np.log([size for size, _ in rows]), np.log([point["microseconds"] for _, point in rows])
     return float(np.polyfit(x, y, 1)[0])

@@ -1,4 +1,4 @@
-"""What live use costs beside the bare parts that it is made of, as ratios measured in one run.
+"""What live use costs compared with its bare parts, as ratios measured in one run.
 
 `make bench` runs this and writes the table of docs/live.md. With a number it takes that many rewards for the
 recovery, instead of a million; with `--ids` it measures decisions with ids, and keeps the other figures.
@@ -40,7 +40,7 @@ CALLERS = 64
 SECONDS = 4.0
 REPEATS = 5
 JOURNALS = (1_000, 100_000, 1_000_000)
-"""Records, of the journals in which decisions with ids are made."""
+"""Sizes, in records, of the journals in which decisions with ids are made."""
 
 rng = np.random.default_rng(0)
 ARMS = rng.normal(size=(K, D)) / 4
@@ -96,7 +96,7 @@ def in_memory(rounds: int = 4_000) -> dict[str, float]:
 
 
 def durable(url: str, policy: str) -> dict[str, float]:
-    """Rows per second with 64 callers, over those of 64 callers who insert the same rows and nothing else."""
+    """Rows per second with 64 callers, over those of 64 callers that only insert the same rows."""
     controller = shoal.open(url, snapshot_every=0)
     live = population(controller, policy)
     for start in range(0, N, 500):
@@ -142,7 +142,7 @@ def _call(live: shoal.Population) -> None:
 
 
 class _Group:
-    """The bare thing: callers who hand over rows, and a thread that inserts all that wait in one commit."""
+    """The bare part: callers that hand over rows, and a thread that inserts waiting rows in one commit."""
 
     def __init__(self, insert: Callable[[list[Any]], None]) -> None:
         self._insert = insert
@@ -288,7 +288,7 @@ def _in_turn(live: shoal.Population, visit: str, n: int) -> dict[str, list[tuple
 
 
 def lengthen(url: str, name: str, records: int, at_once: int = 50_000) -> None:
-    """Append observations with ids to a population's journal until it has so many records."""
+    """Append observations with ids to a population's journal until it has this many records."""
     with contextlib.closing(open_store(url)) as store:
         number = store.create(name)
         lease = store.take(number, "benchmark", 600.0)
@@ -365,7 +365,7 @@ def _play(live: shoal.Population, n: int) -> None:
 
 
 def _used(path: Path) -> int:
-    """Bytes of a database that are in use: what has been dropped leaves pages to be used again."""
+    """Bytes of a database that are in use: dropped rows leave pages to be used again."""
     with contextlib.closing(sqlite3.connect(path)) as db:
         (pages,), (free,), (size,) = (
             db.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count", "page_size")

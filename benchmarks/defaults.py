@@ -38,7 +38,7 @@ NOISY = ("synthetic-m3-w7", "gaussian-s0.5", "gaussian-s2", "noise-per-agent")
 HORIZON = 20_000
 CHOICE, CHECK = range(8), range(40_000, 40_008)
 MEASURED = range(41_000, 41_008)
-"""Seeds; the form of the estimated noise was chosen on 40,000 to 40,007, so it is measured on others."""
+"""First seed; the form of the estimated noise was chosen on 40,000 to 40,007, so other seeds measure it."""
 EARLY = 3_000
 """A horizon at which agents have few samples."""
 ALPHAS = (0.1, 0.3, 0.6, 1.0, 2.0)
@@ -61,7 +61,7 @@ def scenarios(names: Iterable[str]) -> list[EnvironmentSpec]:
 
 
 def play(policy: str, scenario: EnvironmentSpec, seeds: range, **parameters: Any) -> Vector:
-    """Final regrets, one for each seed."""
+    """Final regrets, one per seed."""
     regrets = []
     for seed in seeds:
         world = build_environment(scenario, seed)
@@ -91,7 +91,7 @@ def score(regrets: list[Vector], alone: list[Vector]) -> tuple[float, float]:
 
 
 def choose(policies: list[str]) -> None:
-    """Print the score of each value, those of the parameters before it at their best."""
+    """Print the score of each value, with the parameters before it at their best."""
     worlds = scenarios(SCENARIOS)
     alone = [play("independent", item, CHOICE, alpha=0.6) for item in worlds]
     for policy in policies:
@@ -140,7 +140,7 @@ def check(policies: list[str]) -> None:
 
 
 def noise() -> None:
-    """Print regrets of BASS by what it is told of the noise, as differences to knowing it (the largest)."""
+    """Print regrets of BASS by what it is told about the noise, minus that with the known (largest) noise."""
     print("| | radius | known | half of it | twice | estimated | estimated/σ, 30 and 200 pulls | below σ |")
     print("|---|---|--:|--:|--:|--:|--:|--:|")
     for item in scenarios(NOISY):

@@ -33,7 +33,7 @@ def interval(values: np.ndarray[Any, Any], form: str) -> str:
 
 
 def sign(values: np.ndarray[Any, Any]) -> int:
-    """Of a mean that is clear of 0 by its interval; 0 otherwise."""
+    """The sign of a mean whose interval excludes 0; 0 otherwise."""
     half = float(half_width(values.std(ddof=1) / np.sqrt(len(values)), len(values)))
     return int(np.sign(values.mean())) if abs(values.mean()) > half else 0
 

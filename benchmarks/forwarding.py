@@ -1,7 +1,7 @@
-"""What it costs that a request reaches another server than the owner of its population.
+"""What it costs when a request reaches a server that does not own its population.
 
 Two servers on one PostgreSQL database, each a process; the first owns the population. The same requests are
-sent to the one and to the other in turns, a decision each or a hundred together.
+sent to both in turns, one decision each or a hundred together.
 
     python benchmarks/forwarding.py [SECONDS]
 """
@@ -27,7 +27,7 @@ TURNS = 3
 
 
 async def drive(port: int, path: str, body: bytes, seconds: float) -> int:
-    """How many requests are answered in so many seconds."""
+    """The number of requests answered in this many seconds."""
     head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     request = f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
     until, answered = time.perf_counter() + seconds, 0

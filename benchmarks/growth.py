@@ -1,7 +1,7 @@
 """What one newcomer costs: `add_agents(1)` again and again, in microseconds of processor time.
 
-Prints of each policy the mean, the median and the longest pause, and the least mean of some newcomers in a
-row, which says most where others use the machine too; then what BASS's change to its second engine takes.
+Prints for each policy the mean, the median and the longest pause, and the least mean of some newcomers in a
+row, the best measure on a shared machine; then the time of BASS's change to its second engine.
 docs/guarantees.md quotes it.
 
     python benchmarks/growth.py [--agents 5000] [--dim 16] [--newcomers 3000] [policy …]
@@ -25,7 +25,7 @@ OWN: dict[str, dict[str, Any]] = {
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Processor time of this thread: what others do on the machine does not count."""
+    """Processor time of this thread, which other processes do not affect."""
     start = time.thread_time()
     call()
     return time.thread_time() - start
@@ -49,7 +49,7 @@ def grow(name: str, agents: int, dim: int, newcomers: int) -> str:
 
 
 def cross(dim: int) -> str:
-    """Let BASS grow past the last number of agents for whom it keeps witnesses."""
+    """Let BASS grow past the largest number of agents for which it keeps witnesses."""
     policy = shoal.BASS(2, dim, alpha=0.3, delta=0.1)
     most = policy._most
     for round_trip in range(2):  # the first time compiles the second engine

@@ -1,7 +1,7 @@
 """What a round costs in other libraries, beside ours, in one process: `make bench-peers`.
 
-Makes an environment of its own in build/peers, installs shoal and the others there from the package index,
-and writes the table between the markers of docs/comparison.md. What cannot be installed is listed there with
+Makes an environment in build/peers, installs shoal and the others there from the package index, and writes
+the table between the markers of docs/comparison.md. Libraries that cannot be installed are listed there with
 the reason.
 
 A round is one choice among K = 20 arms with d = 10 features and the update with its reward. Two models of it:
@@ -138,7 +138,7 @@ CONTESTANTS: list[tuple[str, str, str, int, Callable[[], tuple[Play, Learn]]]] =
     ("mabwiser", "LinUCB", "per arm", 1, mabwiser_linucb),
     ("bayesianbandits", "ContextualAgent, ThompsonSampling", "per arm", 1, bayesianbandits_thompson),
 ]
-"""Library, what of it, which model, users, and how to make it."""
+"""Library, its algorithm, the model, the number of users, and how to make it."""
 
 _rng = np.random.default_rng(7)
 ARMS = _rng.normal(size=(K, D)) / np.sqrt(D)
@@ -193,7 +193,7 @@ def measure() -> Iterator[dict[str, Any]]:
 
 
 def install() -> tuple[Path, dict[str, str]]:
-    """The environment's interpreter, and what could not be installed, with the reason."""
+    """The environment's interpreter, and the libraries that could not be installed, with the reason."""
     python = PLACE / "bin" / "python"
     if not python.exists():
         venv.create(PLACE, with_pip=True)

@@ -1,6 +1,6 @@
 """Processor time of a round of ClusterMixture: as we compile it, and as plain Numba does (`SHOAL_UNITS=0`).
 
-Two processes play the same runs in turn, so that what else the machine does meets both. The regret must be
+Two processes play the same runs in turn, so that other load on the machine affects both. The regret must be
 the same, bit for bit. docs/performance.md has the figures.
 
     python benchmarks/plain.py [PAIRS]
@@ -30,7 +30,7 @@ for line in sys.stdin:
 
 
 def start(units: str) -> "subprocess.Popen[str]":
-    """A process that plays the seeds it is told."""
+    """A process that plays the seeds it is sent."""
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
         env={**os.environ, "SHOAL_UNITS": units},

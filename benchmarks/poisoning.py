@@ -2,8 +2,8 @@
 
     python benchmarks/poisoning.py [--runs 8]
 
-Writes its table into docs/evaluation.md. Populations are live ones, in memory; who comes, arms' values and
-noise are the same for all variants of a run, so that differences are paired.
+Writes its table into docs/evaluation.md. Populations are live, in memory; the order of agents, arms' values
+and noise are the same for all variants of a run, so that differences are paired.
 """
 
 import argparse

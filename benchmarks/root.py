@@ -27,7 +27,7 @@ BONUSES = ("ucb", "as-released")
 CHOOSE, REPORT = range(70_000, 70_006), range(70_006, 70_026)
 AGENTS, CLUSTERS, ARMS, HORIZON = 100, 5, 20, 20_000
 ITEMS, DEVIATION, FEWER, SHORTER = 200, 0.2, 40, 6_000
-"""Of the problem that RCLUMB is for, whose bonus takes long to compute; the last are agents and horizon."""
+"""The problem that RCLUMB is for, whose bonus takes long to compute; the last are agents and horizon."""
 BLOCK = 500
 METHODS: dict[str, dict[str, Any]] = {
     "club": {"gamma": 1.0},

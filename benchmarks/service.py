@@ -1,8 +1,8 @@
-"""What a decision over HTTP costs beside an endpoint that only parses and answers the same bodies, in a run.
+"""What a decision over HTTP costs, beside an endpoint in the same run that only parses and answers the same.
 
 A second process sends requests over the loopback interface, through 1, 16 and 128 connections. Processor time
-is the server's, of all its threads, so that what else the machine does matters little; times of requests are
-what they are on a machine that is not idle. `make bench` runs this and writes a table of docs/performance.md.
+is the server's, of all its threads, so that other load on the machine matters little; times of requests are
+those of a machine that is not idle. `make bench` runs this and writes a table of docs/performance.md.
 With `--ids` it measures decisions with ids, and keeps the other figures.
 
     python benchmarks/service.py [SECONDS | --ids]
@@ -128,7 +128,7 @@ class Running:
 
 
 def drive(port: int, key: str, kind: str, connections: int, seconds: float, rate: float, out: Any) -> None:
-    """Send requests of a kind for some seconds, as fast as they are answered or at a rate; times of each."""
+    """Send requests of a kind for some seconds, as fast as they are answered or at a rate; returns times."""
     out.send("ready")
     out.send(asyncio.run(_drive(port, key, kind, connections, seconds, rate)))
 
@@ -203,7 +203,7 @@ def measure(
 
 
 def compare(url: str, seconds: float, repeats: int = 2) -> dict[str, Any]:
-    """All kinds of request with all numbers of connections, in turn; of each the cheapest run."""
+    """All kinds of request with all numbers of connections, in turn; the cheapest run of each."""
     server = Running(url)
     try:
         measure(server, "pair", 16, seconds / 2)  # warm
@@ -277,7 +277,7 @@ def main() -> None:
 
 
 def write(results: dict[str, Any]) -> None:
-    """Keep what was measured, and show it on the page."""
+    """Store the measurements, and show them on the page."""
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
     before, _, rest = PAGE.read_text().partition(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}{table(results)}{END}{rest.partition(END)[2]}")

@@ -37,7 +37,7 @@ def sizes(process: int) -> tuple[float, int, int]:
 
 
 async def load(url: str, until: float) -> int:
-    """Decide and reward until a time; how often."""
+    """Decide and reward until a time; returns how often."""
     made = 0
 
     async def some(number: int) -> None:
@@ -60,7 +60,7 @@ async def load(url: str, until: float) -> int:
 
 
 def main() -> None:
-    """Run, and say what was seen."""
+    """Run, and print what was measured."""
     minutes = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, "-m", "shoal.cli", "serve", f"{directory}/soak.db", "--port", "0"]

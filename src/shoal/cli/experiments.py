@@ -260,7 +260,6 @@ def _play(
 def print_parameters(name: str) -> None:
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
     from shoal.core.policies.registry import find_policy, policy_names
     from shoal.core.registry import parameters
@@ -275,44 +274,33 @@ def print_parameters(name: str) -> None:
     except ValueError:
         found = find_environment(name)
     set_by_runner = ("n_agents", "dim", "alpha", "seed") if hasattr(found, "select") else ("seed",)
-    table = Table()
-    for heading in ("parameter", "type", "default", "meaning"):
-        table.add_column(heading, overflow="fold")
+    rows = []
     for each in parameters(found):
         by = " (set by the runner)" if each.name in set_by_runner else ""
-        table.add_row(*map(escape, (each.name, each.kind, each.default or "–", each.meaning + by)))
-    console = Console(highlight=False)
-    console.print(
-        f"[bold]{escape(found.__name__)}[/]: {escape((found.__doc__ or '').strip().partition(chr(10))[0])}"
-    )
-    console.print(table)
+        rows.append([each.name, each.kind, each.default or "–", each.meaning + by])
+    about = (found.__doc__ or "").strip().partition("\n")[0]
+    Console(highlight=False).print(f"[bold]{escape(found.__name__)}[/]: {escape(about)}")
+    print_table(("parameter", "type", "default", "meaning"), rows, lined=True)
 
 
 def print_inventory(found: "list[Entry]", runs: int) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from shoal.reporting.words import duration
 
-    table = Table()
-    table.add_column("cell", overflow="fold")
-    for heading in ("runs", "time", "size"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("in the grid", overflow="fold")
+    rows = []
     totals = {"of the grid": [0, 0.0, 0], "left from before": [0, 0.0, 0]}
     for entry in found:
         lacks = f" of {runs}" if not entry.why and entry.runs < runs else ""
         size = f"{entry.size / 1e3:,.0f} kB" if entry.path else "–"
         state = f"no: {entry.why}" if entry.why else "yes"
-        table.add_row(entry.id, f"{entry.runs}{lacks}", duration(entry.seconds), size, state)
+        rows.append([entry.id, f"{entry.runs}{lacks}", duration(entry.seconds), size, state])
         total = totals["left from before" if entry.why else "of the grid"]
         for place, number in enumerate((1, entry.seconds, entry.size)):
             total[place] += number
-    console = Console(highlight=False)
-    console.print(table, markup=False)
+    columns = ("runs", "time", "size")
+    print_table(("cell", *columns, "in the grid"), rows, numbers=columns, lined=True)
     for what, (count, seconds, total_size) in totals.items():
         if count:
-            console.print(f"{count} cells {what}: {duration(seconds)} of playing, {total_size / 1e6:,.1f} MB")
+            print(f"{count} cells {what}: {duration(seconds)} of playing, {total_size / 1e6:,.1f} MB")
 
 
 def _say(text: str) -> None:

@@ -24,13 +24,14 @@ def print_table(
     numbers: Collection[str] = (),
     title: str | None = None,
     caption: str | None = None,
+    lined: bool = False,
 ) -> None:
     """For people; `numbers` are the headings of columns of numbers. A table with a title has lines, too."""
     from rich.box import HEAVY_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    box = HEAVY_HEAD if title else None
+    box = HEAVY_HEAD if title or lined else None
     table = Table(title=title, caption=caption, box=box, show_header=headings is not None)
     for heading in headings or ("", ""):
         is_number = heading in numbers

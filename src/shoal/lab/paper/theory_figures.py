@@ -12,7 +12,7 @@ from matplotlib.ticker import NullFormatter
 
 from shoal.core.policies.independent import Independent
 from shoal.core.policies.oracle import Oracle
-from shoal.core.types import Vector
+from shoal.core.types import Matrix, Vector
 from shoal.lab import theory
 from shoal.lab.paper.judging import band_interval, cluster_bound, misassigned_curve, upper_bound
 from shoal.lab.paper.measuring import Band, Measured
@@ -44,10 +44,8 @@ def coverage_figure(measured: Measured) -> Figure:
                 promised[order], np.array(row)[order], color=color, marker=marker, markersize=6,
                 label=f"noise R = {scale:g}", clip_on=False,
             )  # fmt: skip
-        ax.set_title(title, fontsize=10)
         ax.set(xlabel="share promised, 1 − δ", ylabel="share of runs with θ inside", xlim=(0, 1), ylim=(0, 1))
-        ax.grid(alpha=0.25)
-        ax.label_outer()
+        _finish(ax, title)
     legend_below(figure, axes)
     return figure
 
@@ -91,9 +89,8 @@ def low_noise_figure(measured: Measured) -> Figure:
     color, marker, label = RADIUS_LOOKS["beta_squared"]
     for ax, gap, rows in zip(axes, setting.low_noise_gaps, measured.low_noise, strict=True):
         scales = gap * np.array(setting.low_noise_ratios)
-        times = np.array([[t if t > 0 else math.inf for t in row] for row in rows])
         _draw_times(ax, scales, rows, color, marker, f"measured, {label}")
-        late = np.quantile(times, 1.0 - setting.delta, axis=1, method="inverted_cdf")
+        late = np.quantile(_times(rows), 1.0 - setting.delta, axis=1, method="inverted_cdf")
         share = f"round by which {1.0 - setting.delta:.0%} are separated"
         ax.plot(scales, late, color=color, linestyle=":", marker="v", label=share)
         dense = np.linspace(scales[0], scales[-1], 120)
@@ -102,12 +99,10 @@ def low_noise_figure(measured: Measured) -> Figure:
             bounds = [upper_bound(setting, gap, scale, reading) for scale in dense]
             shown = np.array([math.nan if bound is None else bound for bound in bounds], dtype=np.float64)
             ax.plot(dense, shown, color=shade, linestyle=dashes, label=f"upper bound, {reading}")
-        ax.set_title(f"parameters {gap:g} apart", fontsize=10)
         ax.set(yscale="log", xlabel="noise scale R", ylabel="round of separation")
         ax.set_yticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"])
         ax.yaxis.set_minor_formatter(NullFormatter())
-        ax.grid(alpha=0.25)
-        ax.label_outer()
+        _finish(ax, f"parameters {gap:g} apart")
     legend_below(figure, axes)
     return figure
 
@@ -124,8 +119,7 @@ def sharing_figure(measured: Measured) -> Figure:
         for radius, (color, marker, label) in RADIUS_LOOKS.items():
             entry = entries[radius]
             _draw_band(ax, rounds, entry.together, setting.sharing_runs, color, marker, f"BASS, {label}")
-            times = [t if t > 0 else math.inf for t in entry.separated]
-            middle = float(np.median(times))
+            middle = float(np.median(_times([entry.separated])))
             if math.isfinite(middle):
                 ax.axvline(middle, color=color, linestyle=":", linewidth=1.0)
         color, marker = Independent.line_style[:2]
@@ -142,12 +136,9 @@ def sharing_figure(measured: Measured) -> Figure:
         ax.plot(rounds, single, color=GREY, linestyle=":", label="bound of a single agent, ν")
         ax.plot(rounds, network, color="black", linestyle="-.", label="bound of the mean of both (μ′)")
         ax.plot(rounds, individual, color="black", linestyle="--", label="bound of the first agent (μ)")
-        apart = "same parameter" if gap == 0.0 else f"parameters {gap:g} apart"
-        ax.set_title(apart, fontsize=10)
         ax.set(yscale="log", xlabel="round t", ylabel="mean regret of an agent")
         thousands(ax, "xy")
-        ax.grid(alpha=0.25)
-        ax.label_outer()
+        _finish(ax, "same parameter" if gap == 0.0 else f"parameters {gap:g} apart")
     legend_below(figure, axes)
     return figure
 
@@ -223,11 +214,22 @@ def clusters_figure(measured: Measured) -> Figure:
 def _draw_times(
     ax: Axes, x: Vector, rows: Sequence[Sequence[int]], color: str, marker: str, label: str
 ) -> None:
-    """Median and quartiles; pairs that never separated count as later than all that did."""
-    times = np.array([[t if t > 0 else math.inf for t in row] for row in rows])
-    low, median, high = np.quantile(times, [0.25, 0.5, 0.75], axis=1, method="nearest")
+    """Median and quartiles of separation times."""
+    low, median, high = np.quantile(_times(rows), [0.25, 0.5, 0.75], axis=1, method="nearest")
     ax.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
     ax.plot(x, median, color=color, marker=marker, label=f"{label}:\nmedian and quartiles")
+
+
+def _times(rows: Sequence[Sequence[int]]) -> Matrix:
+    """Separation times; a pair that never separated counts as later than all that did."""
+    return np.array([[t if t > 0 else math.inf for t in row] for row in rows])
+
+
+def _finish(ax: Axes, title: str) -> None:
+    """Title, grid and outer labels of a panel."""
+    ax.set_title(title, fontsize=10)
+    ax.grid(alpha=0.25)
+    ax.label_outer()
 
 
 def _draw_band(ax: Axes, x: Vector, band: Band, runs: int, color: str, marker: str, label: str) -> None:

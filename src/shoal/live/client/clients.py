@@ -15,7 +15,7 @@ except ImportError as error:  # pragma: no cover
     raise ImportError("the client needs httpx: pip install 'shoal[client]'") from error
 
 from shoal.live.client import deadlines, plans
-from shoal.live.client.buffer import Buffer, Fallback, Refused
+from shoal.live.client.buffer import Buffer, Fallback
 from shoal.live.client.deadlines import GRACE, Timeouts
 from shoal.live.client.exchange import Attempt, Pause, Plan, Reply, Work
 from shoal.live.client.plans import Caller, Remote
@@ -111,10 +111,6 @@ class Client(Caller):
     def flush(self, deadline: float | None = None) -> bool:
         """Wait until the service has everything in the buffer; returns whether it has."""
         return self.buffer is None or self.buffer.flush(self.limit(deadline))
-
-    def refused(self) -> list[Refused]:
-        """Rewards in the buffer that the service refused for good."""
-        return [] if self.buffer is None else self.buffer.refused()
 
     def _carry_out(self, plan: Plan[Result]) -> Result:
         reply: Reply | None = None
@@ -279,10 +275,6 @@ class AsyncClient(Caller):
     async def flush(self, deadline: float | None = None) -> bool:
         """Wait until the service has everything in the buffer; returns whether it has."""
         return self.buffer is None or await asyncio.to_thread(self.buffer.flush, self.limit(deadline))
-
-    def refused(self) -> list[Refused]:
-        """Rewards in the buffer that the service refused for good."""
-        return [] if self.buffer is None else self.buffer.refused()
 
     async def _carry_out(self, plan: Plan[Result]) -> Result:
         reply: Reply | None = None

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from shoal.live.client.buffer import AT_ONCE, Buffer, Fallback
+from shoal.live.client.buffer import AT_ONCE, Buffer, Fallback, Refused
 from shoal.live.client.exchange import Plan, Work, exchange
 from shoal.live.protocol import messages as m
 from shoal.live.protocol.answers import (
@@ -72,6 +72,10 @@ class Caller:
         self.fallbacks[id] = fallback
         if len(self.fallbacks) > REMEMBERED:
             self.fallbacks.popitem(last=False)
+
+    def refused(self) -> list[Refused]:
+        """Rewards in the buffer that the service refused for good."""
+        return [] if self.buffer is None else self.buffer.refused()
 
     def limit(self, deadline: float | None) -> float:
         """The seconds that a call may take."""
