@@ -269,7 +269,8 @@ def regret_remark(row: SummaryRow, found: Comparison | None) -> str | None:
     share = abs(found.mean.difference) / found.printed.value
     return (
         f"{row.label}, {row.title}: mean {row.regret.mean:,.0f} here, {found.printed.value:,.1f} in print, "
-        f"{share:.0%} {_direction(found)}{_errors(found)}. {_reason(row)}"
+        f"{share:.0%} {_direction(found)}{_errors(found)}. "
+        f"{REASONS.get(row.policy, 'The reason is not known.')}"
     )
 
 
@@ -281,10 +282,6 @@ def f1_remark(row: SummaryRow, found: Comparison | None) -> str | None:
         f"{row.label}, {row.title}: F1 {row.f1.mean:.2f} here, {found.printed.value:.1f} in print, "
         f"{abs(found.mean.difference):.2f} {_direction(found)}{_errors(found)}."
     )
-
-
-def _reason(row: SummaryRow) -> str:
-    return REASONS.get(row.policy, "The reason is not known.")
 
 
 def _errors(found: Comparison) -> str:

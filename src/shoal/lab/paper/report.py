@@ -152,6 +152,7 @@ def document(own: Reproduction) -> Document:
     opening = harness.opening_picture(found, select)
     said = [agreement_sentence(own), order_sentence(own), f1_sentence(own), beyond.summary(own.contests)]
     is_paper = found.spec.name != OURS
+    explained = [Heading(TITLE), flow_picture(), *illustration_parts(found.directory)] if is_paper else []
     return Document(
         name=found.spec.name,
         title=TITLES.get(found.spec.name, TITLES["paper"]),
@@ -166,20 +167,12 @@ def document(own: Reproduction) -> Document:
             _paired_section(own),
             beyond_section(own.contests),
             harness.figures_section(found, without=opening, select=select),
-            Section(
-                "sharing",
-                "How sharing works",
-                [*gamma_parts(found), *(_explained(found) if is_paper else [])],
-            ),
+            Section("sharing", "How sharing works", [*gamma_parts(found), *explained]),
             real_data_section(found, sized_rows(own)),
             _provenance_section(found),
         ],
         further={"theory": theory_document(load_measured(found.directory))} if is_paper else {},
     )
-
-
-def _explained(found: Results) -> list[Part]:
-    return [Heading(TITLE), flow_picture(), *illustration_parts(found.directory)]
 
 
 def _as_published_figures(own: Reproduction, environment: str) -> list[Part]:
@@ -511,14 +504,9 @@ def f1_sentence(own: Reproduction) -> str:
 
 
 def _named(entry: Agreement) -> str:
-    errors = entry.regret.mean.errors
-    text = f"{entry.row.label} in {entry.row.title}, {number('{:+.0%}', _share(entry.regret))}"
+    errors, share = entry.regret.mean.errors, entry.regret.mean.difference / entry.regret.printed.value
+    text = f"{entry.row.label} in {entry.row.title}, {number('{:+.0%}', share)}"
     return text if not math.isfinite(errors) else f"{text} or {abs(errors):.1f} standard errors"
-
-
-def _share(found: Comparison) -> float:
-    """The difference of our mean from the printed figure, as a share of it."""
-    return found.mean.difference / found.printed.value
 
 
 def order_sentence(own: Reproduction) -> str:

@@ -198,9 +198,9 @@ def compare(
     # Each world once, for all policies: comparisons are run by run in the same world.
     made = {one: worlds(one) for one in (*for_choice, *reported)}
     first_world = made[for_choice[0]]
-    horizon = (
-        _default_horizon(first_world) if horizon is None else validation.positive_int("horizon", horizon)
-    )
+    if horizon is None:
+        horizon = int(np.clip(30 * first_world.n_agents, 5_000, 50_000))
+    horizon = validation.positive_int("horizon", horizon)
     tried = methods(first_world)
     total = CHOSEN_ON * sum(len(method.grid) for method in tried) + runs * len(tried)
     table = _Table(made, horizon, total, progress)
@@ -308,10 +308,6 @@ class _Table:
 
 def _mean_regret(traces: Sequence[Trace]) -> float:
     return float(np.mean([trace.final_regret for trace in traces]))
-
-
-def _default_horizon(world: Environment) -> int:
-    return int(np.clip(30 * world.n_agents, 5_000, 50_000))
 
 
 def _random_rate(world: Environment) -> float:

@@ -86,7 +86,7 @@ def document(
             Section("candidates", "Other policies", _candidates(evaluations)),
             Section("delays", "How late rewards come", _delays(found)),
             Section("agents", "Who is helped and who is harmed", _agents(population)),
-            Section("meaning", "What these numbers can tell", _meaning()),
+            Section("meaning", "What these numbers can tell", MEANING),
         ],
     )
 
@@ -313,32 +313,24 @@ ESTIMATES = (
 )
 
 
-def _meaning() -> list[Part]:
-    return [
-        Definitions(
-            [
-                (
-                    "dividend",
-                    "squared error of the agents' own predictions minus that of the policy's, on the arms "
-                    "that were shown. It compares predictions, not earnings: a better prediction of an arm "
-                    "that is chosen anyway earns nothing.",
-                ),
-                (
-                    "uplift",
-                    "difference in earnings between agents that the policy decides for and those that the "
-                    "product's own rule decides for. The only number here that comes from an experiment.",
-                ),
-                ESTIMATES,
-            ]
-        ),
-        Bullets(
-            [
-                "The dividend's interval may be looked at as often as one likes; those of the estimates and "
-                "the uplift are valid for one look.",
-                "Forgotten agents are in no number on this page.",
-            ]
-        ),
-    ]
+DIVIDEND = (
+    "dividend",
+    "squared error of the agents' own predictions minus that of the policy's, on the arms that were shown. "
+    "It compares predictions, not earnings: better predictions of an arm that is chosen anyway earn nothing.",
+)
+UPLIFT = (
+    "uplift",
+    "difference in earnings between agents that the policy decides for and those that the product's own rule "
+    "decides for. The only number here that comes from an experiment.",
+)
+ONCE = (
+    "The dividend's interval may be looked at as often as one likes; those of the estimates and the uplift "
+    "are valid for one look."
+)
+MEANING = (
+    Definitions([DIVIDEND, UPLIFT, ESTIMATES]),
+    Bullets([ONCE, "Forgotten agents are in no number on this page."]),
+)
 
 
 def _day(at: int) -> str:
