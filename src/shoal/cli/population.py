@@ -284,7 +284,7 @@ def contest(
         typer.Option(help="A policy that competes: bass, or bass,alpha=0.3. Can be repeated."),
     ] = None,
     switches: Annotated[
-        bool, typer.Option("--switch", help="Switch to a candidate by itself once it is surely better.")
+        bool, typer.Option("--switch", help="Switch automatically to a candidate that is surely better.")
     ] = False,
     share: Annotated[float | None, typer.Option(help="Share of decisions that explore meanwhile.")] = None,
     end: Annotated[bool, typer.Option("--end", help="End the contest.")] = False,

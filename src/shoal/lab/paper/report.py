@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from shoal.lab.experiments.figures import ALPHA, REGRET
 from shoal.lab.experiments.report import F1_COLUMNS, REGRET_COLUMNS, Column, chance, ratio, setting, table_of
 from shoal.lab.experiments.spec import cells
 from shoal.lab.experiments.stored import Results
-from shoal.lab.experiments.summaries import Paired, SummaryRow, best_row, pair_up
+from shoal.lab.experiments.summaries import Paired, Summary, SummaryRow, best_row, pair_up
 from shoal.lab.paper import beyond, published
 from shoal.lab.paper.beyond import Contest, beyond_section, contests
 from shoal.lab.paper.comparison import (
@@ -209,7 +209,7 @@ def _regret_section(own: Reproduction) -> Section:
     def columns(environment: str) -> Sequence[Column]:
         if not own.has_readings(environment):
             return REGRET_COLUMNS
-        first = (Column("method", lambda row: row.label), Column("as published", read))
+        first = _reading_columns(own, "{:,.0f}", lambda row: row.regret)
         if own.comparable(environment):
             printed = printed_column(own.regret, "{:,.1f}"), *difference_columns(own.regret, "{:+,.0f}")
         elif data := own.other_data(environment):
@@ -217,10 +217,6 @@ def _regret_section(own: Reproduction) -> Section:
         else:
             printed = ()
         return *first, *printed, *best
-
-    def read(row: SummaryRow) -> str:
-        reading = own.reading(row)
-        return EMPTY if reading is None else at(reading, "{:,.0f}", reading.regret)
 
     found = own.found
     two = [key for key in found.environments if own.has_readings(key)]
@@ -279,7 +275,7 @@ def _f1_section(own: Reproduction) -> Section:
     def columns(environment: str) -> Sequence[Column]:
         if not own.has_readings(environment):
             return F1_COLUMNS
-        first = (Column("method", lambda row: row.label), Column("as published", read))
+        first = _reading_columns(own, "{:.2f}", lambda row: row.f1)
         printed = (
             (printed_column(own.f1, "{:.1f}"), *difference_columns(own.f1, "{:+.2f}")[:2])
             if own.comparable(environment)
@@ -288,16 +284,24 @@ def _f1_section(own: Reproduction) -> Section:
         best = Column("at its best", lambda row: at(row, "{:.2f}", row.f1))
         return *first, *printed, best, F1_COLUMNS[2]
 
-    def read(row: SummaryRow) -> str:
-        reading = own.reading(row)
-        return EMPTY if reading is None else at(reading, "{:.2f}", reading.f1)
-
     notes = [Text(harness.F1_NOTE)]
     if any(own.comparable(key) for key in own.found.environments):
         notes.append(Text(F1_PRINTED_NOTE))
     section = harness.f1_section(own.found, notes, columns=columns, mark=mark, meanings=MEANINGS)
     said = [f1_remark(row, own.f1(row)) for row in _judged(own)]
     return _with_remarks(section, "Scores that do not agree with the published ones", said)
+
+
+def _reading_columns(
+    own: Reproduction, form: str, value: Callable[[SummaryRow], Summary | None]
+) -> tuple[Column, Column]:
+    """The method, and its value as published."""
+
+    def read(row: SummaryRow) -> str:
+        reading = own.reading(row)
+        return EMPTY if reading is None else at(reading, form, value(reading))
+
+    return Column("method", lambda row: row.label), Column("as published", read)
 
 
 def sized_rows(own: Reproduction) -> dict[tuple[str, str], SummaryRow]:
