@@ -76,7 +76,7 @@ def test_all_that_is_said_of_a_sparse_log_fits_together() -> None:
     assert "of the pairs of an agent and an arm were observed" in said
     assert "by a linear model of tastes" in said  # which `modelling` is; LoggedRatings factorises
     assert "factorisation" not in said
-    assert "favours going it alone" in said
+    assert "favours not sharing" in said
     assert "favours sharing" not in said
 
 
