@@ -190,6 +190,20 @@ def add_packed(packed: Vector, x: Vector, reward: float) -> None:
 
 
 @compiled
+def add_weighted(packed: Vector, x: Vector, reward: float, weight: float) -> None:
+    """`add_packed` of a sample that counts `weight`."""
+    d = x.shape[0]
+    position = 0
+    for row in range(d):
+        factor = weight * x[row]
+        for column in range(row + 1):
+            packed[position + column] += factor * x[column]
+        position += row + 1
+    for m in range(d):
+        packed[position + m] += weight * reward * x[m]
+
+
+@compiled
 def add_square(packed: Vector, x: Vector, factor: float) -> None:
     """Add `factor · x xᵀ` to the lower triangle of a matrix, packed row by row."""
     position = 0

@@ -85,7 +85,7 @@ def take_out(pool: Pool, member: int, cluster: int) -> None:
 def is_lossy(pool: Pool, cluster: int, left: Vector) -> bool:
     """Whether a cluster's sums were once so large that their rounding shows in what is left of them."""
     size = largest(left, pool.scratch.y.shape[1])
-    return bool(pool.clusters.peak[cluster] > LOSSY * max(pool.model.ridge, size))
+    return bool(pool.clusters.peak[cluster] > LOSSY * max(pool.model.prior[0], size))
 
 
 @compiled
@@ -160,7 +160,7 @@ def settle(pool: Pool, cluster: int) -> None:
     clusters.changes[cluster] = 0
     if clusters.resummed[CLUSTER] == cluster:
         clusters.resummed[CLUSTER] = -1
-    evaluate(clusters, pool.scratch, pool.model.ridge, cluster)
+    evaluate(clusters, pool.scratch, pool.model.prior[0], cluster)
 
 
 # Who is in which cluster

@@ -22,9 +22,17 @@ from shoal.core.policies.mixture.choice import LEAST_SHARE, factor_components
 from shoal.core.policies.mixture.clusters import evaluate, wait_in
 from shoal.core.policies.mixture.evidence import weigh
 from shoal.core.policies.mixture.explanation import MembershipExplanation
-from shoal.core.policies.mixture.kernels import factor_packed
 from shoal.core.policies.mixture.learning import FIRST_SCATTER
-from shoal.core.policies.mixture.state import AGENT, CLUSTER, GHOST, SAMPLES, SQUARES, TO_TEND, MixtureState
+from shoal.core.policies.mixture.noise import estimate_noise
+from shoal.core.policies.mixture.state import (
+    AGENT,
+    CLUSTER,
+    GHOST,
+    TO_TEND,
+    MixtureState,
+    noise_of,
+    scatter_of,
+)
 from shoal.core.policy.calls import checked_agent
 from shoal.core.policy.living import LivePolicy
 from shoal.core.policy.parameters import Parameters
@@ -114,6 +122,11 @@ class ClusterMixture(LivePolicy):
         if scatter is not None and 0.0 < scatter < LEAST_SCATTER:  # (I − (I + κS)⁻¹)/κ would lose its digits
             raise ValueError(f"scatter must be 0, at least {LEAST_SCATTER:g} or None, got {scatter!r}")
 
+    @property
+    def _softens(self) -> bool:
+        """Whether what is lent may differ from the samples' sums: by the scatter, or by weights."""
+        return bool(self._parameters.scatter != 0.0 or self._parameters.noise_scale is None)
+
     def _sizes(self, n_agents: int) -> dict[str, int]:
         own = self._parameters
         members = n_agents * (2 if own.drift else 1)
@@ -123,7 +136,7 @@ class ClusterMixture(LivePolicy):
             "clusters": members,
             "components": min(members + 1, int(1.0 / LEAST_SHARE)) + 1,
             "grid": len(SCATTERS) if own.scatter is None else 1,
-            "soft": 0 if own.scatter == 0.0 else n_agents,
+            "soft": n_agents if self._softens else 0,
             "voters": n_agents if own.scatter is None else 0,
             "changing": n_agents if own.drift else 0,
             "moving": members if own.drift else 0,
@@ -135,12 +148,11 @@ class ClusterMixture(LivePolicy):
             **super()._settings(),
             "log_concentration": math.log(own.concentration),
             "learns_noise": own.noise_scale is None,
-            "softens": own.scatter != 0.0,
+            "softens": self._softens,
         }
 
     def _join(self, state: MixtureState, first: int) -> None:
         model, members, clusters, _ = state.pool
-        members.logdet[first:] = self.dim * math.log(state.common.ridge)
         members.labels[first:] = -1 - np.arange(first, len(members.labels))[:, None]
         model.grid[:] = self._grid()
         clusters.resummed[CLUSTER] = -1  # whose turn was over is said in numbers that ghosts no longer have
@@ -148,16 +160,16 @@ class ClusterMixture(LivePolicy):
             state.upkeep[TO_TEND] = members.labels.size
         if first == 0:
             model.position[0] = FIRST_SCATTER if self._parameters.scatter is None else 0
+            model.prior[0] = state.common.ridge
             self._set_noise(state)
 
     def _grid(self) -> tuple[float, ...]:
         return SCATTERS if self._parameters.scatter is None else (self._parameters.scatter,)
 
     def _set_noise(self, state: MixtureState) -> None:
-        """Estimate the noise from the errors of agents who lend, or set it to what was given."""
-        if state.learns_noise:
-            corrections.estimate_noise(state)
-        else:
+        """Estimate the noise from what agents who lend have seen, or set it to what was given."""
+        estimate_noise(self.pinned_state(state))
+        if not state.learns_noise:
             state.pool.model.noise[:] = self._parameters.noise_scale**2, 1.0
 
     def _derive(self, state: MixtureState) -> None:
@@ -172,13 +184,8 @@ class ClusterMixture(LivePolicy):
             clusters.sizes[:, kind] = np.bincount(found, minlength=len(clusters.removed))
         used = np.flatnonzero(clusters.sizes.sum(axis=1))
         clusters.used[: len(used)], clusters.n_used[0] = used, len(used)
-        members.logdet[:] = self.dim * math.log(model.ridge)
-        for i, kind in np.argwhere((labels >= 0) | (np.arange(labels.shape[1]) == AGENT)).tolist():
-            if kind == GHOST or state.local.pulls[i] > 0:
-                terms = factor_packed(members.lent[i, kind], model.ridge, work.L[0], work.y[0])
-                members.form[i, kind], members.logdet[i, kind] = terms
         for cluster in used[clusters.outdated[used] == 0].tolist():
-            evaluate(clusters, work, model.ridge, cluster)
+            evaluate(clusters, work, model.prior[0], cluster)
 
     def _problem(self, state: MixtureState) -> str:
         if trouble := super()._problem(state):
@@ -207,9 +214,15 @@ class ClusterMixture(LivePolicy):
         everyone = np.ones(len(labels), dtype=np.bool_)
         if trouble := packed_problem(own, state.local, state.common.ridge, everyone):
             return trouble
+        total = (state.looks * state.common.lends[:, None]).sum(axis=0)
+        size = np.abs(state.looks).sum(axis=0) + 1.0
+        if (np.abs(state.looked - total) > 1e-6 * size).any():
+            return "looked is not the sum over the agents who lend"
+        if state.squares[state.local.pulls == 0].any() or state.looks[state.local.pulls == 0].any():
+            return "squares or looks are not 0 where there are no samples"
         self._set_noise(state)
-        if not np.allclose(noise, model.noise, rtol=1e-6, atol=0.0):
-            return f"noise is {noise.tolist()}, and the errors say {model.noise.tolist()}"
+        if not noise.min() > 0.0 or not np.allclose(noise, model.noise, rtol=1e-6, atol=0.0):
+            return f"noise is {noise.tolist()}, and the samples say {model.noise.tolist()}"
         model.noise[:] = noise
         return ""
 
@@ -229,14 +242,17 @@ class ClusterMixture(LivePolicy):
     @property
     def noise_variance(self) -> float:
         """The noise variance that evidence is measured with: estimated, or as given."""
-        noise = self.state.pool.model.noise
-        return float(noise[SQUARES] / noise[SAMPLES])
+        return noise_of(self.state.pool.model)
 
     @property
     def scatter(self) -> float:
         """κ: variance of members' parameters around their cluster's, over the noise's; learned, or given."""
-        model = self.state.pool.model
-        return float(model.grid[model.position[0]])
+        return scatter_of(self.state.pool.model)
+
+    @property
+    def noise_variances(self) -> Vector:
+        """The noise variance of each agent, shape (N,): all alike unless their samples say otherwise."""
+        return np.asarray(self.noise_variance / self.state.pool.model.weights)
 
     @property
     def forgot(self) -> Integers:
@@ -334,7 +350,7 @@ class ClusterMixture(LivePolicy):
             return bool((kept == [*np.asarray(x, dtype=np.float64), reward]).all(axis=1).any())
 
     def _amended(self, agent: int, x: Vector, old: float, change: float, removes: bool) -> None:
-        corrections.amend(self.pinned_state(), agent, x, change, removes)
+        corrections.amend(self.pinned_state(), agent, x, old, change, removes)
 
     def _withdraw(self, agent: int) -> None:
         corrections.withdraw(self.pinned_state(), agent)

@@ -23,6 +23,7 @@ from shoal.core.kernels.ucb import LANES
 from shoal.core.policy.steps import LiveCommon
 from shoal.core.statistics import Statistics
 from shoal.core.types import Integers, Matrix, Tensor, Vector
+from shoal.core.validation import SMALLEST
 
 RECENT = 24
 """Samples of an agent that are kept one by one."""
@@ -57,6 +58,23 @@ TESTS, CHANGES = range(2)
 """`Drift.rate`: tests of agents, and changes found; both fade."""
 PULLS, TO_TEND, LAST_TENDED = range(3)
 """`MixtureState.upkeep`: pulls so far, members still to bring up to date, and the one that was last."""
+NU, CENTER = range(2)
+"""`Model.unequal`: ν, 0 if agents do not differ in noise, and s₀²."""
+
+# What an agent's samples say of units and noise (see `noise`): places in a row of `MixtureState.looks`.
+RIDGES, NOISES = 10, 6
+"""Ridges that are tried for agents alone, and values of ν."""
+AGENTS_SEEN, PULLS_SEEN, TRACE, REWARDS, KNOWN_ERRORS = range(5)
+"""1, samples, tr Σ x xᵀ, Σ y² and n − d + λ₀ tr A⁻¹, the number of errors that the samples are good for."""
+FORMS = 5
+"""bᵀA⁻¹b under each ridge."""
+LOGDETS = FORMS + RIDGES
+"""log det A/λ under each ridge."""
+PRECISIONS = LOGDETS + RIDGES
+"""The agent's expected precision under each ν."""
+LIKELIHOODS = PRECISIONS + NOISES
+"""How probable its errors are under each ν, as a logarithm."""
+LOOK = LIKELIHOODS + NOISES
 
 
 class Model(NamedTuple):
@@ -64,10 +82,14 @@ class Model(NamedTuple):
 
     ridge: Annotated[float, setting()]
     log_concentration: Annotated[float, setting()]
-    softens: Annotated[bool, setting()]  # whether the scatter can be other than 0
+    softens: Annotated[bool, setting()]  # whether what is lent may differ from the samples' sums
     noise: Annotated[Vector, kept(2, low=0.0)]  # at SQUARES and SAMPLES
     grid: Annotated[Vector, derived(GRID)]  # scatters to choose from
     position: Annotated[Integers, kept(1, low=0, below=GRID)]  # the one that holds now
+    unit: Annotated[Vector, kept(1, low=SMALLEST, fill=1.0)]  # mean square of arms' entries, as last heeded
+    prior: Annotated[Vector, kept(1, low=SMALLEST, fill=1.0)]  # ridge of the clusters
+    weights: Annotated[Vector, kept(AGENTS, low=SMALLEST, fill=1.0)]  # s² over the agent's own noise variance
+    unequal: Annotated[Vector, kept(2, low=0.0)]  # at NU and CENTER
 
 
 class Members(NamedTuple):
@@ -75,10 +97,8 @@ class Members(NamedTuple):
 
     raw: Annotated[Tensor, kept(SOFT, KINDS, PACKED)]  # packed Σ x xᵀ and b, where not lent as they are
     lent: Annotated[Tensor, kept(AGENTS, KINDS, PACKED)]  # what of them is lent
-    form: Annotated[Matrix, derived(AGENTS, KINDS)]  # bᵀA⁻¹b of that
-    logdet: Annotated[Matrix, derived(AGENTS, KINDS)]  # log det A of that
     labels: Annotated[Integers, kept(AGENTS, KINDS, low=0, below=CLUSTERS, own=True)]  # −1 − row: in none
-    lent_at: Annotated[Integers, kept(AGENTS, KINDS, low=0, below=GRID)]  # scatter that `lent` is for
+    lent_at: Annotated[Matrix, kept(AGENTS, KINDS, low=0.0)]  # scatter that `lent` is for
     heeded: Annotated[Integers, kept(AGENTS, KINDS, **COUNT)]  # alarms of its cluster that it has heeded
 
 
@@ -155,8 +175,10 @@ class MixtureState(NamedTuple):
     local: Annotated[Statistics, rows(AGENTS)]
     pool: Pool
     drift: Drift
-    errors: Annotated[Vector, kept(AGENTS, low=0.0)]  # Σ of squared standardised prediction errors
-    residuals: Annotated[Integers, kept(AGENTS, **COUNT)]  # how many
+    squares: Annotated[Vector, kept(AGENTS, low=0.0)]  # Σ y² of each agent
+    looks: Annotated[Matrix, kept(AGENTS, LOOK)]  # what its samples say of units and noise, now and then
+    looked: Annotated[Vector, kept(LOOK)]  # the sum over those who lend
+    centers: Annotated[Vector, kept(NOISES, low=0.0)]  # s₀² under each ν; 0: not known yet
     votes: Annotated[Matrix, kept(VOTERS, GRID)]  # log evidence of each agent's samples under each scatter
     tally: Annotated[Vector, kept(GRID)]  # their sums
     scale: Annotated[Vector, kept(1, low=0.0)]  # size of a parameter's entries, squared, over all clusters
@@ -177,7 +199,19 @@ def can_change(state: MixtureState) -> bool:
 @inlined
 def scatter_of(model: Model) -> float:
     """κ, the scatter that holds now."""
-    return float(model.grid[model.position[0]])
+    return scatter_at(model, model.position[0])
+
+
+@inlined
+def scatter_at(model: Model, position: int) -> float:
+    """A scatter of the grid; where it is learned, in units of one over the arms' mean square."""
+    return float(model.grid[position] / (model.unit[0] if model.grid.shape[0] > 1 else 1.0))
+
+
+@inlined
+def noise_of(model: Model) -> float:
+    """The noise variance."""
+    return float(model.noise[SQUARES] / model.noise[SAMPLES])
 
 
 @inlined
