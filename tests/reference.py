@@ -5,7 +5,7 @@ anew whenever it needs them and solves with the full matrices. Tests compare the
 """
 
 from collections.abc import Callable, Sequence
-from math import cos, exp, log, pi, sqrt
+from math import cos, e, exp, log, pi, sqrt
 from typing import Any, Literal, NamedTuple, Protocol
 
 import mpmath
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 from scipy.optimize import brentq, minimize_scalar
-from scipy.special import expit
+from scipy.special import expit, gammaln
 from scipy.stats import norm
 
 Floats = NDArray[np.float64]
@@ -570,6 +570,16 @@ Member = tuple[int, int]
 """0 and an agent, or 1 and the agent whose ghost it is."""
 
 
+class Look:
+    """What an agent's samples say, alone."""
+
+    def __init__(self, n: int, trace: float, rewards: float) -> None:
+        self.n, self.trace, self.rewards = n, trace, rewards
+        self.known, self.errors = 0.0, 0.0
+        self.forms, self.logdets = np.zeros(10), np.zeros(10)
+        self.precisions, self.likelihoods = [0.0] * 6, [0.0] * 6
+
+
 class ClusterMixture(Twin):
     """Clusters drawn from their posterior; an agent chooses by all that it may belong to."""
 
@@ -599,11 +609,16 @@ class ClusterMixture(Twin):
         self.drift = drift
         self.ridge_bonus = ridge_bonus
         self.learns_scatter = scatter is None
-        self.scatter = self.grid[2] if scatter is None else scatter
+        self.given = scatter
+        self.position = 2
+        self.unit, self.prior, self.noise = 1.0, ridge, 1.0 if noise_scale is None else noise_scale**2
+        self.weights = [1.0] * n_agents
+        self.looks: list[Look | None] = [None] * n_agents
+        self.centers: list[float | None] = [None] * 6
+        self.unequal: tuple[float, float] | None = None  # ν and s₀²
         self.random = Xorshift(seed)
         self.labels: list[int | None] = [None] * n_agents
         self.ghosts: dict[int, int] = {}  # label of each agent's ghost
-        self.errors: list[list[float]] = [[] for _ in range(n_agents)]
         self.past: list[list[tuple[float, Floats, float]]] = [[] for _ in range(n_agents)]
         self.recent: list[list[tuple[Floats, float, float]]] = [[] for _ in range(n_agents)]
         self.forgot = [-1] * n_agents
@@ -626,7 +641,8 @@ class ClusterMixture(Twin):
         super().join(n)
         self.labels += [None] * n
         self.forgot += [-1] * n
-        self.errors += [[] for _ in range(n)]
+        self.weights += [1.0] * n
+        self.looks += [None] * n
         self.past += [[] for _ in range(n)]
         self.recent += [[] for _ in range(n)]
         self.votes += [[0.0] * len(self.grid) for _ in range(n)]
@@ -638,19 +654,19 @@ class ClusterMixture(Twin):
         if withdraw:
             self.labels[agent] = None
             self.ghosts.pop(agent, None)
-            self.errors[agent], self.past[agent], self.recent[agent] = [], [], []
+            self.looks[agent], self.past[agent], self.recent[agent] = None, [], []
             self.votes[agent] = [0.0] * len(self.grid)
             self.raw.pop((0, agent), None)
         self.dissolve()
         if withdraw:
             self.cusum = {}
+            self.learn_anew()
             for label in self.used():  # what is known of clusters is computed anew without it
                 S, b = self.nothing()
-                for x, y, _ in [sample for other in self.members(label) for sample in self.recent[other]]:
-                    S, b = S + np.outer(x, x), b + y * x
+                for other in self.members(label):
+                    for x, y, _ in self.recent[other]:
+                        S, b = S + self.weights[other] * np.outer(x, x), b + self.weights[other] * y * x
                 self.latest[label] = (S, b)
-            for label in self.used():
-                self.measure(label)
 
     def dissolve(self) -> None:
         """Forget the clusters in which nobody is active."""
@@ -708,28 +724,165 @@ class ClusterMixture(Twin):
     def lend(self, member: Member) -> None:
         if member[0] == 0:
             self.raw[member] = (self.gram[member[1]], self.b[member[1]])
-        self.lent[member] = self.soften(self.raw[member], self.scatter)
+        self.lent[member] = self.soften(self.weighted(self.raw[member], member[1]), self.scatter)
         self.lent_at[member] = self.scatter
+
+    def weighted(self, sums: Sums, agent: int) -> Sums:
+        return self.weights[agent] * sums[0], self.weights[agent] * sums[1]
+
+    # Units and noise
+
+    @property
+    def scatter(self) -> float:
+        return self.scatters()[self.position] if self.given is None else self.given
+
+    def scatters(self) -> list[float]:
+        """Those to choose from, in units of one over the mean square of arms' entries."""
+        return [scatter / self.unit for scatter in self.grid]
 
     def variance(self) -> float:
         """Noise variance, known or estimated."""
-        if self.noise_scale is not None:
-            return self.noise_scale**2
-        errors = self.lent_errors()
-        return (10 + sum(errors)) / (10 + len(errors))
+        return self.noise
 
     def is_noise_known(self) -> bool:
-        return self.noise_scale is not None or len(self.lent_errors()) >= 100
+        return self.noise_scale is not None or sum(one.known for one in self.seen()) >= 100
 
-    def lent_errors(self) -> list[float]:
-        """Errors of all who lend."""
-        return [error for one, lends in zip(self.errors, self.lends, strict=True) if lends for error in one]
+    def seen(self) -> list["Look"]:
+        """What was last seen of all who lend."""
+        return [one for one, lends in zip(self.looks, self.lends, strict=True) if lends and one is not None]
+
+    def rewards(self, agent: int) -> float:
+        """Σ y² of an agent's samples, by the weight that they still have."""
+        if not self.drift:
+            return sum(y**2 for _, y in self.samples[agent])
+        return sum(w * y**2 for w, _, y in self.past[agent]) + sum(y**2 for _, y, _ in self.recent[agent])
+
+    def describe(self, agent: int) -> None:
+        """Look at an agent's samples: what needs no unit."""
+        n = len(self.samples[agent])
+        look = Look(n, float(np.trace(self.gram[agent])), self.rewards(agent))
+        self.looks[agent] = look if n else None
+
+    def fit_alone(self, agent: int) -> None:
+        """The rest of a look: an agent's samples as those of one parameter, under every ridge and ν."""
+        look, d = self.looks[agent], self.dim
+        if look is None:
+            return
+        S, b = self.gram[agent], self.b[agent]
+        ridges = [self.ridge * self.unit * 4.0**g for g in range(-6, 4)]
+        look.forms = np.array([b @ np.linalg.solve(S + r * np.eye(d), b) for r in ridges])
+        look.logdets = np.array([np.linalg.slogdet(np.eye(d) + S / r)[1] for r in ridges])
+        smoother = np.trace(np.linalg.solve(S + ridges[0] * np.eye(d), S))
+        look.known, look.errors = max(look.n - float(smoother), 0.0), max(look.rewards - look.forms[0], 0.0)
+        for j in range(6):
+            nu, center = 2 ** (j + 1), self.noise if self.centers[j] is None else self.centers[j]
+            shape, rate = nu / 2, nu * center / 2
+            look.precisions[j] = (shape + look.known / 2) / (rate + look.errors / 2)
+            look.likelihoods[j] = gammaln(shape + look.known / 2) - gammaln(shape) + shape * log(rate)
+            look.likelihoods[j] -= (shape + look.known / 2) * log(rate + look.errors / 2)
+
+    def find_unit(self, first: bool) -> bool:
+        """Measure arms by their mean square if that has changed by half."""
+        seen = self.seen()
+        total, n = sum(one.trace for one in seen), sum(one.n for one in seen)
+        if total == 0:
+            return False
+        wanted = total / (self.dim * n)
+        if not first and 1 / 1.5 <= wanted / self.unit <= 1.5:
+            return False
+        self.unit, self.to_tend = wanted, (2 if self.drift else 1) * self.n_agents
+        if first:
+            self.prior = self.ridge * wanted
+        return True
+
+    def find_noise(self) -> None:
+        """From errors if they are half as many as samples, else by the ridge that explains all samples."""
+        if self.noise_scale is not None:
+            return
+        seen = self.seen()
+        n, rewards, known = (sum(getattr(one, key) for one in seen) for key in ("n", "rewards", "known"))
+        start = 10 * (rewards / n if rewards > 0 else 1.0)
+        if not seen:
+            self.noise = 1.0
+        elif known > n / 2:
+            self.noise = (start + rewards - sum(one.forms[0] for one in seen)) / (10 + known)
+        else:
+            squares = start + rewards - np.sum([one.forms for one in seen], axis=0)
+            logdets = np.sum([one.logdets for one in seen], axis=0)
+            values = -0.5 * (10 + n) * np.log(squares) - 0.5 * logdets
+            largest = np.flatnonzero(values >= values.max() - 3)[-1]
+            self.noise = float(squares[largest] / (10 + n))
+
+    def weight(self, agent: int) -> float:
+        """The noise variance of all over that of an agent."""
+        look = self.looks[agent]
+        if self.unequal is None or look is None:
+            return 1.0
+        nu, center = self.unequal
+        return self.noise * (nu + look.known) / (nu * center + look.errors)
+
+    def find_noises(self) -> None:
+        """Whether agents differ in noise, and how much."""
+        seen = self.seen()
+        errors = max(sum(one.rewards for one in seen) - sum(one.forms[0] for one in seen), 0.0)
+        best = -0.5 * (sum(one.known for one in seen) * log(self.noise) + errors / self.noise)
+        self.unequal = None
+        for j in range(6 if seen else 0):
+            center = len(seen) / sum(one.precisions[j] for one in seen)
+            self.centers[j] = center
+            value = sum(one.likelihoods[j] for one in seen) - 3
+            if value > best:
+                best, self.unequal = value, (2.0 ** (j + 1), center)
+
+    def look(self, agent: int) -> None:
+        """Look at an agent's samples, and heed what that says."""
+        first = sum(one.n for one in self.seen()) == 0
+        self.describe(agent)
+        rescaled = self.find_unit(first)
+        self.fit_alone(agent)
+        self.find_noise()
+        change = self.weight(agent) / self.weights[agent]
+        if not 1 / 1.03 <= change <= 1.03:
+            self.weights[agent] *= change
+        if rescaled or not 1 / 1.03 <= change <= 1.03:
+            self.lend((0, agent))
+
+    def wanted_prior(self) -> float:
+        """The ridge that fits how large the clusters' estimates are."""
+        start = self.ridge * self.unit
+        sizes = {k: self.count(k) for k in self.used()}
+        norms = sum(size * self.scales.get(k, (0.0, 0.0))[0] for k, size in sizes.items())
+        known = sum(size * self.scales.get(k, (0.0, 0.0))[1] for k, size in sizes.items())
+        tau_sq = (self.dim * self.noise / start + norms) / (self.dim + known)
+        return min(max(self.noise / tau_sq, 0.05 * start), 100 * start)
+
+    def learn_anew(self) -> None:
+        """Learn all this from the samples there are."""
+        self.unit, self.prior, self.centers = 1.0, self.ridge, [None] * 6
+        for agent in range(self.n_agents):
+            self.describe(agent)
+        self.find_unit(True)
+        for _ in range(2):
+            for agent in range(self.n_agents):
+                self.fit_alone(agent)
+            self.find_noise()
+        if self.noise_scale is None:
+            self.find_noises()
+        self.weights = [self.weight(agent) for agent in range(self.n_agents)]
+        for member in [(0, agent) for agent in range(self.n_agents)] + [(1, agent) for agent in self.ghosts]:
+            self.lend(member)
+        for label in self.used():
+            self.measure(label)
+        self.prior = self.wanted_prior()
+        for label in self.used():
+            self.measure(label)
+        self.to_tend = 0
 
     def evidence(self, sums: Sums) -> float:
         """Log marginal likelihood of samples under one parameter, up to what cancels."""
-        A = self.ridge * np.eye(self.dim) + sums[0]
+        A = self.prior * np.eye(self.dim) + sums[0]
         form = float(sums[1] @ np.linalg.solve(A, sums[1])) / (2 * self.variance())
-        return form - 0.5 * (float(np.linalg.slogdet(A)[1]) - self.dim * log(self.ridge))
+        return form - 0.5 * (float(np.linalg.slogdet(A)[1]) - self.dim * log(self.prior))
 
     def candidates(self, member: Member) -> list[tuple[int, Sums, float]]:
         """Cluster, the sums of its other members, and its probability; −1 is a cluster of its own."""
@@ -754,9 +907,10 @@ class ClusterMixture(Twin):
 
     def model(self, rest: Sums, agent: int) -> Statistics:
         """What an agent knows with a cluster's other members, whose parameters scatter around one."""
-        ridge = (self.ridge * np.eye(self.dim) + rest[0], rest[1])
+        ridge = (self.prior * np.eye(self.dim) + rest[0], rest[1])
         S, b = self.soften(ridge, self.scatter)
-        return statistics_from_sums(S + self.gram[agent], b + self.b[agent], 0.0)
+        own = self.weighted((self.gram[agent], self.b[agent]), agent)
+        return statistics_from_sums(S + own[0], b + own[1], 0.0)
 
     def components(self, agent: int) -> list[tuple[float, int, Statistics, Floats]]:
         """The clusters that count in a choice: probability, label, model, and the design its width is of."""
@@ -785,7 +939,7 @@ class ClusterMixture(Twin):
         mixture = self.components(agent)
         p = np.array([chance for chance, _, _, _ in mixture])
         means = np.array([arms @ one.theta_hat for _, _, one, _ in mixture])
-        zeta = self.alpha**2 * log(t + 1)
+        zeta = self.alpha**2 * self.noise * log(len(self.samples[agent]) + e)
         inner = []
         for _, label, _, wide in mixture:
             hidden = 0.0
@@ -793,7 +947,7 @@ class ClusterMixture(Twin):
                 norm, known = self.scales.get(label, (0.0, 0.0))
                 others = self.count(label, without=(0, agent))
                 size = max(self.scale, norm / max(known, 1.0)) * others / (others + 10)
-                hidden = max(0.0, self.ridge_bonus**2 * size * self.ridge**2 - zeta * self.ridge)
+                hidden = max(0.0, self.ridge_bonus**2 * size * self.prior**2 - zeta * self.prior)
             if self.ridge_bonus == 0:
                 hidden = 0.0
             solved = np.linalg.solve(wide, arms.T).T
@@ -806,24 +960,21 @@ class ClusterMixture(Twin):
     # Learning
 
     def observe(self, agent: int, x: Floats, reward: float, t: int) -> None:
-        before, label = self.statistics([agent]), self.labels[agent]
+        label, n = self.labels[agent], len(self.samples[agent]) + 1
         if self.drift:
             self.watch(agent, np.array(x), float(reward))
         super().observe(agent, x, reward, t)
-        if len(self.samples[agent]) > self.dim:
-            error = reward - x @ before.theta_hat
-            self.errors[agent].append(float(error**2 / (1 + x @ np.linalg.inv(before.A) @ x)))
-        if not self.lends[agent] and self.drift and self.is_noise_known():
-            last = self.recent[agent][-1]
-            self.recent[agent][-1] = (*last[:2], self.improbability(before.A, before.b, x, reward))
         self.lend((0, agent))
+        if n <= 4 or n % (4 if n <= 64 else 32) == 0:
+            self.look(agent)
         assert label == self.labels[agent]
 
-    def improbability(self, A: Floats, b: Floats, x: Floats, reward: float) -> float:
-        """−log of the density of a reward, but for a constant."""
-        spread = 1 + float(x @ np.linalg.solve(A, x))
-        error = reward - float(x @ np.linalg.solve(A, b))
-        return error**2 / (2 * self.variance() * spread) + 0.5 * log(spread)
+    def improbability(self, sums: Sums, agent: int, x: Floats, reward: float) -> float:
+        """−log of the density of an agent's reward, but for a constant; sums with their ridge."""
+        own = self.variance() / self.weights[agent]
+        spread = own + self.variance() * float(x @ np.linalg.solve(sums[0], x))
+        error = reward - float(x @ np.linalg.solve(*sums))
+        return error**2 / (2 * spread) + 0.5 * log(spread / own)
 
     def watch(self, agent: int, x: Floats, reward: float) -> None:
         """Keep a sample among the last, and see whether the agent's cluster has moved."""
@@ -832,8 +983,8 @@ class ClusterMixture(Twin):
             S, b = self.latest.get(label, self.nothing())
             if self.is_noise_known():
                 model = self.model(self.sum_of(label, without=(0, agent)), agent)
-                improbable = self.improbability(model.A, model.b, x, reward)
-                lately = self.improbability(self.ridge * np.eye(self.dim) + S, b, x, reward)
+                improbable = self.improbability((model.A, model.b), agent, x, reward)
+                lately = self.improbability((self.prior * np.eye(self.dim) + S, b), agent, x, reward)
                 cusum = max(0.0, self.cusum.get(label, 0.0) + improbable - lately)
                 if self.to_tend > 0:
                     cusum = 0.0
@@ -844,7 +995,11 @@ class ClusterMixture(Twin):
                 self.cusum[label] = cusum
             active = sum(self.active[other] for other in self.members(label))
             fading = 1 - 1 / (16 * max(active, 1))
-            self.latest[label] = (fading * S + np.outer(x, x), fading * b + reward * x)
+            weight = self.weights[agent]
+            self.latest[label] = (fading * S + weight * np.outer(x, x), fading * b + weight * reward * x)
+        elif not self.lends[agent] and self.is_noise_known():
+            S, b = self.weighted((self.gram[agent], self.b[agent]), agent)
+            improbable = self.improbability((self.prior * np.eye(self.dim) + S, b), agent, x, reward)
         if len(self.recent[agent]) == 24:
             oldest = self.recent[agent].pop(0)
             self.past[agent].append((1.0, oldest[0], oldest[1]))
@@ -858,8 +1013,8 @@ class ClusterMixture(Twin):
             return
         if self.labels[agent] is not None:
             if self.learns_scatter and pulls % (8 if pulls <= 64 else 32) == 0:
-                raw = (self.gram[agent], self.b[agent])
-                self.votes[agent] = [self.log_evidence(raw, scatter, agent) for scatter in self.grid]
+                raw = self.weighted((self.gram[agent], self.b[agent]), agent)
+                self.votes[agent] = [self.log_evidence(raw, scatter, agent) for scatter in self.scatters()]
             if self.drift and pulls % 2 == 0 and self.is_noise_known():
                 self.look_for_change(agent, t)
         self.keep_up()
@@ -919,23 +1074,29 @@ class ClusterMixture(Twin):
         self.rounds_kept_up += 1
         if self.learns_scatter and self.rounds_kept_up % self.n_agents == 0:
             tally = np.sum(self.votes, axis=0) - 5 * np.abs(np.arange(len(self.grid)) - 2)
-            now, best = self.grid.index(self.scatter), int(np.argmax(tally))
-            if best != now:
-                self.scatter = self.grid[now + (1 if best > now else -1)]
+            best = int(np.argmax(tally))
+            if best != self.position:
+                self.position += 1 if best > self.position else -1
                 self.to_tend = (2 if self.drift else 1) * self.n_agents
         for _ in range(min(8, self.to_tend)):
             self.cursor = (self.cursor + 1) % ((2 if self.drift else 1) * self.n_agents)
             self.to_tend -= 1
             self.tend(divmod(self.cursor, self.n_agents))
-        if self.ridge_bonus > 0 and self.rounds_kept_up % 16 == 0 and self.used():
-            self.measure(self.used()[self.rounds_kept_up // 16 % len(self.used())])
+        if self.rounds_kept_up % 16 == 0:
+            if self.used():
+                self.measure(self.used()[self.rounds_kept_up // 16 % len(self.used())])
+            wanted = self.wanted_prior()
+            if not 1 / 1.15 <= wanted / self.prior <= 1.15:
+                self.prior = wanted
+        if self.noise_scale is None and self.rounds_kept_up % self.n_agents == 0:
+            self.find_noises()
 
     def measure(self, label: int) -> None:
         """Compute how large a cluster's estimate is, and that of all on average."""
         S, b = self.sum_of(label)
-        inverse = np.linalg.inv(self.ridge * np.eye(self.dim) + S)
+        inverse = np.linalg.inv(self.prior * np.eye(self.dim) + S)
         norm = float(np.sum((inverse @ b) ** 2))
-        self.scales[label] = (norm, self.dim - self.ridge * float(np.trace(inverse)))
+        self.scales[label] = (norm, self.dim - self.prior * float(np.trace(inverse)))
         sizes = {k: self.count(k) for k in self.used()}
         norms = sum(size * self.scales.get(k, (0.0, 0.0))[0] for k, size in sizes.items())
         known = sum(size * self.scales.get(k, (0.0, 0.0))[1] for k, size in sizes.items())
@@ -983,8 +1144,10 @@ class ClusterMixture(Twin):
         """Log Bayes factor for a change before an agent's last n samples."""
         older, newer = self.split(agent, n)
         whole = (older[0] + newer[0], older[1] + newer[1])
-        parts = [self.log_evidence(part, self.scatter, agent) for part in (older, newer)]
-        return sum(parts) - self.log_evidence(whole, self.scatter, agent)
+        found = [
+            self.log_evidence(self.weighted(part, agent), self.scatter, agent) for part in (older, newer, whole)
+        ]
+        return found[0] + found[1] - found[2]
 
     def look_for_change(self, agent: int, t: int) -> None:
         """Test whether an agent has changed; if so, let it forget what was before."""

@@ -60,7 +60,8 @@ def play_both(
     _, noise_source, lateness = (
         np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(3)
     )
-    noise = environment.noise_scale * noise_source.standard_normal(len(trace.agents))
+    noise = noise_source.standard_normal(len(trace.agents))
+    noise *= np.broadcast_to(environment.noise_scale, environment.n_agents)[trace.agents]
     delays = None if delay == 0 else lateness.integers(delay[1], delay[2] + 1, size=len(trace.agents))
     naive = reference.run(twin, schedule, arms, means, noise, delays)
     assert np.array_equal(trace.agents, naive.agents)
@@ -89,7 +90,10 @@ def same_posteriors(policy: Any, twin: Any) -> None:
     """Clusters, their probabilities and the noise of a mixture and its twin."""
     assert policy.labels.tolist() == [-1 if label is None else label for label in twin.labels]
     assert policy.noise_variance == pytest.approx(twin.variance(), rel=1e-9)
-    assert policy.scatter == twin.scatter
+    model = policy.state.pool.model
+    assert policy.scatter == pytest.approx(twin.scatter, rel=1e-9)
+    assert (model.unit[0], model.prior[0]) == pytest.approx((twin.unit, twin.prior), rel=1e-9)
+    np.testing.assert_allclose(model.weights, twin.weights, rtol=1e-8)
     assert policy.forgot.tolist() == twin.forgot
     for agent in policy.agents:
         ours, theirs = policy.posterior(agent), twin.posterior(agent)
@@ -156,6 +160,16 @@ def test_cluster_mixture_over_sizes(n: int, d: int, noise_scale: float | None) -
     if n == 25:
         assert len(set(policy.labels)) > 1
         assert np.bincount(policy.labels).max() > 2
+
+
+@pytest.mark.parametrize("own", [{}, {"scatter": 0.0, "drift": False}])
+def test_a_mixture_of_agents_whose_noises_differ(own: dict[str, Any]) -> None:
+    noise = [0.05, 0.5, 5.0] * 4
+    environment = shoal.GaussianClusters(12, 3, 2, n_arms=6, noise_scale=noise, seed=1)
+    policy, twin = both("cluster_mixture", environment, 0.5, 1, **own)
+    play_both(policy, twin, environment, ASYNCHRONOUS, 500, seed=1)
+    found = policy.noise_variances
+    assert found[::3].max() < found[1::3].min() < found[1::3].max() < found[2::3].min()
 
 
 @pytest.mark.parametrize("name", ["club", "sclub", "cmlb", "dynucb", "oracle", "independent"])
