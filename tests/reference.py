@@ -764,7 +764,7 @@ class ClusterMixture(Twin):
         self.looks[agent] = look if n else None
 
     def fit_alone(self, agent: int) -> None:
-        """The rest of a look: an agent's samples as those of one parameter, under every ridge and ν."""
+        """The rest of a look: an agent's samples as those of one parameter, under every ridge."""
         look, d = self.looks[agent], self.dim
         if look is None:
             return
@@ -774,7 +774,11 @@ class ClusterMixture(Twin):
         look.logdets = np.array([np.linalg.slogdet(np.eye(d) + S / r)[1] for r in ridges])
         smoother = np.trace(np.linalg.solve(S + ridges[0] * np.eye(d), S))
         look.known, look.errors = max(look.n - float(smoother), 0.0), max(look.rewards - look.forms[0], 0.0)
-        for j in range(6):
+
+    def judge_noise(self, agent: int) -> None:
+        """And how probable its errors are, under every ν."""
+        look = self.looks[agent]
+        for j in range(6 if look else 0):
             nu, center = 2 ** (j + 1), self.noise if self.centers[j] is None else self.centers[j]
             shape, rate = nu / 2, nu * center / 2
             look.precisions[j] = (shape + look.known / 2) / (rate + look.errors / 2)
@@ -841,6 +845,7 @@ class ClusterMixture(Twin):
         rescaled = self.find_unit(first)
         self.fit_alone(agent)
         self.find_noise()
+        self.judge_noise(agent)
         change = self.weight(agent) / self.weights[agent]
         if not 1 / 1.03 <= change <= 1.03:
             self.weights[agent] *= change
@@ -862,10 +867,11 @@ class ClusterMixture(Twin):
         for agent in range(self.n_agents):
             self.describe(agent)
         self.find_unit(True)
-        for _ in range(2):
-            for agent in range(self.n_agents):
-                self.fit_alone(agent)
-            self.find_noise()
+        for agent in range(self.n_agents):
+            self.fit_alone(agent)
+        self.find_noise()
+        for agent in range(self.n_agents):
+            self.judge_noise(agent)
         if self.noise_scale is None:
             self.find_noises()
         self.weights = [self.weight(agent) for agent in range(self.n_agents)]
@@ -1145,7 +1151,8 @@ class ClusterMixture(Twin):
         older, newer = self.split(agent, n)
         whole = (older[0] + newer[0], older[1] + newer[1])
         found = [
-            self.log_evidence(self.weighted(part, agent), self.scatter, agent) for part in (older, newer, whole)
+            self.log_evidence(self.weighted(part, agent), self.scatter, agent)
+            for part in (older, newer, whole)
         ]
         return found[0] + found[1] - found[2]
 

@@ -80,6 +80,9 @@ def look(state: MixtureState, agent: int) -> None:
     if looked[TRACE] * LOSSY < trace or looked[REWARDS] * LOSSY < rewards:
         sum_looks(state)  # an outlier has gone, and what it rounded off must not stay away
     estimate_noise(state)
+    count(state, agent, -1.0)
+    judge_noise(state, agent)
+    count(state, agent, 1.0)
     wanted = weight_of(state, agent)
     is_reweighed = wanted > model.weights[agent] * WEIGHT_STEP or wanted * WEIGHT_STEP < model.weights[agent]
     if is_reweighed:
@@ -148,12 +151,11 @@ def heed_unit(state: MixtureState, is_first: bool) -> bool:
 
 @inlined
 def fit(state: MixtureState, agent: int) -> None:
-    """Write down how well an agent's samples are explained alone, under each ridge and under each ν."""
+    """Write down how well an agent's samples are explained alone, under each ridge."""
     model, work, row = state.pool.model, state.pool.scratch, state.looks[agent]
     raw, d = raw_of(state.pool, agent), work.y.shape[1]
-    for m in range(KNOWN_ERRORS, LOOK):
-        row[m] = 0.0
     if row[PULLS_SEEN] == 0.0:
+        row[:] = 0.0
         return
     ridge = LEAST_RIDGE * model.ridge * model.unit[0]
     for g in range(RIDGES):
@@ -163,6 +165,14 @@ def fit(state: MixtureState, agent: int) -> None:
             unknown = ridge * trace_of_inverse(work.L[0], work.y[0])
             row[KNOWN_ERRORS] = max(row[PULLS_SEEN] - d + unknown, 0.0)
         ridge *= RIDGE_STEP
+
+
+@inlined
+def judge_noise(state: MixtureState, agent: int) -> None:
+    """Write down how probable an agent's errors are under each ν."""
+    model, row = state.pool.model, state.looks[agent]
+    if row[PULLS_SEEN] == 0.0:
+        return
     number, errors = row[KNOWN_ERRORS], errors_of(state, agent)
     for j in range(NOISES):
         nu = nu_at(j)
@@ -305,11 +315,13 @@ def learn_anew(state: MixtureState) -> None:
         describe(state, agent)
     sum_looks(state)
     heed_unit(state, True)
-    for _ in range(2):  # the second time with a noise to start from
-        for agent in range(n):
-            fit(state, agent)
-        sum_looks(state)
-        estimate_noise(state)
+    for agent in range(n):
+        fit(state, agent)
+    sum_looks(state)
+    estimate_noise(state)
+    for agent in range(n):
+        judge_noise(state, agent)
+    sum_looks(state)
     learn_noises(state)
     for agent in range(n):
         model.weights[agent] = weight_of(state, agent) if state.local.pulls[agent] > 0 else 1.0
