@@ -769,7 +769,7 @@ class ClusterMixture(Twin):
         if look is None:
             return
         S, b = self.gram[agent], self.b[agent]
-        ridges = [self.ridge * self.unit * 4.0**g for g in range(-6, 4)]
+        ridges = [self.ridge * self.dim * self.unit * 4.0**g for g in range(-7, 3)]
         look.forms = np.array([b @ np.linalg.solve(S + r * np.eye(d), b) for r in ridges])
         look.logdets = np.array([np.linalg.slogdet(np.eye(d) + S / r)[1] for r in ridges])
         smoother = np.trace(np.linalg.solve(S + ridges[0] * np.eye(d), S))
@@ -796,7 +796,7 @@ class ClusterMixture(Twin):
             return False
         self.unit, self.to_tend = wanted, (2 if self.drift else 1) * self.n_agents
         if first:
-            self.prior = self.ridge * wanted
+            self.prior = self.ridge * self.dim * wanted
         return True
 
     def find_noise(self) -> None:
@@ -854,12 +854,12 @@ class ClusterMixture(Twin):
 
     def wanted_prior(self) -> float:
         """The ridge that fits how large the clusters' estimates are."""
-        start = self.ridge * self.unit
+        start = self.ridge * self.dim * self.unit
         sizes = {k: self.count(k) for k in self.used()}
         norms = sum(size * self.scales.get(k, (0.0, 0.0))[0] for k, size in sizes.items())
         known = sum(size * self.scales.get(k, (0.0, 0.0))[1] for k, size in sizes.items())
         tau_sq = (self.dim * self.noise / start + norms) / (self.dim + known)
-        return min(max(self.noise / tau_sq, 0.05 * start), 100 * start)
+        return min(max(self.noise / tau_sq, 0.01 * start), 100 * start)
 
     def learn_anew(self) -> None:
         """Learn all this from the samples there are."""

@@ -274,7 +274,7 @@ def test_withdrawn_samples_leave_the_estimate_of_the_noise() -> None:
         total, known = 10 * rewards / count, 10.0
         for samples in log.values():
             X, y = np.array([x for x, _ in samples]).reshape(-1, 3), np.array([y for _, y in samples])
-            smooth = X @ np.linalg.solve(X.T @ X + 4.0**-6 * unit * np.eye(3), X.T)
+            smooth = X @ np.linalg.solve(X.T @ X + 3 * 4.0**-7 * unit * np.eye(3), X.T)
             total += y @ y - y @ smooth @ y
             known += len(y) - np.trace(smooth)
         return float(total / known)

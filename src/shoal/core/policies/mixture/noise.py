@@ -1,7 +1,8 @@
 """What is measured in what: the size of arms, the noise of all and of each agent, the clusters' ridge.
 
 Nothing that is learned has a unit of its own, so that rewards and arms may come in any. Arms are measured by
-the mean square of their entries, u; rewards by theirs, v; ridges are multiples of u, and scatters of 1/u. The
+the mean square of their entries, u; rewards by theirs, v; ridges are multiples of d·u, the mean square of
+arms' lengths (so that a ridge of 1 expects as much signal as noise), and scatters of 1/u. The
 noise is estimated from agents' own samples: however they are clustered, these are of one parameter.
 
 An agent *looks* at its samples now and then, and leaves in its row of `looks` what they say: sums, of which
@@ -41,16 +42,16 @@ from shoal.core.policies.mixture.state import (
 
 PRIOR_SAMPLES = 10.0
 """Samples of mean square v that the estimate of the noise starts from."""
-LEAST_RIDGE, RIDGE_STEP = 4.0**-6, 4.0
-"""The smallest ridge tried for agents alone, over u times the ridge given, and the step to the next."""
+LEAST_RIDGE, RIDGE_STEP = 4.0**-7, 4.0
+"""The smallest ridge tried for agents alone, over d·u times the ridge given, and the step to the next."""
 SLACK = 3.0
 """Nats within which of the best of them the largest one is taken."""
 ENOUGH = 0.5
 """Errors per sample from which on they alone give the noise."""
 UNIT_STEP = 1.5
 """Least change of the size of arms that is heeded."""
-PRIOR_STEP, PRIOR_LEAST, PRIOR_MOST = 1.15, 0.05, 100.0
-"""Least change of the clusters' ridge that is heeded; its bounds, over u times the ridge given."""
+PRIOR_STEP, PRIOR_LEAST, PRIOR_MOST = 1.15, 0.01, 100.0
+"""Least change of the clusters' ridge that is heeded; its bounds, over d·u times the ridge given."""
 UNEQUAL = 3.0
 """Nats that noises of their own have to bring."""
 WEIGHT_STEP = 1.03
@@ -145,7 +146,7 @@ def heed_unit(state: MixtureState, is_first: bool) -> bool:
     model.unit[0] = wanted
     state.upkeep[TO_TEND] = state.pool.members.labels.size
     if is_first:
-        set_prior(state, model.ridge * wanted)
+        set_prior(state, model.ridge * wanted * d)
     return True
 
 
@@ -157,7 +158,7 @@ def fit(state: MixtureState, agent: int) -> None:
     if row[PULLS_SEEN] == 0.0:
         row[:] = 0.0
         return
-    ridge = LEAST_RIDGE * model.ridge * model.unit[0]
+    ridge = LEAST_RIDGE * model.ridge * model.unit[0] * d
     for g in range(RIDGES):
         row[FORMS + g], logdet = factor_packed(raw, ridge, work.L[0], work.y[0])
         row[LOGDETS + g] = logdet - d * math.log(ridge)
@@ -275,7 +276,8 @@ def wanted_prior(state: MixtureState) -> float:
     `τ² = (d s²/λ + Σ n_k ‖θ̂_k‖²) / (d + Σ n_k d_k)`: its fixed point is where the evidence is largest.
     """
     clusters, model = state.pool.clusters, state.pool.model
-    variance, known, ridge = noise_of(model), float(state.local.b.shape[1]), model.ridge * model.unit[0]
+    variance, known = noise_of(model), float(state.local.b.shape[1])
+    ridge = model.ridge * model.unit[0] * known
     norms = known * variance / ridge
     for n in range(clusters.n_used[0]):
         k = clusters.used[n]
