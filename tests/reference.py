@@ -778,7 +778,9 @@ class ClusterMixture(Twin):
     def judge_noise(self, agent: int) -> None:
         """And how probable its errors are, under every ν."""
         look = self.looks[agent]
-        for j in range(6 if look else 0):
+        if look is None:
+            return
+        for j in range(6):
             nu, center = 2 ** (j + 1), self.noise if self.centers[j] is None else self.centers[j]
             shape, rate = nu / 2, nu * center / 2
             look.precisions[j] = (shape + look.known / 2) / (rate + look.errors / 2)

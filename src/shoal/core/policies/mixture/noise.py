@@ -2,8 +2,8 @@
 
 Nothing that is learned has a unit of its own, so that rewards and arms may come in any. Arms are measured by
 the mean square of their entries, u; rewards by theirs, v; ridges are multiples of d·u, the mean square of
-arms' lengths (so that a ridge of 1 expects as much signal as noise), and scatters of 1/u. The
-noise is estimated from agents' own samples: however they are clustered, these are of one parameter.
+arms' lengths (so that a ridge of 1 expects as much signal as noise), and scatters of 1/u. The noise is
+estimated from agents' own samples: however they are clustered, these are of one parameter.
 
 An agent *looks* at its samples now and then, and leaves in its row of `looks` what they say: sums, of which
 `looked` is the total over all who lend. So no round looks at everybody, and whoever leaves can be taken out.
@@ -283,7 +283,7 @@ def wanted_prior(state: MixtureState) -> float:
         k = clusters.used[n]
         norms += count_members(clusters, k) * clusters.scale[k, NORM]
         known += count_members(clusters, k) * clusters.scale[k, KNOWN]
-    return min(max(variance * known / norms, PRIOR_LEAST * ridge), PRIOR_MOST * ridge)
+    return float(min(max(variance * known / norms, PRIOR_LEAST * ridge), PRIOR_MOST * ridge))
 
 
 @inlined

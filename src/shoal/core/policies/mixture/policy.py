@@ -50,7 +50,9 @@ LEAST_SCATTER = 1e-6
 class MixtureParameters(Parameters, frozen=True, kw_only=True):
     """Parameters of ClusterMixture."""
 
-    alpha: Annotated[float, Meta(ge=0.0, le=LARGEST, description="Width of the confidence bonus.")] = 0.6
+    alpha: Annotated[
+        float, Meta(ge=0.0, le=LARGEST, description="Width of the confidence bonus, in units of the noise.")
+    ] = 0.6
     spread: Annotated[
         float,
         Meta(ge=0.0, le=LARGEST, description="η, how much not knowing the cluster makes an agent explore."),
@@ -68,7 +70,7 @@ class MixtureParameters(Parameters, frozen=True, kw_only=True):
     ] = 1
     noise_scale: Annotated[
         Annotated[float, Meta(ge=SMALLEST, le=LARGEST)] | None,
-        Meta(description="Scale of the noise; None: estimated from the agents' prediction errors."),
+        Meta(description="Scale of the noise; None: estimated from the samples, also of each agent."),
     ] = None
     scatter: Annotated[
         Annotated[float, Meta(ge=0.0, le=1e6)] | None,
@@ -86,10 +88,12 @@ class MixtureParameters(Parameters, frozen=True, kw_only=True):
 class ClusterMixture(LivePolicy):
     """Chooses by the mixture of all clusters k an agent may belong to, each with its probability `π_k`.
 
-    `argmax_x m(x) + √(α² ln(t+1) Σ_k π_k xᵀA_k⁻¹x + η² Var_π(x·θ̂_k))` with `m(x) = Σ_k π_k x·θ̂_k`, where A_k
-    and θ̂_k are those of the cluster with the agent in it. `π_k` is in proportion to the number of other
-    members times the evidence for pooling the agent's samples with theirs, against not pooling them. After
-    each of its pulls an agent's cluster is drawn from π. What is exact for `scatter=0, drift=False,
+    `argmax_x m(x) + √(α² s² ln(T_i+e) Σ_k π_k xᵀA_k⁻¹x + η² Var_π(x·θ̂_k))` with `m(x) = Σ_k π_k x·θ̂_k`, where
+    A_k and θ̂_k are those of the cluster with the agent in it, s² is the noise variance and T_i counts the
+    agent's samples. The ridge and the noise, also of each agent, are learned, in units of the samples:
+    rewards or arms times a factor change no choice. `π_k` is in proportion to the number of other members
+    times the evidence for pooling the agent's samples with theirs, against not pooling them. After each of
+    its pulls an agent's cluster is drawn from π. What is exact for `scatter=0, drift=False,
     ridge_bonus=0` is in docs/algorithms.md refined by the parameters of these names.
 
     Examples
