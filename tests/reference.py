@@ -375,13 +375,23 @@ class Twin:
         if not self.borrows[agent]:
             return self.select_alone(agent, arms, t)
         pooled = self.pooled(agent)
-        ahead = self.pending([agent]) if self.foresees else 0.0
+        ahead = self.pending_weight(agent) * self.pending([agent]) if self.foresees else 0.0
         return self.choose(pooled.theta_hat, pooled.A + ahead, arms, agent, t)
 
     def select_alone(self, agent: int, arms: Floats, t: int) -> int:
         """Arm that `agent` plays if it does not borrow, whatever the policy."""
         own = self.statistics([agent])
-        return self.choose(own.theta_hat, own.A + self.pending([agent]), arms, agent, t)
+        ahead = self.pending_weight(agent) * self.pending([agent])
+        return self.choose(own.theta_hat, own.A + ahead, arms, agent, t)
+
+    def pending_weight(self, agent: int) -> float:
+        """What a pull whose reward is due counts; less than 1 for clicks, see `Clicks`."""
+        return 1.0
+
+    def logit(self, agent: int, x: Floats) -> tuple[float, float]:
+        """Mean and variance of `x·θ` by what `agent` uses, with noise 1."""
+        known = self.pooled(agent) if self.borrows[agent] else self.statistics([agent])
+        return float(x @ known.theta_hat), float(x @ np.linalg.solve(known.A, x))
 
     def choose(self, theta_hat: Floats, A: Floats, arms: Floats, agent: int, t: int) -> int:
         """The arm with the best score, or the best one for a draw from N(θ̂, α² A⁻¹)."""
@@ -770,7 +780,8 @@ class ClusterMixture(Twin):
             lone = [a for a in lone if self.lends[a]]
             theirs = [a for a in (self.members(label) if label >= 0 else []) if a != agent]
             ahead = company / (others + self.concentration) * self.pending(lone) + self.pending(theirs)
-            wide = self.model((S + ahead, b), agent).A + self.pending([agent])
+            weight = self.pending_weight(agent)
+            wide = self.model((S + weight * ahead, b), agent).A + weight * self.pending([agent])
             found.append((p / total, label, self.model((S, b), agent), wide))
         return found
 
@@ -802,6 +813,15 @@ class ClusterMixture(Twin):
         outer = p @ (means - mean) ** 2
         values = mean + np.sqrt(p @ np.array(inner) + self.spread**2 * outer)
         return int(np.argmax(values))
+
+    def logit(self, agent: int, x: Floats) -> tuple[float, float]:
+        if not self.borrows[agent]:
+            return super().logit(agent, x)
+        mixture = self.components(agent)
+        p = np.array([chance for chance, _, _, _ in mixture])
+        means = np.array([x @ one.theta_hat for _, _, one, _ in mixture])
+        within = np.array([x @ np.linalg.solve(one.A, x) for _, _, one, _ in mixture])
+        return float(p @ means), float(p @ within + p @ means**2 - (p @ means) ** 2)
 
     # Learning
 
@@ -1021,6 +1041,50 @@ class ClusterMixture(Twin):
         self.rebuild(agent, 0)
         self.lend((0, agent))
         self.forgot[agent] = t
+
+
+class Clicks:
+    """Any twin of `dim` + 1 dimensions, taught clicks: assumed density filtering with MacKay's σ(κm)."""
+
+    def __init__(self, twin: Any) -> None:
+        self.twin = twin
+        self.weights: list[list[float]] = [[] for _ in range(twin.n_agents)]
+        twin.pending_weight = lambda agent: (0.1 + sum(self.weights[agent])) / (1 + len(self.weights[agent]))
+
+    @staticmethod
+    def inner(arms: Floats) -> Floats:
+        """Arms with the constant that carries the base rate."""
+        return np.array([[*x, 3.0] for x in np.atleast_2d(arms)])
+
+    def chance(self, agent: int, x: Floats) -> float:
+        """Predicted probability of a click."""
+        mean, variance = self.twin.logit(agent, self.inner(x)[0])
+        return 1 / (1 + exp(-mean / sqrt(1 + pi * variance / 8)))
+
+    def select(self, agent: int, arms: Floats, t: int) -> int:
+        return int(self.twin.select(agent, self.inner(arms), t))
+
+    def expect(self, agent: int, x: Floats, sign: int) -> None:
+        self.twin.expect(agent, self.inner(x)[0], sign)
+
+    def observe(self, agent: int, x: Floats, click: float, t: int) -> tuple[float, float]:
+        """Learn a click; returns the moments of the logit that it was learned with."""
+        x = self.inner(x)[0]
+        mean, variance = self.twin.logit(agent, x)
+        # N(mean, variance) times σ has, by Z = σ(κm) and its derivatives, these moments ...
+        kappa = 1 / sqrt(1 + pi * variance / 8)
+        p = 1 / (1 + exp(-kappa * mean))
+        gradient, curvature = kappa * (click - p), kappa**2 * p * (1 - p)
+        new_mean, new_variance = mean + variance * gradient, variance - variance**2 * curvature
+        # ... and dividing the Gaussian with these by N(mean, variance) leaves what the click said.
+        precision = 1 / new_variance - 1 / variance
+        shift = new_mean / new_variance - mean / variance
+        self.weights[agent].append(precision)
+        self.twin.observe(agent, sqrt(precision) * x, shift / sqrt(precision), t)
+        return mean, variance
+
+    def revise(self, agent: int, t: int) -> None:
+        self.twin.revise(agent, t)
 
 
 class CLUB(EdgeTwin):

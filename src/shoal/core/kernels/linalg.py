@@ -249,10 +249,10 @@ def unpack(packed: Vector, ridge: float, A: Matrix) -> None:
 
 
 @compiled
-def add_triangle(packed: Vector, A: Matrix) -> None:
-    """Add a packed lower triangle to that of `A`."""
+def add_triangle(factor: float, packed: Vector, A: Matrix) -> None:
+    """Add a multiple of a packed lower triangle to that of `A`."""
     position = 0
     for row in range(A.shape[0]):
         for column in range(row + 1):
-            A[row, column] += packed[position + column]
+            A[row, column] += factor * packed[position + column]
         position += row + 1

@@ -184,7 +184,7 @@ def to_json(value: Any) -> Any:
 def check_sizes(path: Path, contents: Contents) -> None:
     """Refuse sizes that the file cannot have, before anything of these sizes is made."""
     n, d = contents.n_agents, contents.dim
-    found = contents.arrays.get("local.A")
-    if found is None or found.shape != (n, d, d) or d < 1:
+    found, inner = contents.arrays.get("local.A"), d + (contents.parameters.get("rewards") == "binary")
+    if found is None or found.shape != (n, inner, inner) or d < 1:
         shape = None if found is None else found.shape
         raise PolicyFileError(f"{path}: n_agents = {n}, dim = {d}, but array 'local.A' has shape {shape}")

@@ -47,6 +47,13 @@ class Exploring(Parameters, frozen=True, kw_only=True):
     ] = "ucb"
 
 
+Rewards = Annotated[
+    Literal["real", "binary"],
+    Meta(description='Any numbers; or 0 and 1, of which the logit is linear in the arm ("binary": clicks).'),
+]
+"""Parameter `rewards` of the policies that learn clicks."""
+
+
 def extended(kind: type[Parameters], owner: Any) -> type[Parameters]:
     """The parameters of a class of policies: those it inherits, and those that its state declares."""
     more = [each for each in declared_parameters(owner.State) if each[0] not in kind.__struct_fields__]

@@ -5,15 +5,18 @@ import math
 from shoal.core.jit.compiled import compiled, inlined
 from shoal.core.kernels.linalg import add_row, back_substitute
 from shoal.core.policies.mixture.clusters import count_members
-from shoal.core.policies.mixture.evidence import NONE, weigh
-from shoal.core.policies.mixture.kernels import best_arm_of_mixture, factor_packed, soften_packed
+from shoal.core.policies.mixture.evidence import NONE, refresh, weigh
+from shoal.core.policies.mixture.kernels import best_arm_of_mixture, factor_packed, predict, soften_packed
 from shoal.core.policies.mixture.members import raw_of
 from shoal.core.policies.mixture.state import AGENT, KNOWN, NORM, MixtureState, Pool, scatter_of
+from shoal.core.policy.clicks import weight_of_pending
 from shoal.core.policy.steps import Pending, step
 from shoal.core.types import Matrix, Vector
 
 LEAST_SHARE = 1e-3
 """Probability from which on a cluster counts in the choice."""
+BARE = -1.0
+"""In place of the width's factor, squared: no bonuses, and nothing of what is pending."""
 COMPANY = 10.0
 """Others in a cluster at which half of the ridge bonus counts: an agent alone does not pay for everyone."""
 
@@ -26,6 +29,22 @@ def select(state: MixtureState, agent: int, arms: Matrix, t: int) -> int:
         work.L, work.y, work.shares, work.hidden, count, arms, within, state.spread**2, work.lanes,
         state.common.scored,
     )  # fmt: skip
+
+
+@step("foresee", MixtureState)
+def foresee(state: MixtureState, agent: int, x: Vector) -> tuple[float, float]:
+    work = state.pool.scratch
+    refresh(state.pool, NONE)  # in a round of several pulls, clusters may lack those before this one
+    count = factor_components(state, agent, BARE)
+    mean, within, between, total = 0.0, 0.0, 0.0, 0.0
+    for c in range(count):  # averages over the models so far (West 1979)
+        m, v = predict(work.L[c], work.y[c], x, work.part)
+        total += work.shares[c]
+        share, offset = work.shares[c] / total, m - mean
+        mean += share * offset
+        within += share * (v - within)
+        between = (1.0 - share) * (between + share * offset * offset)
+    return mean, within + between
 
 
 @compiled
@@ -42,11 +61,12 @@ def factor_components(state: MixtureState, agent: int, within: float) -> int:
         k = clusters.used[n] if n < count else NONE
         L, y = work.L[found], work.y[found]
         factor_component(pool, agent, k, L, y)
-        if state.common.pending.total[0] > 0:
-            widen(pool, state.common.pending, state.common.lends[agent], agent, k, L, y)
+        if within != BARE and state.common.pending.total[0] > 0:
+            weight = weight_of_pending(state.common, state.local, agent)
+            widen(pool, state.common.pending, weight, state.common.lends[agent], agent, k, L, y)
         work.shares[found] = work.chances[n]
         work.hidden[found] = 0.0
-        if state.ridge_bonus > 0.0 and k != NONE:
+        if within != BARE and state.ridge_bonus > 0.0 and k != NONE:
             work.hidden[found] = hidden_by_ridge(state, agent, k, within)
         found += 1
     return found
@@ -93,7 +113,9 @@ def hidden_by_ridge(state: MixtureState, agent: int, k: int, within: float) -> f
 
 
 @compiled
-def widen(pool: Pool, pending: Pending, lends: bool, agent: int, k: int, L: Matrix, y: Vector) -> None:
+def widen(
+    pool: Pool, pending: Pending, weight: float, lends: bool, agent: int, k: int, L: Matrix, y: Vector
+) -> None:
     """Let what a model waits for narrow its width: its factor takes in pending pulls, its estimate stays.
 
     Pulls of those who have no cluster count by the probability of being together with them.
@@ -113,13 +135,13 @@ def widen(pool: Pool, pending: Pending, lends: bool, agent: int, k: int, L: Matr
             lone -= mine
         if k != NONE:
             theirs = clusters.pending[1 + k, m] - (mine if k == own else 0.0)
-        work.total[m] += theirs + share * lone
+        work.total[m] += weight * (theirs + share * lone)
     # The estimate is kept aside: pending pulls have no rewards yet, and would pull it towards 0.
     back_substitute(L, y, theta)
     soften_packed(work.total, model.ridge, scatter_of(model), work.data, L, y, work.inverse)
     add_row(1.0, raw_of(pool, agent), work.data)
     for m in range(pending.sums.shape[1]):
-        work.data[m] += pending.sums[agent, m]
+        work.data[m] += weight * pending.sums[agent, m]
     factor_packed(work.data, 0.0, L, y)
     for row in range(y.shape[0]):  # so that L⁻ᵀy is the estimate as it was
         value = 0.0

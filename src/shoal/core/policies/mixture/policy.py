@@ -26,8 +26,9 @@ from shoal.core.policies.mixture.kernels import factor_packed
 from shoal.core.policies.mixture.learning import FIRST_SCATTER
 from shoal.core.policies.mixture.state import AGENT, CLUSTER, GHOST, SAMPLES, SQUARES, TO_TEND, MixtureState
 from shoal.core.policy.calls import checked_agent
+from shoal.core.policy.clicks import Moments
 from shoal.core.policy.living import LivePolicy
-from shoal.core.policy.parameters import Parameters
+from shoal.core.policy.parameters import Parameters, Rewards
 from shoal.core.statistics import packed_problem
 from shoal.core.styles import LineStyle
 from shoal.core.types import Booleans, Integers, Vector
@@ -66,13 +67,17 @@ class MixtureParameters(Parameters, frozen=True, kw_only=True):
         Annotated[float, Meta(ge=0.0, le=1e6)] | None,
         Meta(description="κ, variance of members' parameters over the noise's; 0: the same; None: learned."),
     ] = None
-    drift: Annotated[bool, Meta(description="Whether agents and clusters may change.")] = True
+    drift: Annotated[
+        bool,
+        Meta(description="Whether agents and clusters may change. With binary rewards, False unless given."),
+    ] = True
     ridge_bonus: Annotated[
         float,
         Meta(
             ge=0.0, le=1000.0, description="Standard deviations of what the ridge may hide that are explored."
         ),
     ] = 3.0
+    rewards: Rewards = "real"
 
 
 class ClusterMixture(LivePolicy):
@@ -109,6 +114,10 @@ class ClusterMixture(LivePolicy):
     State = MixtureState
 
     def _configure(self, dim: int, parameters: Any) -> None:
+        if parameters.get("rewards") == "binary":
+            if parameters.get("noise_scale") is not None:
+                raise ValueError(f"clicks have no noise_scale, got {parameters['noise_scale']!r}")
+            parameters = {"drift": False, **parameters}  # it takes rare clicks for changes
         super()._configure(dim, parameters)
         scatter = self._parameters.scatter
         if scatter is not None and 0.0 < scatter < LEAST_SCATTER:  # (I − (I + κS)⁻¹)/κ would lose its digits
@@ -134,13 +143,13 @@ class ClusterMixture(LivePolicy):
         return {
             **super()._settings(),
             "log_concentration": math.log(own.concentration),
-            "learns_noise": own.noise_scale is None,
+            "learns_noise": own.noise_scale is None and not self.clicks,
             "softens": own.scatter != 0.0,
         }
 
     def _join(self, state: MixtureState, first: int) -> None:
         model, members, clusters, _ = state.pool
-        members.logdet[first:] = self.dim * math.log(state.common.ridge)
+        members.logdet[first:] = self.inner_dim * math.log(state.common.ridge)
         members.labels[first:] = -1 - np.arange(first, len(members.labels))[:, None]
         model.grid[:] = self._grid()
         clusters.resummed[CLUSTER] = -1  # whose turn was over is said in numbers that ghosts no longer have
@@ -158,7 +167,7 @@ class ClusterMixture(LivePolicy):
         if state.learns_noise:
             corrections.estimate_noise(state)
         else:
-            state.pool.model.noise[:] = self._parameters.noise_scale**2, 1.0
+            state.pool.model.noise[:] = 1.0 if self.clicks else self._parameters.noise_scale**2, 1.0
 
     def _derive(self, state: MixtureState) -> None:
         model, members, clusters, work = self.pinned_state(state).pool
@@ -172,7 +181,7 @@ class ClusterMixture(LivePolicy):
             clusters.sizes[:, kind] = np.bincount(found, minlength=len(clusters.removed))
         used = np.flatnonzero(clusters.sizes.sum(axis=1))
         clusters.used[: len(used)], clusters.n_used[0] = used, len(used)
-        members.logdet[:] = self.dim * math.log(model.ridge)
+        members.logdet[:] = self.inner_dim * math.log(model.ridge)
         for i, kind in np.argwhere((labels >= 0) | (np.arange(labels.shape[1]) == AGENT)).tolist():
             if kind == GHOST or state.local.pulls[i] > 0:
                 terms = factor_packed(members.lent[i, kind], model.ridge, work.L[0], work.y[0])
@@ -295,7 +304,7 @@ class ClusterMixture(LivePolicy):
     def _pooled_estimate(self, agent: int) -> Vector:
         work = self.state.pool.scratch
         count = factor_components(self.pinned_state(), agent, 0.0)
-        estimate = np.zeros(self.dim)
+        estimate = np.zeros(self.inner_dim)
         for share, L, y in zip(work.shares[:count], work.L, work.y, strict=False):
             estimate += share * np.linalg.solve(np.tril(L).T, y)
         return np.asarray(estimate / work.shares[:count].sum())
@@ -323,15 +332,19 @@ class ClusterMixture(LivePolicy):
     def _end_edges(self, agent: int) -> None:
         corrections.remove(self.pinned_state(), agent)
 
-    def holds(self, agent: int, x: ArrayLike, reward: float, learned: int) -> bool:
+    def holds(
+        self, agent: int, x: ArrayLike, reward: float, learned: int, *, moments: Moments | None = None
+    ) -> bool:
         """Whether a sample still counts: an agent found to have changed keeps its latest ones only."""
-        agent = checked_agent(agent, self.n_agents)
+        agent, x = checked_agent(agent, self.n_agents), np.array(x, dtype=np.float64)
+        if self.clicks:
+            x, reward = self._as_sample(x, reward, moments)
         with self.lock:
             if not self._parameters.drift or self.state.drift.forgot[agent] < learned:
                 return True
             order = corrections.latest(self.state.drift, agent)
-            kept = self.state.drift.ring[agent, order, : self.dim + 1]
-            return bool((kept == [*np.asarray(x, dtype=np.float64), reward]).all(axis=1).any())
+            kept = self.state.drift.ring[agent, order, : self.inner_dim + 1]
+            return bool((kept == [*x, reward]).all(axis=1).any())
 
     def _amended(self, agent: int, x: Vector, old: float, change: float, removes: bool) -> None:
         corrections.amend(self.pinned_state(), agent, x, change, removes)
