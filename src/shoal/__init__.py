@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from shoal.lab.environments.synthetic import (
         ChangingAgents,
         ChangingArms,
+        ClickClusters,
         Continuum,
         GaussianClusters,
         JumpingAgents,
@@ -65,6 +66,7 @@ __all__ = [
     "SCLUB",
     "ChangingAgents",
     "ChangingArms",
+    "ClickClusters",
     "ClusterMixture",
     "ConflictError",
     "Continuum",
@@ -144,6 +146,7 @@ _HOMES = {
     "shoal.lab.environments.synthetic": (
         "ChangingAgents",
         "ChangingArms",
+        "ClickClusters",
         "Continuum",
         "GaussianClusters",
         "JumpingAgents",

@@ -18,6 +18,7 @@ OWN: dict[str, dict[str, Any]] = {
     "gaussian": {"n_clusters": 2},
     "unit": {"n_clusters": 2},
     "changing_arms": {"n_clusters": 2},
+    "clicks": {"n_clusters": 2},
     "changing_agents": {"n_clusters": 2, "angle": 1.0, "change_after": 30},
     "jumping_agents": {"n_clusters": 2, "angle": 1.2, "last_jump": 80, "share": 0.5},
     "rotating_clusters": {"n_clusters": 2, "angle": 1.2, "quarter_turn": 60},

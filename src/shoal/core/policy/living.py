@@ -327,7 +327,13 @@ class LivePolicy(Policy):
         self._amend("retract", agent, x, reward, -reward, removes=True, reconsider=reconsider)
 
     def holds(
-        self, agent: int, x: ArrayLike, reward: float, learned: int, *, moments: Moments | None = None
+        self,
+        agent: int,
+        x: ArrayLike,
+        reward: float,
+        learned: int,
+        *,
+        moments: tuple[float, float] | None = None,
     ) -> bool:
         """Whether a sample that `agent` learned in round `learned` still counts; some policies drop some."""
         return True
@@ -340,7 +346,12 @@ class LivePolicy(Policy):
             common, local = self.state.common, self.pinned_state().local
             if common.withdrawn[agent]:
                 raise ValueError(f"the samples of agent {agent} have been withdrawn")
-            if lacks(local, agent, common.ridge, x):
+            # Of a click, the arm's weight may be that of another policy, and only b changes.
+            if (
+                not local.pulls[agent]
+                if self.clicks and not removes
+                else lacks(local, agent, common.ridge, x)
+            ):
                 raise ValueError(
                     f"x must be an arm of which agent {agent} has a sample, got {validation.show(x)}"
                 )

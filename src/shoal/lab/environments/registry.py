@@ -14,6 +14,7 @@ _registered: dict[str, Any] = {
     "gaussian": "shoal.lab.environments.synthetic:GaussianClusters",
     "unit": "shoal.lab.environments.synthetic:UnitClusters",
     "changing_arms": "shoal.lab.environments.synthetic:ChangingArms",
+    "clicks": "shoal.lab.environments.synthetic:ClickClusters",
     "changing_agents": "shoal.lab.environments.synthetic:ChangingAgents",
     "jumping_agents": "shoal.lab.environments.synthetic:JumpingAgents",
     "rotating_clusters": "shoal.lab.environments.synthetic:RotatingClusters",

@@ -10,7 +10,7 @@ from typing import Unpack
 import numpy as np
 
 from shoal.core import validation
-from shoal.core.types import Integers, Matrix, Tensor, Vector
+from shoal.core.types import AnyArray, Integers, Matrix, Tensor, Vector
 from shoal.lab.environments.base import Environment, NoiseOptions, equal_clusters
 
 BLOCK = 256
@@ -669,6 +669,86 @@ class ChangingArms(Environment):
 
     def _rng(self, stream: int) -> np.random.Generator:
         return np.random.default_rng([stream, self._entropy])
+
+
+class ClickClusters(ChangingArms):
+    """Rewards of 0 and 1, clicks, whose logit is linear in the arm: a base rate plus `θ*·x`.
+
+    Parameters
+    ----------
+    n_agents : int
+        Number of agents.
+    dim : int
+        Dimension of the arms.
+    n_clusters : int
+        Number of clusters.
+    n_arms : int
+        Number of arms.
+    rate : float in (0, 1)
+        Mean probability of a click over all arms and agents.
+    strength : float
+        Standard deviations of the logit over arms, times √dim: the largest logit that an arm adds.
+    length : float
+        Length of every arm.
+    fresh : bool
+        Whether arms are new in every round.
+    seed : int or None
+        Seed of parameters and arms.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> world = shoal.ClickClusters(n_agents=6, dim=3, n_clusters=2, rate=0.2, seed=0)
+    >>> policy = shoal.ClusterMixture(6, 3, rewards="binary", seed=0)
+    >>> sorted(set(shoal.simulate(policy, world, horizon=200, seed=0).rewards.tolist()))
+    [0.0, 1.0]
+    """
+
+    def __init__(
+        self,
+        n_agents: int,
+        dim: int,
+        n_clusters: int = 4,
+        *,
+        n_arms: int = 15,
+        rate: float = 0.1,
+        strength: float = 3.0,
+        length: float = 1.0,
+        fresh: bool = True,
+        seed: int | None = None,
+    ) -> None:
+        labels = equal_clusters(n_agents, n_clusters)
+        dim, n_arms = validation.positive_int("dim", dim), validation.positive_int("n_arms", n_arms)
+        rate = validation.number("rate", rate, low=0.0, high=1.0, open_low=True, open_high=True)
+        strength = validation.number("strength", strength, low=0.0, high=100.0)
+        self._length = validation.number("length", length, low=0.0, high=1e6, open_low=True)
+        self._fresh, self._entropy, self._shape = bool(fresh), _entropy(seed), (BLOCK, n_arms, dim)
+        centers = _on_sphere(self._rng(0).standard_normal((n_clusters, dim))) * strength / self._length
+        seen = self._block(0) if fresh else self._block(0)[:1]
+        logits = np.einsum("tkd,cd->tkc", seen, centers)
+        low, high = -200.0, 200.0
+        for _ in range(60):  # bisection: the mean probability grows with the base
+            self.base = (low + high) / 2.0
+            low, high = (low, self.base) if _logistic(self.base + logits).mean() > rate else (self.base, high)
+        means = _logistic(self.base + logits[0].T[labels])
+        Environment.__init__(
+            self, seen[0], theta_star=centers[labels], mean_rewards=means, labels=labels, noise="bernoulli"
+        )
+
+    def arms_in(self, first: int, last: int) -> Tensor:
+        return super().arms_in(first, last) if self._fresh else self.arms[None].copy()
+
+    def rewards_in(self, arms: Tensor, rounds: Integers, agents: Integers, *, first: int) -> Matrix:
+        if not self._fresh:
+            return np.asarray(self.mean_rewards[agents])
+        return _logistic(self.base + super().rewards_in(arms, rounds, agents, first=first))
+
+    def _block(self, index: int) -> Tensor:
+        return np.asarray(_on_sphere(self._rng(1 + index).standard_normal(self._shape)) * self._length)
+
+
+def _logistic(logits: AnyArray) -> AnyArray:
+    return np.asarray(0.5 + 0.5 * np.tanh(0.5 * logits))
 
 
 def _entropy(seed: int | None) -> int:

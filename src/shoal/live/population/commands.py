@@ -71,13 +71,11 @@ class Turn:
         self._now = now
 
     def write(self, record: AnyRecord, agent: int | None = None, decision: str | None = None) -> int:
-        """Apply a record and append it; its sequence number."""
+        """Apply a record and append it, completed, which is then `last`; its sequence number."""
         fold = self.fold
         seq, at = fold.seq + 1, max(fold.at, self._now())
-        cuts = fold.apply(seq, at, record)
-        if cuts:
-            record = msgspec.structs.replace(record, cuts=cuts)
-        self.rows.append(Row(seq, at, agent, decision, encode(record)))
+        self.last = fold.apply(seq, at, record)
+        self.rows.append(Row(seq, at, agent, decision, encode(self.last)))
         return seq
 
 
@@ -383,7 +381,7 @@ class Commands:
                 record = Rewarded(id, place, reward, rounds, (), decided.agent, x, *predicted)
             turn.write(record, decided.agent, id)
             if late and decided.id not in fold.pending:
-                standing.note(record)
+                standing.note(turn.last)
             elif not standing.is_pending:
                 self.close(standing)
             return (turn.rows[-1].at - standing.at) / MICRO
@@ -397,6 +395,7 @@ class Commands:
             )
         if replaces is not None and replaces != recorded:
             raise ConflictError(f"decision {id!r} has the reward {recorded!r}, not {replaces!r}", recorded)
+        own, pooled = (decided.own, decided.pooled) if place == 0 else (None, None)
         correction = Corrected(
             id,
             place,
@@ -405,10 +404,12 @@ class Commands:
             decided.agent,
             standing.x(place),
             standing.learned[place],
-            *((decided.own, decided.pooled) if place == 0 else (None, None)),
+            own,
+            pooled,
+            standing.moments.get(place),
         )
         turn.write(correction, decided.agent, id)
-        standing.note(correction)
+        standing.note(turn.last)
         return None if replaces is not None else (turn.rows[-1].at - standing.at) / MICRO
 
     # Rewards that do not come
@@ -448,12 +449,14 @@ class Commands:
 
     def _check_reward(self, fold: Fold, reward: float) -> float:
         low, high = fold.settings.reward_low, fold.settings.reward_high
-        return validation.number(
+        checked = validation.number(
             "reward",
             reward,
             low=-validation.LARGEST if low is None else low,
             high=validation.LARGEST if high is None else high,
         )
+        fold.policy.check_rewards("reward", checked)
+        return checked
 
     # Observations
 

@@ -26,7 +26,6 @@ from shoal.core.policies.mixture.kernels import factor_packed
 from shoal.core.policies.mixture.learning import FIRST_SCATTER
 from shoal.core.policies.mixture.state import AGENT, CLUSTER, GHOST, SAMPLES, SQUARES, TO_TEND, MixtureState
 from shoal.core.policy.calls import checked_agent
-from shoal.core.policy.clicks import Moments
 from shoal.core.policy.living import LivePolicy
 from shoal.core.policy.parameters import Parameters, Rewards
 from shoal.core.statistics import packed_problem
@@ -333,7 +332,13 @@ class ClusterMixture(LivePolicy):
         corrections.remove(self.pinned_state(), agent)
 
     def holds(
-        self, agent: int, x: ArrayLike, reward: float, learned: int, *, moments: Moments | None = None
+        self,
+        agent: int,
+        x: ArrayLike,
+        reward: float,
+        learned: int,
+        *,
+        moments: tuple[float, float] | None = None,
     ) -> bool:
         """Whether a sample still counts: an agent found to have changed keeps its latest ones only."""
         agent, x = checked_agent(agent, self.n_agents), np.array(x, dtype=np.float64)
