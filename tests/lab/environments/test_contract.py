@@ -18,7 +18,6 @@ OWN: dict[str, dict[str, Any]] = {
     "gaussian": {"n_clusters": 2},
     "unit": {"n_clusters": 2},
     "changing_arms": {"n_clusters": 2},
-    "clicks": {"n_clusters": 2},
     "changing_agents": {"n_clusters": 2, "angle": 1.0, "change_after": 30},
     "jumping_agents": {"n_clusters": 2, "angle": 1.2, "last_jump": 80, "share": 0.5},
     "rotating_clusters": {"n_clusters": 2, "angle": 1.2, "quarter_turn": 60},
@@ -39,6 +38,8 @@ BERNOULLI: dict[str, dict[str, Any]] = {
 """With these, mean rewards are probabilities."""
 PERSONAL = {"lastfm", "warfarin"}
 """Arms depend on who pulls, and rewards have no noise: test_offers.py."""
+CLICKS = {"clicks"}
+"""Rewards are clicks, with no other noise: test_synthetic.py."""
 
 every_environment = pytest.mark.parametrize("name", [name for name in _registered if name in OWN])
 
@@ -98,7 +99,9 @@ def counts(means: Matrix, agents: Integers, rng: np.random.Generator) -> Any:
 
 def test_every_built_in_environment_is_here() -> None:
     assert set(OWN) <= set(shoal.environment_names())
-    assert set(OWN) | PERSONAL == {name for name, found in _registered.items() if "shoal." in str(found)}
+    assert set(OWN) | PERSONAL | CLICKS == {
+        name for name, found in _registered.items() if "shoal." in str(found)
+    }
 
 
 @every_environment

@@ -94,6 +94,31 @@ def test_changing_arms_can_be_asked_for_in_any_pieces() -> None:
     assert abs((norms < 0.5).mean() - 0.25) < 0.03  # uniform in the disc
 
 
+@pytest.mark.parametrize("fresh", [True, False])
+@pytest.mark.parametrize("rate", [0.5, 0.02])
+def test_clicks_have_the_rate_and_strength_asked_for(fresh: bool, rate: float) -> None:
+    own: dict[str, Any] = {"rate": rate, "strength": 2.0, "length": 1.5, "fresh": fresh}
+    world, same, other = (shoal.ClickClusters(40, 6, 4, seed=seed, **own) for seed in (3, 3, 4))
+    assert np.array_equal(world.arms_in(5, 9), same.arms_in(5, 9))
+    assert not np.array_equal(world.arms, other.arms)
+    assert world.labels is not None
+    agents, rounds = np.arange(2000) % 40, np.arange(1, 2001)
+    arms = world.arms_in(1, 2000)
+    assert arms.shape == (2000 if fresh else 1, 15, 6)
+    np.testing.assert_allclose(np.linalg.norm(arms, axis=2), 1.5)
+    means = world.rewards_in(arms, rounds, agents, first=1)
+    assert means.mean() == pytest.approx(rate, rel=0.1)
+    logits = np.log(means / (1 - means)) - world.base
+    assert np.abs(logits).max() <= 2.0 + 1e-9
+    for label in range(4):  # members of a cluster have one parameter, and logits are linear in the arm
+        mine = world.labels[agents] == label
+        x = (arms[mine] if fresh else np.repeat(arms, mine.sum(), axis=0)).reshape(-1, 6)
+        theta, *_ = np.linalg.lstsq(x, logits[mine].ravel(), rcond=None)
+        np.testing.assert_allclose(x @ theta, logits[mine].ravel(), atol=1e-6)
+    by_arm, shared = world.draw_rewards(means, agents, np.random.default_rng(0))
+    assert set(np.unique(by_arm + shared[:, None])) == {0.0, 1.0}
+
+
 def test_changing_agents_deal_out_their_parameters_anew_after_the_change() -> None:
     environment = shoal.ChangingAgents(30, 6, 3, 1.0, change_after=20, seed=4)
     before, after = environment.theta_star, environment.theta_after

@@ -672,7 +672,7 @@ class ChangingArms(Environment):
 
 
 class ClickClusters(ChangingArms):
-    """Rewards of 0 and 1, clicks, whose logit is linear in the arm: a base rate plus `θ*·x`.
+    """Rewards of 0 and 1, clicks, whose logit is linear in the arm: a base plus `θ*·x`.
 
     Parameters
     ----------
@@ -687,7 +687,7 @@ class ClickClusters(ChangingArms):
     rate : float in (0, 1)
         Mean probability of a click over all arms and agents.
     strength : float
-        Standard deviations of the logit over arms, times √dim: the largest logit that an arm adds.
+        The largest that an arm can add to the logit.
     length : float
         Length of every arm.
     fresh : bool
@@ -731,9 +731,8 @@ class ClickClusters(ChangingArms):
             self.base = (low + high) / 2.0
             low, high = (low, self.base) if _logistic(self.base + logits).mean() > rate else (self.base, high)
         means = _logistic(self.base + logits[0].T[labels])
-        Environment.__init__(
-            self, seen[0], theta_star=centers[labels], mean_rewards=means, labels=labels, noise="bernoulli"
-        )
+        self._weights = centers[labels]  # of the logit: no `theta_star`, whose rewards would be linear
+        Environment.__init__(self, seen[0], mean_rewards=means, labels=labels, noise="bernoulli")
 
     def arms_in(self, first: int, last: int) -> Tensor:
         return super().arms_in(first, last) if self._fresh else self.arms[None].copy()
@@ -741,7 +740,8 @@ class ClickClusters(ChangingArms):
     def rewards_in(self, arms: Tensor, rounds: Integers, agents: Integers, *, first: int) -> Matrix:
         if not self._fresh:
             return np.asarray(self.mean_rewards[agents])
-        return _logistic(self.base + super().rewards_in(arms, rounds, agents, first=first))
+        logits = np.einsum("nkd,nd->nk", arms[rounds - first], self._weights[agents])
+        return _logistic(self.base + logits)
 
     def _block(self, index: int) -> Tensor:
         return np.asarray(_on_sphere(self._rng(1 + index).standard_normal(self._shape)) * self._length)
