@@ -12,6 +12,7 @@ import numpy as np
 
 import shoal
 from shoal.core.policy.clicks import sample_of_click, with_intercept
+from shoal.lab.environments.synthetic import ClickClusters
 
 WORLDS: dict[str, dict[str, Any]] = {
     "fresh": {},
@@ -66,7 +67,7 @@ def regret() -> None:
         for rate in RATES:
             found = []
             for seed in SEEDS:
-                world = shoal.ClickClusters(AGENTS, 8, 4, rate=rate, seed=seed, **own)
+                world = ClickClusters(AGENTS, 8, 4, rate=rate, seed=seed, **own)
                 binary: dict[str, Any] = {"rewards": "binary"}
                 policies = (
                     Told(world),
@@ -96,7 +97,7 @@ def level() -> None:
                 world: Any = shoal.ChangingArms(n, d, 1, seed=seed)
                 own: dict[str, Any] = {"level": promised} if promised else {}
                 if rate is not None:
-                    world = shoal.ClickClusters(n, d, 1, rate=rate, seed=seed)
+                    world = ClickClusters(n, d, 1, rate=rate, seed=seed)
                     own["rewards"] = "binary"
                 policy = shoal.BASS(n, d, **own)
                 shoal.simulate(policy, world, horizon=n * pulls, seed=seed, points=1)

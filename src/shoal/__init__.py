@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from shoal.lab.environments.synthetic import (
         ChangingAgents,
         ChangingArms,
-        ClickClusters,
         Continuum,
         GaussianClusters,
         JumpingAgents,
@@ -66,7 +65,6 @@ __all__ = [
     "SCLUB",
     "ChangingAgents",
     "ChangingArms",
-    "ClickClusters",
     "ClusterMixture",
     "ConflictError",
     "Continuum",
@@ -146,7 +144,6 @@ _HOMES = {
     "shoal.lab.environments.synthetic": (
         "ChangingAgents",
         "ChangingArms",
-        "ClickClusters",
         "Continuum",
         "GaussianClusters",
         "JumpingAgents",

@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.lab.environments.synthetic import CorruptedAgents, GraphClusters, MisspecifiedClusters
+from shoal.lab.environments.synthetic import (
+    ClickClusters,
+    CorruptedAgents,
+    GraphClusters,
+    MisspecifiedClusters,
+)
 
 
 @pytest.mark.parametrize(("angle", "gap"), [(math.pi / 16, 0.2), (7 * math.pi / 16, 1.27)])
@@ -98,7 +103,7 @@ def test_changing_arms_can_be_asked_for_in_any_pieces() -> None:
 @pytest.mark.parametrize("rate", [0.5, 0.02])
 def test_clicks_have_the_rate_and_strength_asked_for(fresh: bool, rate: float) -> None:
     own: dict[str, Any] = {"rate": rate, "strength": 2.0, "length": 1.5, "fresh": fresh}
-    world, same, other = (shoal.ClickClusters(40, 6, 4, seed=seed, **own) for seed in (3, 3, 4))
+    world, same, other = (ClickClusters(40, 6, 4, seed=seed, **own) for seed in (3, 3, 4))
     assert np.array_equal(world.arms_in(5, 9), same.arms_in(5, 9))
     assert not np.array_equal(world.arms, other.arms)
     assert world.labels is not None

@@ -698,7 +698,7 @@ class ClickClusters(ChangingArms):
     Examples
     --------
     >>> import shoal
-    >>> world = shoal.ClickClusters(n_agents=6, dim=3, n_clusters=2, rate=0.2, seed=0)
+    >>> world = shoal.make_environment("clicks", n_agents=6, dim=3, n_clusters=2, rate=0.2, seed=0)
     >>> policy = shoal.ClusterMixture(6, 3, rewards="binary", seed=0)
     >>> sorted(set(shoal.simulate(policy, world, horizon=200, seed=0).rewards.tolist()))
     [0.0, 1.0]
