@@ -564,6 +564,11 @@ class BASS(EdgeTwin):
         return statistic > self.gamma**2 / 4
 
 
+def log_normal(x: float, mean: float, variance: float) -> float:
+    """Log density of a Gaussian."""
+    return -0.5 * ((x - mean) ** 2 / variance + log(2 * pi * variance))
+
+
 Sums = tuple[Floats, Floats]
 """Σ x xᵀ and Σ y x."""
 Member = tuple[int, int]
@@ -574,6 +579,7 @@ class ClusterMixture(Twin):
     """Clusters drawn from their posterior; an agent chooses by all that it may belong to."""
 
     grid = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+    tempers = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
 
     def __init__(
         self,
@@ -588,10 +594,13 @@ class ClusterMixture(Twin):
         scatter: float | None = None,
         drift: bool = True,
         ridge_bonus: float = 3.0,
+        agent_features: Any = None,
         ridge: float = 1.0,
         seed: int,
     ) -> None:
         super().__init__(n_agents, dim, alpha=alpha, ridge=ridge)
+        self.features = np.zeros((n_agents, 0)) if agent_features is None else np.array(agent_features)
+        self.temper_votes = [[0.0] * len(self.tempers) for _ in range(n_agents)]
         self.spread = spread
         self.concentration = concentration
         self.redraws = redraws
@@ -625,6 +634,8 @@ class ClusterMixture(Twin):
     def join(self, n: int) -> None:
         super().join(n)
         self.labels += [None] * n
+        self.features = np.vstack([self.features, np.full((n, self.features.shape[1]), np.nan)])
+        self.temper_votes += [[0.0] * len(self.tempers) for _ in range(n)]
         self.forgot += [-1] * n
         self.errors += [[] for _ in range(n)]
         self.past += [[] for _ in range(n)]
@@ -640,6 +651,8 @@ class ClusterMixture(Twin):
             self.ghosts.pop(agent, None)
             self.errors[agent], self.past[agent], self.recent[agent] = [], [], []
             self.votes[agent] = [0.0] * len(self.grid)
+            self.temper_votes[agent] = [0.0] * len(self.tempers)
+            self.features[agent] = np.nan
             self.raw.pop((0, agent), None)
         self.dissolve()
         if withdraw:
@@ -733,6 +746,13 @@ class ClusterMixture(Twin):
 
     def candidates(self, member: Member) -> list[tuple[int, Sums, float]]:
         """Cluster, the sums of its other members, and its probability; −1 is a cluster of its own."""
+        found, temper = self.weigh(member), self.temper()
+        logs = np.array([weight + temper * self.log_ratio(member, k) for k, _, weight in found])
+        weights = np.exp(logs - logs.max())
+        return [(k, rest, float(p)) for (k, rest, _), p in zip(found, weights / weights.sum(), strict=True)]
+
+    def weigh(self, member: Member) -> list[tuple[int, Sums, float]]:
+        """The same with log-weights instead of probabilities, by samples alone."""
         mine = self.lent.get(member, self.nothing())
         found: list[tuple[int, Sums, float]] = []
         for label in self.used():
@@ -742,13 +762,57 @@ class ClusterMixture(Twin):
                 gain = self.evidence(together) - self.evidence(rest) - self.evidence(mine)
                 found.append((label, rest, gain + log(max(self.count(label, without=member), 1))))
         found.append((-1, self.nothing(), log(self.concentration)))
-        logs = np.array([weight for _, _, weight in found])
-        weights = np.exp(logs - logs.max())
-        return [(k, rest, float(p)) for (k, rest, _), p in zip(found, weights / weights.sum(), strict=True)]
+        return found
 
     def posterior(self, agent: int) -> dict[int, float]:
         """Probability of every cluster."""
         return {label: chance for label, _, chance in self.candidates((0, agent)) if chance > 0}
+
+    # Features
+
+    def log_ratio(self, member: Member, label: int) -> float:
+        """log p(z | the other agents of a cluster) / p(z) of a member's features."""
+        if member[0] == 1 or label < 0:
+            return 0.0
+        found = 0.0
+        for z, column in zip(self.features[member[1]], self.features.T, strict=True):
+            groups = [column[self.members(k)] for k in self.used()]
+            groups = [group[~np.isnan(group)] for group in groups]
+            groups = [group for group in groups if len(group) > 0]
+            if np.isnan(z) or len(groups) < 2 or np.ptp(np.concatenate(groups)) == 0:
+                continue
+            everybody, sizes = np.concatenate(groups), np.array([len(group) for group in groups])
+            n, mu, T = len(everybody), everybody.mean(), everybody.var()
+            SS_within = sum(float(np.sum((group - group.mean()) ** 2)) for group in groups)
+            SS_between = sum(len(group) * float(group.mean() - mu) ** 2 for group in groups)
+            W = (SS_within + 4 * T) / (n - len(groups) + 4)
+            if n - np.sum(sizes**2) / n <= 1:
+                continue
+            B = (SS_between - (len(groups) - 1) * W) / (n - np.sum(sizes**2) / n)
+            if B <= 1e-9 * T:
+                continue
+            others = column[[agent for agent in self.members(label) if agent != member[1]]]
+            others = others[~np.isnan(others)]
+            kappa = W / B
+            mean = (np.sum(others) + kappa * mu) / (len(others) + kappa)
+            found += log_normal(z, mean, W * (1 + 1 / (len(others) + kappa))) - log_normal(z, mu, W + B)
+        return found
+
+    def temper(self) -> float:
+        """How far features are trusted."""
+        tally = np.sum(self.temper_votes, axis=0) - (1 - np.array(self.tempers))
+        return self.tempers[int(np.argmax(tally))]
+
+    def vote_on_temper(self, agent: int) -> None:
+        """Log evidence of an agent's samples, labels having the prior that features give."""
+        member = (0, agent)
+        found = self.weigh(member)
+        for g, temper in enumerate(self.tempers):
+            ratios = np.array([self.log_ratio(member, k) for k, _, _ in found])
+            counts = [log(max(self.count(k, without=member), 1)) for k, _, _ in found[:-1]]
+            prior = np.array([*counts, log(self.concentration)]) + temper * ratios
+            evidence = np.array([weight for _, _, weight in found]) + temper * ratios
+            self.temper_votes[agent][g] = float(np.logaddexp.reduce(evidence) - np.logaddexp.reduce(prior))
 
     # Choice
 
@@ -879,6 +943,8 @@ class ClusterMixture(Twin):
     def draw(self, member: Member) -> None:
         """Draw a member's cluster."""
         found, u = self.candidates(member), self.random.uniform()
+        if member[0] == 0 and self.features.shape[1]:
+            self.vote_on_temper(member[1])
         cumulative = np.cumsum([chance for _, _, chance in found])
         position = min(int(np.sum(cumulative <= u)), len(found) - 1)
         if found[position][0] == self.label_of(member):

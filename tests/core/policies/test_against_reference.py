@@ -90,6 +90,7 @@ def same_posteriors(policy: Any, twin: Any) -> None:
     assert policy.labels.tolist() == [-1 if label is None else label for label in twin.labels]
     assert policy.noise_variance == pytest.approx(twin.variance(), rel=1e-9)
     assert policy.scatter == twin.scatter
+    assert policy.temper == (twin.temper() if twin.features.shape[1] else 0.0)
     assert policy.forgot.tolist() == twin.forgot
     for agent in policy.agents:
         ours, theirs = policy.posterior(agent), twin.posterior(agent)
@@ -255,6 +256,48 @@ def test_a_mixture_of_agents_that_change(own: dict[str, Any], delay: Any) -> Non
         ghosts = policy.state.pool.members.labels[:, 1]
         assert {agent: int(ghosts[agent]) for agent in np.flatnonzero(ghosts >= 0)} == twin.ghosts
         assert twin.ghosts
+
+
+@pytest.mark.parametrize("kind", ["useful", "useless", "often"])
+def test_a_mixture_of_agents_who_are_described(kind: str) -> None:
+    """Features that tell the cluster, or nothing, or nothing three times; some missing, one of them constant.
+
+    Agents come, go and are described anew on the way; some change, so that there are ghosts.
+    """
+    environment = shoal.SyntheticClusters(9, 3, 3, 1.4, seed=3)
+    rng = np.random.default_rng(5)
+    Z = rng.standard_normal((9, 2))
+    if kind == "useful":
+        Z[:, 0] = 1e6 + np.repeat([0.0, 4.0, 9.0], 3) + 0.3 * rng.standard_normal(9)
+    Z = np.hstack([Z] * (3 if kind == "often" else 1) + [np.full((9, 1), 0.1)])
+    Z[4, 1] = Z[7, 0] = np.nan
+    policy, twin = both("cluster_mixture", environment, 0.5, 2, concentration=2.0, agent_features=Z)
+    tempers = set()
+    for t in range(1, 301):
+        agent, arms = int(rng.choice(policy.agents)), rng.standard_normal((5, 3))
+        choice = policy.select(agent, arms)
+        assert choice == twin.select(agent, arms, t), t
+        theta = [3.0, -1.0, 1.0] if (agent % 9) // 3 == (t > 150) else [-1.0, 1.0, (agent % 9) // 3]
+        reward = float(arms[choice] @ theta + 0.4 * rng.standard_normal())
+        policy.update(agent, arms[choice], reward)
+        twin.observe(agent, arms[choice], reward, t)
+        twin.revise(agent, t)
+        tempers.add(policy.temper)
+        if t == 100:
+            policy.set_features(3, Z[5])
+            twin.features[3], twin.temper_votes[3] = Z[5], [0.0] * 6
+            policy.add_agents(1, agent_features=Z[:1])
+            twin.join(1)
+            twin.features[9] = Z[0]
+            policy.remove_agent(1)
+            twin.leave(1, withdraw=False)
+            policy.remove_agent(6, withdraw=True)
+            twin.leave(6, withdraw=True)
+        if t % 50 == 0:
+            same_posteriors(policy, twin)
+    assert len(tempers) > 1 or kind == "useful"
+    assert kind != "useful" or policy.temper > 0.0
+    assert policy.forgot.max() > 150
 
 
 def test_a_mixture_whose_clusters_move() -> None:

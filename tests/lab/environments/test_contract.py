@@ -24,6 +24,7 @@ OWN: dict[str, dict[str, Any]] = {
     "misspecified": {"n_clusters": 2, "angle": 1.0},
     "corrupted_agents": {"n_clusters": 2, "angle": 1.0, "share": 0.0},  # lies: test_synthetic.py
     "graph_clusters": {"n_clusters": 2, "angle": 1.0},
+    "described_agents": {"n_clusters": 2},
     "continuum": {},
     "movielens": {"n_arms": 5},
     "letor": {"n_groups": 5, "n_arms": 4},

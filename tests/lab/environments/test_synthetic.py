@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.lab.environments.synthetic import CorruptedAgents, GraphClusters, MisspecifiedClusters
+from shoal.lab.environments.synthetic import (
+    CorruptedAgents,
+    DescribedAgents,
+    GraphClusters,
+    MisspecifiedClusters,
+)
 
 
 @pytest.mark.parametrize(("angle", "gap"), [(math.pi / 16, 0.2), (7 * math.pi / 16, 1.27)])
@@ -48,6 +53,7 @@ def test_arms_scatter_around_the_parameters() -> None:
         lambda seed: shoal.GaussianClusters(9, 4, 3, seed=seed),
         lambda seed: shoal.UnitClusters(9, 4, 3, seed=seed),
         lambda seed: shoal.ChangingArms(9, 4, 3, seed=seed),
+        lambda seed: DescribedAgents(9, 4, 3, seed=seed),
         lambda seed: shoal.ChangingAgents(9, 4, 3, 0.7, change_after=7, seed=seed),
         lambda seed: shoal.JumpingAgents(9, 4, 3, 0.7, last_jump=7, seed=seed),
         lambda seed: shoal.Continuum(9, 4, seed=seed),
@@ -292,6 +298,7 @@ def test_one_cluster_has_no_gap() -> None:
         (lambda: MisspecifiedClusters(9, 4, 2, 1.0, deviation=-1.0), "deviation must be a finite number"),
         (lambda: CorruptedAgents(9, 4, 2, 1.0, share=1.1), "share must be a finite number in"),
         (lambda: GraphClusters(9, 4, 2, 1.0, flip=-0.1), "flip must be a finite number in"),
+        (lambda: DescribedAgents(9, 4, 2, distance=-1.0), "distance must be a finite number in"),
         (lambda: shoal.Environment(np.ones((2, 2))), "theta_star or mean_rewards must be given"),
         (
             lambda: shoal.Environment(np.ones((2, 2)), theta_star=np.ones((3, 1))),
@@ -308,3 +315,17 @@ def test_one_cluster_has_no_gap() -> None:
 def test_bad_input(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(("distance", "right"), [(0.84, 0.5), (1.8, 0.78), (2.7, 0.93), (0.0, 0.25)])
+def test_features_tell_the_cluster_as_often_as_said(distance: float, right: float) -> None:
+    world = DescribedAgents(20_000, 3, 4, distance=distance, useless=3, seed=1)
+    assert world.agent_features is not None and world.labels is not None
+    assert world.agent_features.shape == (20_000, 7)
+    usual = (world.agent_features - np.median(world.agent_features, axis=0)) / 1.0
+    spread = np.array([usual[world.labels != m % 4, m].std() for m in range(7)])
+    guess = (usual / spread)[:, :4].argmax(axis=1)
+    assert np.mean(guess == world.labels) == pytest.approx(right, abs=0.02)
+    plain = shoal.ChangingArms(20_000, 3, 4, seed=1)
+    assert np.array_equal(plain.arms, world.arms)
+    assert np.array_equal(plain.theta_star, world.theta_star)

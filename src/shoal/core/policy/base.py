@@ -95,6 +95,8 @@ class Policy(ABC):
     """Whether the paper runs it, so that published figures can stand beside it."""
     Parameters: ClassVar[type[Parameters]] = Parameters
     """What the class takes beside the sizes."""
+    given: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Arrays that its constructor takes besides, and that become state: their names and meanings."""
     State: ClassVar[type]
     """A NamedTuple with fields `common` and `local`, every field declared (see `shoal.core.fields`)."""
     state: Any
@@ -118,9 +120,9 @@ class Policy(ABC):
             cls.name, cls.label = cls.__name__.lower(), cls.__name__
         if "State" in vars(cls) and "Parameters" not in vars(cls):
             cls.Parameters = extended(cls.Parameters, cls)
-        cls.__signature__ = signature(cls.Parameters)  # type: ignore[attr-defined]
+        cls.__signature__ = signature(cls.Parameters, cls.given)  # type: ignore[attr-defined]
         if "__doc__" in vars(cls) and cls.__doc__:
-            cls.__doc__ = described(cls.Parameters, cls.__doc__)
+            cls.__doc__ = described(cls.Parameters, cls.__doc__, cls.given)
 
     def __init__(self, n_agents: int, dim: int, **parameters: Any) -> None:
         self._configure(dim, parameters)

@@ -148,9 +148,15 @@ def check_arrays(
     if strict and (unknown := sorted(set(arrays) - set(wanted))):
         raise PolicyFileError(f"{path} holds an array {unknown[0]!r}, which its policy does not have")
     for name, leaf in wanted.items():
+        shape = leaf.shape(sizes)
+        if name not in arrays and leaf.field.count == "" and math.prod(shape) == 0:
+            arrays = {
+                **arrays,
+                name: np.zeros(shape, leaf.field.dtype),
+            }  # from before there was such an array
         if name not in arrays:
             raise PolicyFileError(f"{path} lacks the array {name!r}")
-        found, shape = arrays[name], leaf.shape(sizes)
+        found = arrays[name]
         if leaf.field.count and found.ndim:
             shape = (len(found), *shape[1:])
         if found.shape != shape or found.dtype != leaf.field.dtype:

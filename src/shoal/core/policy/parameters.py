@@ -101,7 +101,7 @@ def check_one(field: FieldInfo, value: Any) -> Any:
     return value
 
 
-def described(kind: type[Parameters], docstring: str) -> str:
+def described(kind: type[Parameters], docstring: str, given: Mapping[str, str]) -> str:
     """A class's docstring with a section on its parameters, before its examples and notes."""
     lines = ["    Parameters", "    ----------"]
     lines += ["    n_agents : int", "        Number of agents."]
@@ -115,6 +115,8 @@ def described(kind: type[Parameters], docstring: str) -> str:
             if meta
             else []
         )
+    for name, meaning in given.items():
+        lines += [f"    {name} : array, optional", f"        {meaning}"]
     section = "\n".join(lines) + "\n"
     for heading in ("    Examples\n", "    Notes\n"):
         before, found, after = docstring.partition(heading)
@@ -147,7 +149,7 @@ def _bounds(meta: Meta | None) -> str:
     return " " + " and ".join(words) if words else ""
 
 
-def signature(kind: type[Parameters]) -> inspect.Signature:
+def signature(kind: type[Parameters], given: Mapping[str, str]) -> inspect.Signature:
     """Signature of a policy's class: `(n_agents, dim, *, …)`."""
     first = [
         inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=int)
@@ -166,6 +168,7 @@ def signature(kind: type[Parameters]) -> inspect.Signature:
                 )
                 for field in required_first
             ),
+            *(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in given),
         ]
     )
 

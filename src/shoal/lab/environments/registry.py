@@ -20,6 +20,7 @@ _registered: dict[str, Any] = {
     "misspecified": "shoal.lab.environments.synthetic:MisspecifiedClusters",
     "corrupted_agents": "shoal.lab.environments.synthetic:CorruptedAgents",
     "graph_clusters": "shoal.lab.environments.synthetic:GraphClusters",
+    "described_agents": "shoal.lab.environments.synthetic:DescribedAgents",
     "continuum": "shoal.lab.environments.synthetic:Continuum",
     "movielens": "shoal.lab.environments.movielens:MovieLens",
     "letor": "shoal.lab.environments.letor:LearningToRank",

@@ -1,7 +1,8 @@
 """Synthetic environments: the paper's two benchmarks, unit vectors, and cases that its assumptions exclude.
 
 These are arms that change every round, agents on a line without clusters, agents and clusters that change,
-members that differ and agents that lie (Wang et al. 2023), a graph with errors (Cesa-Bianchi et al. 2013).
+members that differ and agents that lie (Wang et al. 2023), a graph with errors (Cesa-Bianchi et al. 2013),
+agents who are described.
 """
 
 import math
@@ -669,6 +670,63 @@ class ChangingArms(Environment):
 
     def _rng(self, stream: int) -> np.random.Generator:
         return np.random.default_rng([stream, self._entropy])
+
+
+class DescribedAgents(ChangingArms):
+    """`ChangingArms` whose agents are described by features that tell their cluster, more or less.
+
+    There is a feature for each cluster, standard normal and larger by `distance` for its members, and
+    `useless` further ones. In four clusters the largest of the first four is the right one for 50% of the
+    agents at `distance` 0.84, for 78% at 1.8, and for 93% at 2.7; 0 makes all features useless.
+
+    Parameters
+    ----------
+    n_agents, dim, n_clusters
+        As for `ChangingArms`.
+    distance : float
+        By how many standard deviations a feature is larger for the members of its cluster.
+    useless : int
+        Features that tell nothing.
+    n_arms, noise, noise_scale
+        As for `ChangingArms`.
+    seed : int or None
+        Seed of parameters, arms and features.
+
+    Attributes
+    ----------
+    agent_features : (N, n_clusters + useless)
+        The features, each in a unit of its own.
+
+    Examples
+    --------
+    >>> import shoal
+    >>> world = DescribedAgents(6, 3, 2, distance=5.0, seed=0)
+    >>> policy = shoal.ClusterMixture(6, 3, agent_features=world.agent_features, seed=0)
+    >>> trace = shoal.simulate(policy, world, horizon=100, seed=0)
+    """
+
+    def __init__(
+        self,
+        n_agents: int,
+        dim: int,
+        n_clusters: int = 4,
+        *,
+        distance: float = 1.8,
+        useless: int = 2,
+        n_arms: int = 15,
+        seed: int | None = None,
+        **options: Unpack[NoiseOptions],
+    ) -> None:
+        distance = validation.number("distance", distance, low=0.0)
+        useless = validation.natural("useless", useless)
+        entropy = _entropy(seed)
+        super().__init__(n_agents, dim, n_clusters, n_arms=n_arms, seed=entropy, **options)
+        assert self.labels is not None  # by construction
+        rng = np.random.default_rng([7, entropy, 1])
+        drawn = rng.standard_normal((self.n_agents, n_clusters + useless))
+        drawn[np.arange(self.n_agents), self.labels] += distance
+        self.agent_features = 7.0 + drawn * 10.0 ** rng.uniform(-1.0, 2.0, drawn.shape[1])
+        self.agent_features.flags.writeable = False
 
 
 def _entropy(seed: int | None) -> int:

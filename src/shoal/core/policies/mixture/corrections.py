@@ -12,6 +12,7 @@ from shoal.core.policies.mixture.clusters import dissolve, leave, sum_anew, wait
 from shoal.core.policies.mixture.drift import PRIOR_SAMPLES, add_last, lay_ghost
 from shoal.core.policies.mixture.learning import redraw
 from shoal.core.policies.mixture.members import lend
+from shoal.core.policies.mixture.profiles import profile_anew
 from shoal.core.policies.mixture.state import AGENT, CLUSTER, RECENT, Drift, MixtureState
 from shoal.core.statistics import amend_packed
 from shoal.core.types import Integers, Matrix, Vector
@@ -38,6 +39,7 @@ def lending_changed(state: MixtureState, agent: int) -> None:
             redraw(state, agent)
     else:
         _leave_clusters(state, agent)
+        profile_anew(pool.members, pool.clusters)
         wait_in(pool.clusters, pending, agent, -1, -1)
         _forget_vote(state, agent)
         estimate_noise(state)
@@ -54,8 +56,10 @@ def _leave_clusters(state: MixtureState, agent: int) -> None:
 
 def absorb(state: MixtureState, agent: int, other: int) -> None:
     """Let an agent have another's samples too."""
-    drift, own = state.drift, _own_sums(state)
+    drift, own, features = state.drift, _own_sums(state), state.pool.members.features
     own[agent] += own[other]
+    if len(features):  # what is not known of the one is as of the other, who is withdrawn next
+        features[agent] = np.where(np.isnan(features[agent]), features[other], features[agent])
     if len(drift.past):
         drift.past[agent] += drift.past[other]
         add_last(drift, other, 0, int(drift.held[other]), drift.past[agent])
@@ -86,8 +90,10 @@ def withdraw(state: MixtureState, agent: int) -> None:
     if members.labels[agent, AGENT] >= 0:
         clusters.removed[members.labels[agent, AGENT]] -= 1
     members.lent[agent] = 0.0
+    members.features[agent : agent + 1] = math.nan
     members.form[agent], members.logdet[agent] = 0.0, state.local.b.shape[1] * math.log(state.common.ridge)
     members.labels[agent, AGENT] = -1 - agent
+    profile_anew(members, clusters)
     clusters.fresh[:], clusters.resummed[CLUSTER] = 0.0, -1
     for cluster in clusters.used[: clusters.n_used[0]].tolist():  # it may have been in any of them
         sum_anew(state.pool, cluster)
@@ -96,6 +102,15 @@ def withdraw(state: MixtureState, agent: int) -> None:
     _forget_vote(state, agent)
     state.errors[agent], state.residuals[agent] = 0.0, 0
     estimate_noise(state)
+
+
+def describe(state: MixtureState, agent: int, features: Vector) -> None:
+    """Let an agent have these features instead of those that it had."""
+    state.pool.members.features[agent] = features
+    if state.labels[agent] >= 0:  # what it was like has been in sums, and in its vote
+        profile_anew(state.pool.members, state.pool.clusters)
+        state.temper_votes[agent] = 0.0
+        state.pool.model.temper_tally[:] = state.temper_votes.sum(axis=0)
 
 
 def amend(state: MixtureState, agent: int, x: Vector, change: float, removes: bool) -> None:
@@ -143,10 +158,12 @@ def _own_sums(state: MixtureState) -> Matrix:
 
 
 def _forget_vote(state: MixtureState, agent: int) -> None:
-    """Let an agent have no say in the scatter."""
-    if len(state.votes):
-        state.votes[agent] = 0.0
-        state.tally[:] = state.votes.sum(axis=0)
+    """Let an agent have no say in the scatter and the temper until it votes anew."""
+    tempers = state.temper_votes, state.pool.model.temper_tally
+    for votes, tally in ((state.votes, state.tally), tempers):
+        if len(votes):
+            votes[agent] = 0.0
+            tally[:] = votes.sum(axis=0)
 
 
 def _restart_latest(state: MixtureState) -> None:

@@ -8,9 +8,10 @@ import math
 
 from shoal.core.jit.compiled import compiled
 from shoal.core.policies.mixture.clusters import count_members, evaluate, take_out
+from shoal.core.policies.mixture.features import heed_features
 from shoal.core.policies.mixture.kernels import factor_packed, normalise, soften_packed
 from shoal.core.policies.mixture.members import place_of
-from shoal.core.policies.mixture.state import AGENT, FORM, LOGDET, Pool, precision_of
+from shoal.core.policies.mixture.state import AGENT, FORM, LOGDET, Pool, are_described, precision_of
 from shoal.core.types import Vector
 
 NONE = -1
@@ -68,6 +69,8 @@ def weigh(pool: Pool, member: int, samples: int) -> int:
     work.forms[count] = form
     work.logdets[count] = logdet
     work.chances[count] = model.log_concentration
+    if are_described(members):
+        heed_features(pool, member)
     normalise(work.chances, count + 1)
     return int(count)
 

@@ -14,6 +14,7 @@ from shoal.core.policies.mixture.choice import measure
 from shoal.core.policies.mixture.clusters import add_lent, is_in_fresh, move, note_change, resum, wait_for
 from shoal.core.policies.mixture.drift import forget_if_changed, is_noise_known, tend, watch
 from shoal.core.policies.mixture.evidence import NONE, log_evidence, refresh, weigh
+from shoal.core.policies.mixture.features import vote_on_temper
 from shoal.core.policies.mixture.kernels import factor_packed
 from shoal.core.policies.mixture.members import cluster_of, ghost_of, has_ghost, is_ghost, lend
 from shoal.core.policies.mixture.state import (
@@ -25,6 +26,7 @@ from shoal.core.policies.mixture.state import (
     SQUARES,
     TO_TEND,
     MixtureState,
+    are_described,
     can_change,
     precision_of,
     scatter_of,
@@ -153,6 +155,8 @@ def redraw(state: MixtureState, member: int) -> None:
     # All but the member's own cluster, of which `weigh` computes what is left without it.
     refresh(pool, cluster_of(members, member))
     count = weigh(pool, member, 1)
+    if are_described(members) and not is_ghost(members, member):
+        vote_on_temper(pool, state.temper_votes, member)
     # Invert the distribution function; falling off the end by rounding draws the new cluster.
     drawn, left = 0, uniform(state.common.rng)
     while drawn < count and not left < chances[drawn]:

@@ -10,27 +10,31 @@ What users call is here. A round is in `choice` (`select`) and `learning` (`obse
 """
 
 import math
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import numpy as np
 from msgspec import Meta
 from numpy.typing import ArrayLike
 
+from shoal.core import validation
 from shoal.core.kernels.graphs import count_joined
 from shoal.core.policies.mixture import corrections
 from shoal.core.policies.mixture.choice import LEAST_SHARE, factor_components
 from shoal.core.policies.mixture.clusters import evaluate, wait_in
 from shoal.core.policies.mixture.evidence import weigh
 from shoal.core.policies.mixture.explanation import MembershipExplanation
+from shoal.core.policies.mixture.features import TEMPER_GRID, temper_of
 from shoal.core.policies.mixture.kernels import factor_packed
 from shoal.core.policies.mixture.learning import FIRST_SCATTER
+from shoal.core.policies.mixture.profiles import as_features, profile_problem
 from shoal.core.policies.mixture.state import AGENT, CLUSTER, GHOST, SAMPLES, SQUARES, TO_TEND, MixtureState
 from shoal.core.policy.calls import checked_agent
-from shoal.core.policy.living import LivePolicy
+from shoal.core.policy.living import LivePolicy, Sharing
 from shoal.core.policy.parameters import Parameters
 from shoal.core.statistics import packed_problem
 from shoal.core.styles import LineStyle
-from shoal.core.types import Booleans, Integers, Vector
+from shoal.core.types import Booleans, Integers, Matrix, Vector
 from shoal.core.validation import LARGEST, SMALLEST
 
 SCATTERS = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -73,6 +77,9 @@ class MixtureParameters(Parameters, frozen=True, kw_only=True):
             ge=0.0, le=1000.0, description="Standard deviations of what the ridge may hide that are explored."
         ),
     ] = 3.0
+    agent_dim: Annotated[
+        int, Meta(ge=0, le=10_000, description="Features that describe an agent; see `agent_features`.")
+    ] = 0
 
 
 class ClusterMixture(LivePolicy):
@@ -81,7 +88,9 @@ class ClusterMixture(LivePolicy):
     `argmax_x m(x) + √(α² ln(t+1) Σ_k π_k xᵀA_k⁻¹x + η² Var_π(x·θ̂_k))` with `m(x) = Σ_k π_k x·θ̂_k`, where A_k
     and θ̂_k are those of the cluster with the agent in it. `π_k` is in proportion to the number of other
     members times the evidence for pooling the agent's samples with theirs, against not pooling them. After
-    each of its pulls an agent's cluster is drawn from π. What is exact for `scatter=0, drift=False,
+    each of its pulls an agent's cluster is drawn from π. What is known of the agents themselves
+    (`agent_features`, an array of shape (n_agents, agent_dim) in which NaN is a missing entry) makes clusters
+    of similar agents more probable, as far as that proves right. What is exact for `scatter=0, drift=False,
     ridge_bonus=0` is in docs/algorithms.md refined by the parameters of these names.
 
     Examples
@@ -93,6 +102,15 @@ class ClusterMixture(LivePolicy):
     0.17
     >>> policy.select(2, np.eye(2))
     1
+
+    Agents who are described, by two features each:
+
+    >>> policy = shoal.ClusterMixture(2, 2, agent_features=[[34.0, 1.0], [np.nan, 0.0]], seed=0)
+    >>> policy.add_agents(1, agent_features=[[19.0, 0.0]])
+    array([2])
+    >>> policy.set_features(1, [52.0, 0.0])
+    >>> policy.agent_features[1]
+    array([52.,  0.])
 
     Notes
     -----
@@ -106,7 +124,22 @@ class ClusterMixture(LivePolicy):
         "#5b2a86", "P", dashes=((3.0, 1.0, 3.0, 1.0, 1.0, 1.0), (2.0, 1.0)), width=2.2, further="#8f7be0"
     )
     Parameters = MixtureParameters
+    given = MappingProxyType(
+        {"agent_features": "What is known of each agent, (n_agents, agent_dim); NaN is a missing entry."}
+    )
     State = MixtureState
+
+    def __init__(
+        self, n_agents: int, dim: int, *, agent_features: ArrayLike | None = None, **parameters: Any
+    ) -> None:
+        given = None
+        if agent_features is not None:
+            n_agents, wanted = validation.natural("n_agents", n_agents), parameters.get("agent_dim")
+            given = as_features(agent_features, n_agents, wanted)
+            parameters = {**parameters, "agent_dim": given.shape[1]}
+        super().__init__(n_agents, dim, **parameters)
+        if given is not None:
+            self.state.pool.members.features[:] = given
 
     def _configure(self, dim: int, parameters: Any) -> None:
         super()._configure(dim, parameters)
@@ -127,6 +160,10 @@ class ClusterMixture(LivePolicy):
             "voters": n_agents if own.scatter is None else 0,
             "changing": n_agents if own.drift else 0,
             "moving": members if own.drift else 0,
+            "features": own.agent_dim,
+            "described": n_agents if own.agent_dim else 0,
+            "profiled": members if own.agent_dim else 0,
+            "tempers": len(TEMPER_GRID) if own.agent_dim else 0,
         }
 
     def _settings(self) -> dict[str, Any]:
@@ -142,6 +179,7 @@ class ClusterMixture(LivePolicy):
         model, members, clusters, _ = state.pool
         members.logdet[first:] = self.dim * math.log(state.common.ridge)
         members.labels[first:] = -1 - np.arange(first, len(members.labels))[:, None]
+        members.features[first:] = math.nan
         model.grid[:] = self._grid()
         clusters.resummed[CLUSTER] = -1  # whose turn was over is said in numbers that ghosts no longer have
         if state.upkeep[TO_TEND] > 0:
@@ -197,6 +235,8 @@ class ClusterMixture(LivePolicy):
         np.add.at(size, labels[labels >= 0], np.abs(members.lent[labels >= 0]))
         if (np.abs(clusters.sums - summed) > 1e-6 * (size + clusters.peak[:, None])).any():
             return "clusters.sums is not the sum over the members of each cluster"
+        if trouble := profile_problem(state):
+            return trouble
         waiting = np.zeros_like(clusters.waiting)
         np.add.at(waiting, 1 + np.maximum(labels[:, AGENT], -1), pending.counts * state.common.lends)
         if (labels[~state.common.lends] >= 0).any():
@@ -239,6 +279,44 @@ class ClusterMixture(LivePolicy):
         return float(model.grid[model.position[0]])
 
     @property
+    def agent_features(self) -> Matrix:
+        """What is known of each agent, shape (N, agent_dim), NaN where nothing is; a copy."""
+        return np.array(self.state.pool.members.features).reshape(self.n_agents, self._parameters.agent_dim)
+
+    @property
+    def temper(self) -> float:
+        """τ, how far features are trusted: learned, 1 at the start; 0 without features."""
+        return float(temper_of(self.pinned_state().pool.model)) if self._parameters.agent_dim else 0.0
+
+    def add_agents(
+        self, n: int = 1, *, sharing: Sharing = "both", agent_features: ArrayLike | None = None
+    ) -> Integers:
+        """Add `n` agents that have seen nothing and return their ids; they share as `set_sharing` says.
+
+        `agent_features`, shape (n, agent_dim), is what is known of them; NaN is a missing entry.
+        """
+        given = None
+        if agent_features is not None:
+            n = validation.positive_int("n", n)
+            given = as_features(agent_features, n, self._parameters.agent_dim)
+        with self.lock:
+            found = super().add_agents(n, sharing=sharing)
+            if given is not None and self._parameters.agent_dim:
+                self.state.pool.members.features[found] = given
+        return found
+
+    def set_features(self, agent: int, agent_features: ArrayLike) -> None:
+        """Say what is known of `agent` now, shape (agent_dim,), NaN where nothing is; costs no round.
+
+        Nothing stays of what was said before but where agents have been put meanwhile.
+        """
+        agent = self._check_agent(agent)
+        given = as_features([agent_features], 1, self._parameters.agent_dim)[0]
+        with self._change("set_features"):
+            if len(given):
+                corrections.describe(self.pinned_state(), agent, given)
+
+    @property
     def forgot(self) -> Integers:
         """Round in which each agent was last found to have changed, −1 if never, shape (N,); a copy."""
         return np.array(self.state.drift.forgot) if self._parameters.drift else np.full(self.n_agents, -1)
@@ -274,12 +352,14 @@ class ClusterMixture(LivePolicy):
         i, j, common = agent, other, self.state.common
         (label_i, label_j), pulls = self.labels[[i, j]].tolist(), self.pulls
         forgot_agent, forgot_other = self.forgot[[i, j]].tolist()
-        ours, theirs = self.posterior(i), self.posterior(j)
+        theirs, ours = self.posterior(j), self.posterior(i)
+        by_rewards = self._by_rewards(label_j) if self._parameters.agent_dim else ours.get(label_j, 0.0)
         probability = 0.0 if label_j < 0 else ours.get(label_j, 0.0)
         back = 0.0 if label_i < 0 else theirs.get(label_i, 0.0)
         return MembershipExplanation(
             same_cluster=label_i == label_j >= 0,
             probability=probability,
+            by_rewards=0.0 if label_j < 0 else by_rewards,
             alone=ours.get(-1, 0.0),
             pulls_agent=int(pulls[i]),
             pulls_other=int(pulls[j]),
@@ -291,6 +371,13 @@ class ClusterMixture(LivePolicy):
             agent=i,
             other=j,
         )
+
+    def _by_rewards(self, cluster: int) -> float:
+        """What the last `posterior` would have said of a cluster had the agent no features."""
+        clusters, gains = self.state.pool.clusters, self.state.pool.scratch.gains
+        used = clusters.used[: clusters.n_used[0]]
+        weights = np.exp(gains[: len(used) + 1] - gains[: len(used) + 1].max())
+        return float(weights[:-1][used == cluster].sum() / weights.sum())
 
     def _pooled_estimate(self, agent: int) -> Vector:
         work = self.state.pool.scratch

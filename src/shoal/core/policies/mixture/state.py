@@ -23,6 +23,7 @@ from shoal.core.kernels.ucb import LANES
 from shoal.core.policy.steps import LiveCommon
 from shoal.core.statistics import Statistics
 from shoal.core.types import Integers, Matrix, Tensor, Vector
+from shoal.core.validation import LARGEST
 
 RECENT = 24
 """Samples of an agent that are kept one by one."""
@@ -41,6 +42,14 @@ COMPONENTS = Size("components")
 """Clusters that may count in a choice: a cluster with a share of LEAST_SHARE each."""
 VOTERS = Size("voters")
 """Agents where the scatter is learned, else 0."""
+FEATURES = Size("features", grows=False)
+"""Features that describe an agent."""
+DESCRIBED = Size("described")
+"""Agents where these have features, else 0."""
+PROFILED = Size("profiled")
+"""Clusters where agents have features, else 0."""
+TEMPERS = Size("tempers", grows=False)
+"""Tempers to choose from where agents have features, else 0."""
 
 # What the entries of short arrays are.
 AGENT, GHOST = range(2)
@@ -55,6 +64,8 @@ NORM, KNOWN = range(2)
 """`Clusters.scale`: ‖θ̂‖² and d − λ tr A⁻¹, the number of directions that are known."""
 TESTS, CHANGES = range(2)
 """`Drift.rate`: tests of agents, and changes found; both fade."""
+CENTRE, WITHIN, BETWEEN = range(3)
+"""`MixtureScratch.variances`: mean of a feature, its variance within clusters, and between them."""
 PULLS, TO_TEND, LAST_TENDED = range(3)
 """`MixtureState.upkeep`: pulls so far, members still to bring up to date, and the one that was last."""
 
@@ -68,6 +79,7 @@ class Model(NamedTuple):
     noise: Annotated[Vector, kept(2, low=0.0)]  # at SQUARES and SAMPLES
     grid: Annotated[Vector, derived(GRID)]  # scatters to choose from
     position: Annotated[Integers, kept(1, low=0, below=GRID)]  # the one that holds now
+    temper_tally: Annotated[Vector, kept(TEMPERS)]  # sums of the agents' votes for each temper of features
 
 
 class Members(NamedTuple):
@@ -80,6 +92,15 @@ class Members(NamedTuple):
     labels: Annotated[Integers, kept(AGENTS, KINDS, low=0, below=CLUSTERS, own=True)]  # −1 − row: in none
     lent_at: Annotated[Integers, kept(AGENTS, KINDS, low=0, below=GRID)]  # scatter that `lent` is for
     heeded: Annotated[Integers, kept(AGENTS, KINDS, **COUNT)]  # alarms of its cluster that it has heeded
+    features: Annotated[Matrix, kept(DESCRIBED, FEATURES, nan=True, low=-LARGEST)]  # NaN: missing
+
+
+class Profiles(NamedTuple):
+    """What the agents of a cluster are like: of each feature, of those who have it."""
+
+    counts: Annotated[Matrix, kept(PROFILED, FEATURES, low=0.0)]  # how many they are
+    means: Annotated[Matrix, kept(PROFILED, FEATURES)]
+    squares: Annotated[Matrix, kept(PROFILED, FEATURES, low=0.0)]  # Σ of squared distances from the mean
 
 
 class Clusters(NamedTuple):
@@ -101,6 +122,7 @@ class Clusters(NamedTuple):
     alarms: Annotated[Integers, kept(CLUSTERS, **COUNT)]  # times that it was found to have
     used: Annotated[Integers, derived(CLUSTERS)]  # rows in use, in order
     n_used: Annotated[Integers, derived(1)]  # how many
+    profiles: Profiles
     resummed: Annotated[Integers, kept(2, low=-1, below=CLUSTERS + 1)]  # at CLUSTER and SEEN
     fresh: Annotated[Vector, kept(PACKED)]  # the sum over the members seen
 
@@ -122,6 +144,10 @@ class MixtureScratch(NamedTuple):
     forms: Annotated[Vector, scratch(CLUSTERS + 1)]  # bᵀA⁻¹b of the cluster with the member
     logdets: Annotated[Vector, scratch(CLUSTERS + 1)]  # its log det A
     alone: Annotated[Vector, scratch(2)]  # the same of the cluster without the member, at FORM and LOGDET
+    variances: Annotated[Matrix, scratch(3, FEATURES)]  # at CENTRE, WITHIN and BETWEEN
+    ratios: Annotated[Vector, scratch(PROFILED + 1)]  # log p(z | cluster) / p(z)
+    gains: Annotated[Vector, scratch(PROFILED + 1)]  # log-weights of the clusters without features
+    priors: Annotated[Vector, scratch(PROFILED + 1)]  # those without samples, too
 
 
 class Pool(NamedTuple):
@@ -159,6 +185,7 @@ class MixtureState(NamedTuple):
     residuals: Annotated[Integers, kept(AGENTS, **COUNT)]  # how many
     votes: Annotated[Matrix, kept(VOTERS, GRID)]  # log evidence of each agent's samples under each scatter
     tally: Annotated[Vector, kept(GRID)]  # their sums
+    temper_votes: Annotated[Matrix, kept(DESCRIBED, TEMPERS)]  # the same under each temper of features
     scale: Annotated[Vector, kept(1, low=0.0)]  # size of a parameter's entries, squared, over all clusters
     upkeep: Annotated[Integers, kept(3, **COUNT)]  # at PULLS, TO_TEND and LAST_TENDED
 
@@ -172,6 +199,12 @@ class MixtureState(NamedTuple):
 def can_change(state: MixtureState) -> bool:
     """Whether agents and clusters may change."""
     return bool(state.drift.held.shape[0] > 0)
+
+
+@inlined
+def are_described(members: Members) -> bool:
+    """Whether agents have features."""
+    return bool(members.features.shape[0] > 0)
 
 
 @inlined
