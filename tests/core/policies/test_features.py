@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,8 @@ def test_features_that_are_all_missing_change_nothing() -> None:
     [
         (np.zeros((N, 3)), r"agent_features must have shape \(1, p\) with agent_dim = 2, got \(1, 12, 3\)"),
         ([1.0], r"must have shape \(1, p\) with agent_dim = 2, got \(1, 1\)"),
-        ([1.0, math.inf], "agent_features must be at most 1e.30 in size or NaN, got inf"),
-        ([1.0, -1e40], r"or NaN, got -1e\+40"),
+        ([1.0, math.inf], r"agent_features must be finite, got inf at index \(0, 1\)"),
+        ([1.0, -1e40], r"at most 1e\+30 in size, got -1e\+40"),
         (["tall", "old"], "agent_features must be an array of numbers"),
     ],
 )
@@ -132,7 +133,7 @@ def test_profiles_follow_whoever_comes_goes_merges_or_stops_lending() -> None:
     policy.add_agents(3, agent_features=described()[:3])
     play(policy, 120, seed=2)
     check(policy)
-    for change in (
+    changes: list[Callable[[], None]] = [
         lambda: policy.remove_agent(0),
         lambda: policy.merge(1, 2),
         lambda: policy.set_sharing(4, "borrow"),
@@ -140,7 +141,8 @@ def test_profiles_follow_whoever_comes_goes_merges_or_stops_lending() -> None:
         lambda: policy.set_features(5, [12.0, 1.0]),
         lambda: policy.remove_agent(0, withdraw=True),
         lambda: policy.set_sharing(4, "both"),
-    ):
+    ]
+    for change in changes:
         change()
         check(policy)
         play(policy, 40, seed=3)

@@ -106,6 +106,19 @@ class LivePolicy(Policy):
         return frozenset()
 
     @property
+    def agent_dim(self) -> int:
+        """Features that describe an agent; 0 where a policy takes none."""
+        return 0
+
+    def features_of(self, agent: int) -> Vector:
+        """What is known of an agent, shape (agent_dim,), NaN where nothing is; a copy."""
+        return np.empty(0)
+
+    def set_features(self, agent: int, agent_features: ArrayLike) -> None:
+        """Say what is known of `agent`, shape (agent_dim,), where the policy takes that."""
+        validation.features("agent_features", [agent_features], 1, self.agent_dim)
+
+    @property
     def engine_limits(self) -> tuple[int, ...]:
         """Numbers of agents above which other compiled code serves."""
         return ()

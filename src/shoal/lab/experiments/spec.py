@@ -80,9 +80,9 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 class MethodSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One policy with its parameters; α comes from the grid.
 
-    The values "agent_features", "gap", "gap/N" (N a number), "graph", "labels", "n_clusters", "noise_scale" (the largest if
-    agents differ), "param_norm" and "theta_star" stand for those of the run's environment; "estimated" is
-    None, by which policies know that they are to estimate the value themselves.
+    The values "agent_features", "gap", "gap/N" (N a number), "graph", "labels", "n_clusters", "noise_scale"
+    (the largest if agents differ), "param_norm" and "theta_star" stand for those of the run's environment;
+    "estimated" is None, by which policies know that they are to estimate the value themselves.
     """
 
     id: str

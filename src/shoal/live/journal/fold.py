@@ -31,6 +31,7 @@ from shoal.live.journal.records import (
     Contested,
     Corrected,
     Decided,
+    Described,
     Forgotten,
     Joined,
     Merged,
@@ -330,6 +331,10 @@ class Fold:
             case Shares():
                 self.sharing[record.agent] = record.sharing
                 self.policy.set_sharing(record.agent, self._mode(record.agent))
+            case Described():
+                # A policy that the population is switched to may take none, or others.
+                if len(record.features) == 8 * self.policy.agent_dim:
+                    self.policy.set_features(record.agent, vector(record.features))
             case Renamed():
                 old = self.called[record.agent]
                 if old is not None:

@@ -206,6 +206,14 @@ class Contested(Record, frozen=True, array_like=True, gc=False, tag=15):
     by: str
 
 
+class Described(Record, frozen=True, array_like=True, gc=False, tag=16):
+    """What is known of an agent from here on."""
+
+    agent: int
+    features: bytes
+    """As many as the policy takes, NaN where nothing is known."""
+
+
 AnyRecord = (
     Settings
     | Joined
@@ -223,6 +231,7 @@ AnyRecord = (
     | Catalogue
     | Opened
     | Contested
+    | Described
 )
 
 

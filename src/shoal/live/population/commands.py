@@ -29,6 +29,7 @@ from shoal.live.journal.records import (
     Catalogue,
     Corrected,
     Decided,
+    Described,
     Joined,
     Merged,
     Missed,
@@ -95,7 +96,7 @@ class Commands:
         What is known of the part of the journal that was archived.
     """
 
-    DECIDES, REWARDS, OBSERVES = 2, 1, 2
+    DECIDES, REWARDS, OBSERVES = 3, 1, 2
     """Rows that one of these commands appends, at most."""
 
     def __init__(self, name: str, store: Store, number: int, archived: Callable[[], Base]) -> None:
@@ -141,6 +142,23 @@ class Commands:
         elif sharing is not None and sharing != turn.fold.sharing[index]:
             turn.write(Shares(index, sharing), agent=index)
         return index
+
+    def describe(self, turn: Turn, name: str, agent_features: Any) -> int:
+        """The index of an agent, which joins if it is new, of whom this is known from now on."""
+        given = self._features(turn.fold, agent_features)
+        index = self.joining(turn, name)
+        if not np.array_equal(given, turn.fold.policy.features_of(index), equal_nan=True):
+            turn.write(Described(index, given.tobytes()), agent=index)
+        return index
+
+    def _features(self, fold: Fold, given: Any) -> Vector:
+        """What is known of an agent, or an error that says what the population takes."""
+        if not fold.policy.agent_dim:
+            raise ValueError(
+                f"agent_features must be left out in population {self._name!r}, whose policy takes none "
+                f"(cluster_mixture does, with agent_dim), got {validation.show(given)}"
+            )
+        return np.asarray(validation.features("agent_features", [given], 1, fold.policy.agent_dim)[0])
 
     def _recorded(self, fold: Fold, id: str) -> list[Row]:
         """The records about an id; the store is not asked about a new one."""
@@ -205,6 +223,8 @@ class Commands:
         decision = new_id() if request.id is None else _check_id(request.id)
         if sharing is not None:
             validation.one_of("sharing", sharing, SHARING)
+        if request.agent_features is not None:
+            self._features(fold, request.agent_features)
         if request.id is not None and (known := self.find(fold, decision)) is not None:
             return self._decided_before(fold, known, request)
         offer = self.offers.requested(fold, request.arms)
@@ -227,6 +247,8 @@ class Commands:
         if agent not in fold.names or sharing is not None:  # nothing is written for a request that is refused
             check_scale(fold.policy, "arms", offer.features)
         index = self.joining(turn, agent, sharing)
+        if request.agent_features is not None:
+            self.describe(turn, agent, request.agent_features)
         mode: Mode = ""
         choice = fold.policy.choose(index, offer.features)
         table = fold.policy.scores(index, offer.features) if request.scores or top > 1 else None

@@ -27,7 +27,7 @@ from shoal.core.policies.mixture.explanation import MembershipExplanation
 from shoal.core.policies.mixture.features import TEMPER_GRID, temper_of
 from shoal.core.policies.mixture.kernels import factor_packed
 from shoal.core.policies.mixture.learning import FIRST_SCATTER
-from shoal.core.policies.mixture.profiles import as_features, profile_problem
+from shoal.core.policies.mixture.profiles import profile_problem
 from shoal.core.policies.mixture.state import AGENT, CLUSTER, GHOST, SAMPLES, SQUARES, TO_TEND, MixtureState
 from shoal.core.policy.calls import checked_agent
 from shoal.core.policy.living import LivePolicy, Sharing
@@ -135,7 +135,7 @@ class ClusterMixture(LivePolicy):
         given = None
         if agent_features is not None:
             n_agents, wanted = validation.natural("n_agents", n_agents), parameters.get("agent_dim")
-            given = as_features(agent_features, n_agents, wanted)
+            given = validation.features("agent_features", agent_features, n_agents, wanted)
             parameters = {**parameters, "agent_dim": given.shape[1]}
         super().__init__(n_agents, dim, **parameters)
         if given is not None:
@@ -279,14 +279,19 @@ class ClusterMixture(LivePolicy):
         return float(model.grid[model.position[0]])
 
     @property
+    def agent_dim(self) -> int:
+        """Features that describe an agent."""
+        return int(self._parameters.agent_dim)
+
+    @property
     def agent_features(self) -> Matrix:
         """What is known of each agent, shape (N, agent_dim), NaN where nothing is; a copy."""
-        return np.array(self.state.pool.members.features).reshape(self.n_agents, self._parameters.agent_dim)
+        return np.array(self.state.pool.members.features).reshape(self.n_agents, self.agent_dim)
 
     @property
     def temper(self) -> float:
         """τ, how far features are trusted: learned, 1 at the start; 0 without features."""
-        return float(temper_of(self.pinned_state().pool.model)) if self._parameters.agent_dim else 0.0
+        return float(temper_of(self.pinned_state().pool.model)) if self.agent_dim else 0.0
 
     def add_agents(
         self, n: int = 1, *, sharing: Sharing = "both", agent_features: ArrayLike | None = None
@@ -298,10 +303,10 @@ class ClusterMixture(LivePolicy):
         given = None
         if agent_features is not None:
             n = validation.positive_int("n", n)
-            given = as_features(agent_features, n, self._parameters.agent_dim)
+            given = validation.features("agent_features", agent_features, n, self.agent_dim)
         with self.lock:
             found = super().add_agents(n, sharing=sharing)
-            if given is not None and self._parameters.agent_dim:
+            if given is not None and self.agent_dim:
                 self.state.pool.members.features[found] = given
         return found
 
@@ -311,10 +316,15 @@ class ClusterMixture(LivePolicy):
         Nothing stays of what was said before but where agents have been put meanwhile.
         """
         agent = self._check_agent(agent)
-        given = as_features([agent_features], 1, self._parameters.agent_dim)[0]
+        given = validation.features("agent_features", [agent_features], 1, self.agent_dim)[0]
         with self._change("set_features"):
             if len(given):
                 corrections.describe(self.pinned_state(), agent, given)
+
+    def features_of(self, agent: int) -> Vector:
+        """What is known of one agent, shape (agent_dim,); a copy."""
+        agent = self._check_agent(agent)
+        return np.array(self.state.pool.members.features[agent]) if self.agent_dim else np.empty(0)
 
     @property
     def forgot(self) -> Integers:
@@ -353,7 +363,7 @@ class ClusterMixture(LivePolicy):
         (label_i, label_j), pulls = self.labels[[i, j]].tolist(), self.pulls
         forgot_agent, forgot_other = self.forgot[[i, j]].tolist()
         theirs, ours = self.posterior(j), self.posterior(i)
-        by_rewards = self._by_rewards(label_j) if self._parameters.agent_dim else ours.get(label_j, 0.0)
+        by_rewards = self._by_rewards(label_j) if self.agent_dim else ours.get(label_j, 0.0)
         probability = 0.0 if label_j < 0 else ours.get(label_j, 0.0)
         back = 0.0 if label_i < 0 else theirs.get(label_i, 0.0)
         return MembershipExplanation(

@@ -5,14 +5,11 @@ was.
 """
 
 import math
-from typing import Any
 
 import numpy as np
 
-from shoal.core import validation
 from shoal.core.jit.compiled import compiled, inlined
 from shoal.core.policies.mixture.state import AGENT, Clusters, Members, MixtureState, Profiles
-from shoal.core.types import Matrix
 
 
 @compiled
@@ -50,26 +47,6 @@ def profile_anew(members: Members, clusters: Clusters) -> None:
     for agent in range(members.features.shape[0]):
         if members.labels[agent, AGENT] >= 0:
             note_features(members, clusters.profiles, agent, members.labels[agent, AGENT], 1.0)
-
-
-# What comes from outside
-
-
-def as_features(given: Any, n: int, dim: int | None) -> Matrix:
-    """Features of `n` agents, shape (n, dim), any number of them if that is None; NaN is a missing entry."""
-    try:
-        array = np.array(given, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(
-            f"agent_features must be an array of numbers, got {validation.show(given)}"
-        ) from None
-    if array.shape != (n, array.shape[-1] if dim is None and array.ndim else dim):
-        wanted = "any number of features" if dim is None else f"agent_dim = {dim}"
-        raise ValueError(f"agent_features must have shape ({n}, p) with {wanted}, got {array.shape}")
-    if (np.abs(array) > validation.LARGEST).any():
-        wrong = array[np.abs(array) > validation.LARGEST][0]
-        raise ValueError(f"agent_features must be at most {validation.LARGEST:g} in size or NaN, got {wrong}")
-    return array
 
 
 def profile_problem(state: MixtureState) -> str:
