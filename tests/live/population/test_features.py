@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.live.places import ARMS, Place, shop, sound
 
-from shoal.live.journal.records import Described, decode
+from shoal.live.journal.records import Profiled, decode
 from shoal.live.population import snapshotter
 from shoal.live.population.population import Population
 
@@ -35,9 +35,9 @@ def live(one: Population) -> None:
         one.reward(decision.id, float(ARMS[str(decision.arm)][kind] + 0.1 * rng.standard_normal()))
 
 
-def records(one: Population) -> list[Described]:
+def records(one: Population) -> list[Profiled]:
     rows = one.owner.store.read(one.owner.number, 0, one.sequence)
-    return [found for row in rows if isinstance(found := decode(row.body), Described)]
+    return [found for row in rows if isinstance(found := decode(row.body), Profiled)]
 
 
 def test_a_newcomer_is_chosen_for_by_what_is_known(one: Population) -> None:

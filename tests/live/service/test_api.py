@@ -199,7 +199,7 @@ def test_agents_who_are_described(call: Caller) -> None:
     assert call("PUT", f"{shop}/agents/ben/features", {"agent_features": [29.0, 1.0]}).status_code == 204
     assert call("PUT", f"{shop}/agents/ben/features", {"agent_features": [29.0, 1.0]}).status_code == 204
     found = call("GET", f"{shop}/events").json()["events"]
-    assert [(one["agent"], one["agent_features"]) for one in found if one["kind"] == "described"] == [
+    assert [(one["agent"], one["agent_features"]) for one in found if one["kind"] == "profiled"] == [
         ("ada", [34.0, None]),
         ("ben", [29.0, 1.0]),
     ]

@@ -313,7 +313,7 @@ def test_agents_who_are_described(client: shoal.Client, running: InProcess) -> N
             await (await other.population("described")).set_features("ben", [29.0, None])
 
     asyncio.run(use())
-    known = [one.agent_features for one in shop.events().events if one.kind == "described"]
+    known = [one.agent_features for one in shop.events().events if one.kind == "profiled"]
     assert known == [[34.0, None], [29.0, 1.0], [35.0, None], [29.0, None]]
 
 

@@ -31,13 +31,13 @@ from shoal.live.journal.records import (
     Contested,
     Corrected,
     Decided,
-    Described,
     Forgotten,
     Joined,
     Merged,
     Missed,
     Observed,
     Opened,
+    Profiled,
     Renamed,
     Rewarded,
     Row,
@@ -331,7 +331,7 @@ class Fold:
             case Shares():
                 self.sharing[record.agent] = record.sharing
                 self.policy.set_sharing(record.agent, self._mode(record.agent))
-            case Described():
+            case Profiled():
                 # A policy that the population is switched to may take none, or others.
                 if len(record.features) == 8 * self.policy.agent_dim:
                     self.policy.set_features(record.agent, vector(record.features))

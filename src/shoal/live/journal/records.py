@@ -206,7 +206,7 @@ class Contested(Record, frozen=True, array_like=True, gc=False, tag=15):
     by: str
 
 
-class Described(Record, frozen=True, array_like=True, gc=False, tag=16):
+class Profiled(Record, frozen=True, array_like=True, gc=False, tag=16):
     """What is known of an agent from here on."""
 
     agent: int
@@ -231,7 +231,7 @@ AnyRecord = (
     | Catalogue
     | Opened
     | Contested
-    | Described
+    | Profiled
 )
 
 

@@ -29,12 +29,12 @@ from shoal.live.journal.records import (
     Catalogue,
     Corrected,
     Decided,
-    Described,
     Joined,
     Merged,
     Missed,
     Mode,
     Observed,
+    Profiled,
     Renamed,
     Rewarded,
     Row,
@@ -148,7 +148,7 @@ class Commands:
         given = self._features(turn.fold, agent_features)
         index = self.joining(turn, name)
         if not np.array_equal(given, turn.fold.policy.features_of(index), equal_nan=True):
-            turn.write(Described(index, given.tobytes()), agent=index)
+            turn.write(Profiled(index, given.tobytes()), agent=index)
         return index
 
     def _features(self, fold: Fold, given: Any) -> Vector:

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from shoal.live.journal.records import SWITCHES, Decided, Described, Merged, decode, vector
+from shoal.live.journal.records import SWITCHES, Decided, Merged, Profiled, decode, vector
 from shoal.live.population.owner import Owner
 from shoal.live.protocol.messages import Event, Events
 
@@ -41,7 +41,7 @@ def events_of(owner: Owner, after: int, limit: int) -> Events:
             place=getattr(record, "place", None) or None,
             cut=[found for other in cuts if (found := name(other)) is not None] or None,
             sharing=getattr(record, "sharing", None),
-            agent_features=_features(record) if isinstance(record, Described) else None,
+            agent_features=_features(record) if isinstance(record, Profiled) else None,
             other=name(record.other) if isinstance(record, Merged) else None,
             by=getattr(record, "by", None) or None,
         )
@@ -51,6 +51,6 @@ def events_of(owner: Owner, after: int, limit: int) -> Events:
     return Events(found, found[-1].sequence if found else min(after, store.last_seq(number)))
 
 
-def _features(record: Described) -> list[float | None]:
+def _features(record: Profiled) -> list[float | None]:
     """What a record says of an agent, as JSON has it."""
     return [None if math.isnan(z) else z for z in vector(record.features).tolist()]
