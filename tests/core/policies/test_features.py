@@ -175,8 +175,32 @@ def test_no_number_of_a_person_s_features_stays(how: str, tmp_path: Path) -> Non
         policy.state.pool.clusters.profiles, again.state.pool.clusters.profiles, strict=True
     ):
         assert np.array_equal(ours, theirs)
-    if how == "withdraw":
+    if how != "merge":
         assert not policy.state.temper_votes[4].any()
+    np.testing.assert_allclose(policy.state.pool.model.temper_tally, policy.state.temper_votes.sum(axis=0))
+
+
+def test_nothing_stays_in_sums_of_who_stops_lending() -> None:
+    policy = shoal.ClusterMixture(N, D, agent_features=described() / 3.0, seed=3)
+    play(policy, 250)
+    policy.set_sharing(4, "borrow")
+    again = copy.copy(policy)
+    again.set_features(0, policy.agent_features[0])
+    for ours, theirs in zip(
+        policy.state.pool.clusters.profiles, again.state.pool.clusters.profiles, strict=True
+    ):
+        assert np.array_equal(ours, theirs)
+    assert not policy.state.temper_votes[4].any()
+
+
+def test_a_cluster_that_dissolves_has_no_profile() -> None:
+    policy = played()
+    members = np.flatnonzero(policy.labels == policy.labels[0])
+    assert len(members) > 2
+    for agent in members.tolist():
+        policy.remove_agent(agent)
+        check(policy)
+    assert not policy.state.pool.clusters.profiles.counts[policy.labels[0]].any() or policy.labels[0] < 0
 
 
 def test_a_saved_policy_goes_on_with_what_it_knows_of_agents(tmp_path: Path) -> None:
