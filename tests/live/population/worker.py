@@ -33,7 +33,7 @@ AGENTS = [f"agent {n}" for n in range(6)]
 def open_shop(url: str, policy: str) -> tuple[Controller, Population]:
     """The controller and its one population."""
     controller = open_controller(url, lease=LEASE)
-    own = {"agent_dim": 1} if policy == "cluster_mixture" else {}
+    own: dict[str, Any] = {"agent_dim": 1} if policy == "cluster_mixture" else {}
     return controller, controller.population("shop", policy=policy, dim=DIM, explore=0.1, seed=1, **own)
 
 
