@@ -5,7 +5,7 @@ anew whenever it needs them and solves with the full matrices. Tests compare the
 """
 
 from collections.abc import Callable, Sequence
-from math import cos, exp, log, pi, sqrt
+from math import cos, e, exp, log, pi, sqrt
 from typing import Any, Literal, NamedTuple, Protocol
 
 import mpmath
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 from scipy.optimize import brentq, minimize_scalar
-from scipy.special import expit
+from scipy.special import expit, gammaln
 from scipy.stats import norm
 
 Floats = NDArray[np.float64]
@@ -375,13 +375,23 @@ class Twin:
         if not self.borrows[agent]:
             return self.select_alone(agent, arms, t)
         pooled = self.pooled(agent)
-        ahead = self.pending([agent]) if self.foresees else 0.0
+        ahead = self.pending_weight(agent) * self.pending([agent]) if self.foresees else 0.0
         return self.choose(pooled.theta_hat, pooled.A + ahead, arms, agent, t)
 
     def select_alone(self, agent: int, arms: Floats, t: int) -> int:
         """Arm that `agent` plays if it does not borrow, whatever the policy."""
         own = self.statistics([agent])
-        return self.choose(own.theta_hat, own.A + self.pending([agent]), arms, agent, t)
+        ahead = self.pending_weight(agent) * self.pending([agent])
+        return self.choose(own.theta_hat, own.A + ahead, arms, agent, t)
+
+    def pending_weight(self, agent: int) -> float:
+        """What a pull whose reward is due counts; less than 1 for clicks, see `Clicks`."""
+        return 1.0
+
+    def logit(self, agent: int, x: Floats) -> tuple[float, float]:
+        """Mean and variance of `x·θ` by what `agent` uses, with noise 1."""
+        known = self.pooled(agent) if self.borrows[agent] else self.statistics([agent])
+        return float(x @ known.theta_hat), float(x @ np.linalg.solve(known.A, x))
 
     def choose(self, theta_hat: Floats, A: Floats, arms: Floats, agent: int, t: int) -> int:
         """The arm with the best score, or the best one for a draw from N(θ̂, α² A⁻¹)."""
@@ -564,16 +574,32 @@ class BASS(EdgeTwin):
         return statistic > self.gamma**2 / 4
 
 
+def log_normal(x: float, mean: float, variance: float) -> float:
+    """Log density of a Gaussian."""
+    return -0.5 * ((x - mean) ** 2 / variance + log(2 * pi * variance))
+
+
 Sums = tuple[Floats, Floats]
 """Σ x xᵀ and Σ y x."""
 Member = tuple[int, int]
 """0 and an agent, or 1 and the agent whose ghost it is."""
 
 
+class Look:
+    """What an agent's samples say, alone."""
+
+    def __init__(self, n: int, trace: float, rewards: float) -> None:
+        self.n, self.trace, self.rewards = n, trace, rewards
+        self.known, self.errors = 0.0, 0.0
+        self.forms, self.logdets = np.zeros(10), np.zeros(10)
+        self.precisions, self.likelihoods = [0.0] * 6, [0.0] * 6
+
+
 class ClusterMixture(Twin):
     """Clusters drawn from their posterior; an agent chooses by all that it may belong to."""
 
     grid = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+    tempers = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
 
     def __init__(
         self,
@@ -588,10 +614,15 @@ class ClusterMixture(Twin):
         scatter: float | None = None,
         drift: bool = True,
         ridge_bonus: float = 3.0,
+        agent_features: Any = None,
         ridge: float = 1.0,
+        units: bool = True,
         seed: int,
     ) -> None:
         super().__init__(n_agents, dim, alpha=alpha, ridge=ridge)
+        self.learns_units = units  # not for clicks, whose logits have a unit
+        self.features = np.zeros((n_agents, 0)) if agent_features is None else np.array(agent_features)
+        self.temper_votes = [[0.0] * len(self.tempers) for _ in range(n_agents)]
         self.spread = spread
         self.concentration = concentration
         self.redraws = redraws
@@ -599,11 +630,16 @@ class ClusterMixture(Twin):
         self.drift = drift
         self.ridge_bonus = ridge_bonus
         self.learns_scatter = scatter is None
-        self.scatter = self.grid[2] if scatter is None else scatter
+        self.given = scatter
+        self.position = 2
+        self.unit, self.prior, self.noise = 1.0, ridge, 1.0 if noise_scale is None else noise_scale**2
+        self.weights = [1.0] * n_agents
+        self.looks: list[Look | None] = [None] * n_agents
+        self.centers: list[float | None] = [None] * 6
+        self.unequal: tuple[float, float] | None = None  # ν and s₀²
         self.random = Xorshift(seed)
         self.labels: list[int | None] = [None] * n_agents
         self.ghosts: dict[int, int] = {}  # label of each agent's ghost
-        self.errors: list[list[float]] = [[] for _ in range(n_agents)]
         self.past: list[list[tuple[float, Floats, float]]] = [[] for _ in range(n_agents)]
         self.recent: list[list[tuple[Floats, float, float]]] = [[] for _ in range(n_agents)]
         self.forgot = [-1] * n_agents
@@ -625,8 +661,11 @@ class ClusterMixture(Twin):
     def join(self, n: int) -> None:
         super().join(n)
         self.labels += [None] * n
+        self.features = np.vstack([self.features, np.full((n, self.features.shape[1]), np.nan)])
+        self.temper_votes += [[0.0] * len(self.tempers) for _ in range(n)]
         self.forgot += [-1] * n
-        self.errors += [[] for _ in range(n)]
+        self.weights += [1.0] * n
+        self.looks += [None] * n
         self.past += [[] for _ in range(n)]
         self.recent += [[] for _ in range(n)]
         self.votes += [[0.0] * len(self.grid) for _ in range(n)]
@@ -638,19 +677,21 @@ class ClusterMixture(Twin):
         if withdraw:
             self.labels[agent] = None
             self.ghosts.pop(agent, None)
-            self.errors[agent], self.past[agent], self.recent[agent] = [], [], []
+            self.looks[agent], self.past[agent], self.recent[agent] = None, [], []
             self.votes[agent] = [0.0] * len(self.grid)
+            self.temper_votes[agent] = [0.0] * len(self.tempers)
+            self.features[agent] = np.nan
             self.raw.pop((0, agent), None)
         self.dissolve()
         if withdraw:
             self.cusum = {}
+            self.learn_anew()
             for label in self.used():  # what is known of clusters is computed anew without it
                 S, b = self.nothing()
-                for x, y, _ in [sample for other in self.members(label) for sample in self.recent[other]]:
-                    S, b = S + np.outer(x, x), b + y * x
+                for other in self.members(label):
+                    for x, y, _ in self.recent[other]:
+                        S, b = S + self.weights[other] * np.outer(x, x), b + self.weights[other] * y * x
                 self.latest[label] = (S, b)
-            for label in self.used():
-                self.measure(label)
 
     def dissolve(self) -> None:
         """Forget the clusters in which nobody is active."""
@@ -708,31 +749,187 @@ class ClusterMixture(Twin):
     def lend(self, member: Member) -> None:
         if member[0] == 0:
             self.raw[member] = (self.gram[member[1]], self.b[member[1]])
-        self.lent[member] = self.soften(self.raw[member], self.scatter)
+        self.lent[member] = self.soften(self.weighted(self.raw[member], member[1]), self.scatter)
         self.lent_at[member] = self.scatter
+
+    def weighted(self, sums: Sums, agent: int) -> Sums:
+        return self.weights[agent] * sums[0], self.weights[agent] * sums[1]
+
+    # Units and noise
+
+    @property
+    def scatter(self) -> float:
+        return self.scatters()[self.position] if self.given is None else self.given
+
+    def scatters(self) -> list[float]:
+        """Those to choose from, in units of one over the mean square of arms' entries."""
+        return [scatter / self.unit for scatter in self.grid]
 
     def variance(self) -> float:
         """Noise variance, known or estimated."""
-        if self.noise_scale is not None:
-            return self.noise_scale**2
-        errors = self.lent_errors()
-        return (10 + sum(errors)) / (10 + len(errors))
+        return self.noise
 
     def is_noise_known(self) -> bool:
-        return self.noise_scale is not None or len(self.lent_errors()) >= 100
+        return self.noise_scale is not None or sum(one.known for one in self.seen()) >= 100
 
-    def lent_errors(self) -> list[float]:
-        """Errors of all who lend."""
-        return [error for one, lends in zip(self.errors, self.lends, strict=True) if lends for error in one]
+    def seen(self) -> list["Look"]:
+        """What was last seen of all who lend."""
+        return [one for one, lends in zip(self.looks, self.lends, strict=True) if lends and one is not None]
+
+    def rewards(self, agent: int) -> float:
+        """Σ y² of an agent's samples, by the weight that they still have."""
+        if not self.drift:
+            return sum(y**2 for _, y in self.samples[agent])
+        return sum(w * y**2 for w, _, y in self.past[agent]) + sum(y**2 for _, y, _ in self.recent[agent])
+
+    def describe(self, agent: int) -> None:
+        """Look at an agent's samples: what needs no unit."""
+        n = len(self.samples[agent])
+        look = Look(n, float(np.trace(self.gram[agent])), self.rewards(agent))
+        self.looks[agent] = look if n else None
+
+    def fit_alone(self, agent: int) -> None:
+        """The rest of a look: an agent's samples as those of one parameter, under every ridge."""
+        look, d = self.looks[agent], self.dim
+        if look is None:
+            return
+        S, b = self.gram[agent], self.b[agent]
+        ridges = [self.ridge * self.dim * self.unit * 4.0**g for g in range(-7, 3)]
+        look.forms = np.array([b @ np.linalg.solve(S + r * np.eye(d), b) for r in ridges])
+        look.logdets = np.array([np.linalg.slogdet(np.eye(d) + S / r)[1] for r in ridges])
+        smoother = np.trace(np.linalg.solve(S + ridges[0] * np.eye(d), S))
+        look.known, look.errors = max(look.n - float(smoother), 0.0), max(look.rewards - look.forms[0], 0.0)
+
+    def judge_noise(self, agent: int) -> None:
+        """And how probable its errors are, under every ν."""
+        look = self.looks[agent]
+        if look is None:
+            return
+        for j in range(6):
+            nu, center = 2 ** (j + 1), self.noise if self.centers[j] is None else self.centers[j]
+            shape, rate = nu / 2, nu * center / 2
+            look.precisions[j] = (shape + look.known / 2) / (rate + look.errors / 2)
+            look.likelihoods[j] = gammaln(shape + look.known / 2) - gammaln(shape) + shape * log(rate)
+            look.likelihoods[j] -= (shape + look.known / 2) * log(rate + look.errors / 2)
+
+    def find_unit(self, first: bool) -> bool:
+        """Measure arms by their mean square if that has changed by half."""
+        if not self.learns_units:
+            return False
+        seen = self.seen()
+        total, n = sum(one.trace for one in seen), sum(one.n for one in seen)
+        if total == 0:
+            return False
+        wanted = total / (self.dim * n)
+        if not first and 1 / 1.5 <= wanted / self.unit <= 1.5:
+            return False
+        self.unit, self.to_tend = wanted, (2 if self.drift else 1) * self.n_agents
+        if first:
+            self.prior = self.ridge * self.dim * wanted
+        return True
+
+    def find_noise(self) -> None:
+        """From errors if they are half as many as samples, else by the ridge that explains all samples."""
+        if self.noise_scale is not None:
+            return
+        seen = self.seen()
+        n, rewards, known = (sum(getattr(one, key) for one in seen) for key in ("n", "rewards", "known"))
+        start = 10 * (rewards / n if rewards > 0 else 1.0)
+        if not seen:
+            self.noise = 1.0
+        elif known > n / 2:
+            self.noise = (start + rewards - sum(one.forms[0] for one in seen)) / (10 + known)
+        else:
+            squares = start + rewards - np.sum([one.forms for one in seen], axis=0)
+            logdets = np.sum([one.logdets for one in seen], axis=0)
+            values = -0.5 * (10 + n) * np.log(squares) - 0.5 * logdets
+            largest = np.flatnonzero(values >= values.max() - 3)[-1]
+            self.noise = float(squares[largest] / (10 + n))
+
+    def weight(self, agent: int) -> float:
+        """The noise variance of all over that of an agent."""
+        look = self.looks[agent]
+        if self.unequal is None or look is None:
+            return 1.0
+        nu, center = self.unequal
+        return self.noise * (nu + look.known) / (nu * center + look.errors)
+
+    def find_noises(self) -> None:
+        """Whether agents differ in noise, and how much."""
+        seen = self.seen()
+        errors = max(sum(one.rewards for one in seen) - sum(one.forms[0] for one in seen), 0.0)
+        best = -0.5 * (sum(one.known for one in seen) * log(self.noise) + errors / self.noise)
+        self.unequal = None
+        for j in range(6 if seen else 0):
+            center = len(seen) / sum(one.precisions[j] for one in seen)
+            self.centers[j] = center
+            value = sum(one.likelihoods[j] for one in seen) - 3
+            if value > best:
+                best, self.unequal = value, (2.0 ** (j + 1), center)
+
+    def look(self, agent: int) -> None:
+        """Look at an agent's samples, and heed what that says."""
+        first = sum(one.n for one in self.seen()) == 0
+        self.describe(agent)
+        rescaled = self.find_unit(first)
+        self.fit_alone(agent)
+        self.find_noise()
+        self.judge_noise(agent)
+        change = self.weight(agent) / self.weights[agent]
+        if not 1 / 1.03 <= change <= 1.03:
+            self.weights[agent] *= change
+        if rescaled or not 1 / 1.03 <= change <= 1.03:
+            self.lend((0, agent))
+
+    def wanted_prior(self) -> float:
+        """The ridge that fits how large the clusters' estimates are."""
+        if not self.learns_units:
+            return self.ridge
+        start = self.ridge * self.dim * self.unit
+        sizes = {k: self.count(k) for k in self.used()}
+        norms = sum(size * self.scales.get(k, (0.0, 0.0))[0] for k, size in sizes.items())
+        known = sum(size * self.scales.get(k, (0.0, 0.0))[1] for k, size in sizes.items())
+        tau_sq = (self.dim * self.noise / start + norms) / (self.dim + known)
+        return min(max(self.noise / tau_sq, 0.01 * start), 100 * start)
+
+    def learn_anew(self) -> None:
+        """Learn all this from the samples there are."""
+        self.unit, self.prior, self.centers = 1.0, self.ridge, [None] * 6
+        for agent in range(self.n_agents):
+            self.describe(agent)
+        self.find_unit(True)
+        for agent in range(self.n_agents):
+            self.fit_alone(agent)
+        self.find_noise()
+        for agent in range(self.n_agents):
+            self.judge_noise(agent)
+        if self.noise_scale is None:
+            self.find_noises()
+        self.weights = [self.weight(agent) for agent in range(self.n_agents)]
+        for member in [(0, agent) for agent in range(self.n_agents)] + [(1, agent) for agent in self.ghosts]:
+            self.lend(member)
+        for label in self.used():
+            self.measure(label)
+        self.prior = self.wanted_prior()
+        for label in self.used():
+            self.measure(label)
+        self.to_tend = 0
 
     def evidence(self, sums: Sums) -> float:
         """Log marginal likelihood of samples under one parameter, up to what cancels."""
-        A = self.ridge * np.eye(self.dim) + sums[0]
+        A = self.prior * np.eye(self.dim) + sums[0]
         form = float(sums[1] @ np.linalg.solve(A, sums[1])) / (2 * self.variance())
-        return form - 0.5 * (float(np.linalg.slogdet(A)[1]) - self.dim * log(self.ridge))
+        return form - 0.5 * (float(np.linalg.slogdet(A)[1]) - self.dim * log(self.prior))
 
     def candidates(self, member: Member) -> list[tuple[int, Sums, float]]:
         """Cluster, the sums of its other members, and its probability; −1 is a cluster of its own."""
+        found, temper = self.weigh(member), self.temper()
+        logs = np.array([weight + temper * self.log_ratio(member, k) for k, _, weight in found])
+        weights = np.exp(logs - logs.max())
+        return [(k, rest, float(p)) for (k, rest, _), p in zip(found, weights / weights.sum(), strict=True)]
+
+    def weigh(self, member: Member) -> list[tuple[int, Sums, float]]:
+        """The same with log-weights instead of probabilities, by samples alone."""
         mine = self.lent.get(member, self.nothing())
         found: list[tuple[int, Sums, float]] = []
         for label in self.used():
@@ -742,21 +939,66 @@ class ClusterMixture(Twin):
                 gain = self.evidence(together) - self.evidence(rest) - self.evidence(mine)
                 found.append((label, rest, gain + log(max(self.count(label, without=member), 1))))
         found.append((-1, self.nothing(), log(self.concentration)))
-        logs = np.array([weight for _, _, weight in found])
-        weights = np.exp(logs - logs.max())
-        return [(k, rest, float(p)) for (k, rest, _), p in zip(found, weights / weights.sum(), strict=True)]
+        return found
 
     def posterior(self, agent: int) -> dict[int, float]:
         """Probability of every cluster."""
         return {label: chance for label, _, chance in self.candidates((0, agent)) if chance > 0}
 
+    # Features
+
+    def log_ratio(self, member: Member, label: int) -> float:
+        """log p(z | the other agents of a cluster) / p(z) of a member's features."""
+        if member[0] == 1 or label < 0:
+            return 0.0
+        found = 0.0
+        for z, column in zip(self.features[member[1]], self.features.T, strict=True):
+            groups = [column[self.members(k)] for k in self.used()]
+            groups = [group[~np.isnan(group)] for group in groups]
+            groups = [group for group in groups if len(group) > 0]
+            if np.isnan(z) or len(groups) < 2 or np.ptp(np.concatenate(groups)) == 0:
+                continue
+            everybody, sizes = np.concatenate(groups), np.array([len(group) for group in groups])
+            n, mu, T = len(everybody), everybody.mean(), everybody.var()
+            SS_within = sum(float(np.sum((group - group.mean()) ** 2)) for group in groups)
+            SS_between = sum(len(group) * float(group.mean() - mu) ** 2 for group in groups)
+            W = (SS_within + 4 * T) / (n - len(groups) + 4)
+            if n - np.sum(sizes**2) / n <= 1:
+                continue
+            B = (SS_between - (len(groups) - 1) * W) / (n - np.sum(sizes**2) / n)
+            if B <= 1e-9 * T:
+                continue
+            others = column[[agent for agent in self.members(label) if agent != member[1]]]
+            others = others[~np.isnan(others)]
+            kappa = W / B
+            mean = (np.sum(others) + kappa * mu) / (len(others) + kappa)
+            found += log_normal(z, mean, W * (1 + 1 / (len(others) + kappa))) - log_normal(z, mu, W + B)
+        return found
+
+    def temper(self) -> float:
+        """How far features are trusted."""
+        tally = np.sum(self.temper_votes, axis=0) - (1 - np.array(self.tempers))
+        return self.tempers[int(np.argmax(tally))]
+
+    def vote_on_temper(self, agent: int) -> None:
+        """Log evidence of an agent's samples, labels having the prior that features give."""
+        member = (0, agent)
+        found = self.weigh(member)
+        for g, temper in enumerate(self.tempers):
+            ratios = np.array([self.log_ratio(member, k) for k, _, _ in found])
+            counts = [log(max(self.count(k, without=member), 1)) for k, _, _ in found[:-1]]
+            prior = np.array([*counts, log(self.concentration)]) + temper * ratios
+            evidence = np.array([weight for _, _, weight in found]) + temper * ratios
+            self.temper_votes[agent][g] = float(np.logaddexp.reduce(evidence) - np.logaddexp.reduce(prior))
+
     # Choice
 
     def model(self, rest: Sums, agent: int) -> Statistics:
         """What an agent knows with a cluster's other members, whose parameters scatter around one."""
-        ridge = (self.ridge * np.eye(self.dim) + rest[0], rest[1])
+        ridge = (self.prior * np.eye(self.dim) + rest[0], rest[1])
         S, b = self.soften(ridge, self.scatter)
-        return statistics_from_sums(S + self.gram[agent], b + self.b[agent], 0.0)
+        own = self.weighted((self.gram[agent], self.b[agent]), agent)
+        return statistics_from_sums(S + own[0], b + own[1], 0.0)
 
     def components(self, agent: int) -> list[tuple[float, int, Statistics, Floats]]:
         """The clusters that count in a choice: probability, label, model, and the design its width is of."""
@@ -770,7 +1012,8 @@ class ClusterMixture(Twin):
             lone = [a for a in lone if self.lends[a]]
             theirs = [a for a in (self.members(label) if label >= 0 else []) if a != agent]
             ahead = company / (others + self.concentration) * self.pending(lone) + self.pending(theirs)
-            wide = self.model((S + ahead, b), agent).A + self.pending([agent])
+            weight = self.pending_weight(agent)
+            wide = self.model((S + weight * ahead, b), agent).A + weight * self.pending([agent])
             found.append((p / total, label, self.model((S, b), agent), wide))
         return found
 
@@ -785,7 +1028,7 @@ class ClusterMixture(Twin):
         mixture = self.components(agent)
         p = np.array([chance for chance, _, _, _ in mixture])
         means = np.array([arms @ one.theta_hat for _, _, one, _ in mixture])
-        zeta = self.alpha**2 * log(t + 1)
+        zeta = self.alpha**2 * self.noise * log(len(self.samples[agent]) + e)
         inner = []
         for _, label, _, wide in mixture:
             hidden = 0.0
@@ -793,7 +1036,7 @@ class ClusterMixture(Twin):
                 norm, known = self.scales.get(label, (0.0, 0.0))
                 others = self.count(label, without=(0, agent))
                 size = max(self.scale, norm / max(known, 1.0)) * others / (others + 10)
-                hidden = max(0.0, self.ridge_bonus**2 * size * self.ridge**2 - zeta * self.ridge)
+                hidden = max(0.0, self.ridge_bonus**2 * size * self.prior**2 - zeta * self.prior)
             if self.ridge_bonus == 0:
                 hidden = 0.0
             solved = np.linalg.solve(wide, arms.T).T
@@ -803,27 +1046,33 @@ class ClusterMixture(Twin):
         values = mean + np.sqrt(p @ np.array(inner) + self.spread**2 * outer)
         return int(np.argmax(values))
 
+    def logit(self, agent: int, x: Floats) -> tuple[float, float]:
+        if not self.borrows[agent]:
+            return super().logit(agent, x)
+        mixture = self.components(agent)
+        p = np.array([chance for chance, _, _, _ in mixture])
+        means = np.array([x @ one.theta_hat for _, _, one, _ in mixture])
+        within = np.array([x @ np.linalg.solve(one.A, x) for _, _, one, _ in mixture])
+        return float(p @ means), float(p @ within + p @ means**2 - (p @ means) ** 2)
+
     # Learning
 
     def observe(self, agent: int, x: Floats, reward: float, t: int) -> None:
-        before, label = self.statistics([agent]), self.labels[agent]
+        label, n = self.labels[agent], len(self.samples[agent]) + 1
         if self.drift:
             self.watch(agent, np.array(x), float(reward))
         super().observe(agent, x, reward, t)
-        if len(self.samples[agent]) > self.dim:
-            error = reward - x @ before.theta_hat
-            self.errors[agent].append(float(error**2 / (1 + x @ np.linalg.inv(before.A) @ x)))
-        if not self.lends[agent] and self.drift and self.is_noise_known():
-            last = self.recent[agent][-1]
-            self.recent[agent][-1] = (*last[:2], self.improbability(before.A, before.b, x, reward))
         self.lend((0, agent))
+        if n <= 4 or n % (4 if n <= 64 else 32) == 0:
+            self.look(agent)
         assert label == self.labels[agent]
 
-    def improbability(self, A: Floats, b: Floats, x: Floats, reward: float) -> float:
-        """−log of the density of a reward, but for a constant."""
-        spread = 1 + float(x @ np.linalg.solve(A, x))
-        error = reward - float(x @ np.linalg.solve(A, b))
-        return error**2 / (2 * self.variance() * spread) + 0.5 * log(spread)
+    def improbability(self, sums: Sums, agent: int, x: Floats, reward: float) -> float:
+        """−log of the density of an agent's reward, but for a constant; sums with their ridge."""
+        own = self.variance() / self.weights[agent]
+        spread = own + self.variance() * float(x @ np.linalg.solve(sums[0], x))
+        error = reward - float(x @ np.linalg.solve(*sums))
+        return error**2 / (2 * spread) + 0.5 * log(spread / own)
 
     def watch(self, agent: int, x: Floats, reward: float) -> None:
         """Keep a sample among the last, and see whether the agent's cluster has moved."""
@@ -832,8 +1081,8 @@ class ClusterMixture(Twin):
             S, b = self.latest.get(label, self.nothing())
             if self.is_noise_known():
                 model = self.model(self.sum_of(label, without=(0, agent)), agent)
-                improbable = self.improbability(model.A, model.b, x, reward)
-                lately = self.improbability(self.ridge * np.eye(self.dim) + S, b, x, reward)
+                improbable = self.improbability((model.A, model.b), agent, x, reward)
+                lately = self.improbability((self.prior * np.eye(self.dim) + S, b), agent, x, reward)
                 cusum = max(0.0, self.cusum.get(label, 0.0) + improbable - lately)
                 if self.to_tend > 0:
                     cusum = 0.0
@@ -844,7 +1093,11 @@ class ClusterMixture(Twin):
                 self.cusum[label] = cusum
             active = sum(self.active[other] for other in self.members(label))
             fading = 1 - 1 / (16 * max(active, 1))
-            self.latest[label] = (fading * S + np.outer(x, x), fading * b + reward * x)
+            weight = self.weights[agent]
+            self.latest[label] = (fading * S + weight * np.outer(x, x), fading * b + weight * reward * x)
+        elif not self.lends[agent] and self.is_noise_known():
+            S, b = self.weighted((self.gram[agent], self.b[agent]), agent)
+            improbable = self.improbability((self.prior * np.eye(self.dim) + S, b), agent, x, reward)
         if len(self.recent[agent]) == 24:
             oldest = self.recent[agent].pop(0)
             self.past[agent].append((1.0, oldest[0], oldest[1]))
@@ -858,8 +1111,8 @@ class ClusterMixture(Twin):
             return
         if self.labels[agent] is not None:
             if self.learns_scatter and pulls % (8 if pulls <= 64 else 32) == 0:
-                raw = (self.gram[agent], self.b[agent])
-                self.votes[agent] = [self.log_evidence(raw, scatter, agent) for scatter in self.grid]
+                raw = self.weighted((self.gram[agent], self.b[agent]), agent)
+                self.votes[agent] = [self.log_evidence(raw, scatter, agent) for scatter in self.scatters()]
             if self.drift and pulls % 2 == 0 and self.is_noise_known():
                 self.look_for_change(agent, t)
         self.keep_up()
@@ -879,6 +1132,8 @@ class ClusterMixture(Twin):
     def draw(self, member: Member) -> None:
         """Draw a member's cluster."""
         found, u = self.candidates(member), self.random.uniform()
+        if member[0] == 0 and self.features.shape[1]:
+            self.vote_on_temper(member[1])
         cumulative = np.cumsum([chance for _, _, chance in found])
         position = min(int(np.sum(cumulative <= u)), len(found) - 1)
         if found[position][0] == self.label_of(member):
@@ -919,23 +1174,29 @@ class ClusterMixture(Twin):
         self.rounds_kept_up += 1
         if self.learns_scatter and self.rounds_kept_up % self.n_agents == 0:
             tally = np.sum(self.votes, axis=0) - 5 * np.abs(np.arange(len(self.grid)) - 2)
-            now, best = self.grid.index(self.scatter), int(np.argmax(tally))
-            if best != now:
-                self.scatter = self.grid[now + (1 if best > now else -1)]
+            best = int(np.argmax(tally))
+            if best != self.position:
+                self.position += 1 if best > self.position else -1
                 self.to_tend = (2 if self.drift else 1) * self.n_agents
         for _ in range(min(8, self.to_tend)):
             self.cursor = (self.cursor + 1) % ((2 if self.drift else 1) * self.n_agents)
             self.to_tend -= 1
             self.tend(divmod(self.cursor, self.n_agents))
-        if self.ridge_bonus > 0 and self.rounds_kept_up % 16 == 0 and self.used():
-            self.measure(self.used()[self.rounds_kept_up // 16 % len(self.used())])
+        if self.rounds_kept_up % 16 == 0:
+            if self.used():
+                self.measure(self.used()[self.rounds_kept_up // 16 % len(self.used())])
+            wanted = self.wanted_prior()
+            if not 1 / 1.15 <= wanted / self.prior <= 1.15:
+                self.prior = wanted
+        if self.noise_scale is None and self.rounds_kept_up % self.n_agents == 0:
+            self.find_noises()
 
     def measure(self, label: int) -> None:
         """Compute how large a cluster's estimate is, and that of all on average."""
         S, b = self.sum_of(label)
-        inverse = np.linalg.inv(self.ridge * np.eye(self.dim) + S)
+        inverse = np.linalg.inv(self.prior * np.eye(self.dim) + S)
         norm = float(np.sum((inverse @ b) ** 2))
-        self.scales[label] = (norm, self.dim - self.ridge * float(np.trace(inverse)))
+        self.scales[label] = (norm, self.dim - self.prior * float(np.trace(inverse)))
         sizes = {k: self.count(k) for k in self.used()}
         norms = sum(size * self.scales.get(k, (0.0, 0.0))[0] for k, size in sizes.items())
         known = sum(size * self.scales.get(k, (0.0, 0.0))[1] for k, size in sizes.items())
@@ -983,8 +1244,11 @@ class ClusterMixture(Twin):
         """Log Bayes factor for a change before an agent's last n samples."""
         older, newer = self.split(agent, n)
         whole = (older[0] + newer[0], older[1] + newer[1])
-        parts = [self.log_evidence(part, self.scatter, agent) for part in (older, newer)]
-        return sum(parts) - self.log_evidence(whole, self.scatter, agent)
+        found = [
+            self.log_evidence(self.weighted(part, agent), self.scatter, agent)
+            for part in (older, newer, whole)
+        ]
+        return found[0] + found[1] - found[2]
 
     def look_for_change(self, agent: int, t: int) -> None:
         """Test whether an agent has changed; if so, let it forget what was before."""
@@ -1021,6 +1285,50 @@ class ClusterMixture(Twin):
         self.rebuild(agent, 0)
         self.lend((0, agent))
         self.forgot[agent] = t
+
+
+class Clicks:
+    """Any twin of `dim` + 1 dimensions, taught clicks: assumed density filtering with MacKay's σ(κm)."""
+
+    def __init__(self, twin: Any) -> None:
+        self.twin = twin
+        self.weights: list[list[float]] = [[] for _ in range(twin.n_agents)]
+        twin.pending_weight = lambda agent: (0.1 + sum(self.weights[agent])) / (1 + len(self.weights[agent]))
+
+    @staticmethod
+    def inner(arms: Floats) -> Floats:
+        """Arms with the constant that carries the base rate."""
+        return np.array([[*x, 3.0] for x in np.atleast_2d(arms)])
+
+    def chance(self, agent: int, x: Floats) -> float:
+        """Predicted probability of a click."""
+        mean, variance = self.twin.logit(agent, self.inner(x)[0])
+        return 1 / (1 + exp(-mean / sqrt(1 + pi * variance / 8)))
+
+    def select(self, agent: int, arms: Floats, t: int) -> int:
+        return int(self.twin.select(agent, self.inner(arms), t))
+
+    def expect(self, agent: int, x: Floats, sign: int) -> None:
+        self.twin.expect(agent, self.inner(x)[0], sign)
+
+    def observe(self, agent: int, x: Floats, click: float, t: int) -> tuple[float, float]:
+        """Learn a click; returns the moments of the logit that it was learned with."""
+        x = self.inner(x)[0]
+        mean, variance = self.twin.logit(agent, x)
+        # N(mean, variance) times σ has, by Z = σ(κm) and its derivatives, these moments ...
+        kappa = 1 / sqrt(1 + pi * variance / 8)
+        p = 1 / (1 + exp(-kappa * mean))
+        gradient, curvature = kappa * (click - p), kappa**2 * p * (1 - p)
+        new_mean, new_variance = mean + variance * gradient, variance - variance**2 * curvature
+        # ... and dividing the Gaussian with these by N(mean, variance) leaves what the click said.
+        precision = 1 / new_variance - 1 / variance
+        shift = new_mean / new_variance - mean / variance
+        self.weights[agent].append(precision)
+        self.twin.observe(agent, sqrt(precision) * x, shift / sqrt(precision), t)
+        return mean, variance
+
+    def revise(self, agent: int, t: int) -> None:
+        self.twin.revise(agent, t)
 
 
 class CLUB(EdgeTwin):

@@ -29,7 +29,7 @@ CLASSES: dict[str, Any] = {name: policy_class(name) for name in (*BUILT_IN, *RIV
 
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    # what ClusterMixture was before its clusters could scatter and change: the digest must stay for ever
+    # ClusterMixture without scatter, change and ridge bonus
     "cluster_mixture-plain": ("cluster_mixture", {"scatter": 0, "drift": False, "ridge_bonus": 0}),
     "bass-sample": ("bass", {"exploration": "sample"}),
     "club-as-released": ("club", {"gamma": 0.3, "bonus": "as-released"}),

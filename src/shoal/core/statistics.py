@@ -23,6 +23,7 @@ from shoal.core.kernels.linalg import (
     logdet_from_cholesky,
     multiply_symmetric,
     solve_cholesky,
+    solve_lower,
     trace,
     unpack,
 )
@@ -242,6 +243,16 @@ def factor_row(stats: Statistics, row: int) -> None:
         factor_steep(stats, row)
     else:
         cholesky(stats.A[row], stats.scratch[: stats.b.shape[1]])
+
+
+@compiled
+def moments_of_row(stats: Statistics, row: int, x: Vector) -> tuple[float, float]:
+    """Mean and variance of `x·θ` under one row, with noise 1: `x·θ̂` and `xᵀA⁻¹x`."""
+    d = stats.b.shape[1]
+    factor_row(stats, row)
+    z = stats.scratch[3 * d]
+    solve_lower(stats.scratch[:d], x, z)
+    return dot(x, stats.theta_hat[row]), dot(z, z)
 
 
 @compiled

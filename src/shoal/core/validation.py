@@ -127,6 +127,16 @@ def matrix(name: str, value: Any, *, columns: int | None = None) -> Matrix:
     return _finite(name, array)
 
 
+def features(name: str, value: Any, n: int, dim: int | None) -> Matrix:
+    """Features of `n` agents, (n, dim) or, if that is None, of any number; NaN and None are missing."""
+    array = _floats(name, value)
+    if array.shape != (n, array.shape[-1] if dim is None and array.ndim else dim):
+        wanted = "any number of features" if dim is None else f"agent_dim = {dim}"
+        raise ValueError(f"{name} must have shape ({n}, p) with {wanted}, got {array.shape}")
+    _finite(name, np.nan_to_num(array, nan=0.0, posinf=np.inf, neginf=-np.inf))
+    return array
+
+
 def scale(name: str, arms: Matrix, ridge: float) -> str:
     """Refuse arms (…, d) far too long for the ridge; return a warning, or "" if their scale is fine."""
     size = float(np.max(np.sum(arms * arms, axis=-1)))

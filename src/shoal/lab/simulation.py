@@ -16,7 +16,7 @@ from shoal.core.kernels.graphs import count_edges, pairs_within, separation_time
 from shoal.core.policy.base import Policy
 from shoal.core.policy.calls import check_scale
 from shoal.core.policy.living import LivePolicy
-from shoal.core.policy.steps import choose, expect, observe, revise
+from shoal.core.policy.steps import choose, expect, revise, take_in
 from shoal.core.registry import load
 from shoal.core.types import Integers, Matrix, Tensor, Vector
 from shoal.lab.environments.base import Environment
@@ -162,7 +162,9 @@ def simulate(
         np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(3)
     )
     offsets, agents = _draw_schedule(pulling, environment.n_agents, horizon, order)
-    late = _draw_delays(delay, offsets, agents, environment.dim, lateness)
+    play_block = _play_compiled if _runs_compiled(policy) else _play_plain
+    width = policy.inner_dim if play_block is _play_compiled else environment.dim
+    late = _draw_delays(delay, offsets, agents, width, lateness)
 
     choices = np.zeros(len(agents), dtype=np.int64)
     rewards = np.zeros(len(agents))
@@ -173,7 +175,6 @@ def simulate(
     communication = np.full(len(recorded), -1)
     labels = None if environment.labels is None else np.unique(environment.labels, return_inverse=True)[1]
     true_edges = 0 if labels is None else pairs_within(labels)
-    play_block = _play_compiled if _runs_compiled(policy) else _play_plain
     if dividend and not isinstance(policy, Policy):
         raise ValueError(f"dividend needs a policy that tells its predictions, got {policy!r}")
     paid = np.zeros(len(agents)) if dividend else None
@@ -189,6 +190,8 @@ def simulate(
         pulling_now = agents[first_event:last_event]
         means = environment.rewards_in(arms, rounds, pulling_now, first=start + 1)
         by_arm, noise = environment.draw_rewards(means, pulling_now, noise_source)
+        if getattr(policy, "clicks", False):
+            policy.check_rewards("the environment's rewards", by_arm + noise[:, None])
         # Stop after each recorded round of the block to look at the graph.
         marks = np.flatnonzero((recorded > start) & (recorded <= stop))
         for begin, end in zip([start, *recorded[marks]], [*recorded[marks], stop], strict=True):
@@ -212,7 +215,7 @@ def simulate(
             if mark < len(recorded) and recorded[mark] == end:
                 f1[mark], edges[mark], communication[mark] = _look_at(policy, labels, true_edges)
                 mark += 1
-    _stop_waiting(policy, agents, late)
+    _stop_waiting(policy, agents, late._replace(arms=late.arms[:, : environment.dim]))
     np.cumsum(regret, out=regret)
     cuts, n_agents = getattr(policy, "cuts", None), environment.n_agents
     so_far = None
@@ -265,6 +268,9 @@ def _steps(begin: int, end: int, *, singly: bool) -> Iterator[tuple[int, int]]:
 
 def _predictions(policy: Policy, agents: Integers, arms: Matrix) -> Tensor:
     """Own and pooled predictions of all arms for all who pull in a round, shape (2, n, K)."""
+    if policy.clicks:
+        both = [[policy.predict(agent, x) for x in arms] for agent in agents.tolist()]
+        return np.array(both).reshape(len(agents), len(arms), 2).transpose(2, 0, 1)
     own = [arms @ policy.local_estimate(agent) for agent in agents.tolist()]
     pooled = [policy.scores(agent, arms).mean for agent in agents.tolist()]
     return np.array([own, pooled]).reshape(2, len(agents), len(arms))
@@ -302,7 +308,7 @@ def play(state: Any, rounds: Rounds) -> None:
             if is_late:
                 expect(state, agents[event], x, -1)
                 release(late, event)
-            observe(state, agents[event], x, rewards[event], t)
+            take_in(state, agents[event], x, rewards[event], t)
         # After all observations, so that whom agents share with depends on the whole round.
         for n in range(late.offsets[r], late.offsets[r + 1]):
             revise(state, agents[late.due[n]], t)
@@ -338,7 +344,7 @@ def _play_compiled(policy: Any, rounds: Rounds) -> None:
     offsets, late = rounds.offsets, rounds.late
     with policy.lock:
         policy.reserve(max(int(offsets[-1] - offsets[0]), int(late.offsets[-1] - late.offsets[0])))
-        play(policy.pinned_state(), rounds)
+        play(policy.pinned_state(), rounds._replace(arms=policy.inner(rounds.arms)))
 
 
 def _play_plain(policy: Any, rounds: Rounds) -> None:

@@ -122,7 +122,11 @@ def test_fortran_order_and_other_byte_order_load_like_ours(name: str, tmp_path: 
             0,
             "(not the sum|a cluster has no active member)",
         ),
-        ("cluster_mixture", "pool.model.noise", 1.0, "and the errors say"),
+        ("cluster_mixture", "pool.model.noise", 1.0, "and the samples say"),
+        ("cluster_mixture", "pool.model.weights", -1.0, "which is less than"),
+        ("cluster_mixture", "pool.model.unit", -9.0, "which is less than"),
+        ("cluster_mixture", "pool.model.prior", -99.0, "which is less than"),
+        ("cluster_mixture", "looked", 1.0, "looked is not the sum over the agents who lend"),
         ("cluster_mixture", "pool.model.position", 1, "holds 1, which is not less than 1"),
         ("cluster_mixture", "pool.clusters.resummed", 22, "pool.clusters.resummed names no cluster"),
         ("cluster_mixture", "pool.clusters.waiting", 1, "does not count the pending pulls"),
@@ -202,9 +206,9 @@ def test_minus_zero_is_not_nothing() -> None:
     leaf = next(
         leaf for leaf in fields.leaves(shoal.ClusterMixture.State) if leaf.name == "pool.clusters.sums"
     )
-    array = np.zeros((4, 3))
+    array = np.zeros((4_000, 3))
     array[2, 1] = -0.0
-    sizes = {"agents": 2, "dim": 2, "clusters": 4, "packed": 3}
+    sizes = {"agents": 2_000, "dim": 2, "clusters": 4_000, "packed": 3}
     assert files.thinned(leaf, array, sizes)["pool.clusters.sums@rows"].tolist() == [2]
 
 

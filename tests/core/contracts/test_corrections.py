@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests import reference
-from tests.core.contracts.test_policies import D, N, every_live_policy, make, play, refit, snapshot
+from tests.core.contracts.test_policies import LIVE, D, N, every_live_policy, make, play, refit, snapshot
 
 import shoal
 from shoal.core.policies.bass import policy as bass
@@ -25,10 +25,16 @@ def check(policy: Any, log: list[Any], ridge: float) -> None:
         np.testing.assert_allclose(policy.estimate(agent), refit(policy, agent, log, ridge), atol=1e-9)
 
 
-@every_live_policy
+LEARNED: dict[str, Any] = {"scatter": None, "drift": False}
+"""A mixture that learns all it can of agents who do not change."""
+
+
+@pytest.mark.parametrize("name", [*LIVE, "learned"])
 @pytest.mark.parametrize("reconsider", [False, True])
 def test_corrections_are_exact(name: str, reconsider: bool, tmp_path: Path) -> None:
-    policy, log, rng = make(name, ridge=0.5), list[Any](), np.random.default_rng(7)
+    own = LEARNED if name == "learned" else {}
+    policy = make(name.replace("learned", "cluster_mixture"), ridge=0.5, **own)
+    log, rng = list[Any](), np.random.default_rng(7)
     for n in range(12):
         play(policy, 25, seed=n, log=log)
         place = int(rng.integers(len(log)))
@@ -45,6 +51,13 @@ def test_corrections_are_exact(name: str, reconsider: bool, tmp_path: Path) -> N
         assert (policy.communication_cost, policy.rounds) == (cost, rounds)
         if not reconsider:
             assert np.array_equal(policy.graph, graph)
+        if name in ("learned", "cluster_mixture"):
+            mine = [(x, y) for who, x, y in log if who == agent]
+            assert policy.state.squares[agent] == pytest.approx(sum(y**2 for _, y in mine))
+            row = policy.state.looks[agent]
+            assert row[1:4] == pytest.approx(
+                [len(mine), sum(x @ x for x, _ in mine), sum(y**2 for _, y in mine)]
+            )
     policy.save(tmp_path / "p")
     assert play(shoal.load_policy(tmp_path / "p"), 40) == play(policy, 40)
 
@@ -63,15 +76,20 @@ def test_a_wrong_sample_that_is_taken_back_leaves_no_trace_in_the_sums(name: str
     np.testing.assert_allclose(local.theta_hat[3], naive.theta_hat, atol=1e-5)
 
 
-@every_live_policy
+@pytest.mark.parametrize("name", [*LIVE, "learned"])
 def test_taking_back_every_sample_leaves_an_agent_that_has_seen_nothing(name: str) -> None:
-    policy, log = make(name), list[Any]()
+    own = LEARNED if name == "learned" else {}
+    name = name.replace("learned", "cluster_mixture")
+    policy, log = make(name, **own), list[Any]()
     play(policy, 60, log=log)
     for agent, x, y in [entry for entry in log if entry[0] == 2]:
         policy.retract(agent, x, y)
     fresh = make(name).state.local
     for key in ("A", "A_inv", "b", "theta_hat", "pulls"):
         assert np.array_equal(getattr(policy.state.local, key)[2], getattr(fresh, key)[2]), key
+    if name == "cluster_mixture":
+        assert not policy.state.looks[2].any()
+        assert not policy.state.squares[2]
     check(policy, [entry for entry in log if entry[0] != 2], 1.0)
     with pytest.raises(ValueError, match="x must be an arm of which agent 2 has a sample"):
         policy.retract(2, log[0][1], 0.0)

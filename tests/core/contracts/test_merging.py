@@ -69,7 +69,8 @@ def test_nothing_is_left_of_the_other(kind: str, tmp_path: Path) -> None:
         for key in ("ring", "past", "held"):
             assert not getattr(mine.drift, key)[TWO].any(), key
         assert not mine.pool.members.lent[TWO].any()
-        assert mine.errors[TWO] == mine.residuals[TWO] == 0
+        assert not mine.looks[TWO].any()
+        assert (mine.squares[TWO], mine.pool.model.weights[TWO]) == (0.0, 1.0)
     if hasattr(mine, "lent"):
         assert not mine.lent[TWO].any()
 

@@ -113,11 +113,28 @@ def refit(policy: Any, agent: int, log: list[Any], ridge: float) -> Any:
         return taught_twin(policy, log).pooled(agent).theta_hat
     if not hasattr(policy, "posterior"):
         return reference.fit(pooled_samples(policy, agent, log), D, ridge).theta_hat
+    model, lent_at = policy.state.pool.model, policy.state.pool.members.lent_at[:, 0]
     total, weight = np.zeros(D), 0.0
+
+    def sums(who: int) -> tuple[Any, Any]:
+        """Of an agent's samples, by its weight."""
+        S, b = np.zeros((D, D)), np.zeros(D)
+        for _, x, y in [entry for entry in log if entry[0] == who]:
+            S, b = S + model.weights[who] * np.outer(x, x), b + model.weights[who] * y * x
+        return S, b
+
+    def softened(S: Any, b: Any, scatter: float) -> tuple[Any, Any]:
+        spread = np.eye(D) + scatter * S
+        return np.linalg.solve(spread, S), np.linalg.solve(spread, b)
+
     for cluster, chance in policy.posterior(agent).items():
-        samples = [(x, y) for who, x, y in log if who == agent or policy.labels[who] == cluster >= 0]
         if chance >= 1e-3:
-            total += chance * reference.fit(samples, D, ridge).theta_hat
+            S, b = model.prior[0] * np.eye(D), np.zeros(D)
+            for who in np.flatnonzero((policy.labels == cluster) & (cluster >= 0)).tolist():
+                lent = softened(*sums(who), lent_at[who]) if who != agent else (0.0, 0.0)
+                S, b = S + lent[0], b + lent[1]
+            (S, b), own = softened(S, b, policy.scatter), sums(agent)
+            total += chance * np.linalg.solve(S + own[0], b + own[1])
             weight += chance
     return total / weight
 

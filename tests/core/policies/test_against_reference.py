@@ -60,7 +60,8 @@ def play_both(
     _, noise_source, lateness = (
         np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(3)
     )
-    noise = environment.noise_scale * noise_source.standard_normal(len(trace.agents))
+    noise = noise_source.standard_normal(len(trace.agents))
+    noise *= np.broadcast_to(environment.noise_scale, environment.n_agents)[trace.agents]
     delays = None if delay == 0 else lateness.integers(delay[1], delay[2] + 1, size=len(trace.agents))
     naive = reference.run(twin, schedule, arms, means, noise, delays)
     assert np.array_equal(trace.agents, naive.agents)
@@ -89,7 +90,11 @@ def same_posteriors(policy: Any, twin: Any) -> None:
     """Clusters, their probabilities and the noise of a mixture and its twin."""
     assert policy.labels.tolist() == [-1 if label is None else label for label in twin.labels]
     assert policy.noise_variance == pytest.approx(twin.variance(), rel=1e-9)
-    assert policy.scatter == twin.scatter
+    model = policy.state.pool.model
+    assert policy.scatter == pytest.approx(twin.scatter, rel=1e-9)
+    assert (model.unit[0], model.prior[0]) == pytest.approx((twin.unit, twin.prior), rel=1e-9)
+    np.testing.assert_allclose(model.weights, twin.weights, rtol=1e-8)
+    assert policy.temper == (twin.temper() if twin.features.shape[1] else 0.0)
     assert policy.forgot.tolist() == twin.forgot
     for agent in policy.agents:
         ours, theirs = policy.posterior(agent), twin.posterior(agent)
@@ -156,6 +161,16 @@ def test_cluster_mixture_over_sizes(n: int, d: int, noise_scale: float | None) -
     if n == 25:
         assert len(set(policy.labels)) > 1
         assert np.bincount(policy.labels).max() > 2
+
+
+@pytest.mark.parametrize("own", [{}, {"scatter": 0.0, "drift": False}])
+def test_a_mixture_of_agents_whose_noises_differ(own: dict[str, Any]) -> None:
+    noise = [0.05, 0.5, 5.0] * 4
+    environment = shoal.GaussianClusters(12, 3, 2, n_arms=6, noise_scale=noise, seed=1)
+    policy, twin = both("cluster_mixture", environment, 0.5, 1, **own)
+    play_both(policy, twin, environment, ASYNCHRONOUS, 500, seed=1)
+    found = policy.noise_variances
+    assert found[::3].max() < found[1::3].min() < found[1::3].max() < found[2::3].min()
 
 
 @pytest.mark.parametrize("name", ["club", "sclub", "cmlb", "dynucb", "oracle", "independent"])
@@ -255,6 +270,48 @@ def test_a_mixture_of_agents_that_change(own: dict[str, Any], delay: Any) -> Non
         ghosts = policy.state.pool.members.labels[:, 1]
         assert {agent: int(ghosts[agent]) for agent in np.flatnonzero(ghosts >= 0)} == twin.ghosts
         assert twin.ghosts
+
+
+@pytest.mark.parametrize("kind", ["useful", "useless", "often"])
+def test_a_mixture_of_agents_who_are_described(kind: str) -> None:
+    """Features that tell the cluster, or nothing, or nothing three times; some missing, one of them constant.
+
+    Agents come, go and are described anew on the way; some change, so that there are ghosts.
+    """
+    environment = shoal.SyntheticClusters(9, 3, 3, 1.4, seed=3)
+    rng = np.random.default_rng(5)
+    Z = rng.standard_normal((9, 2))
+    if kind == "useful":
+        Z[:, 0] = 1e6 + np.repeat([0.0, 4.0, 9.0], 3) + 0.3 * rng.standard_normal(9)
+    Z = np.hstack([Z] * (3 if kind == "often" else 1) + [np.full((9, 1), 0.1)])
+    Z[4, 1] = Z[7, 0] = np.nan
+    policy, twin = both("cluster_mixture", environment, 0.5, 2, concentration=2.0, agent_features=Z)
+    tempers = set()
+    for t in range(1, 301):
+        agent, arms = int(rng.choice(policy.agents)), rng.standard_normal((5, 3))
+        choice = policy.select(agent, arms)
+        assert choice == twin.select(agent, arms, t), t
+        theta = [3.0, -1.0, 1.0] if (agent % 9) // 3 == (t > 150) else [-1.0, 1.0, (agent % 9) // 3]
+        reward = float(arms[choice] @ theta + 0.4 * rng.standard_normal())
+        policy.update(agent, arms[choice], reward)
+        twin.observe(agent, arms[choice], reward, t)
+        twin.revise(agent, t)
+        tempers.add(policy.temper)
+        if t == 100:
+            policy.set_features(3, Z[5])
+            twin.features[3], twin.temper_votes[3] = Z[5], [0.0] * 6
+            policy.add_agents(1, agent_features=Z[:1])
+            twin.join(1)
+            twin.features[9] = Z[0]
+            policy.remove_agent(1)
+            twin.leave(1, withdraw=False)
+            policy.remove_agent(6, withdraw=True)
+            twin.leave(6, withdraw=True)
+        if t % 50 == 0:
+            same_posteriors(policy, twin)
+    assert len(tempers) > 1 or kind == "useful"
+    assert kind != "useful" or policy.temper > 0.0
+    assert policy.forgot.max() > 150
 
 
 def test_a_mixture_whose_clusters_move() -> None:

@@ -24,6 +24,7 @@ OWN: dict[str, dict[str, Any]] = {
     "misspecified": {"n_clusters": 2, "angle": 1.0},
     "corrupted_agents": {"n_clusters": 2, "angle": 1.0, "share": 0.0},  # lies: test_synthetic.py
     "graph_clusters": {"n_clusters": 2, "angle": 1.0},
+    "described_agents": {"n_clusters": 2},
     "continuum": {},
     "movielens": {"n_arms": 5},
     "letor": {"n_groups": 5, "n_arms": 4},
@@ -38,6 +39,8 @@ BERNOULLI: dict[str, dict[str, Any]] = {
 """With these, mean rewards are probabilities."""
 PERSONAL = {"lastfm", "warfarin"}
 """Arms depend on who pulls, and rewards have no noise: test_offers.py."""
+CLICKS = {"clicks"}
+"""Rewards are clicks, with no other noise: test_synthetic.py."""
 
 every_environment = pytest.mark.parametrize("name", [name for name in _registered if name in OWN])
 
@@ -97,7 +100,9 @@ def counts(means: Matrix, agents: Integers, rng: np.random.Generator) -> Any:
 
 def test_every_built_in_environment_is_here() -> None:
     assert set(OWN) <= set(shoal.environment_names())
-    assert set(OWN) | PERSONAL == {name for name, found in _registered.items() if "shoal." in str(found)}
+    assert set(OWN) | PERSONAL | CLICKS == {
+        name for name, found in _registered.items() if "shoal." in str(found)
+    }
 
 
 @every_environment

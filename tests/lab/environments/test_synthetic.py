@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.lab.environments.synthetic import CorruptedAgents, GraphClusters, MisspecifiedClusters
+from shoal.lab.environments.synthetic import (
+    ClickClusters,
+    CorruptedAgents,
+    DescribedAgents,
+    GraphClusters,
+    MisspecifiedClusters,
+)
 
 
 @pytest.mark.parametrize(("angle", "gap"), [(math.pi / 16, 0.2), (7 * math.pi / 16, 1.27)])
@@ -48,6 +54,7 @@ def test_arms_scatter_around_the_parameters() -> None:
         lambda seed: shoal.GaussianClusters(9, 4, 3, seed=seed),
         lambda seed: shoal.UnitClusters(9, 4, 3, seed=seed),
         lambda seed: shoal.ChangingArms(9, 4, 3, seed=seed),
+        lambda seed: DescribedAgents(9, 4, 3, seed=seed),
         lambda seed: shoal.ChangingAgents(9, 4, 3, 0.7, change_after=7, seed=seed),
         lambda seed: shoal.JumpingAgents(9, 4, 3, 0.7, last_jump=7, seed=seed),
         lambda seed: shoal.Continuum(9, 4, seed=seed),
@@ -92,6 +99,31 @@ def test_changing_arms_can_be_asked_for_in_any_pieces() -> None:
     norms = np.linalg.norm(whole, axis=2)
     assert norms.max() <= 1.0
     assert abs((norms < 0.5).mean() - 0.25) < 0.03  # uniform in the disc
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+@pytest.mark.parametrize("rate", [0.5, 0.02])
+def test_clicks_have_the_rate_and_strength_asked_for(fresh: bool, rate: float) -> None:
+    own: dict[str, Any] = {"rate": rate, "strength": 2.0, "length": 1.5, "fresh": fresh}
+    world, same, other = (ClickClusters(40, 6, 4, seed=seed, **own) for seed in (3, 3, 4))
+    assert np.array_equal(world.arms_in(5, 9), same.arms_in(5, 9))
+    assert not np.array_equal(world.arms, other.arms)
+    assert world.labels is not None
+    agents, rounds = np.arange(2000) % 40, np.arange(1, 2001)
+    arms = world.arms_in(1, 2000)
+    assert arms.shape == (2000 if fresh else 1, 15, 6)
+    np.testing.assert_allclose(np.linalg.norm(arms, axis=2), 1.5)
+    means = world.rewards_in(arms, rounds, agents, first=1)
+    assert means.mean() == pytest.approx(rate, rel=0.1)
+    logits = np.log(means / (1 - means)) - world.base
+    assert np.abs(logits).max() <= 2.0 + 1e-9
+    for label in range(4):  # members of a cluster have one parameter, and logits are linear in the arm
+        mine = world.labels[agents] == label
+        x = (arms[mine] if fresh else np.repeat(arms, mine.sum(), axis=0)).reshape(-1, 6)
+        theta, *_ = np.linalg.lstsq(x, logits[mine].ravel(), rcond=None)
+        np.testing.assert_allclose(x @ theta, logits[mine].ravel(), atol=1e-6)
+    by_arm, shared = world.draw_rewards(means, agents, np.random.default_rng(0))
+    assert set(np.unique(by_arm + shared[:, None])) == {0.0, 1.0}
 
 
 def test_changing_agents_deal_out_their_parameters_anew_after_the_change() -> None:
@@ -292,6 +324,7 @@ def test_one_cluster_has_no_gap() -> None:
         (lambda: MisspecifiedClusters(9, 4, 2, 1.0, deviation=-1.0), "deviation must be a finite number"),
         (lambda: CorruptedAgents(9, 4, 2, 1.0, share=1.1), "share must be a finite number in"),
         (lambda: GraphClusters(9, 4, 2, 1.0, flip=-0.1), "flip must be a finite number in"),
+        (lambda: DescribedAgents(9, 4, 2, distance=-1.0), "distance must be a finite number in"),
         (lambda: shoal.Environment(np.ones((2, 2))), "theta_star or mean_rewards must be given"),
         (
             lambda: shoal.Environment(np.ones((2, 2)), theta_star=np.ones((3, 1))),
@@ -308,3 +341,18 @@ def test_one_cluster_has_no_gap() -> None:
 def test_bad_input(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(("distance", "right"), [(0.84, 0.5), (1.8, 0.78), (2.7, 0.93), (0.0, 0.25)])
+def test_features_tell_the_cluster_as_often_as_said(distance: float, right: float) -> None:
+    world = DescribedAgents(20_000, 3, 4, distance=distance, useless=3, seed=1)
+    assert world.agent_features is not None
+    assert world.labels is not None
+    assert world.agent_features.shape == (20_000, 7)
+    usual = world.agent_features - np.median(world.agent_features, axis=0)
+    spread = np.array([usual[world.labels != m % 4, m].std() for m in range(7)])
+    guess = (usual / spread)[:, :4].argmax(axis=1)
+    assert np.mean(guess == world.labels) == pytest.approx(right, abs=0.02)
+    plain = shoal.ChangingArms(20_000, 3, 4, seed=1)
+    assert np.array_equal(plain.arms, world.arms)
+    assert np.array_equal(plain.mean_rewards, world.mean_rewards)

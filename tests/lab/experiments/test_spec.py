@@ -182,13 +182,20 @@ def test_symbols_stand_for_what_they_are_in_the_environment() -> None:
     }
     joined = make_environment("graph_clusters", n_agents=6, dim=3, n_clusters=2, angle=0.5, seed=0)
     assert specs.resolve({"a": "graph"}, joined)["a"] is joined.graph
+    known = make_environment("described_agents", n_agents=6, dim=3, n_clusters=2, seed=0)
+    features = specs.resolve({"agent_features": "agent_features"}, known)
+    assert features["agent_features"] is known.agent_features
+    method = specs.MethodSpec(
+        id="m", policy="cluster_mixture", parameters={"agent_features": "agent_features"}
+    )
+    assert specs.build_policy(method, 0.6, known, 0).parameters["agent_dim"] == 4
 
 
 def test_symbols_need_an_environment_that_has_them() -> None:
     from shoal.lab.environments.base import Environment
 
     bare = Environment(np.eye(2), mean_rewards=np.eye(2))
-    for value in ("gap/4", "graph", "labels", "n_clusters", "param_norm", "theta_star"):
+    for value in ("gap/4", "graph", "labels", "n_clusters", "param_norm", "theta_star", "agent_features"):
         with pytest.raises(ValueError, match="needs an environment with"):
             specs.resolve({"x": value}, bare)
     told = Environment(np.eye(2), mean_rewards=np.eye(2), param_norm=3.0)  # as data sets are

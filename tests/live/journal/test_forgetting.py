@@ -196,7 +196,11 @@ def known(one: Population) -> dict[str, tuple[list[float], list[float]]]:
 @pytest.mark.parametrize("policy", ["bass", "cluster_mixture"])
 @pytest.mark.parametrize("gone", ["ada", "cleo"])
 def test_the_state_is_as_if_they_had_never_been_there(policy: str, gone: str) -> None:
-    """To the bit, as their place among the agents stays; up to the last digits, had they never had one."""
+    """To the bit, as their place among the agents stays; BASS up to the last digits, had they never had one.
+
+    ClusterMixture draws whom to reconsider among all places, and its ridge and noises move in steps, whose
+    moments depend on how many places there are.
+    """
     people = ["ada", "ben", "cleo", "dan", "eve"]
     places = [Place("memory", None) for _ in range(3)]
     forgotten, silent, absent = (shop(place.open(), policy=policy) for place in places)
@@ -207,10 +211,11 @@ def test_the_state_is_as_if_they_had_never_been_there(policy: str, gone: str) ->
     for _ in range(2):
         assert known(forgotten) == known(silent)
         assert sorted(known(forgotten)) == sorted(known(absent)) == sorted(set(people) - {gone})
-        for name, estimates in known(absent).items():
-            np.testing.assert_allclose(estimates, known(forgotten)[name], rtol=1e-10)
-        np.testing.assert_array_equal(forgotten.graph().edges, absent.graph().edges)
+        np.testing.assert_array_equal(forgotten.graph().edges, silent.graph().edges)
         if policy == "bass":
+            for name, estimates in known(absent).items():
+                np.testing.assert_allclose(estimates, known(forgotten)[name], rtol=1e-10)
+            np.testing.assert_array_equal(forgotten.graph().edges, absent.graph().edges)
             assert np.count_nonzero(absent.graph().edges) < 4 * 3  # somebody was separated
         rounds = {one.owner.read(lambda fold: fold.policy.rounds) for one in (forgotten, silent, absent)}
         assert len(rounds) == 1

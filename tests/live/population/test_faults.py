@@ -126,7 +126,7 @@ def without_last_seq(self: SQLiteStore, db: Any, batch: Batch) -> Exception | No
 def test_a_store_that_fails_for_long(durable: Place, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     """Every call may be made again, whatever became of it the first time."""
     controller = durable.open()
-    one = shop(controller)
+    one = shop(controller, policy="cluster_mixture", agent_dim=2)
     first = one.decide("ada", ARMS, id="first")
     trouble = Trouble(controller.store, monkeypatch)
 
@@ -144,8 +144,11 @@ def test_a_store_that_fails_for_long(durable: Place, monkeypatch: pytest.MonkeyP
     insist(lambda: one.cancel("second"))
     insist(lambda: one.set_arms(ARMS))
     insist(lambda: one.add("dan", sharing="none"))
-    assert one.agents == ["ada", "ben", "cleo", "dan"]
-    assert one.owner.read(lambda fold: fold.observed) == [1, 0, 1, 0]
+    insist(lambda: one.set_features("eve", [1.0, None]))
+    insist(lambda: one.decide("eve", ARMS, id="fourth", agent_features=[2.0, 3.0]))
+    assert one.features_of("eve") == [2.0, 3.0]
+    assert one.agents == ["ada", "ben", "cleo", "dan", "eve"]
+    assert one.owner.read(lambda fold: fold.observed) == [1, 0, 1, 0, 0]
     assert one.catalogue == ARMS
     assert sound(controller)
 

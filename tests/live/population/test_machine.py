@@ -58,11 +58,14 @@ class Machine(RuleBasedStateMachine):
             "policy": policy, "dim": 2, "explore": 0.3, "seed": 1, "reward_window": WINDOW,
             "default_reward": default,
         }  # fmt: skip
+        if policy == "cluster_mixture":
+            self.options["agent_dim"] = 2
         self.people: dict[str, object] = {}
         self.called: dict[object, str] = {}
         self.shown: dict[str, Shown] = {}
         self.samples: dict[object, list[tuple[list[float], float]]] = {}
         self.seen: dict[str, tuple[object, str, float]] = {}
+        self.features: dict[object, Any] = {}
         self.forgotten: set[str] = set()
         self.open()
 
@@ -180,6 +183,24 @@ class Machine(RuleBasedStateMachine):
 
     # People
 
+    @rule(
+        name=names,
+        features=st.lists(st.sampled_from([None, 1.0, 2.5]), min_size=2, max_size=2),
+        at_once=st.booleans(),
+    )
+    def describe(self, name: str, features: list[float | None], at_once: bool) -> None:
+        takes = self.one.owner.read(lambda fold: fold.policy.agent_dim) > 0
+        if at_once:
+            decision = self.expect(
+                None if takes else ValueError, lambda: self.one.decide(name, ARMS, agent_features=features)
+            )
+            if takes:
+                self.shown[decision.id] = Shown(self.person(name), decision.ranking)
+        else:
+            self.expect(None if takes else ValueError, lambda: self.one.set_features(name, features))
+        if takes:
+            self.features[self.person(name)] = np.array(features, dtype=float)
+
     @rule(kind=st.sampled_from(["rename", "merge", "forget"]), name=names, other=names)
     def change_people(self, kind: str, name: str, other: str) -> None:
         if kind == "forget":
@@ -206,6 +227,9 @@ class Machine(RuleBasedStateMachine):
                 return
             self.people = {key: first if who is second else who for key, who in self.people.items()}
             self.samples.setdefault(first, []).extend(self.samples.pop(second, []))
+            nothing = np.full(2, np.nan)
+            ours, theirs = self.features.get(first, nothing), self.features.pop(second, nothing)
+            self.features[first] = np.where(np.isnan(ours), theirs, ours)
             for key, (who, arm, value) in self.seen.items():
                 self.seen[key] = (first if who is second else who, arm, value)
             for one in self.shown.values():
@@ -228,6 +252,7 @@ class Machine(RuleBasedStateMachine):
         else:
             self.one.switch(policy)
         self.options["policy"] = self.one.settings.policy
+        self.options.pop("agent_dim", None)  # it is recorded
 
     # Ends and beginnings
 
@@ -264,6 +289,9 @@ class Machine(RuleBasedStateMachine):
             xs = np.array([x for x, _ in samples.get(who, [])]).reshape(-1, 2)
             ys = np.array([y for _, y in samples.get(who, [])])
             indexes, policy = self.one.owner.read(lambda fold: (fold.names, fold.policy))
+            if policy.agent_dim:
+                known = self.features.get(who, np.full(2, np.nan))
+                assert np.array_equal(self.one.features_of(name), known, equal_nan=True)
             if any(round >= 0 for round in getattr(policy, "forgot", ())):
                 continue  # somebody was found to have changed, and their earlier samples dropped
             expected = np.linalg.solve(policy.parameters["ridge"] * np.eye(2) + xs.T @ xs, xs.T @ ys)

@@ -18,6 +18,7 @@ from tests.live.places import ARMS, Place, shop, sound
 from shoal.core.policies.bass import BASS
 from shoal.live.journal import committer
 from shoal.live.journal.stores.base import Batch, Snapshot
+from shoal.live.population.commands import Commands
 from shoal.live.population.controller import open as open_controller
 from shoal.live.population.population import Population
 from shoal.live.protocol.answers import Decision
@@ -351,8 +352,8 @@ def test_verify_sees_a_state_that_drifted() -> None:
 
 def test_a_slow_store_slows_its_callers_down(durable: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is dropped; who finds no place in time is told."""
-    # Room for ada, ten samples and a few more records, but not for eight decisions of up to two records each.
-    monkeypatch.setattr(committer, "CAPACITY", 22)
+    # Room for ada, ten samples and a few more records, or for eight decisions, but not for both.
+    monkeypatch.setattr(committer, "CAPACITY", 8 * Commands.DECIDES + 6)
     monkeypatch.setattr("shoal.live.population.owner.PATIENCE", 0.05)
     controller = durable.open()
     one = shop(controller)

@@ -33,7 +33,8 @@ AGENTS = [f"agent {n}" for n in range(6)]
 def open_shop(url: str, policy: str) -> tuple[Controller, Population]:
     """The controller and its one population."""
     controller = open_controller(url, lease=LEASE)
-    return controller, controller.population("shop", policy=policy, dim=DIM, explore=0.1, seed=1)
+    own: dict[str, Any] = {"agent_dim": 1} if policy == "cluster_mixture" else {}
+    return controller, controller.population("shop", policy=policy, dim=DIM, explore=0.1, seed=1, **own)
 
 
 def plan(key: str) -> list[tuple[str, float]]:
@@ -74,7 +75,9 @@ def step(shop: Population, key: str, kind: str, value: float, before: float) -> 
     """One step of a plan."""
     match kind:
         case "decided":
-            shop.decide(agent_of(key), arms_of(key), id=key)
+            takes = shop.settings.policy == "cluster_mixture"
+            features = [float(hash(arms_of(key)["arm 0"][0]) % 7)] if takes else None  # often others
+            shop.decide(agent_of(key), arms_of(key), id=key, agent_features=features)
         case "rewarded":
             try:
                 shop.reward(key, value)

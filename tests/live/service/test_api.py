@@ -191,6 +191,27 @@ def test_who_shares_with_whom(call: Caller, shop: str) -> None:
     assert kind(call("GET", f"{shop}/graph?until=1")) == (422, "invalid")
 
 
+def test_agents_who_are_described(call: Caller) -> None:
+    shop = call.make("described", policy="cluster_mixture", parameters={"seed": 1, "agent_dim": 2})
+    arms = {"tea": [1.0, 0.0], "coffee": [0.0, 1.0]}
+    body = {"agent": "ada", "arms": arms, "agent_features": [34.0, None]}
+    assert call("POST", f"{shop}/decisions", body).status_code == 201
+    assert call("PUT", f"{shop}/agents/ben/features", {"agent_features": [29.0, 1.0]}).status_code == 204
+    assert call("PUT", f"{shop}/agents/ben/features", {"agent_features": [29.0, 1.0]}).status_code == 204
+    found = call("GET", f"{shop}/events").json()["events"]
+    assert [(one["agent"], one["agent_features"]) for one in found if one["kind"] == "profiled"] == [
+        ("ada", [34.0, None]),
+        ("ben", [29.0, 1.0]),
+    ]
+    for wrong in ([1.0], [1.0, "x"], [1.0, 1e40], "tall", None):
+        refused = call("PUT", f"{shop}/agents/cleo/features", {"agent_features": wrong})
+        assert refused.status_code in (400, 422), wrong
+        assert "agent_features" in refused.json()["detail"]
+    assert call("GET", f"{shop}/agents/cleo").status_code == 404
+    assert call("DELETE", f"{shop}/agents/ada").status_code == 204
+    assert "34.0" not in call("GET", f"{shop}/events").text
+
+
 def test_whether_it_pays(call: Caller) -> None:
     shop = call.make("paying", explore=0.5, holdout=0.1)
     assert call("GET", shop).json()["holdout"] == 0.1

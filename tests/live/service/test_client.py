@@ -22,6 +22,7 @@ from typing import Any, Self
 
 import httpx
 import msgspec
+import numpy as np
 import pytest
 from tests.live.service.running import ARMS, InProcess, wait_until
 from tests.live.service.worker import Nursery, wait_ready
@@ -296,6 +297,24 @@ def test_the_products_own_rule(client: shoal.Client) -> None:
     (made,) = shop.decide_many([{"agent": "ada", "arms": ARMS, "baseline": "tea"}])
     assert isinstance(made, shoal.Decision)
     assert made.arm == "tea"
+
+
+def test_agents_who_are_described(client: shoal.Client, running: InProcess) -> None:
+    shop = client.population("described", **{**SETTINGS, "policy": "cluster_mixture", "agent_dim": 2})
+    shop.decide("ada", ARMS, agent_features=np.array([34.0, np.nan]))
+    (made,) = shop.decide_many([{"agent": "ben", "arms": ARMS, "agent_features": (29.0, 1.0)}])
+    assert isinstance(made, shoal.Decision)
+    shop.set_features("ada", [35.0, math.nan])
+    with pytest.raises(ValueError, match="agent_features"):
+        shop.set_features("ada", [35.0])
+
+    async def use() -> None:
+        async with shoal.AsyncClient(running.url) as other:
+            await (await other.population("described")).set_features("ben", [29.0, None])
+
+    asyncio.run(use())
+    known = [one.agent_features for one in shop.events().events if one.kind == "profiled"]
+    assert known == [[34.0, None], [29.0, 1.0], [35.0, None], [29.0, None]]
 
 
 def test_many_at_once(client: shoal.Client) -> None:

@@ -190,6 +190,20 @@ def add_packed(packed: Vector, x: Vector, reward: float) -> None:
 
 
 @compiled
+def add_weighted(packed: Vector, x: Vector, reward: float, weight: float) -> None:
+    """`add_packed` of a sample that counts `weight`."""
+    d = x.shape[0]
+    position = 0
+    for row in range(d):
+        factor = weight * x[row]
+        for column in range(row + 1):
+            packed[position + column] += factor * x[column]
+        position += row + 1
+    for m in range(d):
+        packed[position + m] += weight * reward * x[m]
+
+
+@compiled
 def add_square(packed: Vector, x: Vector, factor: float) -> None:
     """Add `factor · x xᵀ` to the lower triangle of a matrix, packed row by row."""
     position = 0
@@ -249,10 +263,10 @@ def unpack(packed: Vector, ridge: float, A: Matrix) -> None:
 
 
 @compiled
-def add_triangle(packed: Vector, A: Matrix) -> None:
-    """Add a packed lower triangle to that of `A`."""
+def add_triangle(factor: float, packed: Vector, A: Matrix) -> None:
+    """Add a multiple of a packed lower triangle to that of `A`."""
     position = 0
     for row in range(A.shape[0]):
         for column in range(row + 1):
-            A[row, column] += packed[position + column]
+            A[row, column] += factor * packed[position + column]
         position += row + 1

@@ -9,11 +9,17 @@ import numpy as np
 
 from shoal.core.fields import AGENTS, rows
 from shoal.core.policy.living import LivePolicy
-from shoal.core.policy.parameters import Exploring
+from shoal.core.policy.parameters import Exploring, Rewards
 from shoal.core.policy.steps import LiveCommon, select_alone, step
 from shoal.core.statistics import Statistics, add_sample
 from shoal.core.styles import LineStyle
 from shoal.core.types import Booleans, Integers, Matrix, Vector
+
+
+class IndependentParameters(Exploring, frozen=True, kw_only=True):
+    """Parameters of Independent."""
+
+    rewards: Rewards = "real"
 
 
 class IndependentState(NamedTuple):
@@ -42,7 +48,7 @@ class Independent(LivePolicy):
     label = "Ind"
     line_style = LineStyle("#949494", "x")
     in_paper = True
-    Parameters = Exploring
+    Parameters = IndependentParameters
     State = IndependentState
 
     def _edges(self) -> Booleans:

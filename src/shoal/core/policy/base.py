@@ -22,15 +22,23 @@ from shoal.core.kernels.bits import WORD
 from shoal.core.kernels.graphs import count_edges
 from shoal.core.kernels.random import random_state
 from shoal.core.policy import calls, files, memory
+from shoal.core.policy.clicks import sigmoid, with_intercept
 from shoal.core.policy.explanations import AgentExplanation, PairComparison, agent_explanation
 from shoal.core.policy.exploring import explores
 from shoal.core.policy.files import PolicyFileError
 from shoal.core.policy.locking import give_lock
 from shoal.core.policy.parameters import Parameters, check, described, extended, signature
-from shoal.core.policy.steps import REFUSED, choose_checked, predict_checked, score_checked, update_checked
+from shoal.core.policy.steps import (
+    REFUSED,
+    choose_checked,
+    find_chances,
+    predict_checked,
+    score_checked,
+    update_checked,
+)
 from shoal.core.statistics import Statistics, problem, start_rows
 from shoal.core.styles import LineStyle
-from shoal.core.types import Booleans, Integers, Vector
+from shoal.core.types import AnyArray, Booleans, Integers, Matrix, Vector
 
 Kind = TypeVar("Kind", bound="Policy")
 _ANEW = ("lock", "_pinned", "_room")
@@ -39,7 +47,12 @@ _ANEW = ("lock", "_pinned", "_room")
 
 @dataclass(frozen=True)
 class Scores:
-    """What `select` compares, for each arm; arrays of shape (K,)."""
+    """What `select` compares, for each arm; arrays of shape (K,).
+
+    With `rewards="binary"` it compares logits, and these are probabilities: that of a click, and the one
+    whose logit is compared. The width is their difference, negative where the bonus is small: doubt itself
+    moves the predicted probability towards a half.
+    """
 
     mean: Vector
     """Predicted reward."""
@@ -95,11 +108,17 @@ class Policy(ABC):
     """Whether the paper runs it, so that published figures can stand beside it."""
     Parameters: ClassVar[type[Parameters]] = Parameters
     """What the class takes beside the sizes."""
+    given: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Arrays that its constructor takes besides, and that become state: their names and meanings."""
     State: ClassVar[type]
     """A NamedTuple with fields `common` and `local`, every field declared (see `shoal.core.fields`)."""
     state: Any
     dim: int
     """Dimension of the arms."""
+    clicks: bool
+    """Whether rewards are 0 or 1: see `shoal.core.policy.clicks`."""
+    inner_dim: int
+    """Dimension of the arms as steps take them: one more where rewards are clicks."""
     _room: fields.Room
     """The state's arrays."""
     _parameters: Any
@@ -118,9 +137,9 @@ class Policy(ABC):
             cls.name, cls.label = cls.__name__.lower(), cls.__name__
         if "State" in vars(cls) and "Parameters" not in vars(cls):
             cls.Parameters = extended(cls.Parameters, cls)
-        cls.__signature__ = signature(cls.Parameters)  # type: ignore[attr-defined]
+        cls.__signature__ = signature(cls.Parameters, cls.given)  # type: ignore[attr-defined]
         if "__doc__" in vars(cls) and cls.__doc__:
-            cls.__doc__ = described(cls.Parameters, cls.__doc__)
+            cls.__doc__ = described(cls.Parameters, cls.__doc__, cls.given)
 
     def __init__(self, n_agents: int, dim: int, **parameters: Any) -> None:
         self._configure(dim, parameters)
@@ -137,18 +156,30 @@ class Policy(ABC):
         give_lock(self)
         self.dim = validation.positive_int("dim", dim)
         self._parameters = check(self.Parameters, type(self).__name__, parameters)
+        self.clicks = getattr(self._parameters, "rewards", "real") == "binary"
+        self.inner_dim = self.dim + self.clicks
+
+    def inner(self, arms: AnyArray) -> AnyArray:
+        """Arms, (…, d), as steps take them."""
+        return with_intercept(arms) if self.clicks else arms
+
+    def check_rewards(self, name: str, rewards: ArrayLike) -> None:
+        """Refuse rewards that are not clicks, where the policy learns clicks."""
+        values = np.asarray(rewards)
+        if self.clicks and (wrong := (values != 0.0) & (values != 1.0)).any():
+            raise ValueError(f'{name} must be 0 or 1 with rewards="binary", got {values[wrong][0]}')
 
     # Hooks
 
     def _sizes(self, n_agents: int) -> dict[str, int]:
         """What the names of sizes in the state's declarations stand for, with `n_agents` agents."""
-        triangle = self.dim * (self.dim + 1) // 2
+        triangle = self.inner_dim * (self.inner_dim + 1) // 2
         return {
             "agents": n_agents,
             "blocks": -(-n_agents // WORD),
-            "dim": self.dim,
+            "dim": self.inner_dim,
             "triangle": triangle,
-            "packed": triangle + self.dim,
+            "packed": triangle + self.inner_dim,
             "clusters": n_agents,
         }
 
@@ -159,7 +190,7 @@ class Policy(ABC):
     def _settings(self) -> dict[str, Any]:
         """The numbers that the state declares as settings: by default, parameters of the same name."""
         own = msgspec.structs.asdict(self._parameters)
-        return {**own, "explores": explores(own)}
+        return {**own, "explores": explores(own), "clicks": self.clicks}
 
     def _make_room(self, n_agents: int) -> fields.Room:
         """The arrays of a state of `n_agents` agents, if this machine can hold them."""
@@ -197,7 +228,7 @@ class Policy(ABC):
     def _pooled_estimate(self, agent: int) -> Vector:
         """θ̂ of the pool of `agent`; by default ridge regression on the samples of `_pool`."""
         local, pool = self.state.local, self._pool(agent)
-        prior = self.state.common.ridge * np.eye(self.dim)
+        prior = self.state.common.ridge * np.eye(self.inner_dim)
         A = prior + (local.A[pool] - prior).sum(axis=0)
         return np.asarray(np.linalg.solve(A, local.b[pool].sum(axis=0)))
 
@@ -213,7 +244,7 @@ class Policy(ABC):
         with self.lock:
             if self.changing:
                 calls.refuse_while_changing(self.changing)
-            choice = choose_checked(self.pinned_state(), agent, arms)
+            choice = choose_checked(self.pinned_state(), agent, self.inner(arms))
         if choice < 0:
             calls.refuse_arms(type(self).__name__, choice, arms)
         return int(choice)
@@ -229,7 +260,10 @@ class Policy(ABC):
         with self.lock:
             if self.changing:
                 calls.refuse_while_changing(self.changing)
-            choice, own, pooled = predict_checked(self.pinned_state(), agent, arms)
+            state, inner = self.pinned_state(), self.inner(arms)
+            choice, own, pooled = predict_checked(state, agent, inner)
+            if self.clicks and choice >= 0:
+                own, pooled = self._chances(agent, inner[choice : choice + 1])[:, 0].tolist()
         if choice < 0:
             calls.refuse_arms(type(self).__name__, choice, arms)
         return Choice(choice, own, pooled)
@@ -244,10 +278,22 @@ class Policy(ABC):
         with self.lock:
             if self.changing:
                 calls.refuse_while_changing(self.changing)
-            answer = score_checked(self.pinned_state(), agent, arms, out)
+            inner = self.inner(arms)
+            answer = score_checked(self.pinned_state(), agent, inner, out)
+            if self.clicks and answer >= 0:
+                own, pooled = self._chances(agent, inner)
+                index = np.array([sigmoid(logit) for logit in (out[0] + out[1]).tolist()])
+                mean = pooled if self.state.common.borrows[agent] else own
+                return Scores(mean, index - mean, index)
         if answer < 0:
             calls.refuse_arms(type(self).__name__, answer, arms)
         return Scores(out[0], out[1], out[0] + out[1])
+
+    def _chances(self, agent: int, inner: Matrix) -> Matrix:
+        """Probability of a click on each arm by the agent's own samples and by its pool's, shape (2, K)."""
+        chances = np.empty((2, len(inner)))
+        find_chances(self.pinned_state(), agent, inner, chances)
+        return chances
 
     def predict(self, agent: int, x: ArrayLike) -> Prediction:
         """Predict the reward of arm `x`, shape (d,), for `agent`, by its own samples and by its pool's."""
@@ -321,14 +367,14 @@ class Policy(ABC):
             return np.flatnonzero(self._pool(agent))
 
     def estimate(self, agent: int) -> Vector:
-        """Pooled estimate θ̂ of `agent`, shape (d,); a copy."""
+        """Pooled estimate θ̂ of `agent`, shape (d,); a copy. With binary rewards, of the logit."""
         agent = self._check_agent(agent)
         with self.lock:
-            return self._pooled_estimate(agent).copy()
+            return self._pooled_estimate(agent)[: self.dim].copy()
 
     def local_estimate(self, agent: int) -> Vector:
         """Estimate θ̂ of `agent` from its own samples alone, shape (d,); a copy."""
-        return np.array(self.state.local.theta_hat[self._check_agent(agent)])
+        return np.array(self.state.local.theta_hat[self._check_agent(agent), : self.dim])
 
     @property
     def pulls(self) -> Integers:
@@ -419,11 +465,12 @@ def learn(
         reward = float(reward)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"reward must be a number, got {validation.show(reward)}") from None
+    policy.check_rewards("reward", reward)
     with policy.lock:
         if policy.changing:
             calls.refuse_while_changing(policy.changing)
         policy.reserve(1)
-        answer = step(policy.pinned_state(), agent, x, reward, *more)
+        answer = step(policy.pinned_state(), agent, policy.inner(x), reward, *more)
     if answer == REFUSED:
         validation.number("reward", reward, low=-validation.LARGEST, high=validation.LARGEST)
     calls.check_answer(policy, answer, agent, x)

@@ -67,7 +67,7 @@ def check_answer(policy: Any, answer: int, agent: int, x: Vector) -> None:
 
 def check_scale(policy: Any, name: str, arms: Vector) -> None:
     """Refuse arms, (…, d), far too long beside the ridge; warn once if longer than they should be."""
-    warning = validation.scale(name, arms, policy.state.common.ridge)
+    warning = validation.scale(name, policy.inner(arms), policy.state.common.ridge)
     if warning and policy.warns:
         policy.warns = False
         warnings.warn(warning, stacklevel=4)

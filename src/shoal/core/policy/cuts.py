@@ -70,13 +70,20 @@ class CuttingPolicy(LivePolicy):
             self._cut_from(agent, separated)
 
     def follow(
-        self, kinds: ArrayLike, agents: ArrayLike, xs: ArrayLike, rewards: ArrayLike, cuts: ArrayLike
+        self,
+        kinds: ArrayLike,
+        agents: ArrayLike,
+        xs: ArrayLike,
+        rewards: ArrayLike,
+        cuts: ArrayLike,
+        *,
+        moments: ArrayLike | None = None,
     ) -> None:
         """`replay` where it is known who separates when: nothing is tested, which is most of the work.
 
         Parameters
         ----------
-        kinds, agents, xs, rewards
+        kinds, agents, xs, rewards, moments
             As for `replay`.
         cuts : array of int, shape (m, 2)
             Position of a pull, ascending, and an agent from whom its agent separates.
@@ -87,6 +94,7 @@ class CuttingPolicy(LivePolicy):
             At the first pull that is refused, or separates whom it cannot; those before it have been played.
         """
         steps, who, x, values = as_pulls(kinds, agents, xs, rewards, self.dim)
+        foreseen = self._known_moments(steps, values, moments)
         known = np.ascontiguousarray(cuts, dtype=np.int64).reshape(-1, 2)
         position, other = known.T
         if len(known) and (
@@ -102,7 +110,8 @@ class CuttingPolicy(LivePolicy):
                 checked_agent(agent, self.n_agents)
             self.reserve(len(steps))
             self._forget_tests()
-            first = int(follow_checked(self.pinned_state(), steps, who, x, values, known))
+            inner = self.inner(x)
+            first = int(follow_checked(self.pinned_state(), steps, who, inner, values, foreseen, known))
         if first >= 0:
             raise ValueError(f"pull {first} of agent {who[first]} was refused: {x[first]}, {values[first]}")
 

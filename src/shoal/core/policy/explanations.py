@@ -176,8 +176,12 @@ def differing(distance: float, allowed: float, *, cut: bool = False) -> str:
 
 def belonging(one: str, two: str, probability: float) -> str:
     """How probable it is that one agent is in the cluster of another."""
-    odds = f"{probability:.2g}" if probability >= 0.001 else "below 0.001"
-    return f"{one} is in the cluster of {two} with probability {odds}"
+    return f"{one} is in the cluster of {two} with probability {chance(probability)}"
+
+
+def chance(probability: float) -> str:
+    """A probability as one says it."""
+    return f"{probability:.2g}" if probability >= 0.001 else "below 0.001"
 
 
 def _number(number: float) -> str:

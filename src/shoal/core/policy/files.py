@@ -29,6 +29,8 @@ SIZED = "local.A"
 """The array whose shape says the number of agents and the dimension; always there in full."""
 MOST_TIMES = 256
 """How much larger than that one an array with rows left out may be: a short file gets no more memory."""
+SMALL = 2**16
+"""Bytes below which an array is written in full."""
 FULL = 0.9
 """Share of rows that are not zero from which on all of them are written."""
 HEADER = "header"
@@ -85,7 +87,7 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> memoryvie
 
 def thinned(leaf: fields.Leaf, array: AnyArray, sizes: fields.Sizes) -> dict[str, AnyArray]:
     """The arrays of a file that hold this one: without its rows of zeros, if it has many."""
-    if can_be_thinned(leaf) and array.size and _is_small(array.shape, sizes):
+    if can_be_thinned(leaf) and array.nbytes >= SMALL and _is_small(array.shape, sizes):
         flat = array.reshape(-1, array.shape[-1])
         rows = np.flatnonzero(flat.view(np.uint64).any(axis=1))  # by their bits: −0 is not left out
         if len(rows) < FULL * len(flat):
@@ -190,9 +192,15 @@ def check_arrays(
     if strict and (unknown := sorted(set(arrays) - set(wanted) - {name + ROWS for name in thin})):
         raise PolicyFileError(f"{path} holds an array {unknown[0]!r}, which its policy does not have")
     for name, leaf in wanted.items():
+        shape = leaf.shape(sizes)
+        if name not in arrays and leaf.field.count == "" and math.prod(shape) == 0:
+            arrays = {
+                **arrays,
+                name: np.zeros(shape, leaf.field.dtype),
+            }  # from before there was such an array
         if name not in arrays:
             raise PolicyFileError(f"{path} lacks the array {name!r}")
-        found, shape = arrays[name], leaf.shape(sizes)
+        found = arrays[name]
         if name in thin:
             if not _is_small(shape, sizes):
                 raise PolicyFileError(f"{path}: array {name!r}, of shape {shape}, must be there in full")
@@ -242,7 +250,7 @@ def to_json(value: Any) -> Any:
 def check_sizes(path: Path, contents: Contents) -> None:
     """Refuse sizes that the file cannot have, before anything of these sizes is made."""
     n, d = contents.n_agents, contents.dim
-    found = contents.arrays.get(SIZED)
-    if found is None or found.shape != (n, d, d) or d < 1:
+    found, inner = contents.arrays.get(SIZED), d + (contents.parameters.get("rewards") == "binary")
+    if found is None or found.shape != (n, inner, inner) or d < 1:
         shape = None if found is None else found.shape
         raise PolicyFileError(f"{path}: n_agents = {n}, dim = {d}, but array {SIZED!r} has shape {shape}")

@@ -13,6 +13,7 @@ from shoal.core.policy.steps import (
     NOT_BEGUN,
     REFUSED,
     STEPS,
+    as_sample,
     expect,
     judge,
     observe,
@@ -79,18 +80,29 @@ def admit(state: Any, agent: int, x: Vector, reward: float, begun: bool) -> tupl
 
 
 @compiled
-def finish_checked(state: Any, agent: int, x: Vector, reward: float, begun: bool) -> int:
-    """`update_checked`, or, if it has `begun`, finish a pull whose round was counted then."""
+def finish_checked(
+    state: Any, agent: int, x: Vector, reward: float, begun: bool, mean: float, variance: float
+) -> int:
+    """`update_checked`, or, if it has `begun`, finish a pull whose round was counted then.
+
+    `mean` and `variance` are as in `as_sample`.
+    """
     answer, t = admit(state, agent, x, reward, begun)
     if answer not in (REFUSED, NOT_BEGUN):
-        observe(state, agent, x, reward, t)
+        if state.common.clicks:
+            response = as_sample(state, agent, x, reward, mean, variance)
+            observe(state, agent, state.common.sample, response, t)
+        else:
+            observe(state, agent, x, reward, t)
         revise(state, agent, t)
         state.common.clock[0] = t
     return answer
 
 
 @compiled
-def replay_checked(state: Any, kinds: Integers, agents: Integers, xs: Matrix, rewards: Vector) -> int:
+def replay_checked(
+    state: Any, kinds: Integers, agents: Integers, xs: Matrix, rewards: Vector, moments: Matrix
+) -> int:
     """Play many pulls; the position of the first that was refused, before which all were played, or −1."""
     for i in range(kinds.shape[0]):
         if kinds[i] == BEGIN:
@@ -98,7 +110,8 @@ def replay_checked(state: Any, kinds: Integers, agents: Integers, xs: Matrix, re
         elif kinds[i] == CANCEL:
             answer = cancel_checked(state, agents[i], xs[i])
         else:
-            answer = finish_checked(state, agents[i], xs[i], rewards[i], kinds[i] == FINISH)
+            mean, variance, begun = moments[i, 0], moments[i, 1], kinds[i] == FINISH
+            answer = finish_checked(state, agents[i], xs[i], rewards[i], begun, mean, variance)
         if answer in (REFUSED, NOT_BEGUN):
             return i
     return -1
@@ -106,7 +119,13 @@ def replay_checked(state: Any, kinds: Integers, agents: Integers, xs: Matrix, re
 
 @compiled
 def follow_checked(
-    state: Any, kinds: Integers, agents: Integers, xs: Matrix, rewards: Vector, cuts: Integers
+    state: Any,
+    kinds: Integers,
+    agents: Integers,
+    xs: Matrix,
+    rewards: Vector,
+    moments: Matrix,
+    cuts: Integers,
 ) -> int:
     """`replay_checked` without tests: of each row of `cuts` the pull with this position separates two agents.
 
@@ -121,7 +140,12 @@ def follow_checked(
         else:
             answer, t = admit(state, agents[i], xs[i], rewards[i], kinds[i] == FINISH)
             if answer not in (REFUSED, NOT_BEGUN):
-                learn(state, agents[i], xs[i], rewards[i], t)
+                if state.common.clicks:
+                    mean, variance = moments[i, 0], moments[i, 1]
+                    response = as_sample(state, agents[i], xs[i], rewards[i], mean, variance)
+                    learn(state, agents[i], state.common.sample, response, t)
+                else:
+                    learn(state, agents[i], xs[i], rewards[i], t)
                 state.common.clock[0] = t
                 while n < cuts.shape[0] and cuts[n, 0] == i:
                     gone = state.common.withdrawn[cuts[n, 1]]

@@ -5,6 +5,7 @@ abstract: without one of them a pool would keep samples that were taken back, an
 """
 
 import copy
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -17,9 +18,10 @@ from shoal.core import fields, validation
 from shoal.core.jit.pinned import Pinned, places_of_lengths
 from shoal.core.policy import calls, memory
 from shoal.core.policy.base import Policy, learn
+from shoal.core.policy.clicks import Moments, sample_of_click
 from shoal.core.policy.explanations import AgentExplanation, Stop, agent_explanation
 from shoal.core.policy.live_steps import begin_checked, cancel_checked, finish_checked, replay_checked
-from shoal.core.policy.steps import BEGIN, PULL, revise
+from shoal.core.policy.steps import BEGIN, PULL, as_sample, revise
 from shoal.core.statistics import amend_row, forget_row, lacks, make_statistics, pool_rows, start_rows
 from shoal.core.types import AnyArray, Booleans, Integers, Matrix, Vector
 
@@ -87,7 +89,7 @@ class LivePolicy(Policy):
 
         Afterwards `other` is withdrawn.
         """
-        self._amended(agent, np.zeros(self.dim), 0.0, 0.0, removes=False)
+        self._amended(agent, np.zeros(self.inner_dim), 0.0, 0.0, removes=False)
 
     def _reconsider(self, agent: int) -> None:
         """Decide from the present samples whom `agent` shares with."""
@@ -104,6 +106,19 @@ class LivePolicy(Policy):
     def superseded(cls, given: Collection[str]) -> frozenset[str]:
         """Parameters that no longer hold once those named are given anew."""
         return frozenset()
+
+    @property
+    def agent_dim(self) -> int:
+        """Features that describe an agent; 0 where a policy takes none."""
+        return 0
+
+    def features_of(self, agent: int) -> Vector:
+        """What is known of an agent, shape (agent_dim,), NaN where nothing is; a copy."""
+        return np.empty(0)
+
+    def set_features(self, agent: int, agent_features: ArrayLike) -> None:
+        """Say what is known of `agent`, shape (agent_dim,), where the policy takes that."""
+        validation.features("agent_features", [agent_features], 1, self.agent_dim)
 
     @property
     def engine_limits(self) -> tuple[int, ...]:
@@ -147,13 +162,60 @@ class LivePolicy(Policy):
 
     # Online use
 
-    def update(self, agent: int, x: ArrayLike, reward: float, *, begun: bool = False) -> None:
+    def update(
+        self,
+        agent: int,
+        x: ArrayLike,
+        reward: float,
+        *,
+        begun: bool = False,
+        moments: tuple[float, float] | None = None,
+    ) -> None:
         """Let `agent` learn that arm `x`, shape (d,), gave `reward`.
 
         One call is one round, unless the pull was announced by `begin`: pass `begun=True` then, and the pull
-        is no longer pending.
+        is no longer pending. `moments` are for following a record of clicks: what `foresee` said at the time.
         """
-        learn(self, finish_checked, agent, x, reward, bool(begun))
+        mean, variance = (math.nan, math.nan) if moments is None else self._checked_moments(moments)
+        learn(self, finish_checked, agent, x, reward, bool(begun), mean, variance)
+
+    def foresee(self, agent: int, x: ArrayLike) -> Moments:
+        """What is known now of the logit of a click on arm `x`, shape (d,); a click is learned by it.
+
+        Only with `rewards="binary"`. `correct` and `retract` need what it was when the click was learned.
+        """
+        self._refuse_moments(not self.clicks, "foresee")
+        agent, x = self._check_agent(agent), validation.vector("x", x, self.dim)
+        with self.lock:
+            state = self.pinned_state()
+            as_sample(state, agent, self.inner(x), 0.0, math.nan, math.nan)
+            return self.last_moments
+
+    @property
+    def last_moments(self) -> Moments:
+        """What was known of the logit when the last click was learned, or foreseen."""
+        return Moments(*self.state.common.moments.tolist())
+
+    def _refuse_moments(self, wrong: bool, name: str) -> None:
+        if wrong:
+            raise ValueError(f'{name} is for rewards="binary"')
+
+    def _checked_moments(self, moments: Any) -> Moments:
+        self._refuse_moments(not self.clicks, "moments")
+        if moments is None:
+            raise ValueError('moments must be given with rewards="binary": what foresee said at the time')
+        mean, variance = moments
+        return Moments(
+            validation.number("moments' mean", mean, low=-validation.LARGEST, high=validation.LARGEST),
+            validation.number("moments' variance", variance, low=0.0, high=validation.LARGEST),
+        )
+
+    def _as_sample(self, x: Vector, click: float, moments: Any) -> tuple[Vector, float]:
+        """The sample that a click was learned as."""
+        self.check_rewards("reward", click)
+        sample = np.empty(self.inner_dim)
+        response = sample_of_click(self.inner(x), float(click), *self._checked_moments(moments), sample)
+        return sample, response
 
     def begin(self, agent: int, x: ArrayLike) -> None:
         """Let `agent` pull arm `x`, shape (d,), now; its reward will come later. One call is one round.
@@ -163,17 +225,25 @@ class LivePolicy(Policy):
         """
         agent, x = self._check_agent(agent), calls.checked_arm(x, self.dim)
         with self.lock:
-            answer = begin_checked(self.pinned_state(), agent, x)
+            answer = begin_checked(self.pinned_state(), agent, self.inner(x))
         calls.check_answer(self, answer, agent, x)
 
     def cancel(self, agent: int, x: ArrayLike) -> None:
         """Expect no reward any more for a pull of `x` by `agent` that has begun."""
         agent, x = self._check_agent(agent), calls.checked_arm(x, self.dim)
         with self.lock:
-            answer = cancel_checked(self.pinned_state(), agent, x)
+            answer = cancel_checked(self.pinned_state(), agent, self.inner(x))
         calls.check_answer(self, answer, agent, x)
 
-    def replay(self, kinds: ArrayLike, agents: ArrayLike, xs: ArrayLike, rewards: ArrayLike) -> None:
+    def replay(
+        self,
+        kinds: ArrayLike,
+        agents: ArrayLike,
+        xs: ArrayLike,
+        rewards: ArrayLike,
+        *,
+        moments: ArrayLike | None = None,
+    ) -> None:
         """Play many pulls at once: as `begin`, `update` and `cancel` one by one, to the bit, but faster.
 
         Parameters
@@ -184,6 +254,8 @@ class LivePolicy(Policy):
         xs : array of shape (n, d)
         rewards : array of shape (n,)
             Those of kinds 1 and 3 count.
+        moments : array of shape (n, 2), optional
+            With `rewards="binary"`, what `foresee` said of each; NaN: as of now.
 
         Raises
         ------
@@ -191,13 +263,28 @@ class LivePolicy(Policy):
             At the first pull that is refused; those before it have been played.
         """
         steps, who, x, values = as_pulls(kinds, agents, xs, rewards, self.dim)
+        known = self._known_moments(steps, values, moments)
         with self._change("replay"):
             for agent in np.unique(who).tolist():
                 self._check_agent(agent)
             self.reserve(int(np.count_nonzero(steps & 1)))
-            first = int(replay_checked(self.pinned_state(), steps, who, x, values))
+            first = int(replay_checked(self.pinned_state(), steps, who, self.inner(x), values, known))
         if first >= 0:
             raise ValueError(f"pull {first} of agent {who[first]} was refused: {x[first]}, {values[first]}")
+
+    def _known_moments(self, kinds: Integers, rewards: Vector, moments: ArrayLike | None) -> Matrix:
+        """Moments to replay pulls with, NaN where they are to be found; and their rewards are checked."""
+        self.check_rewards("rewards", rewards[kinds & 1 == 1])
+        if moments is None:
+            return np.full((len(kinds), 2), np.nan)
+        self._refuse_moments(not self.clicks, "moments")
+        known = np.ascontiguousarray(moments, dtype=np.float64)
+        mean, variance = known.reshape(-1, 2).T
+        if known.shape != (len(kinds), 2) or (np.isnan(mean) != np.isnan(variance)).any():
+            raise ValueError(f"moments must be {len(kinds)} pairs, got an array of shape {known.shape}")
+        if (np.abs(known) > validation.LARGEST).any() or (variance < 0.0).any():
+            raise ValueError("moments must be finite, and variances at least 0")
+        return known
 
     @property
     def pending(self) -> Integers:
@@ -207,7 +294,14 @@ class LivePolicy(Policy):
     # Samples put right
 
     def correct(
-        self, agent: int, x: ArrayLike, old_reward: float, new_reward: float, *, reconsider: bool = False
+        self,
+        agent: int,
+        x: ArrayLike,
+        old_reward: float,
+        new_reward: float,
+        *,
+        reconsider: bool = False,
+        moments: tuple[float, float] | None = None,
     ) -> None:
         """Put right a sample of `agent`: arm `x`, shape (d,), gave `new_reward`, not `old_reward`.
 
@@ -215,21 +309,45 @@ class LivePolicy(Policy):
         What was decided meanwhile stays (arms, cuts, clusters), unless `reconsider` has the policy decide
         anew, from the present samples, whom the agent shares with. What is estimated along the way stays too:
         ClusterMixture keeps its estimate of the noise. Costs no round.
+
+        With `rewards="binary"`, `moments` are what `foresee` said when the click was learned.
         """
         x = validation.vector("x", x, self.dim)
         old, new = (
             validation.number(name, value, low=-validation.LARGEST, high=validation.LARGEST)
             for name, value in (("old_reward", old_reward), ("new_reward", new_reward))
         )
+        if self.clicks or moments is not None:
+            self.check_rewards("new_reward", new)
+            sample, old = self._as_sample(x, old, moments)
+            x, new = sample, self._as_sample(x, new, moments)[1]
         self._amend("correct", agent, x, old, new - old, removes=False, reconsider=reconsider)
 
-    def retract(self, agent: int, x: ArrayLike, reward: float, *, reconsider: bool = False) -> None:
+    def retract(
+        self,
+        agent: int,
+        x: ArrayLike,
+        reward: float,
+        *,
+        reconsider: bool = False,
+        moments: tuple[float, float] | None = None,
+    ) -> None:
         """Take back a sample of `agent`: arm `x` that gave `reward`; otherwise like `correct`."""
         x = validation.vector("x", x, self.dim)
         reward = validation.number("reward", reward, low=-validation.LARGEST, high=validation.LARGEST)
+        if self.clicks or moments is not None:
+            x, reward = self._as_sample(x, reward, moments)
         self._amend("retract", agent, x, reward, -reward, removes=True, reconsider=reconsider)
 
-    def holds(self, agent: int, x: ArrayLike, reward: float, learned: int) -> bool:
+    def holds(
+        self,
+        agent: int,
+        x: ArrayLike,
+        reward: float,
+        learned: int,
+        *,
+        moments: tuple[float, float] | None = None,
+    ) -> bool:
         """Whether a sample that `agent` learned in round `learned` still counts; some policies drop some."""
         return True
 
@@ -241,7 +359,12 @@ class LivePolicy(Policy):
             common, local = self.state.common, self.pinned_state().local
             if common.withdrawn[agent]:
                 raise ValueError(f"the samples of agent {agent} have been withdrawn")
-            if lacks(local, agent, common.ridge, x):
+            # Of a click, the arm's weight may be that of another policy, and only b changes.
+            if (
+                not local.pulls[agent]
+                if self.clicks and not removes
+                else lacks(local, agent, common.ridge, x)
+            ):
                 raise ValueError(
                     f"x must be an arm of which agent {agent} has a sample, got {validation.show(x)}"
                 )
@@ -341,7 +464,7 @@ class LivePolicy(Policy):
             raise ValueError(f"other must differ from agent, got {other!r} twice")
         with self._change("merge"):
             common, local = self.state.common, self.state.local
-            both, sums = np.zeros(self.n_agents, np.bool_), make_statistics(1, self.dim, common.ridge)
+            both, sums = np.zeros(self.n_agents, np.bool_), make_statistics(1, self.inner_dim, common.ridge)
             both[[i, j]] = True
             pool_rows(self.pinned_state().local, both, common.ridge, sums, 0)
             self._move_pending(i, j)

@@ -47,6 +47,13 @@ class Exploring(Parameters, frozen=True, kw_only=True):
     ] = "ucb"
 
 
+Rewards = Annotated[
+    Literal["real", "binary"],
+    Meta(description='Any numbers; or 0 and 1, of which the logit is linear in the arm ("binary": clicks).'),
+]
+"""Parameter `rewards` of the policies that learn clicks."""
+
+
 def extended(kind: type[Parameters], owner: Any) -> type[Parameters]:
     """The parameters of a class of policies: those it inherits, and those that its state declares."""
     more = [each for each in declared_parameters(owner.State) if each[0] not in kind.__struct_fields__]
@@ -101,7 +108,7 @@ def check_one(field: FieldInfo, value: Any) -> Any:
     return value
 
 
-def described(kind: type[Parameters], docstring: str) -> str:
+def described(kind: type[Parameters], docstring: str, given: Mapping[str, str]) -> str:
     """A class's docstring with a section on its parameters, before its examples and notes."""
     lines = ["    Parameters", "    ----------"]
     lines += ["    n_agents : int", "        Number of agents."]
@@ -115,6 +122,8 @@ def described(kind: type[Parameters], docstring: str) -> str:
             if meta
             else []
         )
+    for name, meaning in given.items():
+        lines += [f"    {name} : array, optional", f"        {meaning}"]
     section = "\n".join(lines) + "\n"
     for heading in ("    Examples\n", "    Notes\n"):
         before, found, after = docstring.partition(heading)
@@ -147,7 +156,7 @@ def _bounds(meta: Meta | None) -> str:
     return " " + " and ".join(words) if words else ""
 
 
-def signature(kind: type[Parameters]) -> inspect.Signature:
+def signature(kind: type[Parameters], given: Mapping[str, str]) -> inspect.Signature:
     """Signature of a policy's class: `(n_agents, dim, *, …)`."""
     first = [
         inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=int)
@@ -166,6 +175,7 @@ def signature(kind: type[Parameters]) -> inspect.Signature:
                 )
                 for field in required_first
             ),
+            *(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in given),
         ]
     )
 

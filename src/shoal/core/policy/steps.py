@@ -1,9 +1,10 @@
 """The steps of a round, as generic functions that compiled and plain code call alike.
 
-A policy file registers its own compiled `select`, `observe` and `revise` for its state class, and `expect`
-where it has use for pulls whose rewards are still due; a call picks by the class of the state, at compile
-time inside compiled code. The simulation loop therefore has a stable signature and its compiled form is
-found again on disk by the next process. What only live policies do in a round is in `live_steps`.
+A policy file registers its own compiled `select`, `observe` and `revise` for its state class, `expect` where
+it has use for pulls whose rewards are still due, and `foresee` if it learns clicks; a call picks by the class
+of the state, at compile time inside compiled code. The simulation loop therefore has a stable signature and
+its compiled form is found again on disk by the next process. What only live policies do in a round is in
+`live_steps`.
 """
 
 import math
@@ -12,14 +13,15 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from shoal.core.fields import AGENTS, COUNT, TRIANGLE, kept, leaves, scratch, setting
+from shoal.core.fields import AGENTS, COUNT, DIM, TRIANGLE, kept, leaves, scratch, setting
 from shoal.core.jit.compiled import compiled, inlined
 from shoal.core.jit.pinned import unpin
 from shoal.core.jit.reach import generic
 from shoal.core.kernels.linalg import add_square, add_triangle, cholesky, dot
 from shoal.core.kernels.random import integer_below, uniform
+from shoal.core.policy.clicks import chance_of, sample_of_click, weight_of_pending
 from shoal.core.policy.exploring import choose_by, choose_in_row
-from shoal.core.statistics import Statistics
+from shoal.core.statistics import Statistics, moments_of_row
 from shoal.core.types import AnyArray, Booleans, Integers, Matrix, Vector
 from shoal.core.validation import BAD_SCALE, LARGEST, LARGEST_SCALE
 
@@ -62,6 +64,7 @@ class LiveCommon(NamedTuple):
     epsilon: Annotated[float, setting()]
     ridge: Annotated[float, setting()]
     explores: Annotated[int, setting()]
+    clicks: Annotated[bool, setting()]  # whether rewards are 0 or 1: see `shoal.core.policy.clicks`
     rng: Annotated[AnyArray, kept(1, low=1, dtype=np.uint64)]
     clock: Annotated[Integers, kept(1, **COUNT)]
     cost: Annotated[Integers, kept(1, **COUNT)]
@@ -72,6 +75,8 @@ class LiveCommon(NamedTuple):
     restricted: Annotated[Integers, kept(1, **COUNT)]  # agents that do not do both
     pending: Pending
     scored: Annotated[Matrix, scratch(2, SCORED)]
+    moments: Annotated[Vector, scratch(2)]  # mean and variance of the logit of the last click
+    sample: Annotated[Vector, scratch(DIM)]  # the arm that it was learned as
 
 
 def is_live(state_class: Any) -> bool:
@@ -156,12 +161,81 @@ def expect_alone(state: Any, agent: int, x: Vector, sign: int) -> None:
         pending.sums[agent] = 0.0  # rounding must not outlive the pulls
 
 
+# Clicks
+
+
+def foresee(state: Any, agent: int, x: Vector) -> tuple[float, float]:
+    """Mean and variance of `x·θ` by the pool of `agent`, without what is pending."""
+    found: tuple[float, float] = _foreseeing(type(unpin(state)))(state, agent, x)
+    return found
+
+
+def _foreseeing(state_class: type) -> Any:
+    """What `foresee` is for a class of states; those of live policies may learn clicks."""
+    return STEPS.get(("foresee", state_class), foresee_alone if is_live(state_class) else None)
+
+
+@compiled
+def foresee_alone(state: Any, agent: int, x: Vector) -> tuple[float, float]:
+    """`foresee` by the agent's own samples."""
+    return moments_of_row(state.local, agent, x)
+
+
+@compiled
+def as_sample(state: Any, agent: int, x: Vector, click: float, mean: float, variance: float) -> float:
+    """Leave the arm of the sample that a click is learned as in `common.sample`; return its reward.
+
+    `mean` and `variance` are those of the logit, NaN for what the agent foresees now; they are kept in
+    `common.moments` until the next click.
+    """
+    common = state.common
+    if math.isnan(mean):
+        if common.borrows[agent]:
+            mean, variance = foresee(state, agent, x)
+        else:
+            mean, variance = foresee_alone(state, agent, x)
+    common.moments[0] = mean
+    common.moments[1] = variance
+    return sample_of_click(x, click, mean, variance, common.sample)
+
+
+def take_in(state: Any, agent: int, x: Vector, reward: float, t: int) -> None:
+    """`observe`, or, where rewards are clicks, `observe` the sample that this one is learned as."""
+    _taking(type(unpin(state)))(state, agent, x, reward, t)
+
+
+def _taking(state_class: type) -> Any:
+    return take_in_live if is_live(state_class) else STEPS.get(("observe", state_class))
+
+
+@compiled
+def take_in_live(state: Any, agent: int, x: Vector, reward: float, t: int) -> None:
+    """`take_in` for live policies."""
+    if state.common.clicks:
+        reward = as_sample(state, agent, x, reward, math.nan, math.nan)
+        observe(state, agent, state.common.sample, reward, t)
+    else:
+        observe(state, agent, x, reward, t)
+
+
+@compiled
+def find_chances(state: Any, agent: int, arms: Matrix, out: Matrix) -> None:
+    """Write probabilities of a click, by the agent's own samples and by its pool, into the rows of `out`."""
+    for k in range(arms.shape[0]):
+        mean, variance = foresee_alone(state, agent, arms[k])
+        out[0, k] = chance_of(mean, variance)
+        mean, variance = foresee(state, agent, arms[k])
+        out[1, k] = chance_of(mean, variance)
+
+
 # What compiled code calls is the registered function itself: one that calls it would be one more function of
 # a whole state to compile.
 for _step in (select, observe):
     generic(_step, lambda kind, name=_step.__name__: STEPS.get((name, kind)))  # type: ignore[misc]
 generic(revise, _revising)
 generic(expect, _expecting)
+generic(foresee, _foreseeing)
+generic(take_in, _taking)
 
 
 # Agents that do not borrow choose by their own samples; only live policies have them.
@@ -227,7 +301,7 @@ def select_alone(common: LiveCommon, local: Statistics, agent: int, arms: Matrix
     for row in range(d):
         for column in range(row + 1):
             L[row, column] = local.A[agent, row, column]
-    add_triangle(common.pending.sums[agent], L)
+    add_triangle(weight_of_pending(common, local, agent), common.pending.sums[agent], L)
     cholesky(L, L)
     return choose_by(common, local.theta_hat[agent], L, arms, agent, t, local.scratch[3 * d])
 

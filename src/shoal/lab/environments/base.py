@@ -55,6 +55,8 @@ class Environment:
         change.
     graph : (N, N)
         Who is joined to whom, for policies that are given a graph. Only if the class says `has_graph = True`.
+    agent_features : (N, p) or None
+        What is known of the agents themselves, for policies that are told; NaN is a missing entry.
 
     Examples
     --------
@@ -67,6 +69,7 @@ class Environment:
 
     data_files: tuple[str | os.PathLike[str], ...] = ()
     graph: Booleans
+    agent_features: Matrix | None = None
     has_graph: ClassVar[bool] = False
 
     def __init_subclass__(cls, **more: Any) -> None:

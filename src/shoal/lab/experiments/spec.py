@@ -43,7 +43,7 @@ Part = TypeVar("Part", bound=msgspec.Struct)
 _ODD = re.compile(r"[^A-Za-z0-9._+-]")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _SYMBOL = re.compile(
-    r"(?P<name>gap|graph|labels|n_clusters|noise_scale|param_norm|theta_star|estimated)"
+    r"(?P<name>agent_features|gap|graph|labels|n_clusters|noise_scale|param_norm|theta_star|estimated)"
     r"|gap/(?P<divisor>[0-9]+(\.[0-9]+)?)"
 )
 _GIVEN_TO_POLICIES = ("self", "n_agents", "dim", "alpha", "seed")
@@ -80,9 +80,9 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 class MethodSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One policy with its parameters; α comes from the grid.
 
-    The values "gap", "gap/N" (N a number), "graph", "labels", "n_clusters", "noise_scale" (the largest if
-    agents differ), "param_norm" and "theta_star" stand for those of the run's environment; "estimated" stands
-    for None, which tells a policy to estimate the value itself.
+    The values "agent_features", "gap", "gap/N" (N a number), "graph", "labels", "n_clusters", "noise_scale"
+    (the largest if agents differ), "param_norm" and "theta_star" stand for those of the run's environment;
+    "estimated" stands for None, which tells a policy to estimate the value itself.
     """
 
     id: str
@@ -370,9 +370,9 @@ def _resolve_one(key: str, value: Any, environment: Environment) -> Any:
         if environment.labels is None:
             raise ValueError(f"{key} = {value!r} needs an environment with known clusters")
         return environment.labels if match["name"] == "labels" else len(np.unique(environment.labels))
-    if match["name"] in ("graph", "theta_star"):
+    arrays = {"graph": "a graph", "theta_star": "true parameters", "agent_features": "described agents"}
+    if (wanted := arrays.get(match["name"])) is not None:
         if (found := getattr(environment, match["name"], None)) is None:
-            wanted = "a graph" if match["name"] == "graph" else "true parameters"
             raise ValueError(f"{key} = {value!r} needs an environment with {wanted}")
         return found
     if match["name"] in ("noise_scale", "param_norm"):

@@ -97,7 +97,7 @@ class Recommendation:
     >>> import shoal
     >>> found = shoal.recommend(shoal.SyntheticClusters(40, 5, 2, 1.0, seed=0), horizon=5_000, runs=4)
     >>> found.call()
-    'shoal.make_policy("cluster_mixture", n_agents, dim, alpha=0.6)'
+    'shoal.make_policy("cluster_mixture", n_agents, dim, alpha=0.1)'
     >>> found.make(n_agents=40, dim=5).pulls.sum()
     np.int64(0)
     >>> sorted(one.label for one in found.played)

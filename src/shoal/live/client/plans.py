@@ -343,6 +343,17 @@ def add(to: Remote, agent: str, *, sharing: m.Sharing = "both") -> Plan[None]:
     return to.ask("PUT", f"/agents/{encoded(agent)}", type(None), {"sharing": sharing})
 
 
+def set_features(to: Remote, agent: str, agent_features: Iterable[float | None]) -> Plan[None]:
+    """Say what is known of an agent; see `Population.set_features`."""
+    body = m.AgentFeatures(known_of(agent_features))
+    return to.ask("PUT", f"/agents/{encoded(agent)}/features", type(None), body)
+
+
+def known_of(agent_features: Iterable[float | None]) -> list[float | None]:
+    """What is known of an agent, as JSON has it: null where nothing is."""
+    return [None if one is None or one != one else float(one) for one in agent_features]
+
+
 def forget(to: Remote, agent: str) -> Plan[None]:
     """Forget a person; see `Population.forget`."""
     # If a repeated attempt finds the person gone, the first one has succeeded.
@@ -487,7 +498,8 @@ def encoded(name: str) -> str:
 def ready_to_send(request: m.NewDecision) -> m.NewDecision:
     """A request with an id, so that it can be repeated, and with arms that JSON can hold."""
     id = new_id() if request.id is None else request.id
-    return msgspec.structs.replace(request, id=id, arms=plain_arms(request.arms))
+    known = None if request.agent_features is None else known_of(request.agent_features)
+    return msgspec.structs.replace(request, id=id, arms=plain_arms(request.arms), agent_features=known)
 
 
 def plain_arms(arms: m.Arms) -> Any:

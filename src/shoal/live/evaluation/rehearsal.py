@@ -16,7 +16,7 @@ from shoal.live.evaluation.logs import outcomes
 from shoal.live.journal import archives, snapshots
 from shoal.live.journal.archives import base_of, pack_base
 from shoal.live.journal.arms import checked_by
-from shoal.live.journal.fold import Fold, Plan, current_stamp, policy_parameters
+from shoal.live.journal.fold import Fold, Plan, check_default, current_stamp, policy_parameters
 from shoal.live.journal.records import SWITCHES, Decided, Row, Settings, decode
 from shoal.live.journal.tally import Sums
 from shoal.live.journal.tally import dividend as dividend_of
@@ -53,6 +53,7 @@ def other_settings(
     superseded = find_live_policy(policy).superseded(parameters)
     known = {key: value for key, value in known.items() if key not in superseded}
     made = policy_parameters(policy, settings.dim, {**known, **parameters})
+    check_default(made, settings.default_reward)
     return settings_with(settings, policy, made, by)
 
 

@@ -5,11 +5,12 @@ the same state, bit for bit. When many are applied, what only the policy learns 
 to compiled code together.
 """
 
+import math
 import platform
 from array import array
 from bisect import bisect_left
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import llvmlite.binding
 import msgspec
@@ -37,6 +38,7 @@ from shoal.live.journal.records import (
     Missed,
     Observed,
     Opened,
+    Profiled,
     Renamed,
     Rewarded,
     Row,
@@ -49,6 +51,7 @@ from shoal.live.journal.records import (
 from shoal.live.journal.tally import Tally, dividend
 from shoal.live.protocol.errors import JournalError
 
+Learned = TypeVar("Learned", bound=Rewarded | Missed | Observed)
 RETIRED = 10_000
 """Arms that are remembered after they were retired."""
 CUTS_AT_ONCE = 4_000_000
@@ -83,6 +86,12 @@ def policy_parameters(policy: str, dim: int, given: Mapping[str, Any]) -> dict[s
     return parameters
 
 
+def check_default(parameters: Mapping[str, Any], default: float | None) -> None:
+    """Refuse a default of missing rewards that a policy with these parameters cannot learn."""
+    if parameters.get("rewards") == "binary" and default not in (None, 0, 1):
+        raise ValueError(f'default_reward must be 0 or 1 with rewards="binary", got {default!r}')
+
+
 class Plan(NamedTuple):
     """A policy to use from the first record on, though the journal has it only from record `until` on.
 
@@ -108,7 +117,7 @@ class Plan(NamedTuple):
 class Standing:
     """What is recorded of one decision."""
 
-    __slots__ = ("at", "cancelled", "decided", "learned", "missed", "rewards", "seq")
+    __slots__ = ("at", "cancelled", "decided", "learned", "missed", "moments", "rewards", "seq")
 
     def __init__(self, seq: int, at: int, decided: Decided) -> None:
         self.seq, self.at, self.decided = seq, at, decided
@@ -116,6 +125,8 @@ class Standing:
         """The reward in force of each place of the ranking that has one."""
         self.learned: dict[int, int] = {}
         """The policy's round in which it was learned."""
+        self.moments: dict[int, tuple[float, float] | None] = {}
+        """What it was learned with, where it is a click."""
         self.missed: set[int] = set()
         """Places whose reward did not come in time; those with a default also have a reward."""
         self.cancelled = False
@@ -142,14 +153,17 @@ class Standing:
             case Rewarded():
                 self.rewards[record.place] = record.reward
                 self.learned[record.place] = record.round
+                self.moments[record.place] = record.moments
                 self.missed.discard(record.place)  # what counts now was reported
             case Missed():
                 self.missed.add(record.place)
                 if record.reward is not None:
                     self.rewards[record.place] = record.reward
                     self.learned[record.place] = record.round
+                    self.moments[record.place] = record.moments
             case Corrected():
                 self.rewards[record.place] = record.new
+                self.moments[record.place] = record.moments
                 self.missed.discard(record.place)
             case Cancelled():
                 self.cancelled = True
@@ -227,14 +241,13 @@ class Fold:
         self._flush()
         self._batch = None
 
-    def apply(self, seq: int, at: int, record: AnyRecord) -> tuple[int, ...]:
+    def apply(self, seq: int, at: int, record: AnyRecord) -> AnyRecord:
         """Apply one record; if it is refused with a ValueError, nothing has changed.
 
         Returns
         -------
-        The agents that this one was separated from by it.
+        The record, with what was found by learning it: cuts, and the moments of a click.
         """
-        cuts: tuple[int, ...] = ()
         match record:
             case Decided():
                 standing = Standing(seq, at, record)
@@ -243,15 +256,15 @@ class Fold:
                 self.pending[record.id] = standing
                 self.known.add(record.id, self.settings.key)
             case Rewarded() if record.agent >= 0:
-                cuts = self._pull(PULL, record.agent, record.x, record.reward, record.cuts)
+                record = self._learn(PULL, record.agent, record.x, record)
                 self._count(record.agent)
                 self._pay(record.agent, record.own, record.pooled, record.reward)
                 if record.id in self.pending:  # a ranking of which other rewards are due
                     self.pending[record.id].note(record)
             case Rewarded() | Missed():
-                cuts = self._settle(self._pending(record.id, seq), record)
+                record = self._settle(self._pending(record.id, seq), record)
             case Observed():
-                cuts = self._pull(PULL, record.agent, record.x, record.reward, record.cuts)
+                record = self._learn(PULL, record.agent, record.x, record)
                 self._count(record.agent)
                 if record.id is not None:
                     self.known.add(record.id, self.settings.key)
@@ -261,13 +274,16 @@ class Fold:
                     self._pull(CANCEL, standing.decided.agent, standing.x(place))
                 standing.note(record)
                 del self.pending[record.id]
+            case Corrected():
+                self._flush()
+                record = self._correct(record)
             case _:
                 self._flush()
                 self._change(record, at)
-        if cuts:
-            self.cut_log.extend((record.round, seq, at))  # type: ignore[union-attr]
+        if isinstance(record, Rewarded | Missed | Observed) and record.cuts:
+            self.cut_log.extend((record.round, seq, at))
         self.seq, self.at = seq, max(at, self.at)
-        return cuts
+        return record
 
     def when_cut(self, round_: int) -> tuple[int, int] | None:
         """Sequence number and time of the first record that cut edges in a round of the policy."""
@@ -293,20 +309,21 @@ class Fold:
             raise JournalError(f"record {seq} is about a decision that awaits no reward")
         return self.pending[decision]
 
-    def _settle(self, standing: Standing, record: Rewarded | Missed) -> tuple[int, ...]:
+    def _settle(self, standing: Standing, record: Rewarded | Missed) -> Rewarded | Missed:
         """A reward, or the end of the wait for one."""
-        agent, x, cuts = standing.decided.agent, standing.x(record.place), record.cuts
+        agent, x = standing.decided.agent, standing.x(record.place)
         if record.reward is None:
             self._pull(CANCEL, agent, x)
         else:
-            cuts = self._pull(FINISH, agent, x, record.reward, cuts)
+            record = self._learn(FINISH, agent, x, record)
+            assert record.reward is not None  # by the branch above
             self._count(agent)
             if record.place == 0:
                 self._pay(agent, standing.decided.own, standing.decided.pooled, record.reward)
         standing.note(record)
         if not standing.is_pending:
             del self.pending[standing.decided.id]
-        return cuts
+        return record
 
     def _count(self, agent: int) -> None:
         self.observed[agent] += 1
@@ -325,11 +342,13 @@ class Fold:
                 self._set(record)
             case Joined():
                 self._join(record)
-            case Corrected():
-                self._correct(record)
             case Shares():
                 self.sharing[record.agent] = record.sharing
                 self.policy.set_sharing(record.agent, self._mode(record.agent))
+            case Profiled():
+                # A policy that the population is switched to may take none, or others.
+                if len(record.features) == 8 * self.policy.agent_dim:
+                    self.policy.set_features(record.agent, vector(record.features))
             case Renamed():
                 old = self.called[record.agent]
                 if old is not None:
@@ -410,11 +429,17 @@ class Fold:
         self.pending = {key: one for key, one in self.pending.items() if one.decided.agent not in gone}
         self.forgotten_at = self.seq + 1
 
-    def _correct(self, record: Corrected) -> None:
-        """Exact, as samples enter as sums; nothing if the policy has dropped the sample since."""
-        x = vector(record.x)
-        if self.policy.holds(record.agent, x, record.old, record.round):
-            self.policy.correct(record.agent, x, record.old, record.new)
+    def _correct(self, record: Corrected) -> Corrected:
+        """Exact, as samples enter as sums; nothing if the policy has dropped the sample since.
+
+        A click that was learned before a switch of policies is corrected by what is known now.
+        """
+        x, moments = vector(record.x), self._recorded_moments(record)
+        if self.policy.clicks and moments is None:
+            moments = self.policy.foresee(record.agent, x)
+        record = msgspec.structs.replace(record, moments=moments)
+        if self.policy.holds(record.agent, x, record.old, record.round, moments=moments):
+            self.policy.correct(record.agent, x, record.old, record.new, moments=moments)
         if record.own is not None and record.pooled is not None:
             old, new = (
                 dividend(record.own, record.pooled, reward, self.settings)
@@ -423,14 +448,38 @@ class Fold:
             self.tally.replace(record.agent, old, new)
         if record.id in self.pending:
             self.pending[record.id].note(record)
+        return record
 
     # Learning, one by one or together
 
+    def _recorded_moments(
+        self, record: Rewarded | Missed | Corrected | Observed
+    ) -> tuple[float, float] | None:
+        """What a click was learned with, if this policy learned it."""
+        is_own = self.plan is None or self.seq >= self.plan.until
+        return record.moments if self.policy.clicks and is_own else None
+
+    def _learn(self, kind: int, agent: int, features: bytes, record: Learned) -> Learned:
+        """Learn the reward of a record, and complete it."""
+        moments = self._recorded_moments(record)
+        cuts = self._pull(kind, agent, features, record.reward or 0.0, record.cuts, moments)
+        if self.policy.clicks and self._batch is None:
+            moments = self.policy.last_moments
+        if (cuts, moments) == (record.cuts, record.moments):
+            return record
+        return msgspec.structs.replace(record, cuts=cuts, moments=moments)
+
     def _pull(
-        self, kind: int, agent: int, features: bytes, reward: float = 0.0, cuts: tuple[int, ...] = ()
+        self,
+        kind: int,
+        agent: int,
+        features: bytes,
+        reward: float = 0.0,
+        cuts: tuple[int, ...] = (),
+        moments: tuple[float, float] | None = None,
     ) -> tuple[int, ...]:
         if self._batch is not None:
-            self._batch.add(kind, agent, features, reward, cuts)
+            self._batch.add(kind, agent, features, reward, cuts, moments)
             return cuts
         before, x = self.count_cuts(), vector(features)
         if kind == BEGIN:
@@ -438,7 +487,7 @@ class Fold:
         elif kind == CANCEL:
             self.policy.cancel(agent, x)
         else:
-            self.policy.update(agent, x, reward, begun=kind == FINISH)
+            self.policy.update(agent, x, reward, begun=kind == FINISH, moments=moments)
         return self.cuts_since(before, agent)
 
     def count_cuts(self) -> int:
@@ -487,11 +536,20 @@ class _Batch:
         self.agents: list[int] = []
         self.xs: list[bytes] = []
         self.rewards: list[float] = []
+        self.moments: list[tuple[float, float]] = []
         self.cuts: list[tuple[int, int]] = []
         """Position of a pull, and from whom its agent was separated."""
         self.size = 0
 
-    def add(self, kind: int, agent: int, x: bytes, reward: float, cuts: tuple[int, ...]) -> None:
+    def add(
+        self,
+        kind: int,
+        agent: int,
+        x: bytes,
+        reward: float,
+        cuts: tuple[int, ...],
+        moments: tuple[float, float] | None,
+    ) -> None:
         if not self.kinds:  # nobody joins between pulls that are played together
             self.size = max(1, min(4096, CUTS_AT_ONCE // max(1, len(self.fold.called))))
         if cuts:
@@ -500,6 +558,7 @@ class _Batch:
         self.agents.append(agent)
         self.xs.append(x)
         self.rewards.append(reward)
+        self.moments.append(moments or (math.nan, math.nan))
         if len(self.kinds) >= self.size:
             self.play()
 
@@ -508,13 +567,14 @@ class _Batch:
             return
         policy, before = self.fold.policy, self.fold.count_cuts()
         xs = vector(b"".join(self.xs)).reshape(len(self.xs), -1)
+        moments = self.moments if policy.clicks else None
         if not isinstance(policy, CuttingPolicy):
-            policy.replay(self.kinds, self.agents, xs, self.rewards)
+            policy.replay(self.kinds, self.agents, xs, self.rewards, moments=moments)
         elif self.fold.stamp == self.stamp and not self.fold.checks:
-            policy.follow(self.kinds, self.agents, xs, self.rewards, self.cuts)
+            policy.follow(self.kinds, self.agents, xs, self.rewards, self.cuts, moments=moments)
             self.fold.ordered_cuts(before)
         else:
-            policy.replay(self.kinds, self.agents, xs, self.rewards)
+            policy.replay(self.kinds, self.agents, xs, self.rewards, moments=moments)
             self._compare(policy, before)
         self.clear()
 

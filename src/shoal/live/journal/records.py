@@ -96,6 +96,8 @@ class Rewarded(Record, frozen=True, array_like=True, gc=False, tag=3):
     own: float | None = None
     """What the decision had predicted, if it was no longer awaited and this is its first arm's reward."""
     pooled: float | None = None
+    moments: tuple[float, float] | None = None
+    """Mean and variance of the logit that a click was learned with, where rewards are clicks."""
 
 
 class Missed(Record, frozen=True, array_like=True, gc=False, tag=4):
@@ -106,6 +108,7 @@ class Missed(Record, frozen=True, array_like=True, gc=False, tag=4):
     reward: float | None
     round: int
     cuts: tuple[int, ...] = ()
+    moments: tuple[float, float] | None = None
 
 
 class Corrected(Record, frozen=True, array_like=True, gc=False, tag=5):
@@ -121,6 +124,7 @@ class Corrected(Record, frozen=True, array_like=True, gc=False, tag=5):
     own: float | None
     """What the decision had predicted of its first arm, if the reward is that one's."""
     pooled: float | None
+    moments: tuple[float, float] | None = None
 
 
 class Cancelled(Record, frozen=True, array_like=True, gc=False, tag=6):
@@ -140,6 +144,7 @@ class Observed(Record, frozen=True, array_like=True, gc=False, tag=7):
     cuts: tuple[int, ...] = ()
     arm: str | None = None
     """The arm's name, if it was told."""
+    moments: tuple[float, float] | None = None
 
 
 class Shares(Record, frozen=True, array_like=True, gc=False, tag=8):
@@ -206,6 +211,14 @@ class Contested(Record, frozen=True, array_like=True, gc=False, tag=15):
     by: str
 
 
+class Profiled(Record, frozen=True, array_like=True, gc=False, tag=16):
+    """What is known of an agent from here on."""
+
+    agent: int
+    features: bytes
+    """As many as the policy takes, NaN where nothing is known."""
+
+
 AnyRecord = (
     Settings
     | Joined
@@ -223,6 +236,7 @@ AnyRecord = (
     | Catalogue
     | Opened
     | Contested
+    | Profiled
 )
 
 

@@ -44,6 +44,7 @@ class _Waiting(msgspec.Struct, frozen=True, array_like=True):
     rewards: dict[int, float]
     learned: dict[int, int]
     missed: list[int]
+    moments: dict[int, tuple[float, float] | None] = {}
 
 
 class _Content(msgspec.Struct, frozen=True, array_like=True):
@@ -82,7 +83,7 @@ class SnapshotError(ValueError):
 def pack(fold: Fold) -> bytes:
     """The bytes of a snapshot."""
     waiting = [
-        _Waiting(one.seq, one.at, one.decided, one.rewards, one.learned, sorted(one.missed))
+        _Waiting(one.seq, one.at, one.decided, one.rewards, one.learned, sorted(one.missed), one.moments)
         for one in fold.pending.values()
     ]
     own: dict[str, Any] = {name: getattr(fold, name) for name in AS_THEY_ARE}
@@ -122,6 +123,7 @@ def unpack(data: bytes, source: str) -> Fold:
     for one in kept.pending:
         standing = Standing(one.seq, one.at, one.decided)
         standing.rewards, standing.learned, standing.missed = one.rewards, one.learned, set(one.missed)
+        standing.moments = one.moments
         fold.pending[one.decided.id] = standing
     return fold
 

@@ -34,6 +34,7 @@ from shoal.live.journal.records import (
     Missed,
     Mode,
     Observed,
+    Profiled,
     Renamed,
     Rewarded,
     Row,
@@ -71,13 +72,11 @@ class Turn:
         self._now = now
 
     def write(self, record: AnyRecord, agent: int | None = None, decision: str | None = None) -> int:
-        """Apply a record and append it; its sequence number."""
+        """Apply a record and append it, completed, which is then `last`; its sequence number."""
         fold = self.fold
         seq, at = fold.seq + 1, max(fold.at, self._now())
-        cuts = fold.apply(seq, at, record)
-        if cuts:
-            record = msgspec.structs.replace(record, cuts=cuts)
-        self.rows.append(Row(seq, at, agent, decision, encode(record)))
+        self.last = fold.apply(seq, at, record)
+        self.rows.append(Row(seq, at, agent, decision, encode(self.last)))
         return seq
 
 
@@ -95,7 +94,7 @@ class Commands:
         What is known of the part of the journal that was archived.
     """
 
-    DECIDES, REWARDS, OBSERVES = 2, 1, 2
+    DECIDES, REWARDS, OBSERVES = 3, 1, 2
     """Rows that one of these commands appends, at most."""
 
     def __init__(self, name: str, store: Store, number: int, archived: Callable[[], Base]) -> None:
@@ -141,6 +140,23 @@ class Commands:
         elif sharing is not None and sharing != turn.fold.sharing[index]:
             turn.write(Shares(index, sharing), agent=index)
         return index
+
+    def describe(self, turn: Turn, name: str, agent_features: Any) -> int:
+        """The index of an agent, which joins if it is new, of whom this is known from now on."""
+        given = self._features(turn.fold, agent_features)
+        index = self.joining(turn, name)
+        if not np.array_equal(given, turn.fold.policy.features_of(index), equal_nan=True):
+            turn.write(Profiled(index, given.tobytes()), agent=index)
+        return index
+
+    def _features(self, fold: Fold, given: Any) -> Vector:
+        """What is known of an agent, or an error that says what the population takes."""
+        if not fold.policy.agent_dim:
+            raise ValueError(
+                f"agent_features must be left out in population {self._name!r}, whose policy takes none "
+                f"(cluster_mixture does, with agent_dim), got {validation.show(given)}"
+            )
+        return np.asarray(validation.features("agent_features", [given], 1, fold.policy.agent_dim)[0])
 
     def _recorded(self, fold: Fold, id: str) -> list[Row]:
         """The records about an id; the store is not asked about a new one."""
@@ -205,6 +221,8 @@ class Commands:
         decision = new_id() if request.id is None else _check_id(request.id)
         if sharing is not None:
             validation.one_of("sharing", sharing, SHARING)
+        if request.agent_features is not None:
+            self._features(fold, request.agent_features)
         if request.id is not None and (known := self.find(fold, decision)) is not None:
             return self._decided_before(fold, known, request)
         offer = self.offers.requested(fold, request.arms)
@@ -227,6 +245,8 @@ class Commands:
         if agent not in fold.names or sharing is not None:  # nothing is written for a request that is refused
             check_scale(fold.policy, "arms", offer.features)
         index = self.joining(turn, agent, sharing)
+        if request.agent_features is not None:
+            self.describe(turn, agent, request.agent_features)
         mode: Mode = ""
         choice = fold.policy.choose(index, offer.features)
         table = fold.policy.scores(index, offer.features) if request.scores or top > 1 else None
@@ -383,7 +403,7 @@ class Commands:
                 record = Rewarded(id, place, reward, rounds, (), decided.agent, x, *predicted)
             turn.write(record, decided.agent, id)
             if late and decided.id not in fold.pending:
-                standing.note(record)
+                standing.note(turn.last)
             elif not standing.is_pending:
                 self.close(standing)
             return (turn.rows[-1].at - standing.at) / MICRO
@@ -397,6 +417,7 @@ class Commands:
             )
         if replaces is not None and replaces != recorded:
             raise ConflictError(f"decision {id!r} has the reward {recorded!r}, not {replaces!r}", recorded)
+        own, pooled = (decided.own, decided.pooled) if place == 0 else (None, None)
         correction = Corrected(
             id,
             place,
@@ -405,10 +426,12 @@ class Commands:
             decided.agent,
             standing.x(place),
             standing.learned[place],
-            *((decided.own, decided.pooled) if place == 0 else (None, None)),
+            own,
+            pooled,
+            standing.moments.get(place),
         )
         turn.write(correction, decided.agent, id)
-        standing.note(correction)
+        standing.note(turn.last)
         return None if replaces is not None else (turn.rows[-1].at - standing.at) / MICRO
 
     # Rewards that do not come
@@ -448,12 +471,14 @@ class Commands:
 
     def _check_reward(self, fold: Fold, reward: float) -> float:
         low, high = fold.settings.reward_low, fold.settings.reward_high
-        return validation.number(
+        checked = validation.number(
             "reward",
             reward,
             low=-validation.LARGEST if low is None else low,
             high=validation.LARGEST if high is None else high,
         )
+        fold.policy.check_rewards("reward", checked)
+        return checked
 
     # Observations
 

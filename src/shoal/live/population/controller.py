@@ -17,7 +17,7 @@ import msgspec
 from shoal.core import validation
 from shoal.live.journal.arms import checked_by, checked_name
 from shoal.live.journal.committer import Committer, uptime
-from shoal.live.journal.fold import current_stamp, policy_parameters
+from shoal.live.journal.fold import check_default, current_stamp, policy_parameters
 from shoal.live.journal.records import Opened, Settings
 from shoal.live.journal.stores import open_store
 from shoal.live.journal.stores.base import LEASE, Lease, Store
@@ -399,6 +399,7 @@ def make_settings(given: Mapping[str, Any], by: str = "") -> Settings:
     if own["seed"] is None:
         own["seed"] = secrets.randbits(32)
     parameters = policy_parameters(policy, dim, own)
+    check_default(parameters, default)
     return Settings(
         policy, dim, parameters, explore, low, high, window, default, lend_after,
         secrets.token_bytes(32), current_stamp(), holdout, apprentice, checked_by(by),

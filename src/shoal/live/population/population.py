@@ -223,6 +223,22 @@ class Population:
         """How an agent shares: "both", "borrow" or "none"."""
         return self.owner.read(lambda fold: fold.sharing[self._commands.agent(fold, agent)])
 
+    def set_features(self, agent: str, agent_features: ArrayLike | Sequence[float | None]) -> None:
+        """Say what is known of an agent, who joins if it is new: `agent_dim` numbers, NaN where nothing is.
+
+        They may change at any time; the same again writes nothing.
+        """
+        checked_name("agent", agent)
+        self.owner.perform(2, lambda turn: self._commands.describe(turn, agent, agent_features))
+
+    def features_of(self, agent: str) -> list[float]:
+        """What is known of an agent, NaN where nothing is."""
+
+        def question(fold: Fold) -> list[float]:
+            return [float(z) for z in fold.policy.features_of(self._commands.agent(fold, agent))]
+
+        return self.owner.read(question)
+
     def rename(self, agent: str, name: str) -> None:
         """Give an agent another name."""
         checked_name("name", name)
@@ -266,6 +282,7 @@ class Population:
         top: int = 1,
         scores: bool = False,
         sharing: Sharing | None = None,
+        agent_features: ArrayLike | Sequence[float | None] | None = None,
         baseline: str | int | Sequence[str | int] | None = None,
     ) -> Decision:
         """Choose an arm for an agent, who joins if it is new.
@@ -284,11 +301,22 @@ class Population:
             Also return mean, width and index of every arm.
         sharing : {"both", "borrow", "none"}, optional
             How the agent shares, if it should be different from before.
+        agent_features : array of shape (agent_dim,), optional
+            What is known of the agent, if it should be different from before; see `set_features`.
         baseline : str or int, or a list of them, optional
             The arm that the product's own rule would show: needed if the population has a `holdout` or is an
             `apprentice`. For a ranking, a list of `top` arms.
         """
-        request = NewDecision(agent, arms, id=id, top=top, scores=scores, sharing=sharing, baseline=baseline)
+        request = NewDecision(
+            agent,
+            arms,
+            id=id,
+            top=top,
+            scores=scores,
+            sharing=sharing,
+            agent_features=agent_features,
+            baseline=baseline,
+        )
         return self.owner.perform(self._commands.DECIDES, lambda turn: self._commands.decide(turn, request))
 
     def cancel(self, id: str) -> None:

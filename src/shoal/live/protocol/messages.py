@@ -22,8 +22,10 @@ Range = Annotated[list[Number], Meta(min_length=2, max_length=2)]
 if TYPE_CHECKING:  # where requests are made in Python, arrays and other mappings, too
     Arms = Any
     Row = Any
+    Known = Any
 else:
     Row = Features | None
+    Known = Annotated[list[Number | None], Meta(max_length=LARGEST_DIM)] | None
     Arms = dict[Name, Features] | list[str | Features] | None
 Sharing = Literal["both", "borrow", "none"]
 
@@ -184,6 +186,8 @@ class NewDecision(Offer, frozen=True, kw_only=True):
     """Whether to return mean, width and index of every arm."""
     sharing: Sharing | None = None
     """How the agent shares, if it should be different from before."""
+    agent_features: Known = None
+    """What is known of the agent, null where nothing is, if it should be different from before."""
     baseline: str | int | Sequence[str | int] | None = None
     """The arm, or the ranking, that the caller would have shown, for `holdout` and `apprentice`."""
 
@@ -302,6 +306,12 @@ class SharingMode(Request, frozen=True):
     sharing: Sharing = "both"
 
 
+class AgentFeatures(Request, frozen=True):
+    """What is known of an agent: `agent_dim` numbers, null where nothing is."""
+
+    agent_features: Known
+
+
 class Agent(Struct, frozen=True):
     """An agent."""
 
@@ -347,6 +357,7 @@ class Event(Struct, frozen=True, omit_defaults=True):
     cut: list[str] | None = None
     """With whom the agent stopped sharing."""
     sharing: str | None = None
+    agent_features: list[float | None] | None = None
     other: str | None = None
     by: str | None = None
     """Who changed the settings or the catalogue."""

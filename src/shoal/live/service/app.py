@@ -114,6 +114,14 @@ def endpoints() -> list[Endpoint]:
         delete(f"{p}/catalogue/{{arm}}", "admin", retire_arm, {204: None}),
         get(f"{p}/agents/{{agent}}", "read", get_agent, {200: m.Agent, 304: None}),
         put(f"{p}/agents/{{agent}}", "admin", put_agent, {204: None}, m.SharingMode, fills=True),
+        put(
+            f"{p}/agents/{{agent}}/features",
+            "decide",
+            put_features,
+            {204: None},
+            m.AgentFeatures,
+            fills=True,
+        ),
         delete(f"{p}/agents/{{agent}}", "admin", forget, {204: None}),
         get(f"{p}/agents/{{agent}}/explanation", "read", explain, {200: either, 304: None},
             query=("other",), audited=True),
@@ -531,6 +539,12 @@ async def put_agent(call: Call) -> None:
     """Let an agent join before its first decision, or change how it shares."""
     population = await call.population()
     await population.call(population.population.add, call.names["agent"], sharing=call.body.sharing)
+
+
+async def put_features(call: Call) -> None:
+    """Say what is known of an agent, who joins if it is new."""
+    population = await call.population()
+    await population.call(population.population.set_features, call.names["agent"], call.body.agent_features)
 
 
 async def forget(call: Call) -> None:

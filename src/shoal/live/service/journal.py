@@ -1,8 +1,9 @@
 """The journal as events: what happened, with names instead of numbers."""
 
+import math
 from typing import Any
 
-from shoal.live.journal.records import SWITCHES, Decided, Merged, decode
+from shoal.live.journal.records import SWITCHES, Decided, Merged, Profiled, decode, vector
 from shoal.live.population.owner import Owner
 from shoal.live.protocol.messages import Event, Events
 
@@ -40,6 +41,7 @@ def events_of(owner: Owner, after: int, limit: int) -> Events:
             place=getattr(record, "place", None) or None,
             cut=[found for other in cuts if (found := name(other)) is not None] or None,
             sharing=getattr(record, "sharing", None),
+            agent_features=_features(record) if isinstance(record, Profiled) else None,
             other=name(record.other) if isinstance(record, Merged) else None,
             by=getattr(record, "by", None) or None,
         )
@@ -47,3 +49,8 @@ def events_of(owner: Owner, after: int, limit: int) -> Events:
     rows = store.read(number, after, last) if after < last else ()
     found = [event(row) for row in rows]
     return Events(found, found[-1].sequence if found else min(after, store.last_seq(number)))
+
+
+def _features(record: Profiled) -> list[float | None]:
+    """What a record says of an agent, as JSON has it."""
+    return [None if math.isnan(z) else z for z in vector(record.features).tolist()]

@@ -5,10 +5,11 @@ from typing import Any
 
 from shoal.core.fields import Size
 from shoal.core.jit.compiled import compiled, inlined
-from shoal.core.kernels.linalg import add_row, cholesky, solve_cholesky, unpack
+from shoal.core.kernels.linalg import add_row, cholesky, dot, solve_cholesky, solve_lower, unpack
 from shoal.core.kernels.separation import ILL_CONDITIONED, search, squared_width
 from shoal.core.kernels.twofold import add_scaled, add_to_diagonal, cholesky_twofold
 from shoal.core.kernels.ucb import best_arm_of_factor
+from shoal.core.policy.clicks import weight_of_pending
 from shoal.core.policy.cuts import Cuts, note
 from shoal.core.policy.exploring import UCB, choose_by, ucb_width
 from shoal.core.statistics import Statistics
@@ -141,6 +142,15 @@ def factor_twofold(local: Any, members: Integers, ridge: float, L: Matrix, tail:
 
 
 @inlined
+def moments_in_pool(state: Any, x: Vector) -> tuple[float, float]:
+    """Mean and variance of `x·θ` by the pool whose factor and sums are in the scratch."""
+    work, z, y = state.scratch, state.scratch.test.vectors[0], state.scratch.test.vectors[1]
+    solve_lower(work.L, x, z)
+    solve_lower(work.L, work.total[-x.shape[0] :], y)
+    return dot(z, y), dot(z, z)
+
+
+@inlined
 def choose_from_pool(state: Any, agent: int, arms: Matrix, t: int) -> int:
     """LinUCB on the pool whose factor and sums are in the scratch.
 
@@ -153,7 +163,8 @@ def choose_from_pool(state: Any, agent: int, arms: Matrix, t: int) -> int:
     theta_hat = work.test.vectors[0]
     solve_cholesky(work.L, b, theta_hat)
     if is_waiting:
-        add_row(1.0, pending.sums[agent], work.total[: pending.sums.shape[1]])
+        weight = weight_of_pending(common, state.local, agent)
+        add_row(weight, pending.sums[agent], work.total[: pending.sums.shape[1]])
         unpack(work.total, common.ridge, work.L)
         cholesky(work.L, work.L)
     return choose_by(common, theta_hat, work.L, arms, agent, t, work.test.vectors[1])

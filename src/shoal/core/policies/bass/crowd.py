@@ -70,6 +70,7 @@ from shoal.core.policies.bass.common import (
     factor_sums,
     factor_twofold,
     log_cut,
+    moments_in_pool,
     scaled_radius,
 )
 from shoal.core.policy.cuts import Cuts
@@ -487,6 +488,12 @@ def cut_pair(state: CrowdState, agent: int, other: int, t: int) -> None:
 def select(state: CrowdState, agent: int, arms: Matrix, t: int) -> int:
     factor_pool(state, agent)
     return choose_from_pool(state, agent, arms, t)
+
+
+@step("foresee", CrowdState)
+def foresee(state: CrowdState, agent: int, x: Vector) -> tuple[float, float]:
+    factor_pool(state, agent)
+    return moments_in_pool(state, x)
 
 
 @inlined

@@ -28,7 +28,7 @@ from shoal.core.policies.bass.level import calibrated_gamma
 from shoal.core.policy.cuts import CuttingPolicy
 from shoal.core.policy.explanations import Name, When, differing, in_round, numbered, pair_text
 from shoal.core.policy.living import MANY
-from shoal.core.policy.parameters import Exploring
+from shoal.core.policy.parameters import Exploring, Rewards
 from shoal.core.styles import LineStyle
 from shoal.core.types import Booleans, Integers, Vector
 from shoal.core.validation import LARGEST, SMALLEST
@@ -78,6 +78,7 @@ class BASSParameters(Exploring, frozen=True, kw_only=True):
             description="S, a bound on every agent's ‖θ‖; 0 is the radius as the paper prints it.",
         ),
     ] = 1.0
+    rewards: Rewards = "real"
 
 
 class CutExplanation(NamedTuple):
@@ -165,6 +166,8 @@ class BASS(CuttingPolicy):
     def _configure(self, dim: int, parameters: Mapping[str, Any]) -> None:
         super()._configure(dim, parameters)
         own = self._parameters
+        if self.clicks and own.noise_scale != 1.0:
+            raise ValueError(f"clicks have no noise_scale, got {own.noise_scale!r}")
         if own.level is None:
             gamma, radius = own.gamma or 2.0, own.radius or "beta"
             self._parameters, self.gamma = replace(own, gamma=gamma, radius=radius), gamma
@@ -172,7 +175,7 @@ class BASS(CuttingPolicy):
         for name in sorted(self.superseded(["level"])):
             if getattr(own, name) is not None:
                 raise ValueError(f"level sets {name}: give level={own.level!r} or {name}, not both")
-        self.gamma = calibrated_gamma(own, self.dim)
+        self.gamma = calibrated_gamma(own, self.inner_dim)
 
     @classmethod
     def superseded(cls, given: Collection[str]) -> frozenset[str]:
@@ -187,7 +190,7 @@ class BASS(CuttingPolicy):
     @property
     def _most(self) -> int:
         """Agents for whom witnesses are kept."""
-        return math.isqrt(WITNESS_BYTES // (8 * (self.dim + 1)))
+        return math.isqrt(WITNESS_BYTES // (8 * (self.inner_dim + 1)))
 
     @property
     def engine_limits(self) -> tuple[int, ...]:
@@ -195,7 +198,7 @@ class BASS(CuttingPolicy):
 
     def _engine(self, n_agents: int) -> ModuleType:
         """The module that serves `n_agents` agents."""
-        return witnesses if n_agents**2 * 8 * (self.dim + 1) <= WITNESS_BYTES else crowd
+        return witnesses if n_agents**2 * 8 * (self.inner_dim + 1) <= WITNESS_BYTES else crowd
 
     @property
     def _own(self) -> ModuleType:
@@ -212,7 +215,7 @@ class BASS(CuttingPolicy):
         engine = self._engine(present)
         n_agents = min(n_agents, self._most) if engine is witnesses else n_agents
         estimated = n_agents if self._parameters.noise_scale is None else 0
-        return {**super()._sizes(n_agents), **engine.sizes(self.dim), "estimated": estimated}
+        return {**super()._sizes(n_agents), **engine.sizes(self.inner_dim), "estimated": estimated}
 
     def _tables_ahead(self, n_agents: int) -> dict[str, int]:
         if (
@@ -231,7 +234,7 @@ class BASS(CuttingPolicy):
             # β promises no such thing, and a limit above the median only delays its cuts.
             "quantile": NormalDist().inv_cdf(min(own.delta, 0.5)) if squared else 0.0,
             "offset": math.sqrt(own.ridge) * own.param_norm,
-            "confidence": -2.0 * math.log(own.delta) - self.dim * math.log(own.ridge),
+            "confidence": -2.0 * math.log(own.delta) - self.inner_dim * math.log(own.ridge),
             "squared": squared,
             "threshold": self.gamma**2 / 4.0,
         }
@@ -312,8 +315,8 @@ class BASS(CuttingPolicy):
 
     def _pooled_estimate(self, agent: int) -> Vector:
         self._own.factor_pool(self.pinned_state(), agent)
-        estimate, scratch = np.zeros(self.dim), self.state.scratch
-        solve_cholesky(scratch.L, scratch.total[-self.dim :], estimate)
+        estimate, scratch = np.zeros(self.inner_dim), self.state.scratch
+        solve_cholesky(scratch.L, scratch.total[-self.inner_dim :], estimate)
         return estimate
 
     def _forget_tests(self) -> None:

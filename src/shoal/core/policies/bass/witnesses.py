@@ -34,6 +34,7 @@ from shoal.core.policies.bass.common import (
     factor_sums,
     factor_twofold,
     log_cut,
+    moments_in_pool,
     scaled_radius,
 )
 from shoal.core.policy.cuts import Cuts, count_neighbors, cut_newcomers, isolate, problem_of_sets
@@ -192,6 +193,12 @@ def rejoin(state: WitnessState, agent: int, joined: Booleans) -> None:
 def select(state: WitnessState, agent: int, arms: Matrix, t: int) -> int:
     factor_pool(state, agent)
     return choose_from_pool(state, agent, arms, t)
+
+
+@step("foresee", WitnessState)
+def foresee(state: WitnessState, agent: int, x: Vector) -> tuple[float, float]:
+    factor_pool(state, agent)
+    return moments_in_pool(state, x)
 
 
 @step("observe", WitnessState)

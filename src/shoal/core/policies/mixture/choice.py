@@ -5,27 +5,54 @@ import math
 from shoal.core.jit.compiled import compiled, inlined
 from shoal.core.kernels.linalg import add_row, back_substitute
 from shoal.core.policies.mixture.clusters import count_members
-from shoal.core.policies.mixture.evidence import NONE, weigh
-from shoal.core.policies.mixture.kernels import best_arm_of_mixture, factor_packed, soften_packed
+from shoal.core.policies.mixture.evidence import NONE, refresh, weigh
+from shoal.core.policies.mixture.kernels import (
+    best_arm_of_mixture,
+    factor_packed,
+    predict,
+    soften_packed,
+    trace_of_inverse,
+)
 from shoal.core.policies.mixture.members import raw_of
-from shoal.core.policies.mixture.state import AGENT, KNOWN, NORM, MixtureState, Pool, scatter_of
+from shoal.core.policies.mixture.state import AGENT, KNOWN, NORM, MixtureState, Pool, noise_of, scatter_of
+from shoal.core.policy.clicks import weight_of_pending
 from shoal.core.policy.steps import Pending, step
 from shoal.core.types import Matrix, Vector
 
 LEAST_SHARE = 1e-3
 """Probability from which on a cluster counts in the choice."""
+BARE = -1.0
+"""In place of the width's factor, squared: no bonuses, and nothing of what is pending."""
 COMPANY = 10.0
 """Others in a cluster at which half of the ridge bonus counts: an agent alone does not pay for everyone."""
 
 
 @step("select", MixtureState)
 def select(state: MixtureState, agent: int, arms: Matrix, t: int) -> int:
-    within, work = state.common.alpha**2 * math.log(t + 1.0), state.pool.scratch
+    work = state.pool.scratch
+    # In units of the noise, and by the agent's own clock: what others do is no reason to explore more.
+    within = state.common.alpha**2 * noise_of(state.pool.model) * math.log(state.local.pulls[agent] + math.e)
     count = factor_components(state, agent, within)
     return best_arm_of_mixture(
         work.L, work.y, work.shares, work.hidden, count, arms, within, state.spread**2, work.lanes,
         state.common.scored,
     )  # fmt: skip
+
+
+@step("foresee", MixtureState)
+def foresee(state: MixtureState, agent: int, x: Vector) -> tuple[float, float]:
+    work = state.pool.scratch
+    refresh(state.pool, NONE)  # in a round of several pulls, clusters may lack those before this one
+    count = factor_components(state, agent, BARE)
+    mean, within, between, total = 0.0, 0.0, 0.0, 0.0
+    for c in range(count):  # averages over the models so far (West 1979)
+        m, v = predict(work.L[c], work.y[c], x, work.part)
+        total += work.shares[c]
+        share, offset = work.shares[c] / total, m - mean
+        mean += share * offset
+        within += share * (v - within)
+        between = (1.0 - share) * (between + share * offset * offset)
+    return mean, within + between
 
 
 @compiled
@@ -42,11 +69,12 @@ def factor_components(state: MixtureState, agent: int, within: float) -> int:
         k = clusters.used[n] if n < count else NONE
         L, y = work.L[found], work.y[found]
         factor_component(pool, agent, k, L, y)
-        if state.common.pending.total[0] > 0:
-            widen(pool, state.common.pending, state.common.lends[agent], agent, k, L, y)
+        if within != BARE and state.common.pending.total[0] > 0:
+            weight = weight_of_pending(state.common, state.local, agent)
+            widen(pool, state.common.pending, weight, state.common.lends[agent], agent, k, L, y)
         work.shares[found] = work.chances[n]
         work.hidden[found] = 0.0
-        if state.ridge_bonus > 0.0 and k != NONE:
+        if within != BARE and state.ridge_bonus > 0.0 and k != NONE:
             work.hidden[found] = hidden_by_ridge(state, agent, k, within)
         found += 1
     return found
@@ -55,18 +83,18 @@ def factor_components(state: MixtureState, agent: int, within: float) -> int:
 @inlined
 def factor_component(pool: Pool, agent: int, k: int, L: Matrix, y: Vector) -> None:
     """Factor a cluster, or a new one, with the agent in it, after `weigh`."""
-    clusters, work, ridge, kappa = pool.clusters, pool.scratch, pool.model.ridge, scatter_of(pool.model)
-    raw, own = raw_of(pool, agent), pool.members.labels[agent, AGENT]
+    clusters, work, ridge, kappa = pool.clusters, pool.scratch, pool.model.prior[0], scatter_of(pool.model)
+    weight, raw, own = pool.model.weights[agent], raw_of(pool, agent), pool.members.labels[agent, AGENT]
     # With scatter, what the others know is a prior for the agent's own parameter: softened sums, then its
     # own samples in full. Without, all samples are of one parameter and simply add.
     if kappa > 0.0:
         others_of(pool, own, k)
         soften_packed(work.total, ridge, kappa, work.data, L, y, work.inverse)
-        add_row(1.0, raw, work.data)
+        add_row(weight, raw, work.data)
         factor_packed(work.data, 0.0, L, y)
     else:
         for m in range(work.total.shape[0]):
-            work.total[m] = 0.0 if k != NONE and k == own else raw[m]  # there already
+            work.total[m] = 0.0 if k != NONE and k == own else weight * raw[m]  # there already
         if k != NONE:
             add_row(1.0, clusters.sums[k], work.total)
         factor_packed(work.total, ridge, L, y)
@@ -83,7 +111,7 @@ def others_of(pool: Pool, own: int, k: int) -> None:
 @inlined
 def hidden_by_ridge(state: MixtureState, agent: int, k: int, within: float) -> float:
     """Factor of ‖A⁻¹x‖² in the bonus of a cluster: how much its ridge may hide of an agent's parameter."""
-    clusters, ridge = state.pool.clusters, state.pool.model.ridge
+    clusters, ridge = state.pool.clusters, state.pool.model.prior[0]
     others = count_members(clusters, k) - (1 if k == state.pool.members.labels[agent, AGENT] else 0)
     # The larger of all clusters' and its own: a cluster that knows few directions looks small.
     size = max(state.scale[0], clusters.scale[k, NORM] / max(clusters.scale[k, KNOWN], 1.0))
@@ -93,7 +121,9 @@ def hidden_by_ridge(state: MixtureState, agent: int, k: int, within: float) -> f
 
 
 @compiled
-def widen(pool: Pool, pending: Pending, lends: bool, agent: int, k: int, L: Matrix, y: Vector) -> None:
+def widen(
+    pool: Pool, pending: Pending, weight: float, lends: bool, agent: int, k: int, L: Matrix, y: Vector
+) -> None:
     """Let what a model waits for narrow its width: its factor takes in pending pulls, its estimate stays.
 
     Pulls of those who have no cluster count by the probability of being together with them.
@@ -113,13 +143,13 @@ def widen(pool: Pool, pending: Pending, lends: bool, agent: int, k: int, L: Matr
             lone -= mine
         if k != NONE:
             theirs = clusters.pending[1 + k, m] - (mine if k == own else 0.0)
-        work.total[m] += theirs + share * lone
+        work.total[m] += weight * (theirs + share * lone)
     # The estimate is kept aside: pending pulls have no rewards yet, and would pull it towards 0.
     back_substitute(L, y, theta)
-    soften_packed(work.total, model.ridge, scatter_of(model), work.data, L, y, work.inverse)
-    add_row(1.0, raw_of(pool, agent), work.data)
+    soften_packed(work.total, model.prior[0], scatter_of(model), work.data, L, y, work.inverse)
+    add_row(model.weights[agent], raw_of(pool, agent), work.data)
     for m in range(pending.sums.shape[1]):
-        work.data[m] += pending.sums[agent, m]
+        work.data[m] += weight * pending.sums[agent, m]
     factor_packed(work.data, 0.0, L, y)
     for row in range(y.shape[0]):  # so that L⁻ᵀy is the estimate as it was
         value = 0.0
@@ -134,20 +164,13 @@ def measure(pool: Pool, turn: int) -> float:
 
     Returns the size of a parameter's entries, squared, over all clusters.
     """
-    clusters, work, ridge = pool.clusters, pool.scratch, pool.model.ridge
+    clusters, work, ridge = pool.clusters, pool.scratch, pool.model.prior[0]
     count, d = clusters.n_used[0], work.y.shape[1]
     if count == 0:
         return 0.0
     k, L, y, z = clusters.used[turn % count], work.L[0], work.y[0], work.y[1]
     factor_packed(clusters.sums[k], ridge, L, y)
-    norm, unknown = 0.0, 0.0
-    for column in range(d):  # tr A⁻¹ = ‖L⁻¹‖², a column of L⁻¹ at a time
-        for row in range(column, d):
-            value = 1.0 if row == column else 0.0
-            for m in range(column, row):
-                value -= L[row, m] * z[m]
-            z[row] = value / L[row, row]
-            unknown += z[row] * z[row]
+    norm, unknown = 0.0, trace_of_inverse(L, z)
     back_substitute(L, y, y)
     for m in range(d):
         norm += y[m] * y[m]

@@ -7,6 +7,7 @@ from shoal.core.jit.compiled import compiled, inlined
 from shoal.core.kernels.linalg import add_row, add_square
 from shoal.core.policies.mixture.kernels import factor_packed, largest
 from shoal.core.policies.mixture.members import cluster_of, ghost_of, is_ghost, place_of
+from shoal.core.policies.mixture.profiles import clear_profile, note_features
 from shoal.core.policies.mixture.state import (
     AGENT,
     CLUSTER,
@@ -85,7 +86,7 @@ def take_out(pool: Pool, member: int, cluster: int) -> None:
 def is_lossy(pool: Pool, cluster: int, left: Vector) -> bool:
     """Whether a cluster's sums were once so large that their rounding shows in what is left of them."""
     size = largest(left, pool.scratch.y.shape[1])
-    return bool(pool.clusters.peak[cluster] > LOSSY * max(pool.model.ridge, size))
+    return bool(pool.clusters.peak[cluster] > LOSSY * max(pool.model.prior[0], size))
 
 
 @compiled
@@ -160,7 +161,7 @@ def settle(pool: Pool, cluster: int) -> None:
     clusters.changes[cluster] = 0
     if clusters.resummed[CLUSTER] == cluster:
         clusters.resummed[CLUSTER] = -1
-    evaluate(clusters, pool.scratch, pool.model.ridge, cluster)
+    evaluate(clusters, pool.scratch, pool.model.prior[0], cluster)
 
 
 # Who is in which cluster
@@ -204,6 +205,7 @@ def leave(members: Members, clusters: Clusters, pending: Pending, member: int) -
     clusters.sizes[own, kind] -= 1
     members.labels[agent, kind] = -1 - agent
     if not is_ghost(members, member):
+        note_features(members, clusters.profiles, agent, own, -1.0)
         wait_in(clusters, pending, agent, own, -1)
         wait_in(clusters, pending, agent, -1, 1)
     if count_members(clusters, own) > 0:
@@ -217,6 +219,7 @@ def join(members: Members, clusters: Clusters, pending: Pending, member: int, cl
     """Let a member that is in no cluster be in this one."""
     agent, kind = place_of(members, member)
     if not is_ghost(members, member):
+        note_features(members, clusters.profiles, agent, cluster, 1.0)
         wait_in(clusters, pending, agent, -1, -1)
         wait_in(clusters, pending, agent, cluster, 1)
     clusters.sizes[cluster, kind] += 1
@@ -248,6 +251,9 @@ def dissolve(members: Members, clusters: Clusters, cluster: int) -> None:
             if members.labels[j, AGENT] == cluster:
                 members.labels[j, AGENT] = -1 - j
     clusters.sums[cluster] = 0.0
+    clusters.form[cluster] = 0.0
+    clusters.logdet[cluster] = 0.0
+    clear_profile(clusters.profiles, cluster)
     clusters.scale[cluster] = 0.0
     clusters.peak[cluster] = 0.0
     clusters.changes[cluster] = 0

@@ -7,24 +7,15 @@ import math
 
 import numpy as np
 
-from shoal.core.policies.mixture.choice import measure
 from shoal.core.policies.mixture.clusters import dissolve, leave, sum_anew, wait_in
-from shoal.core.policies.mixture.drift import PRIOR_SAMPLES, add_last, lay_ghost
+from shoal.core.policies.mixture.drift import add_last, lay_ghost
 from shoal.core.policies.mixture.learning import redraw
 from shoal.core.policies.mixture.members import lend
+from shoal.core.policies.mixture.noise import learn_anew, look, measure_all, sum_looks
+from shoal.core.policies.mixture.profiles import profile_anew
 from shoal.core.policies.mixture.state import AGENT, CLUSTER, RECENT, Drift, MixtureState
 from shoal.core.statistics import amend_packed
 from shoal.core.types import Integers, Matrix, Vector
-
-
-def estimate_noise(state: MixtureState) -> None:
-    """Estimate the noise anew from the errors of agents who lend."""
-    lends = state.common.lends
-    if state.learns_noise:
-        state.pool.model.noise[:] = (
-            PRIOR_SAMPLES + (state.errors * lends).sum(),
-            PRIOR_SAMPLES + (state.residuals * lends).sum(),
-        )
 
 
 def lending_changed(state: MixtureState, agent: int) -> None:
@@ -32,17 +23,17 @@ def lending_changed(state: MixtureState, agent: int) -> None:
     pool, pending = state.pool, state.common.pending
     if state.common.lends[agent]:
         wait_in(pool.clusters, pending, agent, -1, 1)
-        estimate_noise(state)
-        lend(pool, agent)
+        learn_anew(state)
         if state.local.pulls[agent] > 0:
             redraw(state, agent)
     else:
         _leave_clusters(state, agent)
+        profile_anew(pool.members, pool.clusters)
         wait_in(pool.clusters, pending, agent, -1, -1)
         _forget_vote(state, agent)
-        estimate_noise(state)
+        learn_anew(state)
     _restart_latest(state)
-    _measure_all(state)
+    measure_all(state)
 
 
 def _leave_clusters(state: MixtureState, agent: int) -> None:
@@ -54,14 +45,15 @@ def _leave_clusters(state: MixtureState, agent: int) -> None:
 
 def absorb(state: MixtureState, agent: int, other: int) -> None:
     """Let an agent have another's samples too."""
-    drift, own = state.drift, _own_sums(state)
+    drift, own, features = state.drift, _own_sums(state), state.pool.members.features
     own[agent] += own[other]
+    if len(features):  # what is not known of the one is as of the other, who is withdrawn next
+        features[agent] = np.where(np.isnan(features[agent]), features[other], features[agent])
     if len(drift.past):
         drift.past[agent] += drift.past[other]
         add_last(drift, other, 0, int(drift.held[other]), drift.past[agent])
-    lend(state.pool, agent)
-    state.errors[agent] += state.errors[other]
-    state.residuals[agent] += state.residuals[other]
+    state.squares[agent] += state.squares[other]
+    _look_again(state, agent)
     _forget_vote(state, agent)  # it votes anew when its turn comes
     if state.labels[agent] >= 0:
         sum_anew(state.pool, state.labels[agent])
@@ -85,30 +77,34 @@ def withdraw(state: MixtureState, agent: int) -> None:
         values[agent : agent + 1] = 0
     if members.labels[agent, AGENT] >= 0:
         clusters.removed[members.labels[agent, AGENT]] -= 1
-    members.lent[agent] = 0.0
-    members.form[agent], members.logdet[agent] = 0.0, state.local.b.shape[1] * math.log(state.common.ridge)
+    members.lent[agent], state.squares[agent] = 0.0, 0.0
+    members.features[agent : agent + 1] = math.nan
     members.labels[agent, AGENT] = -1 - agent
+    profile_anew(members, clusters)
     clusters.fresh[:], clusters.resummed[CLUSTER] = 0.0, -1
-    for cluster in clusters.used[: clusters.n_used[0]].tolist():  # it may have been in any of them
-        sum_anew(state.pool, cluster)
-    _restart_latest(state)
-    _measure_all(state)
     _forget_vote(state, agent)
-    state.errors[agent], state.residuals[agent] = 0.0, 0
-    estimate_noise(state)
+    learn_anew(state)
+    _restart_latest(state)
 
 
-def amend(state: MixtureState, agent: int, x: Vector, change: float, removes: bool) -> None:
+def describe(state: MixtureState, agent: int, features: Vector) -> None:
+    """Let an agent have these features instead of those that it had."""
+    state.pool.members.features[agent] = features
+    if state.labels[agent] >= 0:  # what it was like has been in sums, and in its vote
+        profile_anew(state.pool.members, state.pool.clusters)
+        state.temper_votes[agent] = 0.0
+        state.pool.model.temper_tally[:] = state.temper_votes.sum(axis=0)
+
+
+def amend(state: MixtureState, agent: int, x: Vector, old: float, change: float, removes: bool) -> None:
     """Take in that a sample's reward was another, or that there was none."""
-    left, d = int(state.local.pulls[agent]), state.local.b.shape[1]
+    left = int(state.local.pulls[agent])
+    squares = state.squares[agent] - old**2 + (0.0 if removes else (old + change) ** 2)
+    state.squares[agent] = max(squares, 0.0) if left else 0.0
     amend_packed(_own_sums(state)[agent], x, change, removes, left)
     if len(state.drift.past):
         _amend_history(state.drift, agent, x, change, removes, left)
-    lend(state.pool, agent)
-    if removes and left >= d and state.residuals[agent] > 0:  # its errors stay, one fewer of them
-        state.errors[agent] *= (state.residuals[agent] - 1) / state.residuals[agent]
-        state.residuals[agent] -= 1
-        estimate_noise(state)
+    _look_again(state, agent)
     if state.labels[agent] >= 0:
         sum_anew(state.pool, state.labels[agent])
         _restart_latest(state)
@@ -142,11 +138,20 @@ def _own_sums(state: MixtureState) -> Matrix:
     return np.asarray((members.raw if state.pool.model.softens else members.lent)[:, AGENT])
 
 
+def _look_again(state: MixtureState, agent: int) -> None:
+    """Take in what an agent's samples, which are others than before, say of units and noise."""
+    look(state, agent)
+    sum_looks(state)
+    lend(state.pool, agent)
+
+
 def _forget_vote(state: MixtureState, agent: int) -> None:
-    """Let an agent have no say in the scatter."""
-    if len(state.votes):
-        state.votes[agent] = 0.0
-        state.tally[:] = state.votes.sum(axis=0)
+    """Let an agent have no say in the scatter and the temper until it votes anew."""
+    tempers = state.temper_votes, state.pool.model.temper_tally
+    for votes, tally in ((state.votes, state.tally), tempers):
+        if len(votes):
+            votes[agent] = 0.0
+            tally[:] = votes.sum(axis=0)
 
 
 def _restart_latest(state: MixtureState) -> None:
@@ -154,10 +159,6 @@ def _restart_latest(state: MixtureState) -> None:
     drift, clusters, labels = state.drift, state.pool.clusters, state.labels
     clusters.recent[:], clusters.cusum[:] = 0.0, 0.0
     for agent in np.flatnonzero(labels[: len(drift.held)] >= 0).tolist():
-        add_last(drift, agent, 0, int(drift.held[agent]), clusters.recent[labels[agent]])
-
-
-def _measure_all(state: MixtureState) -> None:
-    """Compute how large the estimates of all clusters are."""
-    for turn in range(int(state.pool.clusters.n_used[0])):
-        state.scale[0] = measure(state.pool, turn)
+        last = np.zeros(clusters.recent.shape[1])
+        add_last(drift, agent, 0, int(drift.held[agent]), last)
+        clusters.recent[labels[agent]] += state.pool.model.weights[agent] * last

@@ -9,17 +9,25 @@ its members' older samples lose half their weight.
 import math
 
 from shoal.core.jit.compiled import compiled, inlined
-from shoal.core.kernels.linalg import add_packed, add_row, unpack
+from shoal.core.kernels.linalg import add_packed, add_row, add_weighted, unpack
 from shoal.core.policies.mixture.clusters import add_lent, join, leave, repair, take_out
 from shoal.core.policies.mixture.evidence import NONE, log_evidence, refresh, weigh
 from shoal.core.policies.mixture.kernels import factor_packed, predict, soften_packed
-from shoal.core.policies.mixture.members import ghost_of, has_ghost, is_ghost, lend, place_of, raw_of
+from shoal.core.policies.mixture.members import (
+    ghost_of,
+    has_ghost,
+    is_ghost,
+    lend,
+    place_of,
+    raw_of,
+    weighted,
+)
 from shoal.core.policies.mixture.state import (
     AGENT,
     CHANGES,
     GHOST,
+    KNOWN_ERRORS,
     RECENT,
-    SAMPLES,
     TESTS,
     TO_TEND,
     Drift,
@@ -32,10 +40,8 @@ from shoal.core.policies.mixture.state import (
 from shoal.core.statistics import solve_row
 from shoal.core.types import Vector
 
-PRIOR_SAMPLES = 10.0
-"""Residuals of size one that the estimate of the noise starts from."""
 RESIDUALS = 100.0
-"""Residuals in the estimate of the noise before anything is tested."""
+"""Errors in the estimate of the noise before anything is tested."""
 EVERY = 2
 """Pulls of an agent between two tests for change."""
 SPLITS = (24, 17, 12, 8, 5)
@@ -63,6 +69,10 @@ def watch(state: MixtureState, agent: int, x: Vector, reward: float) -> None:
     """Keep a sample, and how improbable it was; raise an alarm if it says that the cluster has moved."""
     pool, cluster = state.pool, state.pool.members.labels[agent, AGENT]
     cusum, improbable = pool.clusters.cusum, 0.5
+    if cluster < 0 and not state.common.lends[agent] and is_noise_known(state):
+        # It has no cluster to predict by: how improbable the sample was, by its own samples.
+        weighted(pool, agent, pool.scratch.data)
+        improbable = surprise(pool, pool.scratch.data, pool.model.prior[0], agent, x, reward)
     if cluster >= 0:
         if is_noise_known(state):
             improbable = improbability(pool, agent, x, reward)
@@ -79,7 +89,7 @@ def watch(state: MixtureState, agent: int, x: Vector, reward: float) -> None:
 @inlined
 def is_noise_known(state: MixtureState) -> bool:
     """Whether the noise is known, or estimated, well enough to call a sample improbable."""
-    return bool(not state.learns_noise or state.pool.model.noise[SAMPLES] >= PRIOR_SAMPLES + RESIDUALS)
+    return bool(not state.learns_noise or state.looked[KNOWN_ERRORS] >= RESIDUALS)
 
 
 # Agents that change
@@ -136,7 +146,8 @@ def find_change(state: MixtureState, agent: int) -> int:
         return -1
     refresh(pool, NONE)
     weigh(pool, agent, pulls)
-    whole = log_evidence(pool, raw_of(pool, agent), scatter_of(pool.model), agent)
+    weighted(pool, agent, pool.scratch.part)
+    whole = log_evidence(pool, pool.scratch.part, scatter_of(pool.model), agent)
     best, found = -math.inf, -1
     for s in range(len(SPLITS)):
         if SPLITS[s] <= kept and pulls - SPLITS[s] >= LEAST_BEFORE:
@@ -192,13 +203,17 @@ def is_suspect(drift: Drift, agent: int, least: float) -> bool:
 @compiled
 def split_gain(pool: Pool, drift: Drift, agent: int, recent: int) -> float:
     """Log Bayes factor for a change before an agent's last `recent` samples, but for the whole's evidence."""
-    part, kappa = pool.scratch.part, scatter_of(pool.model)
+    part, kappa, weight = pool.scratch.part, scatter_of(pool.model), pool.model.weights[agent]
     part[:] = 0.0
     add_last(drift, agent, 0, recent, part)
+    for m in range(part.shape[0]):
+        part[m] *= weight
     gain = log_evidence(pool, part, kappa, agent)
     for m in range(part.shape[0]):
         part[m] = drift.past[agent, m]
     add_last(drift, agent, recent, drift.held[agent], part)
+    for m in range(part.shape[0]):
+        part[m] *= weight
     return gain + log_evidence(pool, part, kappa, agent)
 
 
@@ -247,8 +262,18 @@ def drop_past(state: MixtureState, agent: int, recent: int) -> None:
     state.drift.past[agent] = 0.0
     state.drift.held[agent] = recent
     state.local.pulls[agent] = recent
+    state.squares[agent] = squares_of_last(state.drift, agent)
     rebuild(state, agent)
     lend(state.pool, agent)
+
+
+@inlined
+def squares_of_last(drift: Drift, agent: int) -> float:
+    """Σ y² of the samples that are kept one by one."""
+    total = 0.0
+    for back in range(drift.held[agent]):
+        total += drift.ring[agent, (drift.newest[agent] - back) % RECENT, drift.ring.shape[2] - 2] ** 2
+    return total
 
 
 @compiled
@@ -258,7 +283,7 @@ def rebuild(state: MixtureState, agent: int) -> None:
     for m in range(raw.shape[0]):
         raw[m] = drift.past[agent, m]
     add_last(drift, agent, 0, drift.held[agent], raw)
-    unpack(raw, state.pool.model.ridge, local.A[agent])
+    unpack(raw, state.common.ridge, local.A[agent])
     local.tail[agent] = 0.0
     for row in range(d):
         local.b[agent, row] = raw[raw.shape[0] - d + row]
@@ -274,19 +299,24 @@ def rebuild(state: MixtureState, agent: int) -> None:
 def improbability(pool: Pool, agent: int, x: Vector, reward: float) -> float:
     """How improbable a reward is for an agent in its cluster, −log p; note what it says of the cluster."""
     model, clusters, work = pool.model, pool.clusters, pool.scratch
-    cluster, precision = pool.members.labels[agent, AGENT], precision_of(model)
-    L, y, z = work.L[0], work.y[0], work.y[1]
+    cluster = pool.members.labels[agent, AGENT]
     take_out(pool, agent, cluster)
-    soften_packed(work.rest, model.ridge, scatter_of(model), work.data, L, y, work.inverse)
-    add_row(1.0, raw_of(pool, agent), work.data)
-    factor_packed(work.data, 0.0, L, y)
-    mean, variance = predict(L, y, x, z)
-    found = precision * (reward - mean) ** 2 / (1.0 + variance) + 0.5 * math.log1p(variance)
-    factor_packed(clusters.recent[cluster], model.ridge, L, y)
-    mean, variance = predict(L, y, x, z)
-    lately = precision * (reward - mean) ** 2 / (1.0 + variance) + 0.5 * math.log1p(variance)
+    soften_packed(work.rest, model.prior[0], scatter_of(model), work.data, work.L[0], work.y[0], work.inverse)
+    add_row(model.weights[agent], raw_of(pool, agent), work.data)
+    found = surprise(pool, work.data, 0.0, agent, x, reward)
+    lately = surprise(pool, clusters.recent[cluster], model.prior[0], agent, x, reward)
     clusters.cusum[cluster] = max(0.0, clusters.cusum[cluster] + found - lately)
     return float(found)
+
+
+@compiled
+def surprise(pool: Pool, sums: Vector, ridge: float, agent: int, x: Vector, reward: float) -> float:
+    """−log p of an agent's reward, but for a constant, by packed sums and a ridge."""
+    L, y, weight = pool.scratch.L[0], pool.scratch.y[0], pool.model.weights[agent]
+    factor_packed(sums, ridge, L, y)
+    mean, variance = predict(L, y, x, pool.scratch.y[1])
+    growth = 1.0 + weight * variance
+    return float(weight * precision_of(pool.model) * (reward - mean) ** 2 / growth + 0.5 * math.log(growth))
 
 
 @inlined
@@ -297,7 +327,7 @@ def note_latest(pool: Pool, agent: int, x: Vector, reward: float) -> None:
     fading = 1.0 - 1.0 / (WINDOW * max(size, 1))
     for m in range(recent.shape[0]):
         recent[m] *= fading
-    add_packed(recent, x, reward)
+    add_weighted(recent, x, reward, pool.model.weights[agent])
 
 
 @compiled
@@ -312,7 +342,7 @@ def tend(state: MixtureState, member: int) -> None:
     is_alarmed = members.heeded[at] != clusters.alarms[cluster]
     if is_alarmed and is_ghost(members, member):
         lay_ghost(state, agent)  # what it knew of the cluster is no longer so
-    elif is_alarmed or members.lent_at[at] != pool.model.position[0]:
+    elif is_alarmed or members.lent_at[at] != scatter_of(pool.model):
         add_lent(members, clusters, member, -1.0)
         if is_alarmed:
             members.heeded[at] = clusters.alarms[cluster]
@@ -327,5 +357,7 @@ def fade_past(state: MixtureState, agent: int) -> None:
     drift, pulls = state.drift, state.local.pulls
     for m in range(drift.past.shape[1]):
         drift.past[agent, m] *= KEPT
+    last = squares_of_last(drift, agent)
+    state.squares[agent] = last + KEPT * max(state.squares[agent] - last, 0.0)
     pulls[agent] = drift.held[agent] + (pulls[agent] - drift.held[agent]) // 2
     rebuild(state, agent)

@@ -8,9 +8,10 @@ import math
 
 from shoal.core.jit.compiled import compiled
 from shoal.core.policies.mixture.clusters import count_members, evaluate, take_out
+from shoal.core.policies.mixture.features import heed_features
 from shoal.core.policies.mixture.kernels import factor_packed, normalise, soften_packed
 from shoal.core.policies.mixture.members import place_of
-from shoal.core.policies.mixture.state import AGENT, FORM, LOGDET, Pool, precision_of
+from shoal.core.policies.mixture.state import AGENT, FORM, LOGDET, Pool, are_described, precision_of
 from shoal.core.types import Vector
 
 NONE = -1
@@ -24,7 +25,7 @@ def refresh(pool: Pool, but: int) -> None:
     for n in range(clusters.n_used[0]):
         k = clusters.used[n]
         if k != but and clusters.outdated[k]:
-            evaluate(clusters, work, pool.model.ridge, k)
+            evaluate(clusters, work, pool.model.prior[0], k)
 
 
 @compiled
@@ -38,8 +39,11 @@ def weigh(pool: Pool, member: int, samples: int) -> int:
     model, members, clusters, work = pool.model, pool.members, pool.clusters, pool.scratch
     at = place_of(members, member)
     own, count, lent = members.labels[at], clusters.n_used[0], members.lent[at]
-    form, logdet, ridge = members.form[at], members.logdet[at], model.ridge
+    ridge = model.prior[0]
     precision, prior = precision_of(model), work.y.shape[1] * math.log(ridge)
+    form, logdet = 0.0, prior
+    if samples > 0:
+        form, logdet = factor_packed(lent, ridge, work.L[0], work.y[0])
     for n in range(count):
         k = clusters.used[n]
         others, form_k, logdet_k = count_members(clusters, k), clusters.form[k], clusters.logdet[k]
@@ -68,6 +72,8 @@ def weigh(pool: Pool, member: int, samples: int) -> int:
     work.forms[count] = form
     work.logdets[count] = logdet
     work.chances[count] = model.log_concentration
+    if are_described(members):
+        heed_features(pool, member)
     normalise(work.chances, count + 1)
     return int(count)
 
@@ -78,7 +84,7 @@ def log_evidence(pool: Pool, raw: Vector, scatter: float, agent: int) -> float:
 
     The clusters are as they stand, the agent's own without it.
     """
-    model, clusters, work, ridge = pool.model, pool.clusters, pool.scratch, pool.model.ridge
+    model, clusters, work, ridge = pool.model, pool.clusters, pool.scratch, pool.model.prior[0]
     own, count = pool.members.labels[agent, AGENT], clusters.n_used[0]
     precision, prior = precision_of(model), work.y.shape[1] * math.log(ridge)
     data, L, y = work.data, work.L[0], work.y[0]

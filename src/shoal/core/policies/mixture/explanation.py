@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from shoal.core.policy.explanations import Name, When, belonging, in_round, numbered, pair_text
+from shoal.core.policy.explanations import Name, When, belonging, chance, in_round, numbered, pair_text
 
 
 class MembershipExplanation(NamedTuple):
@@ -12,6 +12,8 @@ class MembershipExplanation(NamedTuple):
     """Whether both are in one cluster now."""
     probability: float
     """That the agent belongs to the cluster that the other is in now."""
+    by_rewards: float
+    """The same by rewards alone, without the agent's features."""
     alone: float
     """Probability that the agent belongs to no cluster there is."""
     pulls_agent: int
@@ -41,6 +43,8 @@ class MembershipExplanation(NamedTuple):
     def text(self, name: Name = numbered, when: When = in_round) -> str:
         """The same in words."""
         reason = belonging(name(self.agent), name(self.other), self.probability)
+        if self.by_rewards != self.probability:
+            reason += f" ({chance(self.by_rewards)} without features)"
         changed = [
             f" {name(who)} was found to have changed {when(changed)}."
             for who, changed in ((self.agent, self.forgot_agent), (self.other, self.forgot_other))

@@ -86,6 +86,20 @@ def soften_packed(
 
 
 @compiled
+def trace_of_inverse(L: Matrix, z: Vector) -> float:
+    """`tr A⁻¹ = ‖L⁻¹‖²` of a factor, a column of L⁻¹ at a time; `z` (d,) is scratch."""
+    d, found = L.shape[0], 0.0
+    for column in range(d):
+        for row in range(column, d):
+            value = 1.0 if row == column else 0.0
+            for m in range(column, row):
+                value -= L[row, m] * z[m]
+            z[row] = value / L[row, row]
+            found += z[row] * z[row]
+    return found
+
+
+@compiled
 def predict(L: Matrix, y: Vector, x: Vector, z: Vector) -> tuple[float, float]:
     """`x·θ̂` and `xᵀA⁻¹x` of a model from `factor_packed`; `z` (d,) is scratch."""
     mean, variance = 0.0, 0.0

@@ -8,25 +8,25 @@ is also done a little at a time, so that no round waits for it.
 import math
 
 from shoal.core.jit.compiled import compiled, inlined
-from shoal.core.kernels.linalg import add_packed, dot
+from shoal.core.kernels.linalg import add_packed, add_weighted
 from shoal.core.kernels.random import integer_below, uniform
 from shoal.core.policies.mixture.choice import measure
 from shoal.core.policies.mixture.clusters import add_lent, is_in_fresh, move, note_change, resum, wait_for
-from shoal.core.policies.mixture.drift import forget_if_changed, is_noise_known, tend, watch
+from shoal.core.policies.mixture.drift import forget_if_changed, tend, watch
 from shoal.core.policies.mixture.evidence import NONE, log_evidence, refresh, weigh
-from shoal.core.policies.mixture.kernels import factor_packed
-from shoal.core.policies.mixture.members import cluster_of, ghost_of, has_ghost, is_ghost, lend
+from shoal.core.policies.mixture.features import vote_on_temper
+from shoal.core.policies.mixture.members import cluster_of, ghost_of, has_ghost, is_ghost, lend, weighted
+from shoal.core.policies.mixture.noise import is_look_due, learn_noises, learn_prior, look
 from shoal.core.policies.mixture.state import (
     AGENT,
     CLUSTER,
     LAST_TENDED,
     PULLS,
-    SAMPLES,
-    SQUARES,
     TO_TEND,
     MixtureState,
+    are_described,
     can_change,
-    precision_of,
+    scatter_at,
     scatter_of,
 )
 from shoal.core.policy.steps import expect_alone, step
@@ -51,55 +51,36 @@ def observe(state: MixtureState, agent: int, x: Vector, reward: float, t: int) -
     # First what the sample says of change: it has to be predicted by models that do not hold it yet.
     if can_change(state):
         watch(state, agent, x, reward)
-    # Prediction errors over √(1 + xᵀA⁻¹x) are independent with the noise's variance; residuals are not.
-    error = reward - dot(x, state.local.theta_hat[agent])
-    growth = add_sample(state.local, agent, x, reward)
-    if state.learns_noise and state.local.pulls[agent] > x.shape[0]:
-        learn_noise(state, agent, error * error / growth)
-    if not state.common.lends[agent] and can_change(state) and is_noise_known(state):
-        # It has no cluster to predict by: how improbable the sample was, by its own samples.
-        improbable = precision_of(state.pool.model) * error * error / growth + 0.5 * math.log(growth)
-        state.drift.ring[agent, state.drift.newest[agent], x.shape[0] + 1] = improbable
+    add_sample(state.local, agent, x, reward)
+    state.squares[agent] += reward * reward
     lend_sample(state, agent, x, reward)
+    if is_look_due(state.local.pulls[agent]):
+        look(state, agent)
     if members.labels[agent, AGENT] >= 0:
         state.common.cost[0] += clusters.sizes[members.labels[agent, AGENT], AGENT] - 1
 
 
 @inlined
-def learn_noise(state: MixtureState, agent: int, square: float) -> None:
-    """Take in a squared standardised prediction error; only those of agents who lend count for others."""
-    noise = state.pool.model.noise
-    state.errors[agent] += square
-    state.residuals[agent] += 1
-    if state.common.lends[agent]:
-        noise[SQUARES] += square
-        noise[SAMPLES] += 1.0
-
-
-@inlined
 def lend_sample(state: MixtureState, agent: int, x: Vector, reward: float) -> None:
     """Add a sample to what the agent lends and, if it is in a cluster, to the cluster's sums."""
-    pool, model, work = state.pool, state.pool.model, state.pool.scratch
+    pool, model, weight = state.pool, state.pool.model, state.pool.model.weights[agent]
     members, clusters, cluster = pool.members, pool.clusters, pool.members.labels[agent, AGENT]
     if model.softens:
         add_packed(members.raw[agent, AGENT], x, reward)
     # Softened sums are no sums over samples: what was lent comes off and what is lent now goes on.
-    if scatter_of(model) > 0.0 or members.lent_at[agent, AGENT] != model.position[0]:
+    if scatter_of(model) > 0.0 or members.lent_at[agent, AGENT] > 0.0:
         if cluster >= 0:
             add_lent(members, clusters, agent, -1.0)
         lend(pool, agent)
         if cluster >= 0:
             add_lent(members, clusters, agent, 1.0)
     else:  # what is lent changes by the sample alone
-        lent = members.lent[agent, AGENT]
-        add_packed(lent, x, reward)
-        terms = factor_packed(lent, model.ridge, work.L[0], work.y[0])
-        members.form[agent, AGENT], members.logdet[agent, AGENT] = terms
+        add_weighted(members.lent[agent, AGENT], x, reward, weight)
         if cluster >= 0:
-            add_packed(clusters.sums[cluster], x, reward)
+            add_weighted(clusters.sums[cluster], x, reward, weight)
             note_change(clusters, cluster)
             if is_in_fresh(clusters, cluster, agent):
-                add_packed(clusters.fresh, x, reward)
+                add_weighted(clusters.fresh, x, reward, weight)
 
 
 @step("revise", MixtureState)
@@ -117,13 +98,14 @@ def revise(state: MixtureState, agent: int, t: int) -> None:
 @inlined
 def vote_in_turn(state: MixtureState, agent: int) -> None:
     """Note now and then how well each scatter explains an agent's samples, given the present clusters."""
-    pool, grid, pulls = state.pool, state.pool.model.grid, state.local.pulls[agent]
+    pool, part, pulls = state.pool, state.pool.scratch.part, state.local.pulls[agent]
     if state.votes.shape[0] > 0 and pulls % (VOTE_EVERY if pulls <= LATER else LATER_VOTES) == 0:
         refresh(pool, NONE)
         weigh(pool, agent, pulls)
         # A vote replaces the agent's last one, so that the tally is of everybody's present samples.
-        for g in range(grid.shape[0]):
-            found = log_evidence(pool, pool.members.raw[agent, AGENT], grid[g], agent)
+        weighted(pool, agent, part)
+        for g in range(state.tally.shape[0]):
+            found = log_evidence(pool, part, scatter_at(pool.model, g), agent)
             state.tally[g] += found - state.votes[agent, g]
             state.votes[agent, g] = found
 
@@ -153,6 +135,8 @@ def redraw(state: MixtureState, member: int) -> None:
     # All but the member's own cluster, of which `weigh` computes what is left without it.
     refresh(pool, cluster_of(members, member))
     count = weigh(pool, member, 1)
+    if are_described(members) and not is_ghost(members, member):
+        vote_on_temper(pool, state.temper_votes, member)
     # Invert the distribution function; falling off the end by rounding draws the new cluster.
     drawn, left = 0, uniform(state.common.rng)
     while drawn < count and not left < chances[drawn]:
@@ -175,8 +159,11 @@ def keep_up(state: MixtureState) -> None:
         upkeep[LAST_TENDED] = (upkeep[LAST_TENDED] + 1) % pool.members.labels.size
         upkeep[TO_TEND] -= 1
         tend(state, upkeep[LAST_TENDED])
-    if state.ridge_bonus > 0.0 and upkeep[PULLS] % SCALE_EVERY == 0:
+    if upkeep[PULLS] % SCALE_EVERY == 0:
         state.scale[0] = measure(pool, upkeep[PULLS] // SCALE_EVERY)
+        learn_prior(state)
+    if upkeep[PULLS] % pool.members.labels.shape[0] == 0:
+        learn_noises(state)
     if pool.clusters.resummed[CLUSTER] >= 0:
         resum(pool)
 

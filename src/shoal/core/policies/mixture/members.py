@@ -6,7 +6,7 @@ ghosts in the same order. Only this file knows how a number is made.
 """
 
 from shoal.core.jit.compiled import compiled, inlined, spliced
-from shoal.core.policies.mixture.kernels import factor_packed, soften_packed
+from shoal.core.policies.mixture.kernels import soften_packed
 from shoal.core.policies.mixture.state import GHOST, Members, Pool, scatter_of
 from shoal.core.types import Vector
 
@@ -44,7 +44,7 @@ def has_ghost(members: Members, agent: int) -> bool:
 
 @spliced
 def raw_of(pool: Pool, member: int) -> Vector:
-    """Packed sums of a member's own samples; a view. Without scatter they are lent as they are."""
+    """Packed sums of a member's own samples; a view. Without `softens` lent as they are."""
     at = place_of(pool.members, member)
     found: Vector = pool.members.raw[at] if pool.model.softens else pool.members.lent[at]
     return found
@@ -52,11 +52,21 @@ def raw_of(pool: Pool, member: int) -> Vector:
 
 @compiled
 def lend(pool: Pool, member: int) -> None:
-    """Compute what a member lends, and its evidence, from its own samples; clusters are the caller's."""
+    """Compute what a member lends from its own samples; clusters are the caller's."""
     model, members, work = pool.model, pool.members, pool.scratch
     at = place_of(members, member)
-    lent, L, y = members.lent[at], work.L[0], work.y[0]
+    lent, weight, scatter = members.lent[at], model.weights[at[0]], scatter_of(model)
     if model.softens:
-        soften_packed(members.raw[at], 0.0, scatter_of(model), lent, L, y, work.inverse)
-    members.form[at], members.logdet[at] = factor_packed(lent, model.ridge, L, y)
-    members.lent_at[at] = model.position[0]
+        # (I + κwS)⁻¹wS: what w samples for each would tell
+        soften_packed(members.raw[at], 0.0, scatter * weight, lent, work.L[0], work.y[0], work.inverse)
+        for m in range(lent.shape[0]):
+            lent[m] *= weight
+    members.lent_at[at] = scatter
+
+
+@inlined
+def weighted(pool: Pool, agent: int, out: Vector) -> None:
+    """Write an agent's own sums, by its weight."""
+    raw, weight = raw_of(pool, agent), pool.model.weights[agent]
+    for m in range(out.shape[0]):
+        out[m] = weight * raw[m]

@@ -10,27 +10,39 @@ What users call is here. A round is in `choice` (`select`) and `learning` (`obse
 """
 
 import math
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import numpy as np
 from msgspec import Meta
 from numpy.typing import ArrayLike
 
+from shoal.core import validation
 from shoal.core.kernels.graphs import count_joined
 from shoal.core.policies.mixture import corrections
 from shoal.core.policies.mixture.choice import LEAST_SHARE, factor_components
 from shoal.core.policies.mixture.clusters import evaluate, wait_in
 from shoal.core.policies.mixture.evidence import weigh
 from shoal.core.policies.mixture.explanation import MembershipExplanation
-from shoal.core.policies.mixture.kernels import factor_packed
+from shoal.core.policies.mixture.features import TEMPER_GRID, temper_of
 from shoal.core.policies.mixture.learning import FIRST_SCATTER
-from shoal.core.policies.mixture.state import AGENT, CLUSTER, GHOST, SAMPLES, SQUARES, TO_TEND, MixtureState
+from shoal.core.policies.mixture.noise import estimate_noise
+from shoal.core.policies.mixture.profiles import profile_problem
+from shoal.core.policies.mixture.state import (
+    AGENT,
+    CLUSTER,
+    GHOST,
+    TO_TEND,
+    MixtureState,
+    noise_of,
+    scatter_of,
+)
 from shoal.core.policy.calls import checked_agent
-from shoal.core.policy.living import LivePolicy
-from shoal.core.policy.parameters import Parameters
+from shoal.core.policy.living import LivePolicy, Sharing
+from shoal.core.policy.parameters import Parameters, Rewards
 from shoal.core.statistics import packed_problem
 from shoal.core.styles import LineStyle
-from shoal.core.types import Booleans, Integers, Vector
+from shoal.core.types import Booleans, Integers, Matrix, Vector
 from shoal.core.validation import LARGEST, SMALLEST
 
 SCATTERS = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -42,7 +54,9 @@ LEAST_SCATTER = 1e-6
 class MixtureParameters(Parameters, frozen=True, kw_only=True):
     """Parameters of ClusterMixture."""
 
-    alpha: Annotated[float, Meta(ge=0.0, le=LARGEST, description="Width of the confidence bonus.")] = 0.6
+    alpha: Annotated[
+        float, Meta(ge=0.0, le=LARGEST, description="Width of the confidence bonus, in units of the noise.")
+    ] = 0.6
     spread: Annotated[
         float,
         Meta(ge=0.0, le=LARGEST, description="η, how much not knowing the cluster makes an agent explore."),
@@ -60,28 +74,39 @@ class MixtureParameters(Parameters, frozen=True, kw_only=True):
     ] = 1
     noise_scale: Annotated[
         Annotated[float, Meta(ge=SMALLEST, le=LARGEST)] | None,
-        Meta(description="Scale of the noise; None: estimated from the agents' prediction errors."),
+        Meta(description="Scale of the noise; None: estimated from the samples, also of each agent."),
     ] = None
     scatter: Annotated[
         Annotated[float, Meta(ge=0.0, le=1e6)] | None,
         Meta(description="κ, variance of members' parameters over the noise's; 0: the same; None: learned."),
     ] = None
-    drift: Annotated[bool, Meta(description="Whether agents and clusters may change.")] = True
+    drift: Annotated[
+        bool,
+        Meta(description="Whether agents and clusters may change. With binary rewards, False unless given."),
+    ] = True
     ridge_bonus: Annotated[
         float,
         Meta(
             ge=0.0, le=1000.0, description="Standard deviations of what the ridge may hide that are explored."
         ),
     ] = 3.0
+    rewards: Rewards = "real"
+    agent_dim: Annotated[
+        int, Meta(ge=0, le=10_000, description="Features that describe an agent; see `agent_features`.")
+    ] = 0
 
 
 class ClusterMixture(LivePolicy):
     """Chooses by the mixture of all clusters k an agent may belong to, each with its probability `π_k`.
 
-    `argmax_x m(x) + √(α² ln(t+1) Σ_k π_k xᵀA_k⁻¹x + η² Var_π(x·θ̂_k))` with `m(x) = Σ_k π_k x·θ̂_k`, where A_k
-    and θ̂_k are those of the cluster with the agent in it. `π_k` is in proportion to the number of other
-    members times the evidence for pooling the agent's samples with theirs, against not pooling them. After
-    each of its pulls an agent's cluster is drawn from π. What is exact for `scatter=0, drift=False,
+    `argmax_x m(x) + √(α² s² ln(T_i+e) Σ_k π_k xᵀA_k⁻¹x + η² Var_π(x·θ̂_k))` with `m(x) = Σ_k π_k x·θ̂_k`, where
+    A_k and θ̂_k are those of the cluster with the agent in it, s² is the noise variance and T_i counts the
+    agent's samples. The ridge and the noise, also of each agent, are learned, in units of the samples:
+    rewards or arms times a factor change no choice. `π_k` is in proportion to the number of other members
+    times the evidence for pooling the agent's samples with theirs, against not pooling them. After each of
+    its pulls an agent's cluster is drawn from π. What is known of the agents themselves (`agent_features`, an
+    array of shape (n_agents, agent_dim) in which NaN is a missing entry) makes clusters of similar agents
+    more probable, as far as that proves right. What is exact for `scatter=0, drift=False,
     ridge_bonus=0` is in docs/algorithms.md refined by the parameters of these names.
 
     Examples
@@ -93,6 +118,15 @@ class ClusterMixture(LivePolicy):
     0.17
     >>> policy.select(2, np.eye(2))
     1
+
+    Agents who are described, by two features each:
+
+    >>> policy = shoal.ClusterMixture(2, 2, agent_features=[[34.0, 1.0], [np.nan, 0.0]], seed=0)
+    >>> policy.add_agents(1, agent_features=[[19.0, 0.0]])
+    array([2])
+    >>> policy.set_features(1, [52.0, 0.0])
+    >>> policy.agent_features[1]
+    array([52.,  0.])
 
     Notes
     -----
@@ -106,13 +140,37 @@ class ClusterMixture(LivePolicy):
         "#5b2a86", "P", dashes=((3.0, 1.0, 3.0, 1.0, 1.0, 1.0), (2.0, 1.0)), width=2.2, further="#8f7be0"
     )
     Parameters = MixtureParameters
+    given = MappingProxyType(
+        {"agent_features": "What is known of each agent, (n_agents, agent_dim); NaN is a missing entry."}
+    )
     State = MixtureState
 
+    def __init__(
+        self, n_agents: int, dim: int, *, agent_features: ArrayLike | None = None, **parameters: Any
+    ) -> None:
+        given = None
+        if agent_features is not None:
+            n_agents, wanted = validation.natural("n_agents", n_agents), parameters.get("agent_dim")
+            given = validation.features("agent_features", agent_features, n_agents, wanted)
+            parameters = {**parameters, "agent_dim": given.shape[1]}
+        super().__init__(n_agents, dim, **parameters)
+        if given is not None:
+            self.state.pool.members.features[:] = given
+
     def _configure(self, dim: int, parameters: Any) -> None:
+        if parameters.get("rewards") == "binary":
+            if parameters.get("noise_scale") is not None:
+                raise ValueError(f"clicks have no noise_scale, got {parameters['noise_scale']!r}")
+            parameters = {"drift": False, **parameters}  # it takes rare clicks for changes
         super()._configure(dim, parameters)
         scatter = self._parameters.scatter
         if scatter is not None and 0.0 < scatter < LEAST_SCATTER:  # (I − (I + κS)⁻¹)/κ would lose its digits
             raise ValueError(f"scatter must be 0, at least {LEAST_SCATTER:g} or None, got {scatter!r}")
+
+    @property
+    def _softens(self) -> bool:
+        """Whether what is lent may differ from the samples' sums: by the scatter, or by weights."""
+        return bool(self._parameters.scatter != 0.0 or self._parameters.noise_scale is None)
 
     def _sizes(self, n_agents: int) -> dict[str, int]:
         own = self._parameters
@@ -123,10 +181,14 @@ class ClusterMixture(LivePolicy):
             "clusters": members,
             "components": min(members + 1, int(1.0 / LEAST_SHARE)) + 1,
             "grid": len(SCATTERS) if own.scatter is None else 1,
-            "soft": 0 if own.scatter == 0.0 else n_agents,
+            "soft": n_agents if self._softens else 0,
             "voters": n_agents if own.scatter is None else 0,
             "changing": n_agents if own.drift else 0,
             "moving": members if own.drift else 0,
+            "features": own.agent_dim,
+            "described": n_agents if own.agent_dim else 0,
+            "profiled": members if own.agent_dim else 0,
+            "tempers": len(TEMPER_GRID) if own.agent_dim else 0,
         }
 
     def _settings(self) -> dict[str, Any]:
@@ -134,31 +196,31 @@ class ClusterMixture(LivePolicy):
         return {
             **super()._settings(),
             "log_concentration": math.log(own.concentration),
-            "learns_noise": own.noise_scale is None,
-            "softens": own.scatter != 0.0,
+            "learns_noise": own.noise_scale is None and not self.clicks,
+            "softens": self._softens,
         }
 
     def _join(self, state: MixtureState, first: int) -> None:
         model, members, clusters, _ = state.pool
-        members.logdet[first:] = self.dim * math.log(state.common.ridge)
         members.labels[first:] = -1 - np.arange(first, len(members.labels))[:, None]
+        members.features[first:] = math.nan
         model.grid[:] = self._grid()
         clusters.resummed[CLUSTER] = -1  # whose turn was over is said in numbers that ghosts no longer have
         if state.upkeep[TO_TEND] > 0:
             state.upkeep[TO_TEND] = members.labels.size
         if first == 0:
             model.position[0] = FIRST_SCATTER if self._parameters.scatter is None else 0
+            model.prior[0] = state.common.ridge
             self._set_noise(state)
 
     def _grid(self) -> tuple[float, ...]:
         return SCATTERS if self._parameters.scatter is None else (self._parameters.scatter,)
 
     def _set_noise(self, state: MixtureState) -> None:
-        """Estimate the noise from the errors of agents who lend, or set it to what was given."""
-        if state.learns_noise:
-            corrections.estimate_noise(state)
-        else:
-            state.pool.model.noise[:] = self._parameters.noise_scale**2, 1.0
+        """Estimate the noise from what agents who lend have seen, or set it to what was given."""
+        estimate_noise(self.pinned_state(state))
+        if not state.learns_noise:
+            state.pool.model.noise[:] = 1.0 if self.clicks else self._parameters.noise_scale**2, 1.0
 
     def _derive(self, state: MixtureState) -> None:
         model, members, clusters, work = self.pinned_state(state).pool
@@ -172,13 +234,8 @@ class ClusterMixture(LivePolicy):
             clusters.sizes[:, kind] = np.bincount(found, minlength=len(clusters.removed))
         used = np.flatnonzero(clusters.sizes.sum(axis=1))
         clusters.used[: len(used)], clusters.n_used[0] = used, len(used)
-        members.logdet[:] = self.dim * math.log(model.ridge)
-        for i, kind in np.argwhere((labels >= 0) | (np.arange(labels.shape[1]) == AGENT)).tolist():
-            if kind == GHOST or state.local.pulls[i] > 0:
-                terms = factor_packed(members.lent[i, kind], model.ridge, work.L[0], work.y[0])
-                members.form[i, kind], members.logdet[i, kind] = terms
         for cluster in used[clusters.outdated[used] == 0].tolist():
-            evaluate(clusters, work, model.ridge, cluster)
+            evaluate(clusters, work, model.prior[0], cluster)
 
     def _problem(self, state: MixtureState) -> str:
         if trouble := super()._problem(state):
@@ -190,6 +247,10 @@ class ClusterMixture(LivePolicy):
         alive = set(labels[counted, AGENT]) | set(ghosts[ghosts >= 0])
         if set(labels[labels >= 0]) - alive:
             return "a cluster has no active member"
+        usual = model.ridge * model.unit[0] * self.inner_dim
+        # Far wider than its bounds: until it is learned anew, the ridge is that of arms as they were before.
+        if not 1e-15 * usual <= model.prior[0] <= 1e15 * usual:
+            return f"pool.model.prior is {model.prior[0]:g}, and arms call for {usual:g}"
         if not -1 <= clusters.resummed[CLUSTER] < len(clusters.sums):
             return "pool.clusters.resummed names no cluster"
         summed, size = np.zeros_like(clusters.sums), np.zeros_like(clusters.sums)
@@ -197,6 +258,8 @@ class ClusterMixture(LivePolicy):
         np.add.at(size, labels[labels >= 0], np.abs(members.lent[labels >= 0]))
         if (np.abs(clusters.sums - summed) > 1e-6 * (size + clusters.peak[:, None])).any():
             return "clusters.sums is not the sum over the members of each cluster"
+        if trouble := profile_problem(state):
+            return trouble
         waiting = np.zeros_like(clusters.waiting)
         np.add.at(waiting, 1 + np.maximum(labels[:, AGENT], -1), pending.counts * state.common.lends)
         if (labels[~state.common.lends] >= 0).any():
@@ -207,9 +270,15 @@ class ClusterMixture(LivePolicy):
         everyone = np.ones(len(labels), dtype=np.bool_)
         if trouble := packed_problem(own, state.local, state.common.ridge, everyone):
             return trouble
+        total = (state.looks * state.common.lends[:, None]).sum(axis=0)
+        size = np.abs(state.looks).sum(axis=0) + 1.0
+        if (np.abs(state.looked - total) > 1e-6 * size).any():
+            return "looked is not the sum over the agents who lend"
+        if state.squares[state.local.pulls == 0].any() or state.looks[state.local.pulls == 0].any():
+            return "squares or looks are not 0 where there are no samples"
         self._set_noise(state)
-        if not np.allclose(noise, model.noise, rtol=1e-6, atol=0.0):
-            return f"noise is {noise.tolist()}, and the errors say {model.noise.tolist()}"
+        if not noise.min() > 0.0 or not np.allclose(noise, model.noise, rtol=1e-6, atol=0.0):
+            return f"noise is {noise.tolist()}, and the samples say {model.noise.tolist()}"
         model.noise[:] = noise
         return ""
 
@@ -229,14 +298,65 @@ class ClusterMixture(LivePolicy):
     @property
     def noise_variance(self) -> float:
         """The noise variance that evidence is measured with: estimated, or as given."""
-        noise = self.state.pool.model.noise
-        return float(noise[SQUARES] / noise[SAMPLES])
+        return noise_of(self.state.pool.model)
 
     @property
     def scatter(self) -> float:
         """κ: variance of members' parameters around their cluster's, over the noise's; learned, or given."""
-        model = self.state.pool.model
-        return float(model.grid[model.position[0]])
+        return scatter_of(self.state.pool.model)
+
+    @property
+    def noise_variances(self) -> Vector:
+        """The noise variance of each agent, shape (N,): all alike unless their samples say otherwise."""
+        return np.asarray(self.noise_variance / self.state.pool.model.weights)
+
+    @property
+    def agent_dim(self) -> int:
+        """Features that describe an agent."""
+        return int(self._parameters.agent_dim)
+
+    @property
+    def agent_features(self) -> Matrix:
+        """What is known of each agent, shape (N, agent_dim), NaN where nothing is; a copy."""
+        return np.array(self.state.pool.members.features).reshape(self.n_agents, self.agent_dim)
+
+    @property
+    def temper(self) -> float:
+        """τ, how far features are trusted: learned, 1 at the start; 0 without features."""
+        return float(temper_of(self.pinned_state().pool.model)) if self.agent_dim else 0.0
+
+    def add_agents(
+        self, n: int = 1, *, sharing: Sharing = "both", agent_features: ArrayLike | None = None
+    ) -> Integers:
+        """Add `n` agents that have seen nothing and return their ids; they share as `set_sharing` says.
+
+        `agent_features`, shape (n, agent_dim), is what is known of them; NaN is a missing entry.
+        """
+        given = None
+        if agent_features is not None:
+            n = validation.positive_int("n", n)
+            given = validation.features("agent_features", agent_features, n, self.agent_dim)
+        with self.lock:
+            found = super().add_agents(n, sharing=sharing)
+            if given is not None and self.agent_dim:
+                self.state.pool.members.features[found] = given
+        return found
+
+    def set_features(self, agent: int, agent_features: ArrayLike) -> None:
+        """Say what is known of `agent` now, shape (agent_dim,), NaN where nothing is; costs no round.
+
+        Nothing stays of what was said before but where agents have been put meanwhile.
+        """
+        agent = self._check_agent(agent)
+        given = validation.features("agent_features", [agent_features], 1, self.agent_dim)[0]
+        with self._change("set_features"):
+            if len(given):
+                corrections.describe(self.pinned_state(), agent, given)
+
+    def features_of(self, agent: int) -> Vector:
+        """What is known of one agent, shape (agent_dim,); a copy."""
+        agent = self._check_agent(agent)
+        return np.array(self.state.pool.members.features[agent]) if self.agent_dim else np.empty(0)
 
     @property
     def forgot(self) -> Integers:
@@ -274,12 +394,14 @@ class ClusterMixture(LivePolicy):
         i, j, common = agent, other, self.state.common
         (label_i, label_j), pulls = self.labels[[i, j]].tolist(), self.pulls
         forgot_agent, forgot_other = self.forgot[[i, j]].tolist()
-        ours, theirs = self.posterior(i), self.posterior(j)
+        theirs, ours = self.posterior(j), self.posterior(i)
+        by_rewards = self._by_rewards(label_j) if self.agent_dim else ours.get(label_j, 0.0)
         probability = 0.0 if label_j < 0 else ours.get(label_j, 0.0)
         back = 0.0 if label_i < 0 else theirs.get(label_i, 0.0)
         return MembershipExplanation(
             same_cluster=label_i == label_j >= 0,
             probability=probability,
+            by_rewards=0.0 if label_j < 0 else by_rewards,
             alone=ours.get(-1, 0.0),
             pulls_agent=int(pulls[i]),
             pulls_other=int(pulls[j]),
@@ -292,10 +414,17 @@ class ClusterMixture(LivePolicy):
             other=j,
         )
 
+    def _by_rewards(self, cluster: int) -> float:
+        """What the last `posterior` would have said of a cluster had the agent no features."""
+        clusters, gains = self.state.pool.clusters, self.state.pool.scratch.gains
+        used = clusters.used[: clusters.n_used[0]]
+        weights = np.exp(gains[: len(used) + 1] - gains[: len(used) + 1].max())
+        return float(weights[:-1][used == cluster].sum() / weights.sum())
+
     def _pooled_estimate(self, agent: int) -> Vector:
         work = self.state.pool.scratch
         count = factor_components(self.pinned_state(), agent, 0.0)
-        estimate = np.zeros(self.dim)
+        estimate = np.zeros(self.inner_dim)
         for share, L, y in zip(work.shares[:count], work.L, work.y, strict=False):
             estimate += share * np.linalg.solve(np.tril(L).T, y)
         return np.asarray(estimate / work.shares[:count].sum())
@@ -323,18 +452,28 @@ class ClusterMixture(LivePolicy):
     def _end_edges(self, agent: int) -> None:
         corrections.remove(self.pinned_state(), agent)
 
-    def holds(self, agent: int, x: ArrayLike, reward: float, learned: int) -> bool:
+    def holds(
+        self,
+        agent: int,
+        x: ArrayLike,
+        reward: float,
+        learned: int,
+        *,
+        moments: tuple[float, float] | None = None,
+    ) -> bool:
         """Whether a sample still counts: an agent found to have changed keeps its latest ones only."""
-        agent = checked_agent(agent, self.n_agents)
+        agent, x = checked_agent(agent, self.n_agents), np.array(x, dtype=np.float64)
+        if self.clicks:
+            x, reward = self._as_sample(x, reward, moments)
         with self.lock:
             if not self._parameters.drift or self.state.drift.forgot[agent] < learned:
                 return True
             order = corrections.latest(self.state.drift, agent)
-            kept = self.state.drift.ring[agent, order, : self.dim + 1]
-            return bool((kept == [*np.asarray(x, dtype=np.float64), reward]).all(axis=1).any())
+            kept = self.state.drift.ring[agent, order, : self.inner_dim + 1]
+            return bool((kept == [*x, reward]).all(axis=1).any())
 
     def _amended(self, agent: int, x: Vector, old: float, change: float, removes: bool) -> None:
-        corrections.amend(self.pinned_state(), agent, x, change, removes)
+        corrections.amend(self.pinned_state(), agent, x, old, change, removes)
 
     def _withdraw(self, agent: int) -> None:
         corrections.withdraw(self.pinned_state(), agent)

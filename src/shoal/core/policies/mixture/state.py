@@ -23,6 +23,7 @@ from shoal.core.kernels.ucb import LANES
 from shoal.core.policy.steps import LiveCommon
 from shoal.core.statistics import Statistics
 from shoal.core.types import Integers, Matrix, Tensor, Vector
+from shoal.core.validation import LARGEST, SMALLEST
 
 RECENT = 24
 """Samples of an agent that are kept one by one."""
@@ -41,6 +42,14 @@ COMPONENTS = Size("components")
 """Clusters that may count in a choice: a cluster with a share of LEAST_SHARE each."""
 VOTERS = Size("voters")
 """Agents where the scatter is learned, else 0."""
+FEATURES = Size("features", grows=False)
+"""Features that describe an agent."""
+DESCRIBED = Size("described")
+"""Agents where these have features, else 0."""
+PROFILED = Size("profiled")
+"""Clusters where agents have features, else 0."""
+TEMPERS = Size("tempers", grows=False)
+"""Tempers to choose from where agents have features, else 0."""
 
 # What the entries of short arrays are.
 AGENT, GHOST = range(2)
@@ -55,8 +64,27 @@ NORM, KNOWN = range(2)
 """`Clusters.scale`: ‖θ̂‖² and d − λ tr A⁻¹, the number of directions that are known."""
 TESTS, CHANGES = range(2)
 """`Drift.rate`: tests of agents, and changes found; both fade."""
+CENTRE, WITHIN, BETWEEN = range(3)
+"""`MixtureScratch.variances`: mean of a feature, its variance within clusters, and between them."""
 PULLS, TO_TEND, LAST_TENDED = range(3)
 """`MixtureState.upkeep`: pulls so far, members still to bring up to date, and the one that was last."""
+NU, CENTER = range(2)
+"""`Model.unequal`: ν, 0 if agents do not differ in noise, and s₀²."""
+
+# What an agent's samples say of units and noise (see `noise`): places in a row of `MixtureState.looks`.
+RIDGES, NOISES = 10, 6
+"""Ridges that are tried for agents alone, and values of ν."""
+AGENTS_SEEN, PULLS_SEEN, TRACE, REWARDS, KNOWN_ERRORS = range(5)
+"""1, samples, tr Σ x xᵀ, Σ y² and n − d + λ₀ tr A⁻¹, the number of errors that the samples are good for."""
+FORMS = 5
+"""bᵀA⁻¹b under each ridge."""
+LOGDETS = FORMS + RIDGES
+"""log det A/λ under each ridge."""
+PRECISIONS = LOGDETS + RIDGES
+"""The agent's expected precision under each ν."""
+LIKELIHOODS = PRECISIONS + NOISES
+"""How probable its errors are under each ν, as a logarithm."""
+LOOK = LIKELIHOODS + NOISES
 
 
 class Model(NamedTuple):
@@ -64,10 +92,15 @@ class Model(NamedTuple):
 
     ridge: Annotated[float, setting()]
     log_concentration: Annotated[float, setting()]
-    softens: Annotated[bool, setting()]  # whether the scatter can be other than 0
+    softens: Annotated[bool, setting()]  # whether what is lent may differ from the samples' sums
     noise: Annotated[Vector, kept(2, low=0.0)]  # at SQUARES and SAMPLES
     grid: Annotated[Vector, derived(GRID)]  # scatters to choose from
     position: Annotated[Integers, kept(1, low=0, below=GRID)]  # the one that holds now
+    unit: Annotated[Vector, kept(1, low=SMALLEST, fill=1.0)]  # mean square of arms' entries, as last heeded
+    prior: Annotated[Vector, kept(1, low=SMALLEST, fill=1.0)]  # ridge of the clusters
+    weights: Annotated[Vector, kept(AGENTS, low=SMALLEST, fill=1.0)]  # s² over the agent's own noise variance
+    unequal: Annotated[Vector, kept(2, low=0.0)]  # at NU and CENTER
+    temper_tally: Annotated[Vector, kept(TEMPERS)]  # sums of the agents' votes for each temper of features
 
 
 class Members(NamedTuple):
@@ -75,11 +108,18 @@ class Members(NamedTuple):
 
     raw: Annotated[Tensor, kept(SOFT, KINDS, PACKED)]  # packed Σ x xᵀ and b, where not lent as they are
     lent: Annotated[Tensor, kept(AGENTS, KINDS, PACKED)]  # what of them is lent
-    form: Annotated[Matrix, derived(AGENTS, KINDS)]  # bᵀA⁻¹b of that
-    logdet: Annotated[Matrix, derived(AGENTS, KINDS)]  # log det A of that
     labels: Annotated[Integers, kept(AGENTS, KINDS, low=0, below=CLUSTERS, own=True)]  # −1 − row: in none
-    lent_at: Annotated[Integers, kept(AGENTS, KINDS, low=0, below=GRID)]  # scatter that `lent` is for
+    lent_at: Annotated[Matrix, kept(AGENTS, KINDS, low=0.0)]  # scatter that `lent` is for
     heeded: Annotated[Integers, kept(AGENTS, KINDS, **COUNT)]  # alarms of its cluster that it has heeded
+    features: Annotated[Matrix, kept(DESCRIBED, FEATURES, nan=True, low=-LARGEST)]  # NaN: missing
+
+
+class Profiles(NamedTuple):
+    """What the agents of a cluster are like: of each feature, of those who have it."""
+
+    counts: Annotated[Matrix, kept(PROFILED, FEATURES, low=0.0)]  # how many they are
+    means: Annotated[Matrix, kept(PROFILED, FEATURES)]
+    squares: Annotated[Matrix, kept(PROFILED, FEATURES, low=0.0)]  # Σ of squared distances from the mean
 
 
 class Clusters(NamedTuple):
@@ -101,6 +141,7 @@ class Clusters(NamedTuple):
     alarms: Annotated[Integers, kept(CLUSTERS, **COUNT)]  # times that it was found to have
     used: Annotated[Integers, derived(CLUSTERS)]  # rows in use, in order
     n_used: Annotated[Integers, derived(1)]  # how many
+    profiles: Profiles
     resummed: Annotated[Integers, kept(2, low=-1, below=CLUSTERS + 1)]  # at CLUSTER and SEEN
     fresh: Annotated[Vector, kept(PACKED)]  # the sum over the members seen
 
@@ -122,6 +163,10 @@ class MixtureScratch(NamedTuple):
     forms: Annotated[Vector, scratch(CLUSTERS + 1)]  # bᵀA⁻¹b of the cluster with the member
     logdets: Annotated[Vector, scratch(CLUSTERS + 1)]  # its log det A
     alone: Annotated[Vector, scratch(2)]  # the same of the cluster without the member, at FORM and LOGDET
+    variances: Annotated[Matrix, scratch(3, FEATURES)]  # at CENTRE, WITHIN and BETWEEN
+    ratios: Annotated[Vector, scratch(PROFILED + 1)]  # log p(z | cluster) / p(z)
+    gains: Annotated[Vector, scratch(PROFILED + 1)]  # log-weights of the clusters without features
+    priors: Annotated[Vector, scratch(PROFILED + 1)]  # those without samples, too
 
 
 class Pool(NamedTuple):
@@ -155,10 +200,13 @@ class MixtureState(NamedTuple):
     local: Annotated[Statistics, rows(AGENTS)]
     pool: Pool
     drift: Drift
-    errors: Annotated[Vector, kept(AGENTS, low=0.0)]  # Σ of squared standardised prediction errors
-    residuals: Annotated[Integers, kept(AGENTS, **COUNT)]  # how many
+    squares: Annotated[Vector, kept(AGENTS, low=0.0)]  # Σ y² of each agent
+    looks: Annotated[Matrix, kept(AGENTS, LOOK)]  # what its samples say of units and noise, now and then
+    looked: Annotated[Vector, kept(LOOK)]  # the sum over those who lend
+    centers: Annotated[Vector, kept(NOISES, low=0.0)]  # s₀² under each ν; 0: not known yet
     votes: Annotated[Matrix, kept(VOTERS, GRID)]  # log evidence of each agent's samples under each scatter
     tally: Annotated[Vector, kept(GRID)]  # their sums
+    temper_votes: Annotated[Matrix, kept(DESCRIBED, TEMPERS)]  # the same under each temper of features
     scale: Annotated[Vector, kept(1, low=0.0)]  # size of a parameter's entries, squared, over all clusters
     upkeep: Annotated[Integers, kept(3, **COUNT)]  # at PULLS, TO_TEND and LAST_TENDED
 
@@ -175,9 +223,27 @@ def can_change(state: MixtureState) -> bool:
 
 
 @inlined
+def are_described(members: Members) -> bool:
+    """Whether agents have features."""
+    return bool(members.features.shape[0] > 0)
+
+
+@inlined
 def scatter_of(model: Model) -> float:
     """κ, the scatter that holds now."""
-    return float(model.grid[model.position[0]])
+    return scatter_at(model, model.position[0])
+
+
+@inlined
+def scatter_at(model: Model, position: int) -> float:
+    """A scatter of the grid; where it is learned, in units of one over the arms' mean square."""
+    return float(model.grid[position] / (model.unit[0] if model.grid.shape[0] > 1 else 1.0))
+
+
+@inlined
+def noise_of(model: Model) -> float:
+    """The noise variance."""
+    return float(model.noise[SQUARES] / model.noise[SAMPLES])
 
 
 @inlined
