@@ -75,7 +75,8 @@ def step(shop: Population, key: str, kind: str, value: float, before: float) -> 
     """One step of a plan."""
     match kind:
         case "decided":
-            takes = shop.settings.policy == "cluster_mixture"
+            # Over HTTP populations of this harness take no features.
+            takes = isinstance(shop, Population) and shop.settings.policy == "cluster_mixture"
             features = [float(hash(arms_of(key)["arm 0"][0]) % 7)] if takes else None  # often others
             shop.decide(agent_of(key), arms_of(key), id=key, agent_features=features)
         case "rewarded":
