@@ -92,8 +92,7 @@ def describe(state: MixtureState, agent: int, features: Vector) -> None:
     state.pool.members.features[agent] = features
     if state.labels[agent] >= 0:  # what it was like has been in sums, and in its vote
         profile_anew(state.pool.members, state.pool.clusters)
-        state.temper_votes[agent] = 0.0
-        state.pool.model.temper_tally[:] = state.temper_votes.sum(axis=0)
+        _clear(state.temper_votes, state.pool.model.temper_tally, agent)
 
 
 def amend(state: MixtureState, agent: int, x: Vector, old: float, change: float, removes: bool) -> None:
@@ -147,11 +146,14 @@ def _look_again(state: MixtureState, agent: int) -> None:
 
 def _forget_vote(state: MixtureState, agent: int) -> None:
     """Let an agent have no say in the scatter and the temper until it votes anew."""
-    tempers = state.temper_votes, state.pool.model.temper_tally
-    for votes, tally in ((state.votes, state.tally), tempers):
-        if len(votes):
-            votes[agent] = 0.0
-            tally[:] = votes.sum(axis=0)
+    _clear(state.votes, state.tally, agent)
+    _clear(state.temper_votes, state.pool.model.temper_tally, agent)
+
+
+def _clear(votes: Matrix, tally: Vector, agent: int) -> None:
+    if len(votes):
+        votes[agent] = 0.0
+        tally[:] = votes.sum(axis=0)
 
 
 def _restart_latest(state: MixtureState) -> None:
