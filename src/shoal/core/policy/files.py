@@ -192,15 +192,9 @@ def check_arrays(
     if strict and (unknown := sorted(set(arrays) - set(wanted) - {name + ROWS for name in thin})):
         raise PolicyFileError(f"{path} holds an array {unknown[0]!r}, which its policy does not have")
     for name, leaf in wanted.items():
-        shape = leaf.shape(sizes)
-        if name not in arrays and leaf.field.count == "" and math.prod(shape) == 0:
-            arrays = {
-                **arrays,
-                name: np.zeros(shape, leaf.field.dtype),
-            }  # from before there was such an array
         if name not in arrays:
             raise PolicyFileError(f"{path} lacks the array {name!r}")
-        found = arrays[name]
+        found, shape = arrays[name], leaf.shape(sizes)
         if name in thin:
             if not _is_small(shape, sizes):
                 raise PolicyFileError(f"{path}: array {name!r}, of shape {shape}, must be there in full")
