@@ -251,8 +251,6 @@ def _play(
     except KeyboardInterrupt:
         _say(f"\nStopped. Finished cells are kept in {out}; run the same command again to continue.")
         raise typer.Exit(130) from None
-    for environment, reason in done.skipped.items():
-        print(f"Left out {environment}: {reason}")
     trusted = f" ({done.trusted} of an earlier version of the code, as declared)" if done.trusted else ""
     print(f"{done.computed} cells computed, {done.found} found finished{trusted}, in {out}")
 

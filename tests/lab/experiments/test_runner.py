@@ -274,8 +274,11 @@ def test_wrong_values_are_found_before_anything_is_written(tmp_path: Path) -> No
 def test_an_environment_without_its_data_is_left_out_if_optional(tmp_path: Path) -> None:
     ranked = TINY.replace('kind = "changing-arms"', 'kind = "letor"\noptional = true')
     ranked = ranked.replace("n_agents = 5, dim = 2, n_clusters = 2", f'path = "{tmp_path / "none.txt"}"')
-    summary = run_experiment(spec(ranked), tmp_path / "out")
+    said: list[tuple[str, bool]] = []
+    out = tmp_path / "out"
+    summary = run_experiment(spec(ranked), out, say=lambda text: said.append((text, out.exists())))
     assert (summary.computed, list(summary.skipped)) == (6, ["moving"])
+    assert said == [(f"Left out moving: {summary.skipped['moving']}", False)]  # before anything is played
     (entry,) = json.loads((tmp_path / "out" / "provenance.json").read_text())["skipped"]
     assert entry == {"environment": "moving", "reason": summary.skipped["moving"]}
     assert "none.txt" in entry["reason"]

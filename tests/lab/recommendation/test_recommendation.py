@@ -243,6 +243,53 @@ def test_every_method_is_tried_at_the_same_alphas() -> None:
             assert alphas == pytest.approx([noise_scale * alpha for alpha in playing.ALPHAS]), method.label
 
 
+def test_clicks_are_played_as_clicks() -> None:
+    world = shoal.make_environment("clicks", n_agents=12, dim=3, n_clusters=2, rate=0.3, seed=0)
+    for method in playing.methods(world):
+        binary = [parameters.get("rewards") == "binary" for parameters in method.grid]
+        alphas = [parameters["alpha"] for parameters in method.grid]
+        if method.is_live:
+            # Widths are of log-odds, whose unit does not depend on the rewards' noise.
+            assert all(binary), method.label
+            assert alphas == list(playing.ALPHAS), method.label
+        else:
+            assert not any(binary), method.label
+            assert alphas == pytest.approx([alpha * world.noise_bound for alpha in playing.ALPHAS])
+
+
+def test_a_log_of_clicks_gives_a_policy_for_clicks(tmp_path: Path) -> None:
+    log = noise.clicks(0.5, 4, seed=0, rows=4000)
+    rows = {"agent": log.agents.tolist(), "arm": log.arms.tolist()}
+    features = {"arm": list(range(log.n_arms)), **{f"x{j}": x.tolist() for j, x in enumerate(log.features.T)}}
+    clicks = shoal.recommend({**rows, "reward": log.rewards.tolist()}, features=features, horizon=300, runs=2)
+    assert clicks.parameters["rewards"] == "binary"
+    assert playing.OF_CLICKS in clicks.notes
+    assert "rewards='binary'" in clicks.call()
+    assert clicks.make(3, 4).clicks
+    # What the report tells to open is accepted, and learns clicks.
+    line = next(
+        part.text
+        for section in report.document(clicks).sections
+        for part in section.parts
+        if isinstance(part, Text) and "shoal.open" in part.text
+    )
+    opened = line[line.index("shoal.open") :].replace('"shop.db"', repr(str(tmp_path / "shop.db")))
+    shop = eval(opened, {"shoal": shoal})
+    with pytest.raises(ValueError, match="0 or 1"):
+        shop.observe("ada", np.eye(4)[0], 0.5)
+    halves = {**rows, "reward": (log.rewards / 2.0).tolist()}
+    numbers = shoal.recommend(halves, features=features, horizon=300, runs=2)
+    assert "rewards" not in numbers.parameters
+    assert playing.OF_CLICKS not in numbers.notes
+
+
+def test_a_column_of_ones_is_advised_for_numbers_only() -> None:
+    ones = [[1, 0, 2], [1, 1, 0], [1, 2, 1]]
+    assert inspecting.oddities(log_of(RNG.normal(size=120), features=ones)) == []
+    (said,) = inspecting.oddities(log_of(RNG.integers(2, size=120), features=ones))
+    assert said.startswith("1 feature is the same for all arms: leave such columns out")
+
+
 def played(label: str, regrets: list[float], *, taken: bool = True) -> playing.Played:
     zeros = np.zeros(2)
     method = playing.Method(label, label.lower(), [{"alpha": 1.0}], taken)

@@ -141,6 +141,40 @@ def test_what_is_refused_changes_nothing() -> None:
     assert (population.sequence, population.contest()) == (before + 2, None)
 
 
+CLICKS = {**EAGER, "rewards": "binary"}
+
+
+def test_candidates_may_learn_clicks_as_clicks() -> None:
+    population, rng = lazy(), np.random.default_rng(0)
+
+    def visits(n: int, reward: Callable[[], float]) -> None:
+        for visit in range(n):
+            made = population.decide(f"user {visit % 5}")
+            population.reward(made.id, reward())
+
+    visits(30, lambda: float(rng.random() < 0.3))
+    population.contest(CLICKS, EAGER)
+    visits(60, lambda: float(rng.random() < 0.3))
+    before = stands(population)
+    assert [one.verdict for one in before.candidates] == ["too early to say"] * 2
+    assert before.candidates[0].differs > 0
+    assert str(anew(population)) == str(before)
+    # A reward that is no click puts out the candidate that cannot learn it, and nobody else.
+    visits(1, lambda: 0.5)
+    visits(10, lambda: 1.0)
+    for found in (stands(population), anew(population)):
+        clicks, numbers = found.candidates
+        assert (clicks.verdict, clicks.low) == ("out", -np.inf)
+        assert 'reward must be 0 or 1 with rewards="binary", got 0.5' in str(found)
+        assert numbers.decisions == before.candidates[1].decisions + 11
+    population.end_contest()
+    seq = population.owner.read(lambda fold: fold.seq)
+    with pytest.raises(ValueError, match="must be 0 or 1"):
+        population.contest(CLICKS)
+    assert population.owner.read(lambda fold: fold.seq) == seq  # nothing was begun
+    assert population.contest() is None
+
+
 def test_the_share_is_explored_while_the_contest_is_on() -> None:
     population = lazy(explore=0.0)
 

@@ -213,6 +213,8 @@ def run_experiment(
         raise ResultsError(f"{out}: is not a directory")
     # Data that may be missing is looked for first: hours of playing must not end in a missing file.
     data, skipped = _build_environments(spec, chosen)
+    for name, reason in skipped.items():
+        say(f"Left out {name}: {reason}")
     wanted = [cell for cell in chosen if cell.environment.id in data]
     (out / results.CELLS).mkdir(parents=True, exist_ok=True)
     # Two processes would play the same cells, and each would find the other's files half there.

@@ -148,8 +148,13 @@ def _of_features(log: RewardLog) -> list[str]:
             "hides the smaller one. Standardise the features."
         )
     constant = int(np.count_nonzero(spreads == 0.0))
-    if constant > 1:
+    if constant > 1 and not log.is_binary:
         said.append(f"{constant} features are the same for all arms; one such column, of ones, is enough.")
+    if constant and log.is_binary:
+        said.append(
+            f"{constant} feature{'s are' if constant > 1 else ' is'} the same for all arms: leave such "
+            "columns out, as policies for rewards of 0 and 1 have an intercept of their own."
+        )
     # Directions that no arm has cannot be learned, but widen every bonus.
     rank = int(np.linalg.matrix_rank(values))
     if rank < min(values.shape):

@@ -33,6 +33,11 @@ CHOSEN_ON = 3
 FIRST_REPORTED = 1_000
 """The first seed of the runs that are reported."""
 ALONE, ONE = "Independent", "everyone as one"
+OF_CLICKS = (
+    'Rewards are 0 and 1. Independent, BASS and ClusterMixture are played with rewards="binary": they learn '
+    "the log-odds, with an intercept of their own, so features need no column of ones. DynUCB and everyone "
+    "as one cannot, and learn 0 and 1 as numbers."
+)
 
 Progress = Callable[[int, int, str], None]
 """Called with the number of finished runs, their total, and what was played last."""
@@ -156,25 +161,32 @@ class Recommendation:
 def methods(world: Environment) -> list[Method]:
     """The methods to play in a world: the same α for all, in units of its noise, all else by default.
 
+    Rewards of 0 and 1 are played as clicks by the policies that can: their α is in units of the logit.
     CLUB, SCLUB and CMLB are left out: their γ depends on the gap between clusters, which is unknown here.
     """
     bound = world.noise_bound
     scale = bound if math.isfinite(bound) and bound > 0.0 else 1.0
     alphas = [float(f"{alpha * scale:.3g}") for alpha in ALPHAS]
-    own = {} if scale == 1.0 else {"noise_scale": scale}
-    norm = {"param_norm": world.param_norm} if math.isfinite(world.param_norm) else {}
+    real = [{"alpha": alpha} for alpha in alphas]
+    one = [{"alpha": alpha, "labels": np.zeros(world.n_agents, dtype=np.int64)} for alpha in alphas]
+    own: list[dict[str, Any]] = real
+    of_bass = {} if scale == 1.0 else {"noise_scale": scale}
+    if math.isfinite(world.param_norm):
+        of_bass["param_norm"] = world.param_norm
+    if is_binary(world):
+        own, of_bass = [{"alpha": alpha, "rewards": "binary"} for alpha in ALPHAS], {}
     return [
-        Method(ALONE, "independent", [{"alpha": alpha} for alpha in alphas]),
-        Method("BASS", "bass", [{"alpha": alpha, **own, **norm} for alpha in alphas]),
-        Method("ClusterMixture", "cluster_mixture", [{"alpha": alpha} for alpha in alphas]),
-        Method("DynUCB", "dynucb", [{"alpha": alpha} for alpha in alphas]),
-        Method(
-            ONE,
-            "oracle",
-            [{"alpha": alpha, "labels": np.zeros(world.n_agents, dtype=np.int64)} for alpha in alphas],
-            can_be_taken=False,
-        ),
+        Method(ALONE, "independent", own),
+        Method("BASS", "bass", [{**parameters, **of_bass} for parameters in own]),
+        Method("ClusterMixture", "cluster_mixture", own),
+        Method("DynUCB", "dynucb", real),
+        Method(ONE, "oracle", one, can_be_taken=False),
     ]
+
+
+def is_binary(world: Environment) -> bool:
+    """Whether a world's rewards are 0 and 1."""
+    return world.noise == "bernoulli"
 
 
 def compare(
@@ -236,7 +248,7 @@ def compare(
         horizon=horizon,
         runs=runs,
         rate=rate,
-        notes=tuple(notes),
+        notes=(*notes, *([OF_CLICKS] if is_binary(first_world) else [])),
     )
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from shoal.live.population.commands import Turn
     from shoal.live.population.owner import Owner
 
-WHEN = "surely better"
+WHEN, OUT = "surely better", "out"
 MOST = 8
 """Candidates."""
 MOST_COUNTED = 200_000
@@ -84,6 +84,8 @@ def begin(
             raise ValueError(
                 f"candidates must differ from the present policy and each other, got {one!r} again"
             )
+        if is_binary(other) and not is_binary(present):
+            refold(owner, other, owner.read(lambda fold: fold.seq))  # refuses rewards that are no clicks
         found.append(candidate)
     record = Contested(tuple(found), when or "", explore, checked_by(by))
 
@@ -95,6 +97,11 @@ def begin(
             raise ConflictError(f"population {owner.name!r} has another contest: end it first", None)
 
     owner.perform(1, command)
+
+
+def is_binary(settings: Settings) -> bool:
+    """Whether the policy learns rewards of 0 and 1 only."""
+    return settings.parameters.get("rewards") == "binary"
 
 
 def end(owner: "Owner", by: str) -> None:
@@ -149,12 +156,21 @@ class Shadows:
         made = [settings_with(settings, policy, parameters) for policy, parameters in record.candidates]
         self._shadows = [Shadow(one, exporter, began) for one in made]
         for one in self._shadows:
-            one.fold = refold(owner, one.settings, seq, one.watch)
+            try:
+                one.fold = refold(owner, one.settings, seq, one.watch)
+            except ValueError as error:
+                one.problem = str(error)
 
     def catch_up(self, owner: "Owner", seq: int) -> bool:
         """Read new records; False, with nothing usable, if the journal has to be folded again."""
         store, number = owner.store, owner.number
-        return all(snapshots.catch_up(one.fold, store, number, seq, watch=one.watch) for one in self._shadows)
+        for one in self._shadows:
+            try:
+                if not one.problem and not snapshots.catch_up(one.fold, store, number, seq, watch=one.watch):
+                    return False
+            except ValueError as error:
+                one.problem = str(error)
+        return True
 
     def standing(self, present: Settings) -> ContestStanding:
         """How they stand."""
@@ -191,6 +207,8 @@ class Shadow:
     """
 
     fold: Fold
+    problem = ""
+    """Why it is out: what it cannot learn, such as a reward of 0.5 if it learns clicks."""
 
     def __init__(self, settings: Settings, exporter: Exporter, began: int) -> None:
         self.settings, self._exporter, self._began = settings, exporter, began
@@ -251,6 +269,10 @@ class Shadow:
         policy, parameters = self.settings.policy, self.settings.parameters
         usual = other_settings(present, policy, {}).parameters
         special = [f"{key}={value}" for key, value in parameters.items() if value != usual.get(key)]
+        name = ", ".join([policy, *special])
+        if self.problem:
+            nothing = Compared(0, 0, 0, math.nan, -math.inf, math.inf)
+            return Contender(name, policy, parameters, *nothing, OUT, f"{OUT} ({self.problem})")
         found = compared(*(np.array(each) for each in self._columns), agreed=self._agreed, level=level)
         verdict = WHEN if found.low > 0.0 else "surely worse" if found.high < 0.0 else "too early to say"
         text = (
@@ -259,7 +281,7 @@ class Shadow:
         )
         if math.isfinite(found.low):
             text = f"{found.mean:+.3g} [{found.low:+.3g}, {found.high:+.3g}] per decision, {text}"
-        return Contender(", ".join([policy, *special]), policy, parameters, *found, verdict, text)
+        return Contender(name, policy, parameters, *found, verdict, text)
 
 
 class Compared(NamedTuple):

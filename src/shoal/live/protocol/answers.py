@@ -315,7 +315,7 @@ class Contender(Findings, frozen=True):
     """Confidence sequence of the difference; not finite while there are too few decisions."""
     high: Figure
     verdict: str
-    """"surely better", "surely worse" or "too early to say"."""
+    """"surely better", "surely worse", "too early to say", or "out": it cannot learn a reward (`text`)."""
     text: str
 
     def __str__(self) -> str:
