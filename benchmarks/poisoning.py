@@ -56,11 +56,23 @@ def play(policy: str, settings: dict, share: float, flood: int, lie: str, seed: 
     return float(regret[~lies].mean())
 
 
+def write(lines: list[str], page: Path) -> None:
+    """Put the table between its markers on a page."""
+    marks = r"(<!-- written by benchmarks/poisoning.py -->\n).*?(\n<!-- until here -->)"
+    made = "\n".join(lines)
+    text, found = re.subn(marks, lambda mark: mark[1] + made + mark[2], page.read_text(), flags=re.DOTALL)
+    if found != 1:
+        raise ValueError(f"{page} must have the markers of this table once, found {found}")
+    page.write_text(text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=8)
     runs = parser.parse_args().runs
     lines = [
+        f"{runs} runs for each row.",
+        "",
         "| policy | lie | liars | as often | nothing | `lend_after=50` |",
         "|---|---|--:|--:|--:|--:|",
     ]
@@ -81,11 +93,7 @@ def main() -> None:
             row = f"| {policy} | {lie or 'none'} | {share:.0%} | {flood}× | {found[:, 0].mean():.1f} | "
             lines.append(row + f"{change.mean():+.1f} ± {half:.1f} |".replace("-", "−"))
             print(lines[-1], flush=True)
-    marks = r"(<!-- written by benchmarks/poisoning.py -->\n).*?(\n<!-- until here -->)"
-    made = "\n".join(lines)
-    PAGE.write_text(
-        re.sub(marks, lambda found: found[1] + made + found[2], PAGE.read_text(), flags=re.DOTALL)
-    )
+    write(lines, PAGE)
 
 
 if __name__ == "__main__":
