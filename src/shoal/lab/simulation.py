@@ -184,11 +184,11 @@ def simulate(
     for start, stop in _blocks(offsets, block_events):
         first_event, last_event = int(offsets[start]), int(offsets[stop])
         arms = environment.arms_in(start + 1, stop)
-        if isinstance(policy, Policy):
-            check_scale(policy, "an arm", arms)
         rounds = np.repeat(np.arange(start, stop) + 1, np.diff(offsets[start : stop + 1]))
         pulling_now = agents[first_event:last_event]
         means = environment.rewards_in(arms, rounds, pulling_now, first=start + 1)
+        if isinstance(policy, Policy):
+            check_scale(policy, "an arm", arms)  # only now: what an agent is offered may depend on who pulls
         by_arm, noise = environment.draw_rewards(means, pulling_now, noise_source)
         if getattr(policy, "clicks", False):
             policy.check_rewards("the environment's rewards", by_arm + noise[:, None])

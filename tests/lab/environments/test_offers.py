@@ -94,6 +94,17 @@ def test_offers_follow_the_agent_and_the_draws_no_policy(kind: str, make: Callab
 
 
 @both
+def test_arms_far_too_long_are_refused_though_they_depend_on_who_pulls(
+    kind: str, make: Callable[..., Any]
+) -> None:
+    world = make(kind)
+    policy = shoal.Independent(world.n_agents, world.dim, ridge=1e-20)
+    with pytest.raises(ValueError, match="an arm must have a squared length of at most"):
+        shoal.simulate(policy, world, horizon=600, seed=3)
+    assert not policy.state.local.pulls.any()
+
+
+@both
 def test_seeds_pickling_and_attributes(kind: str, make: Callable[..., Any]) -> None:
     world, same, other = make(kind), make(kind), make(kind, 1)
     rounds, agents = np.arange(1, 41), np.arange(40) % world.n_agents
