@@ -181,7 +181,7 @@ _MODULES = {
     "simulation": "lab",
     "theory": "lab",
 }
-"""Modules of documented functions, by the wing they are in: `shoal.lab.theory` is `shoal.lab.theory`."""
+"""Modules of documented functions, by the wing they are in: `shoal.theory` is `shoal.lab.theory`."""
 
 
 def __getattr__(name: str) -> Any:
