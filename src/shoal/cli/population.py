@@ -58,7 +58,7 @@ def list_(store: AnyUrl, as_json: AsJson = False) -> None:
     if as_json:
         print_json(rows)
     else:
-        print_table(shown, [[row[key] for key in shown] for row in rows])
+        print_table(shown, [[row[key] for key in shown] for row in rows], whole=("owner",))
 
 
 @app.command()

@@ -22,11 +22,15 @@ def print_table(
     rows: Sequence[Sequence[Any]],
     *,
     numbers: Collection[str] = (),
+    whole: Collection[str] = (),
     title: str | None = None,
     caption: str | None = None,
     lined: bool = False,
 ) -> None:
-    """For people; `numbers` are the headings of columns of numbers. A table with a title has lines, too."""
+    """For people. `numbers` are the headings of columns of numbers, `whole` of those that must not wrap.
+
+    A table with a title has lines, too.
+    """
     from rich.box import HEAVY_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -36,7 +40,8 @@ def print_table(
     for heading in headings or ("", ""):
         is_number = heading in numbers
         justify: Any = "right" if is_number else "left"
-        table.add_column(heading.replace("_", " "), overflow="fold", justify=justify, no_wrap=is_number)
+        no_wrap = is_number or heading in whole
+        table.add_column(heading.replace("_", " "), overflow="fold", justify=justify, no_wrap=no_wrap)
     for row in rows:
         table.add_row(*map(shown_as_text, row))
     Console(highlight=False).print(table)

@@ -216,7 +216,7 @@ def list_keys(store: StoreUrl, as_json: AsJson = False) -> None:
     for row in rows:
         where = "all" if row["populations"] is None else ", ".join(row["populations"])
         lines.append([row["id"], ", ".join(row["scopes"]), where, *(row[key] for key in rest)])
-    print_table(("id", "scopes", "populations", *rest), lines)
+    print_table(("id", "scopes", "populations", *rest), lines, whole=("id",))
 
 
 @keys_app.command("revoke")

@@ -371,6 +371,11 @@ def test_bodies_that_are_no_requests(call: Caller, shop: str) -> None:
     assert kind(call("POST", path, content=b"[" * 100_000, headers=json)) == (422, "invalid")
     assert kind(call("POST", path, content=b"{}", headers=json)) == (422, "invalid")
     assert kind(call("POST", path, content=b"[]", headers=json)) == (422, "invalid")
+    refused = call("PUT", f"{shop}/agents/ada", {"sharing": "isolated"})
+    assert kind(refused) == (422, "invalid")
+    assert refused.json()["detail"].endswith("`$.sharing`; choose from both, borrow, none")
+    several = call("POST", f"{path}:batch", {"requests": [{"agent": "ada", "sharing": "all"}]})
+    assert "choose from both, borrow, none" in several.text
     assert kind(call("POST", path, content=b'{"agent": "a"}')) == (415, "media-type")
     large = b'{"agent": "' + b"a" * 5_000_000 + b'"}'
     assert kind(call("POST", path, content=large, headers=json)) == (413, "too-large")

@@ -79,7 +79,7 @@ def test_restoring(file: str, tmp_path: Path) -> None:
     keys.close()
     with pytest.raises(shoal.ConflictError, match="exists"):
         restore(tmp_path / "copy.db", file)
-    assert "exists" in run("restore", str(tmp_path / "copy.db"), file).stderr
+    assert "--replace" in run("restore", str(tmp_path / "copy.db"), file).stderr
     done = run("restore", str(tmp_path / "copy.db"), file, "--replace")
     assert done.returncode == 0, done.stderr
     with shoal.open(file) as controller:

@@ -17,6 +17,7 @@ from tests.live.places import Place
 from tests.live.service.running import ARMS, Caller, InProcess, Process, damage, wait_until
 
 from shoal import Client
+from shoal.cli.service import list_keys
 from shoal.live.journal.stores.base import shown_url
 from shoal.live.population.controller import open as open_controller
 from shoal.live.protocol.errors import UnavailableError
@@ -326,6 +327,17 @@ def test_behind_a_proxy_that_ends_tls(file: str) -> None:
             signed_out = http.delete("/session")
             assert ("; Secure" in signed_out.headers["set-cookie"]) == is_secure
             assert http.get("/v1/populations").status_code == 401
+
+
+def test_ids_of_keys_can_be_copied(
+    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    key = add_key(
+        file, "--scope", "decide,reward,read,admin", "--expires", "90d", "--note", "the web shop of the north"
+    )
+    list_keys(file, as_json=False)
+    assert key.split("_")[1] in capsys.readouterr().out
 
 
 def test_a_port_that_is_taken(file: str) -> None:

@@ -41,7 +41,9 @@ def restore(source: str | os.PathLike[str], store: str | os.PathLike[str], *, re
         raise ValueError(f"the copy must be another file than {store}")
     with locked(store, "stop it first"):
         if store.exists() and not replace:
-            raise ConflictError(f"{store} exists; say that it may be replaced", str(store))
+            raise ConflictError(
+                f"{store} exists; `replace` (--replace) puts the copy in its place", str(store)
+            )
         revoked = _revoked(store)
         with _copied(source, store) as copy:
             with closing(sqlite3.connect(copy)) as db:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -28,6 +28,8 @@ else:
     Known = Annotated[list[Number | None], Meta(max_length=LARGEST_DIM)] | None
     Arms = dict[Name, Features] | list[str | Features] | None
 Sharing = Literal["both", "borrow", "none"]
+CHOICES = {"sharing": get_args(Sharing), "when": get_args(When)}
+"""What a field of a request may be, for messages."""
 
 
 class Request(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

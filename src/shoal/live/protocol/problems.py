@@ -15,7 +15,7 @@ from shoal.live.protocol.errors import (
     UnavailableError,
     UnknownError,
 )
-from shoal.live.protocol.messages import Problem
+from shoal.live.protocol.messages import CHOICES, Problem
 
 TYPE = "urn:shoal:problem:"
 MEDIA_TYPE = "application/problem+json"
@@ -106,6 +106,9 @@ def problem_of(
         detail = detail.replace(hidden, "the store")
     if isinstance(error, UnavailableError) and not isinstance(error, BusyError):
         detail = AWAY
+    field = detail.rstrip("`").rpartition(".")[2]
+    if isinstance(error, msgspec.ValidationError) and "enum value" in detail and field in CHOICES:
+        detail += f"; choose from {', '.join(CHOICES[field])}"
     if isinstance(error, UnicodeDecodeError):  # whose message shows bytes
         detail = "text must be UTF-8"
     recorded = error.recorded if isinstance(error, ConflictError) else UNSET

@@ -49,7 +49,9 @@ def key_of(service: Service, request: Request) -> Key:
             return key
     if service.is_open and not service.keys.exist():
         return ANYBODY
-    raise unauthenticated("send a key as `Authorization: Bearer shoal_…`; `shoal keys add` makes one")
+    raise unauthenticated(
+        "send a key as `Authorization: Bearer shoal_…`, for commands in SHOAL_KEY; `shoal keys add` makes one"
+    )
 
 
 def _vouched_for(service: Service, request: Request) -> Key | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.spatial.distance import pdist
 
 from shoal.core.types import Matrix
 from shoal.live.population.controller import Controller
@@ -57,16 +58,11 @@ class World(NamedTuple):
         """
         rng = np.random.default_rng(self.seed + 1)
         tries = [_unit(rng.normal(size=(self.n_kinds, DIM))) for _ in range(200)]
-        return _unit(max(tries, key=_least_distance) + 0.4)
+        return _unit(max(tries, key=lambda x: pdist(x).min()) + 0.4)
 
 
 def _unit(x: Matrix) -> Matrix:
     return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True))
-
-
-def _least_distance(x: Matrix) -> float:
-    distances = np.linalg.norm(x[:, None] - x, axis=2)
-    return float(np.min(distances[~np.eye(len(x), dtype=np.bool_)]))
 
 
 _TOWNS = (

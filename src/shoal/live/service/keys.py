@@ -277,7 +277,6 @@ class PostgresKeys(Keys):
 
         self._url, self._psycopg = url, psycopg
         self._closing = threading.Event()
-        self._listening: Any = None
         self._keys: dict[str, Key] = {}
         self._read_at = time.monotonic()
         from shoal.live.journal.stores.postgres import make_tables
