@@ -63,8 +63,9 @@ def reproduce(
 ) -> None:
     """Run the paper's experiments and write a report. Run it again to continue where it stopped.
 
-    `field` ranks every method of the field, and yours: --with module:Class. A table or figure, such as
-    table2, runs only what it shows and is written as HTML, Markdown, LaTeX and PDF.
+    `field` ranks every method of the field, and yours: --with module:Class.
+
+    A table or figure, such as table2, runs only what it shows, and is written as HTML, LaTeX and PDF.
     """
     from shoal.lab.experiments.runner import run_experiment
     from shoal.lab.paper.field import FIELD, field_spec

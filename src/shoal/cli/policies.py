@@ -155,7 +155,8 @@ def print_runs(rows: list[dict[str, Any]]) -> None:
     for name in ("final_regret", "final_f1", "final_edges", "communication_cost", "separated_share",
                  "rounds_per_second"):  # fmt: skip
         values = np.array([row[name] for row in rows], dtype=float)
-        if not np.isnan(values).any():
+        known = values >= 0.0 if name in ("final_edges", "communication_cost") else ~np.isnan(values)
+        if known.all():
             spread = values.std(ddof=1) if len(values) > 1 else float("nan")
             shown = [
                 f"{value:,.3f}" if name in ("final_f1", "separated_share") else f"{value:,.0f}"

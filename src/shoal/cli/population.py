@@ -312,7 +312,7 @@ def contest(
     if as_json:
         print_json(plain(found))
     elif found is None:
-        print("there is no contest")
+        print("the contest has ended" if end else "there is no contest")
     else:
         rows = [
             [one.name, one.verdict, _interval(one), one.decisions, one.differs] for one in found.candidates

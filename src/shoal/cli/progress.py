@@ -134,6 +134,10 @@ class ProgressLines:
         if ended or tenth > self._tenth or now - self._printed > LINE_SECONDS:
             self._tenth, self._printed = tenth, now
             playing = 0 < progress.rounds_done < progress.rounds_total
-            left = f", {progress.seconds_left:.0f} s left" if playing else ""
+            speed = f", {progress.rounds_per_second:,.0f} rounds/s"
+            if playing:
+                speed += f", {progress.seconds_left:.0f} s left"
+            elif not ended and progress.rounds_total:
+                speed = ", all rounds played"
             cells = f"{progress.cells_done}/{progress.cells_total} cells"
-            print(f"{cells}, {progress.rounds_per_second:,.0f} rounds/s{left}", file=sys.stderr, flush=True)
+            print(cells + speed, file=sys.stderr, flush=True)

@@ -8,6 +8,7 @@ from tests.core.contracts.test_policies import N, every_policy, make, play
 from tests.core.contracts.test_sharing import build, kinds, samples
 
 import shoal
+from shoal.core.policies.mixture.explanation import MembershipExplanation
 from shoal.core.policy.explanations import AgentExplanation, Lender, PairComparison, Stop
 
 
@@ -149,6 +150,8 @@ def test_pairs_in_words() -> None:
         "agent 0 and agent 1 belong together: their estimates differ by 0.5 where the test allows 0.9. "
         "agent 0 borrows 3 samples from agent 1 and lends 1,204."
     )
+    hardly = MembershipExplanation(False, 0.1, 0.1, 0.9, 9, 9, 1.4e-10, 0.9, 0.0, -1, -1, 0, 1)
+    assert str(hardly).endswith("borrows 0.9 samples from agent 1 and lends less than 0.01.")
     apart = pair._replace(together=False, threshold=math.nan, lent_by_agent=0, lent_by_other=0)
     assert str(apart) == (
         "agent 0 and agent 1 do not share: their estimates differ by 0.5. Neither uses the other's samples."

@@ -131,7 +131,20 @@ def test_simulate_shows_a_summary(tmp_path: Path) -> None:
     assert '"delta": 0.5' in done.stdout
     assert '"radius": "beta_squared"' in done.stdout
     assert "final regret" in done.stdout
+    assert "final edges" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_simulate_leaves_out_what_a_policy_does_not_have(tmp_path: Path) -> None:
+    (tmp_path / "first_arm.py").write_text(
+        "class First:\n"
+        "    def __init__(self, n_agents, dim, *, alpha=0.6, seed=0): pass\n"
+        "    def select(self, agent, arms): return 0\n"
+        "    def update(self, agent, x, reward): pass\n"
+    )
+    done = run("simulate", "--policy", "first_arm:First", "--horizon", "50", "-e", "n_agents=6", cwd=tmp_path)
+    assert "final regret" in done.stdout
+    assert not re.search("final edges|communication cost| -1 ", done.stdout)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import io
 import pytest
 import rich.console
 
-from shoal.cli.progress import MOST_WORKERS, by_worker, progress_display
+from shoal.cli.progress import MOST_WORKERS, ProgressLines, by_worker, progress_display
 from shoal.lab.experiments.runner import Progress
 
 
@@ -20,6 +20,18 @@ def test_each_worker_has_a_line_up_to_many() -> None:
     shown = by_worker(reading(many))
     assert list(shown) == [f"node/{k}" for k in range(MOST_WORKERS)] + ["other workers"]
     assert sum(shown.values()) == sum(many.values())
+
+
+def test_lines_give_no_speed_once_all_rounds_are_played(capsys: pytest.CaptureFixture[str]) -> None:
+    show = ProgressLines()
+    for seconds, cells in ((2.0, 3), (60.0, 3), (90.0, 8)):
+        show._printed -= 60.0
+        show(Progress(cells, 1, 8, 80_000, 80_000, seconds))
+    assert capsys.readouterr().err.splitlines() == [
+        "3/8 cells, all rounds played",
+        "3/8 cells, all rounds played",
+        "8/8 cells, 889 rounds/s",
+    ]
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -127,6 +127,8 @@ def test_our_own_policy_is_in_every_preset_at_its_defaults_after_the_paper_s(nam
     )
     default = inspect.signature(policy_class(fixed.policy)).parameters["alpha"].default
     assert (fixed.label, fixed.alphas, fixed.parameters) == ("ClusterMixture (ours)", (default,), {})
+    # In others' grids and papers it is not "ours".
+    assert policy_class(fixed.policy).label == "ClusterMixture"  # type: ignore[attr-defined]
     # Its α is searched as well, but not in the paper's other scenarios: "beyond" has them all.
     assert len(searched) == (0 if name == "paper" else 1)
     for method in searched:

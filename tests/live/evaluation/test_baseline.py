@@ -8,6 +8,7 @@ from tests.live.evaluation.shops import BANNERS, TASTE, play, shop
 from tests.live.places import sound
 
 from shoal.live.evaluation.baseline import in_holdout
+from shoal.live.population.owner import Owner
 from shoal.live.population.population import Population
 from shoal.live.protocol.errors import ConflictError
 
@@ -123,6 +124,30 @@ def test_too_few_agents() -> None:
     assert str(found) == found.sentence
     with pytest.raises(ValueError, match="compares with nothing: make it with a holdout"):
         shop().uplift()
+
+
+def test_clicks_do_not_count_before_the_window_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the latest decisions only clicks are known: counting them would double the share of clicks."""
+    now = [1_800_000_000_000_000]
+    monkeypatch.setattr(Owner, "now", lambda _: now[0])
+    one = shop(holdout=0.5, explore=0.5, reward_window=10.0, default_reward=0.0)
+
+    def clicked(day: int) -> None:
+        for n in range(60):
+            made = one.decide(f"agent {n}", id=f"{day} {n}", baseline=RULE)
+            if n % 3 == 1:
+                one.reward(made.id, 1.0)
+
+    clicked(0)
+    now[0] += 20_000_000
+    while one.owner.miss_rewards():
+        pass
+    before, value = one.uplift(), one.evaluate("independent").logged
+    clicked(1)
+    after = one.uplift()
+    assert before.n_policy + before.n_baseline == 60
+    assert (after.policy, after.baseline, after.n_policy) == (before.policy, before.baseline, before.n_policy)
+    assert one.evaluate("independent").logged == value
 
 
 def test_an_apprentice_only_looks_on() -> None:

@@ -185,7 +185,9 @@ def chance(probability: float) -> str:
 
 
 def _number(number: float) -> str:
-    """A count as one writes it; shares of samples below ten with two digits."""
+    """A count as one writes it; shares of samples below ten with two digits, never as a power of ten."""
+    if 0.0 < number < 0.01:
+        return "less than 0.01"
     return f"{number:,.0f}" if number >= 10.0 or number == int(number) else f"{number:.2g}"
 
 

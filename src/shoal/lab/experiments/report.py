@@ -21,7 +21,7 @@ from shoal.reporting.words import EMPTY, duration, interval, number, plus_minus
 METHOD_NOTE = (
     "Each method is shown at the α with the lowest mean final regret over all runs. That α is chosen on the "
     "same runs that are reported, which favours every method alike; nothing is tuned per seed. Intervals "
-    "are 95% intervals of the mean (Student t); std is the standard deviation between runs (n − 1). Medians "
+    "are 95% intervals of the mean (Student t); std is the standard deviation between runs (n − 1). Medians "
     "are shown because some methods have heavy tails."
 )
 F1_NOTE = (

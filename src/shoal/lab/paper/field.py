@@ -157,11 +157,12 @@ def document(found: Results) -> Document:
     rows = finished(found)
     ranking = rank(rows)
     left = sorted({row.label for row in found.rows} - {row.label for row in rows})
+    ranked, tables = len(ranking.methods) > 1, _scenarios(found, rows, ranking)
     several = [key for key in UNRANKED if any(row.environment == key for row in rows)]
     return replace(
         harness.document(found),
         lead=_lead(found, rows, ranking),
-        opening=_picture(found, ranking) if len(ranking.methods) > 1 else None,
+        opening=_picture(found, ranking) if ranked else None,
         remarks=[],
         notices=[
             *harness.skipped_notices(found),
@@ -169,9 +170,9 @@ def document(found: Results) -> Document:
             *([f"Not shown, as some values of α are missing: {', '.join(left)}."] if left else []),
         ],
         sections=[
-            Section("ranks", "All methods", [Text(NOTE), _standings(found, rows, ranking)]),
+            Section("ranks", "All methods", [Text(NOTE), _standings(found, rows, ranking)] if ranked else []),
             Section("recipes", "LastFM: three recipes", _recipes(found, rows) if several else []),
-            Section("scenarios", "Scenario by scenario", [Text(PAIRED), *_scenarios(found, rows, ranking)]),
+            Section("scenarios", "Scenario by scenario", [Text(PAIRED), *tables] if tables else []),
             harness.provenance_section(found),
         ],
     )
@@ -208,7 +209,7 @@ def _standings(found: Results, rows: Sequence[SummaryRow], ranking: Ranking) -> 
         Column("µs per round", lambda one: f"{one.microseconds:.3g}"),
     ]
     caption = (
-        f"{len(ranking.methods)} methods over {len(ranking.environments)} scenarios, by mean rank. "
+        f"{len(ranking.methods)} methods over {_scenario_count(ranking)}, by mean rank. "
         f"{_test_sentence(ranking)}"
     )
     return table_of(caption, columns, entries, _mark)
@@ -309,14 +310,22 @@ def _recipes(found: Results, rows: Sequence[SummaryRow]) -> list[Text | Table]:
 
 def _lead(found: Results, rows: Sequence[SummaryRow], ranking: Ranking) -> str:
     if len(ranking.methods) < 2:
-        return "Too little has been played to rank methods."
+        return (
+            "Too little has been played to rank methods: that takes two with every α and every run in a "
+            "scenario. --only 'synthetic-m3-w1/' plays all of one scenario."
+        )
     labels = {row.method: row.label for row in rows}
     best, *others = (f"{labels[m]} ({ranking.means[at]:.2f})" for at, m in enumerate(ranking.methods))
     return (
-        f"Over {len(ranking.environments)} scenarios of {found.spec.horizon:,} rounds and {found.spec.runs} "
+        f"Over {_scenario_count(ranking)} of {found.spec.horizon:,} rounds and {found.spec.runs} "
         f"runs, {best} has the lowest mean rank of {len(ranking.methods)} methods, then "
         f"{', '.join(others[:2])}. {_test_sentence(ranking)}"
     )
+
+
+def _scenario_count(ranking: Ranking) -> str:
+    count = len(ranking.environments)
+    return f"{count} scenario{'s' * (count != 1)}"
 
 
 def _test_sentence(ranking: Ranking) -> str:

@@ -115,7 +115,7 @@ def about(tastes: modelling.Tastes, shuffled: modelling.Tastes) -> list[str]:
         "from a normal distribution, anew for every run: groups that are more alike than the log can show "
         "are blurred, which favours not sharing.",
         "If a policy or a rule chose the arms in the log, less is known about arms that it avoided. Where "
-        "the probabilities of its choices were recorded, `shoal evaluate` needs no model.",
+        "the probabilities of its choices were recorded, “shoal evaluate” needs no model.",
     ]
     if log.users is not None:
         said.append(

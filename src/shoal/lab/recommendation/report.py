@@ -91,7 +91,8 @@ def _mark(found: Recommendation, one: Played) -> Mark:
 def _how(found: Recommendation) -> str:
     text = (
         f"Means of {found.runs} runs with 95% intervals (Student t); differences are taken run by run, and "
-        "below zero favours the policy. The same seed gives every policy the same agents and noise."
+        "below zero favours the policy. Intervals at the top of the page are wider, so that all hold "
+        "together. The same seed gives every policy the same agents and noise."
     )
     if not math.isnan(found.rate):
         text += (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shoal.live.evaluation.estimators import ENOUGH, mean_of
-from shoal.live.evaluation.logs import Outcome, outcomes
+from shoal.live.evaluation.logs import Outcome, complete, outcomes
 from shoal.live.journal.records import Settings
 from shoal.live.protocol.answers import Uplift
 from shoal.reporting.curves import half_width
@@ -29,7 +29,7 @@ def in_holdout(settings: Settings, agent: int) -> bool:
 def uplift(owner: "Owner", since: float | None = None) -> Uplift:
     """See `Population.uplift`."""
     fold, _, found = outcomes(owner, since)
-    shown = [one for one in found if not one.cancelled]
+    shown = [one for one in complete(fold.settings, found) if not one.cancelled]
     if fold.settings.apprentice:
         some = [one for one in shown if one.reward is not None and one.decided.mode == "apprentice"]
         return _of_apprentice(some)

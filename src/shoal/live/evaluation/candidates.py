@@ -17,7 +17,7 @@ from shoal.core.policy.base import Policy
 from shoal.core.types import Vector
 from shoal.live.evaluation import estimators
 from shoal.live.evaluation.estimators import ENOUGH, ESTIMATORS, Log, mean_of, why_no_target, why_not
-from shoal.live.evaluation.logs import LoggedDecisions, is_evaluable, outcomes
+from shoal.live.evaluation.logs import LoggedDecisions, complete, is_evaluable, outcomes
 from shoal.live.evaluation.rehearsal import other_settings, rehearse
 from shoal.live.journal.patience import go_on
 from shoal.live.journal.records import Decided
@@ -36,7 +36,7 @@ def evaluate_population(
 ) -> Evaluation:
     """See `Population.evaluate`."""
     fold, exporter, found = outcomes(owner, since)
-    some = [one for one in found if is_evaluable(one)]
+    some = [one for one in complete(fold.settings, found) if is_evaluable(one)]
     settings = other_settings(fold.settings, policy, parameters)
     # Decisions go on meanwhile; what is recorded from here on is left out.
     with owner.settled() as present:

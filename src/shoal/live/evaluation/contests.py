@@ -277,7 +277,7 @@ class Shadow:
         verdict = WHEN if found.low > 0.0 else "surely worse" if found.high < 0.0 else "too early to say"
         text = (
             f"{verdict} (differs in {found.differs:,} of {found.decisions:,} decisions; chance chose its arm "
-            f"{found.seen:,} times)"
+            f"{found.seen:,} time{'s' * (found.seen != 1)})"
         )
         if math.isfinite(found.low):
             text = f"{found.mean:+.3g} [{found.low:+.3g}, {found.high:+.3g}] per decision, {text}"

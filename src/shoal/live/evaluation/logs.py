@@ -19,7 +19,7 @@ from shoal.core.types import Integers, Matrix, Vector
 from shoal.live.journal import archives
 from shoal.live.journal.arms import ArmSet
 from shoal.live.journal.fold import Fold
-from shoal.live.journal.records import Cancelled, Corrected, Decided, Missed, Rewarded, decode
+from shoal.live.journal.records import Cancelled, Corrected, Decided, Missed, Rewarded, Settings, decode
 from shoal.live.population.exporting import Exporter
 
 if TYPE_CHECKING:
@@ -232,6 +232,11 @@ class Outcome(msgspec.Struct):
         known = [reward for reward in self.rewards.values() if reward is not None]
         return math.fsum(known) if known else None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a reward is still due."""
+        return not self.cancelled and len(self.rewards) < len(self.decided.shown)
+
 
 def outcomes(owner: "Owner", since: float | None = None) -> tuple[Fold, Exporter, list[Outcome]]:
     """The decisions in a journal, archived ones included, with their outcomes.
@@ -265,6 +270,17 @@ def outcomes(owner: "Owner", since: float | None = None) -> tuple[Fold, Exporter
             one.rewarded_at = row.at
             one.is_default = isinstance(record, Missed)
     return fold, exporter, list(found.values())
+
+
+def complete(settings: Settings, found: Sequence[Outcome]) -> Sequence[Outcome]:
+    """The decisions whose mean reward says something.
+
+    Where a missing reward counts as a default, only quick rewards are known of the latest decisions: clicks,
+    whose mean is too high. So nothing counts from the first decision on that still waits.
+    """
+    if settings.default_reward is None:
+        return found
+    return found[: next((place for place, one in enumerate(found) if one.is_open), len(found))]
 
 
 def is_evaluable(one: Outcome) -> bool:

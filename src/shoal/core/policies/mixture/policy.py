@@ -136,7 +136,7 @@ class ClusterMixture(LivePolicy):
     """
 
     name = "cluster_mixture"
-    label = "ClusterMixture (ours)"
+    label = "ClusterMixture"
 
     line_style = LineStyle(
         "#5b2a86", "P", dashes=((3.0, 1.0, 3.0, 1.0, 1.0, 1.0), (2.0, 1.0)), width=2.2, further="#8f7be0"

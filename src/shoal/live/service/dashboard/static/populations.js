@@ -106,7 +106,7 @@ export class Populations {
     this.place.firstChild.scrollLeft = scrolled;
     if (focused) [...this.place.querySelectorAll("a")].find((link) => link.textContent === focused)?.focus();
     const bad = rows.filter((one) => badness(one)).length;
-    this.count.textContent = `${rows.length < this.names.length ? `${whole(rows.length)} of ` : ""}${plural(this.names.length, "population")}${bad ? `, ${whole(bad)} need attention` : ""}`;
+    this.count.textContent = `${rows.length < this.names.length ? `${whole(rows.length)} of ` : ""}${plural(this.names.length, "population")}${bad ? `, ${whole(bad)} need${bad === 1 ? "s" : ""} attention` : ""}`;
   }
 
   recolour() { this.draw(); }
