@@ -588,7 +588,7 @@ Member = tuple[int, int]
 class Look:
     """What an agent's samples say, alone."""
 
-    def __init__(self, n: int, trace: float, rewards: float) -> None:
+    def __init__(self, n: float, trace: float, rewards: float) -> None:
         self.n, self.trace, self.rewards = n, trace, rewards
         self.known, self.errors = 0.0, 0.0
         self.forms, self.logdets = np.zeros(10), np.zeros(10)
@@ -616,11 +616,11 @@ class ClusterMixture(Twin):
         ridge_bonus: float = 3.0,
         agent_features: Any = None,
         ridge: float = 1.0,
-        units: bool = True,
+        clicks: bool = False,
         seed: int,
     ) -> None:
         super().__init__(n_agents, dim, alpha=alpha, ridge=ridge)
-        self.learns_units = units  # not for clicks, whose logits have a unit
+        self.clicks = clicks  # then the last coordinate, the intercept, has no scatter, and the ridge given
         self.features = np.zeros((n_agents, 0)) if agent_features is None else np.array(agent_features)
         self.temper_votes = [[0.0] * len(self.tempers) for _ in range(n_agents)]
         self.spread = spread
@@ -631,7 +631,8 @@ class ClusterMixture(Twin):
         self.ridge_bonus = ridge_bonus
         self.learns_scatter = scatter is None
         self.given = scatter
-        self.position = 2
+        self.position = self.first = 0 if clicks else 2
+        self.slopes = dim - clicks
         self.unit, self.prior, self.noise = 1.0, ridge, 1.0 if noise_scale is None else noise_scale**2
         self.weights = [1.0] * n_agents
         self.looks: list[Look | None] = [None] * n_agents
@@ -743,8 +744,16 @@ class ClusterMixture(Twin):
 
     def soften(self, sums: Sums, scatter: float) -> Sums:
         """What samples of scattered parameters tell of their mean."""
-        inverse = np.linalg.inv(np.eye(self.dim) + scatter * sums[0])
+        inverse = np.linalg.inv(np.eye(self.dim) + sums[0] @ self.scatters_of(scatter))
         return inverse @ sums[0], inverse @ sums[1]
+
+    def scatters_of(self, scatter: float) -> Floats:
+        """Variance of members' parameters."""
+        return np.diag([scatter] * self.slopes + [0.0] * self.clicks)
+
+    def precision(self) -> Floats:
+        """That of the clusters' prior."""
+        return np.diag([self.prior] * self.slopes + [self.ridge] * self.clicks)
 
     def lend(self, member: Member) -> None:
         if member[0] == 0:
@@ -785,7 +794,10 @@ class ClusterMixture(Twin):
     def describe(self, agent: int) -> None:
         """Look at an agent's samples: what needs no unit."""
         n = len(self.samples[agent])
-        look = Look(n, float(np.trace(self.gram[agent])), self.rewards(agent))
+        S, n_seen = self.gram[agent], float(n)
+        if self.clicks:
+            n_seen = S[-1, -1] / 9
+        look = Look(n_seen, float(np.trace(S[: self.slopes, : self.slopes])), self.rewards(agent))
         self.looks[agent] = look if n else None
 
     def fit_alone(self, agent: int) -> None:
@@ -814,18 +826,16 @@ class ClusterMixture(Twin):
 
     def find_unit(self, first: bool) -> bool:
         """Measure arms by their mean square if that has changed by half."""
-        if not self.learns_units:
-            return False
         seen = self.seen()
         total, n = sum(one.trace for one in seen), sum(one.n for one in seen)
         if total == 0:
             return False
-        wanted = total / (self.dim * n)
+        wanted = total / (self.slopes * n)
         if not first and 1 / 1.5 <= wanted / self.unit <= 1.5:
             return False
         self.unit, self.to_tend = wanted, (2 if self.drift else 1) * self.n_agents
         if first:
-            self.prior = self.ridge * self.dim * wanted
+            self.prior = self.ridge * self.slopes * wanted
         return True
 
     def find_noise(self) -> None:
@@ -883,13 +893,14 @@ class ClusterMixture(Twin):
 
     def wanted_prior(self) -> float:
         """The ridge that fits how large the clusters' estimates are."""
-        if not self.learns_units:
-            return self.ridge
-        start = self.ridge * self.dim * self.unit
+        start = self.ridge * self.slopes * self.unit
         sizes = {k: self.count(k) for k in self.used()}
         norms = sum(size * self.scales.get(k, (0.0, 0.0))[0] for k, size in sizes.items())
         known = sum(size * self.scales.get(k, (0.0, 0.0))[1] for k, size in sizes.items())
-        tau_sq = (self.dim * self.noise / start + norms) / (self.dim + known)
+        if self.clicks:  # directions that are not known count as expected at the start
+            total = self.slopes * sum(sizes.values())
+            norms, known = norms + (total - known) / start, total
+        tau_sq = (self.slopes * self.noise / start + norms) / (self.slopes + known)
         return min(max(self.noise / tau_sq, 0.01 * start), 100 * start)
 
     def learn_anew(self) -> None:
@@ -917,9 +928,9 @@ class ClusterMixture(Twin):
 
     def evidence(self, sums: Sums) -> float:
         """Log marginal likelihood of samples under one parameter, up to what cancels."""
-        A = self.prior * np.eye(self.dim) + sums[0]
+        A = self.precision() + sums[0]
         form = float(sums[1] @ np.linalg.solve(A, sums[1])) / (2 * self.variance())
-        return form - 0.5 * (float(np.linalg.slogdet(A)[1]) - self.dim * log(self.prior))
+        return form - 0.5 * (float(np.linalg.slogdet(A)[1]) - float(np.linalg.slogdet(self.precision())[1]))
 
     def candidates(self, member: Member) -> list[tuple[int, Sums, float]]:
         """Cluster, the sums of its other members, and its probability; −1 is a cluster of its own."""
@@ -995,7 +1006,7 @@ class ClusterMixture(Twin):
 
     def model(self, rest: Sums, agent: int) -> Statistics:
         """What an agent knows with a cluster's other members, whose parameters scatter around one."""
-        ridge = (self.prior * np.eye(self.dim) + rest[0], rest[1])
+        ridge = (self.precision() + rest[0], rest[1])
         S, b = self.soften(ridge, self.scatter)
         own = self.weighted((self.gram[agent], self.b[agent]), agent)
         return statistics_from_sums(S + own[0], b + own[1], 0.0)
@@ -1049,6 +1060,8 @@ class ClusterMixture(Twin):
     def logit(self, agent: int, x: Floats) -> tuple[float, float]:
         if not self.borrows[agent]:
             return super().logit(agent, x)
+        if not self.seen():
+            return 0.0, (float(x[:-1].any()) + 9.0) / self.ridge
         mixture = self.components(agent)
         p = np.array([chance for chance, _, _, _ in mixture])
         means = np.array([x @ one.theta_hat for _, _, one, _ in mixture])
@@ -1082,7 +1095,7 @@ class ClusterMixture(Twin):
             if self.is_noise_known():
                 model = self.model(self.sum_of(label, without=(0, agent)), agent)
                 improbable = self.improbability((model.A, model.b), agent, x, reward)
-                lately = self.improbability((self.prior * np.eye(self.dim) + S, b), agent, x, reward)
+                lately = self.improbability((self.precision() + S, b), agent, x, reward)
                 cusum = max(0.0, self.cusum.get(label, 0.0) + improbable - lately)
                 if self.to_tend > 0:
                     cusum = 0.0
@@ -1097,7 +1110,7 @@ class ClusterMixture(Twin):
             self.latest[label] = (fading * S + weight * np.outer(x, x), fading * b + weight * reward * x)
         elif not self.lends[agent] and self.is_noise_known():
             S, b = self.weighted((self.gram[agent], self.b[agent]), agent)
-            improbable = self.improbability((self.prior * np.eye(self.dim) + S, b), agent, x, reward)
+            improbable = self.improbability((self.precision() + S, b), agent, x, reward)
         if len(self.recent[agent]) == 24:
             oldest = self.recent[agent].pop(0)
             self.past[agent].append((1.0, oldest[0], oldest[1]))
@@ -1156,7 +1169,8 @@ class ClusterMixture(Twin):
     def log_evidence(self, raw: Sums, scatter: float, agent: int) -> float:
         """Log evidence of samples as those of one agent in place of this one."""
         S, b = raw
-        spread = np.eye(self.dim) + scatter * S
+        variances = self.scatters_of(scatter)
+        spread = np.eye(self.dim) + S @ variances
         data = self.soften(raw, scatter)
         logs, n = [log(self.concentration) + self.evidence(data)], 0
         for label in self.used():
@@ -1165,7 +1179,7 @@ class ClusterMixture(Twin):
                 gain = self.evidence((rest[0] + data[0], rest[1] + data[1])) - self.evidence(rest)
                 logs.append(gain + log(max(others, 1)))
                 n += others
-        form = scatter * float(b @ np.linalg.solve(spread, b)) / (2 * self.variance())
+        form = float(b @ variances @ np.linalg.solve(spread, b)) / (2 * self.variance())
         own = form - 0.5 * float(np.linalg.slogdet(spread)[1])
         return own + float(np.logaddexp.reduce(logs)) - log(n + self.concentration)
 
@@ -1173,7 +1187,7 @@ class ClusterMixture(Twin):
         """What has to be done now and then."""
         self.rounds_kept_up += 1
         if self.learns_scatter and self.rounds_kept_up % self.n_agents == 0:
-            tally = np.sum(self.votes, axis=0) - 5 * np.abs(np.arange(len(self.grid)) - 2)
+            tally = np.sum(self.votes, axis=0) - 5 * np.abs(np.arange(len(self.grid)) - self.first)
             best = int(np.argmax(tally))
             if best != self.position:
                 self.position += 1 if best > self.position else -1
@@ -1194,9 +1208,9 @@ class ClusterMixture(Twin):
     def measure(self, label: int) -> None:
         """Compute how large a cluster's estimate is, and that of all on average."""
         S, b = self.sum_of(label)
-        inverse = np.linalg.inv(self.prior * np.eye(self.dim) + S)
-        norm = float(np.sum((inverse @ b) ** 2))
-        self.scales[label] = (norm, self.dim - self.prior * float(np.trace(inverse)))
+        inverse, slopes = np.linalg.inv(self.precision() + S), slice(self.slopes)
+        norm = float(np.sum((inverse @ b)[slopes] ** 2))
+        self.scales[label] = (norm, self.slopes - self.prior * float(np.trace(inverse[slopes, slopes])))
         sizes = {k: self.count(k) for k in self.used()}
         norms = sum(size * self.scales.get(k, (0.0, 0.0))[0] for k, size in sizes.items())
         known = sum(size * self.scales.get(k, (0.0, 0.0))[1] for k, size in sizes.items())

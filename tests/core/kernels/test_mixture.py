@@ -15,7 +15,7 @@ from shoal.core.policies.mixture.kernels import (
     largest,
     normalise,
     predict,
-    soften_packed,
+    soften_with_base,
 )
 from shoal.core.types import Matrix, Vector
 
@@ -88,29 +88,35 @@ def test_the_first_of_equal_arms() -> None:
     n=st.integers(0, 30),
     d=st.integers(1, 8),
     ridge=st.sampled_from([0.0, 0.7]),
+    base=st.sampled_from([None, 0.0, 3.0]),
     scatter=st.sampled_from([0.0, 1e-6, 0.003, 1.0, 1e6]),
     seed=st.integers(0, 10**6),
 )
-def test_softened_sums(n: int, d: int, ridge: float, scatter: float, seed: int) -> None:
-    """What θ + δ tells of θ: the precision of its mean is (S⁻¹ + κI)⁻¹, and none without samples."""
+def test_softened_sums(n: int, d: int, ridge: float, base: float | None, scatter: float, seed: int) -> None:
+    """What θ + δ tells of θ: the precision of its mean is (S⁻¹ + κI)⁻¹, and none without samples.
+
+    With a `base` the last coordinate has this ridge, and no δ.
+    """
     rng = np.random.default_rng(seed)
     X, rewards = rng.standard_normal((n, d)), rng.standard_normal(n)
-    S, b = ridge * np.eye(d) + X.T @ X, X.T @ rewards
+    count, last = (d, ridge) if base is None else (d - 1, base)
+    S, b = np.diag([ridge] * (d - 1) + [last]) + X.T @ X, X.T @ rewards
     packed, out = packed_of(X, rewards), np.full(d * (d + 1) // 2 + d, np.nan)
-    form, logdet = soften_packed(
-        packed, ridge, scatter, out, np.zeros((d, d)), np.zeros(d), np.zeros((2, d, d))
-    )
-    spread = np.eye(d) + scatter * S
+    room = np.zeros((d, d)), np.zeros(d), np.zeros((2, d, d))
+    form, logdet = soften_with_base(packed, ridge, last, scatter, count, out, *room)
+    variances = np.diag([scatter] * count + [0.0] * (d - count))
+    spread = np.eye(d) + S @ variances
     rows, columns = np.tril_indices(d)
     size = max(1.0, float(np.abs(S).max()))
     np.testing.assert_allclose(out[:-d], np.linalg.solve(spread, S)[rows, columns], atol=1e-9 * size)
     np.testing.assert_allclose(out[-d:], np.linalg.solve(spread, b), atol=1e-9 * size)
     if scatter > 0:
-        assert form == pytest.approx(b @ np.linalg.solve(spread, b), rel=1e-9, abs=1e-12)
-        assert logdet == pytest.approx(np.linalg.slogdet(spread)[1], rel=1e-9, abs=1e-9)
+        inner = spread[:count, :count]
+        assert form == pytest.approx(b[:count] @ np.linalg.solve(inner, b[:count]), rel=1e-9, abs=1e-12)
+        assert logdet == pytest.approx(np.linalg.slogdet(inner)[1], rel=1e-9, abs=1e-9)
     else:
         assert (form, logdet) == (0.0, 0.0)
-    soften_packed(packed, ridge, scatter, packed, np.zeros((d, d)), np.zeros(d), np.zeros((2, d, d)))
+    soften_with_base(packed, ridge, last, scatter, count, packed, *room)
     assert np.array_equal(packed, out)  # in place
 
 

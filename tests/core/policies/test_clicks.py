@@ -21,7 +21,7 @@ OWN: dict[str, dict[str, Any]] = {
     "crowd": {"gamma": 0.6},
     "cluster_mixture": {"concentration": 2.0, "redraws": 2},
     "plain mixture": {"scatter": 0, "ridge_bonus": 0},
-    "drifting": {"drift": True},
+    "drifting": {"drift": True, "scatter": 0.05, "ridge_bonus": 3.0},
 }
 NAMES = {"crowd": "bass", "plain mixture": "cluster_mixture", "drifting": "cluster_mixture"}
 every_kind = pytest.mark.parametrize("kind", list(OWN))
@@ -44,7 +44,7 @@ def twin_of(policy: Any) -> reference.Clicks:
         own |= {key: policy.parameters[key] for key in ("gamma", "delta", "radius", "param_norm")}
     if policy.name == "cluster_mixture":
         keys = ("spread", "concentration", "redraws", "scatter", "drift", "ridge_bonus", "seed")
-        own |= {key: policy.parameters[key] for key in keys} | {"noise_scale": 1.0, "units": False}
+        own |= {key: policy.parameters[key] for key in keys} | {"noise_scale": 1.0, "clicks": True}
     kind: Any = getattr(reference, type(policy).__name__)
     return reference.Clicks(kind(policy.n_agents, D + 1, **own))
 
@@ -77,6 +77,8 @@ def test_the_same_run_as_the_twin(kind: str, late: bool) -> None:
     twin, due, t = twin_of(policy), list[Any](), 0
     policy.set_sharing(6, "none")
     twin.twin.lends[6] = twin.twin.borrows[6] = False
+    if policy.name == "cluster_mixture":
+        twin.twin.learn_anew()  # as whenever somebody no longer lends
     for t in range(1, 301):
         arms, click = world(rng)
         agent = int(rng.integers(N))
@@ -306,6 +308,8 @@ def test_whatever_is_no_click_is_refused_and_changes_nothing(kind: str) -> None:
 
 def test_parameters() -> None:
     assert shoal.ClusterMixture(2, 2, rewards="binary").parameters["drift"] is False
+    assert shoal.ClusterMixture(2, 2, rewards="binary").parameters["ridge_bonus"] == 0.0
+    assert shoal.ClusterMixture(2, 2, rewards="binary", ridge_bonus=1).parameters["ridge_bonus"] == 1.0
     assert shoal.ClusterMixture(2, 2, rewards="binary").noise_variance == 1.0
     assert shoal.ClusterMixture(2, 2).parameters["drift"] is True
     for kind in (shoal.ClusterMixture, shoal.BASS):
@@ -338,3 +342,31 @@ def test_the_compiled_loop_plays_as_the_online_calls_do(kind: str, delay: Any) -
     paid = shoal.simulate(make(kind), clicks, horizon=40, seed=4, dividend=True).dividends
     assert paid is not None
     assert (np.abs(paid) < 1).all()
+
+
+@pytest.mark.parametrize("kind", ["cluster_mixture", "plain mixture", "drifting"])
+@pytest.mark.parametrize("factor", [1e-3, 30.0])
+def test_the_unit_of_arms_makes_no_difference(kind: str, factor: float) -> None:
+    """Arms times a factor: the same choices, clusters and predictions."""
+    own = {**OWN[kind], "ridge_bonus": 0.0}
+    if own.get("scatter"):
+        own["scatter"] = None  # one that is given has a unit
+    plain, scaled = (make(kind, **own) for _ in range(2))
+    rng = np.random.default_rng(4)
+    for t in range(300):
+        arms, click = world(rng)
+        agent = int(rng.choice(plain.agents))
+        k = plain.select(agent, arms)
+        assert scaled.select(agent, factor * arms) == k
+        y = click(agent, arms[k])
+        plain.update(agent, arms[k], y)
+        scaled.update(agent, factor * arms[k], y)
+        if t == 150:
+            for policy in (plain, scaled):
+                policy.remove_agent(5, withdraw=True)
+                policy.add_agents(1)
+    assert scaled.labels.tolist() == plain.labels.tolist()
+    assert scaled.predict(0, factor * arms[0]).pooled == pytest.approx(
+        plain.predict(0, arms[0]).pooled, rel=1e-5
+    )
+    assert scaled.state.pool.model.prior[0] != scaled.state.pool.model.ridge

@@ -59,7 +59,8 @@ def check(policy: shoal.ClusterMixture) -> None:
         )
         if k in used:
             assert not clusters.outdated[k]
-            terms = factor_packed(clusters.sums[k], state.pool.model.prior[0], np.eye(d), np.zeros(d))
+            prior = state.pool.model.prior[0]
+            terms = factor_packed(clusters.sums[k], prior, np.eye(d), np.zeros(d))
             assert clusters.form[k] == pytest.approx(terms[0], rel=1e-6, abs=1e-6)
             assert clusters.logdet[k] == pytest.approx(terms[1], rel=1e-6, abs=1e-6)
 

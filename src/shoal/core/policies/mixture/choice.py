@@ -9,8 +9,9 @@ from shoal.core.policies.mixture.evidence import NONE, refresh, weigh
 from shoal.core.policies.mixture.kernels import (
     best_arm_of_mixture,
     factor_packed,
+    factor_with_base,
     predict,
-    soften_packed,
+    soften_with_base,
     trace_of_inverse,
 )
 from shoal.core.policies.mixture.members import raw_of
@@ -18,13 +19,14 @@ from shoal.core.policies.mixture.state import (
     AGENT,
     KNOWN,
     NORM,
-    MixtureScratch,
+    PULLS_SEEN,
     MixtureState,
     Pool,
+    base_of,
     noise_of,
     scatter_of,
 )
-from shoal.core.policy.clicks import weight_of_pending
+from shoal.core.policy.clicks import INTERCEPT, weight_of_pending
 from shoal.core.policy.steps import Pending, step
 from shoal.core.types import Matrix, Vector
 
@@ -50,7 +52,9 @@ def select(state: MixtureState, agent: int, arms: Matrix, t: int) -> int:
 
 @step("foresee", MixtureState)
 def foresee(state: MixtureState, agent: int, x: Vector) -> tuple[float, float]:
-    work = state.pool.scratch
+    work, model = state.pool.scratch, state.pool.model
+    if state.looked[PULLS_SEEN] == 0.0:  # arms have no unit yet: this one has the mean square of its own
+        return 0.0, ((1.0 if has_slope(x, model.slopes) else 0.0) + INTERCEPT**2) / model.ridge
     refresh(state.pool, NONE)  # in a round of several pulls, clusters may lack those before this one
     count = factor_components(state, agent, BARE)
     mean, within, between, total = 0.0, 0.0, 0.0, 0.0
@@ -62,6 +66,15 @@ def foresee(state: MixtureState, agent: int, x: Vector) -> tuple[float, float]:
         within += share * (v - within)
         between = (1.0 - share) * (between + share * offset * offset)
     return mean, within + between
+
+
+@inlined
+def has_slope(x: Vector, slopes: int) -> bool:
+    """Whether an arm is more than an intercept."""
+    found = False
+    for m in range(slopes):
+        found = found or x[m] != 0.0
+    return found
 
 
 @compiled
@@ -93,15 +106,16 @@ def factor_components(state: MixtureState, agent: int, within: float) -> int:
 def factor_component(pool: Pool, agent: int, k: int, L: Matrix, y: Vector) -> None:
     """Factor a cluster, or a new one, with the agent in it, after `weigh`."""
     clusters, work, ridge, kappa = pool.clusters, pool.scratch, pool.model.prior[0], scatter_of(pool.model)
+    base, slopes = base_of(pool.model), pool.model.slopes
     weight, raw, own = pool.model.weights[agent], raw_of(pool, agent), pool.members.labels[agent, AGENT]
     # With scatter, what the others know is a prior for the agent's own parameter: softened sums, then its
     # own samples in full. Without, all samples are of one parameter and simply add.
     if kappa > 0.0:
         others_of(pool, own, k)
         if k != own and k + 1 < work.softened.shape[0]:
-            remember_softened(work, k + 1, ridge, kappa, L, y)
+            remember_softened(pool, k + 1, L, y)
         else:
-            soften_packed(work.total, ridge, kappa, work.data, L, y, work.inverse)
+            soften_with_base(work.total, ridge, base, kappa, slopes, work.data, L, y, work.inverse)
         add_row(weight, raw, work.data)
         factor_packed(work.data, 0.0, L, y)
     else:
@@ -109,17 +123,16 @@ def factor_component(pool: Pool, agent: int, k: int, L: Matrix, y: Vector) -> No
             work.total[m] = 0.0 if k != NONE and k == own else weight * raw[m]  # there already
         if k != NONE:
             add_row(1.0, clusters.sums[k], work.total)
-        factor_packed(work.total, ridge, L, y)
+        factor_with_base(work.total, ridge, base, L, y)
 
 
 @inlined
-def remember_softened(
-    work: MixtureScratch, row: int, ridge: float, kappa: float, L: Matrix, y: Vector
-) -> None:
+def remember_softened(pool: Pool, row: int, L: Matrix, y: Vector) -> None:
     """Leave `scratch.total`, softened, in `scratch.data`; computed only if it is not what it was last time.
 
     From one choice to the next most clusters stay as they are, and comparing sums is far cheaper than this.
     """
+    work, ridge, kappa = pool.scratch, pool.model.prior[0], scatter_of(pool.model)
     source, size = work.softened_from[row], work.total.shape[0]
     is_same = source[size] == ridge and source[size + 1] == kappa
     m = 0
@@ -127,7 +140,8 @@ def remember_softened(
         is_same = source[m] == work.total[m]
         m += 1
     if not is_same:
-        soften_packed(work.total, ridge, kappa, work.softened[row], L, y, work.inverse)
+        base, slopes = base_of(pool.model), pool.model.slopes
+        soften_with_base(work.total, ridge, base, kappa, slopes, work.softened[row], L, y, work.inverse)
         for m in range(size):
             source[m] = work.total[m]
         source[size] = ridge
@@ -182,7 +196,17 @@ def widen(
         work.total[m] += weight * (theirs + share * lone)
     # The estimate is kept aside: pending pulls have no rewards yet, and would pull it towards 0.
     back_substitute(L, y, theta)
-    soften_packed(work.total, model.prior[0], scatter_of(model), work.data, L, y, work.inverse)
+    soften_with_base(
+        work.total,
+        model.prior[0],
+        base_of(model),
+        scatter_of(model),
+        model.slopes,
+        work.data,
+        L,
+        y,
+        work.inverse,
+    )
     add_row(model.weights[agent], raw_of(pool, agent), work.data)
     for m in range(pending.sums.shape[1]):
         work.data[m] += weight * pending.sums[agent, m]
@@ -201,17 +225,17 @@ def measure(pool: Pool, turn: int) -> float:
     Returns the size of a parameter's entries, squared, over all clusters.
     """
     clusters, work, ridge = pool.clusters, pool.scratch, pool.model.prior[0]
-    count, d = clusters.n_used[0], work.y.shape[1]
+    count, slopes = clusters.n_used[0], pool.model.slopes
     if count == 0:
         return 0.0
     k, L, y, z = clusters.used[turn % count], work.L[0], work.y[0], work.y[1]
-    factor_packed(clusters.sums[k], ridge, L, y)
-    norm, unknown = 0.0, trace_of_inverse(L, z)
+    factor_with_base(clusters.sums[k], ridge, base_of(pool.model), L, y)
+    norm, unknown = 0.0, trace_of_inverse(L, slopes, z)
     back_substitute(L, y, y)
-    for m in range(d):
+    for m in range(slopes):
         norm += y[m] * y[m]
     clusters.scale[k, NORM] = norm
-    clusters.scale[k, KNOWN] = d - ridge * unknown
+    clusters.scale[k, KNOWN] = slopes - ridge * unknown
     norms, known = 0.0, 1.0
     for n in range(count):
         members = count_members(clusters, clusters.used[n])

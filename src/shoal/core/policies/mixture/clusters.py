@@ -5,7 +5,7 @@ Sums are kept up to date as members come and go, and summed anew before rounding
 
 from shoal.core.jit.compiled import compiled, inlined
 from shoal.core.kernels.linalg import add_row, add_square
-from shoal.core.policies.mixture.kernels import factor_packed, largest
+from shoal.core.policies.mixture.kernels import factor_with_base, largest
 from shoal.core.policies.mixture.members import cluster_of, ghost_of, is_ghost, place_of
 from shoal.core.policies.mixture.profiles import clear_profile, note_features
 from shoal.core.policies.mixture.state import (
@@ -19,6 +19,7 @@ from shoal.core.policies.mixture.state import (
     Members,
     MixtureScratch,
     Pool,
+    base_of,
 )
 from shoal.core.policy.steps import Pending
 from shoal.core.types import Vector
@@ -43,9 +44,9 @@ def count_members(clusters: Clusters, cluster: int) -> int:
 
 
 @inlined
-def evaluate(clusters: Clusters, work: MixtureScratch, ridge: float, cluster: int) -> None:
+def evaluate(clusters: Clusters, work: MixtureScratch, ridge: float, base: float, cluster: int) -> None:
     """Compute a cluster's evidence from its sums."""
-    terms = factor_packed(clusters.sums[cluster], ridge, work.L[0], work.y[0])
+    terms = factor_with_base(clusters.sums[cluster], ridge, base, work.L[0], work.y[0])
     clusters.form[cluster], clusters.logdet[cluster] = terms
     clusters.outdated[cluster] = 0
 
@@ -161,7 +162,7 @@ def settle(pool: Pool, cluster: int) -> None:
     clusters.changes[cluster] = 0
     if clusters.resummed[CLUSTER] == cluster:
         clusters.resummed[CLUSTER] = -1
-    evaluate(clusters, pool.scratch, pool.model.prior[0], cluster)
+    evaluate(clusters, pool.scratch, pool.model.prior[0], base_of(pool.model), cluster)
 
 
 # Who is in which cluster

@@ -12,7 +12,7 @@ from shoal.core.jit.compiled import compiled, inlined
 from shoal.core.kernels.linalg import add_packed, add_row, add_weighted, unpack
 from shoal.core.policies.mixture.clusters import add_lent, join, leave, repair, take_out
 from shoal.core.policies.mixture.evidence import NONE, log_evidence, refresh, weigh
-from shoal.core.policies.mixture.kernels import factor_packed, predict, soften_packed
+from shoal.core.policies.mixture.kernels import factor_with_base, predict, soften_with_base
 from shoal.core.policies.mixture.members import (
     ghost_of,
     has_ghost,
@@ -33,6 +33,7 @@ from shoal.core.policies.mixture.state import (
     Drift,
     MixtureState,
     Pool,
+    base_of,
     can_change,
     precision_of,
     scatter_of,
@@ -301,7 +302,10 @@ def improbability(pool: Pool, agent: int, x: Vector, reward: float) -> float:
     model, clusters, work = pool.model, pool.clusters, pool.scratch
     cluster = pool.members.labels[agent, AGENT]
     take_out(pool, agent, cluster)
-    soften_packed(work.rest, model.prior[0], scatter_of(model), work.data, work.L[0], work.y[0], work.inverse)
+    soften_with_base(
+        work.rest, model.prior[0], base_of(model), scatter_of(model), model.slopes, work.data,
+        work.L[0], work.y[0], work.inverse,
+    )  # fmt: skip
     add_row(model.weights[agent], raw_of(pool, agent), work.data)
     found = surprise(pool, work.data, 0.0, agent, x, reward)
     lately = surprise(pool, clusters.recent[cluster], model.prior[0], agent, x, reward)
@@ -313,7 +317,7 @@ def improbability(pool: Pool, agent: int, x: Vector, reward: float) -> float:
 def surprise(pool: Pool, sums: Vector, ridge: float, agent: int, x: Vector, reward: float) -> float:
     """−log p of an agent's reward, but for a constant, by packed sums and a ridge."""
     L, y, weight = pool.scratch.L[0], pool.scratch.y[0], pool.model.weights[agent]
-    factor_packed(sums, ridge, L, y)
+    factor_with_base(sums, ridge, base_of(pool.model) if ridge > 0.0 else 0.0, L, y)
     mean, variance = predict(L, y, x, pool.scratch.y[1])
     growth = 1.0 + weight * variance
     return float(weight * precision_of(pool.model) * (reward - mean) ** 2 / growth + 0.5 * math.log(growth))

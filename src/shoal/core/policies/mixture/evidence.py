@@ -6,16 +6,31 @@ cancel: yᵀy is in both hypotheses, and so never kept.
 
 import math
 
-from shoal.core.jit.compiled import compiled
+from shoal.core.jit.compiled import compiled, inlined
 from shoal.core.policies.mixture.clusters import count_members, evaluate, take_out
 from shoal.core.policies.mixture.features import heed_features
-from shoal.core.policies.mixture.kernels import factor_packed, normalise, soften_packed
+from shoal.core.policies.mixture.kernels import factor_with_base, normalise, soften_with_base
 from shoal.core.policies.mixture.members import place_of
-from shoal.core.policies.mixture.state import AGENT, FORM, LOGDET, Pool, are_described, precision_of
+from shoal.core.policies.mixture.state import (
+    AGENT,
+    FORM,
+    LOGDET,
+    Model,
+    Pool,
+    are_described,
+    base_of,
+    precision_of,
+)
 from shoal.core.types import Vector
 
 NONE = -1
 """In place of a cluster."""
+
+
+@inlined
+def log_prior(model: Model, d: int) -> float:
+    """log det of the prior's precision."""
+    return float(d * math.log(model.prior[0]) + (math.log(base_of(model)) - math.log(model.prior[0])))
 
 
 @compiled
@@ -25,7 +40,7 @@ def refresh(pool: Pool, but: int) -> None:
     for n in range(clusters.n_used[0]):
         k = clusters.used[n]
         if k != but and clusters.outdated[k]:
-            evaluate(clusters, work, pool.model.prior[0], k)
+            evaluate(clusters, work, pool.model.prior[0], base_of(pool.model), k)
 
 
 @compiled
@@ -39,11 +54,11 @@ def weigh(pool: Pool, member: int, samples: int) -> int:
     model, members, clusters, work = pool.model, pool.members, pool.clusters, pool.scratch
     at = place_of(members, member)
     own, count, lent = members.labels[at], clusters.n_used[0], members.lent[at]
-    ridge = model.prior[0]
-    precision, prior = precision_of(model), work.y.shape[1] * math.log(ridge)
+    ridge, base = model.prior[0], base_of(model)
+    precision, prior = precision_of(model), log_prior(model, work.y.shape[1])
     form, logdet = 0.0, prior
     if samples > 0:
-        form, logdet = factor_packed(lent, ridge, work.L[0], work.y[0])
+        form, logdet = factor_with_base(lent, ridge, base, work.L[0], work.y[0])
     for n in range(count):
         k = clusters.used[n]
         others, form_k, logdet_k = count_members(clusters, k), clusters.form[k], clusters.logdet[k]
@@ -55,16 +70,18 @@ def weigh(pool: Pool, member: int, samples: int) -> int:
                 work.chances[n] = -math.inf
                 continue
             if clusters.outdated[k]:
-                work.forms[n], work.logdets[n] = factor_packed(clusters.sums[k], ridge, work.L[0], work.y[0])
+                work.forms[n], work.logdets[n] = factor_with_base(
+                    clusters.sums[k], ridge, base, work.L[0], work.y[0]
+                )
             # Leave-one-out: evidence for staying must not count the member's samples twice.
             take_out(pool, member, k)
-            form_k, logdet_k = factor_packed(work.rest, ridge, work.L[0], work.y[0])
+            form_k, logdet_k = factor_with_base(work.rest, ridge, base, work.L[0], work.y[0])
             work.alone[FORM] = form_k
             work.alone[LOGDET] = logdet_k
         elif samples > 0:  # without samples only the cluster's size speaks
             for m in range(work.total.shape[0]):
                 work.total[m] = clusters.sums[k, m] + lent[m]
-            work.forms[n], work.logdets[n] = factor_packed(work.total, ridge, work.L[0], work.y[0])
+            work.forms[n], work.logdets[n] = factor_with_base(work.total, ridge, base, work.L[0], work.y[0])
         gain = precision * (work.forms[n] - form_k - form) - 0.5 * (
             work.logdets[n] - logdet_k - logdet + prior
         )
@@ -86,11 +103,11 @@ def log_evidence(pool: Pool, raw: Vector, scatter: float, agent: int) -> float:
     """
     model, clusters, work, ridge = pool.model, pool.clusters, pool.scratch, pool.model.prior[0]
     own, count = pool.members.labels[agent, AGENT], clusters.n_used[0]
-    precision, prior = precision_of(model), work.y.shape[1] * math.log(ridge)
+    precision, prior, base = precision_of(model), log_prior(model, work.y.shape[1]), base_of(model)
     data, L, y = work.data, work.L[0], work.y[0]
     # Integrating out the agent's deviation from its cluster leaves softened sums and two terms of their own.
-    scattered = soften_packed(raw, 0.0, scatter, data, L, y, work.inverse)
-    terms = factor_packed(data, ridge, L, y)
+    scattered = soften_with_base(raw, 0.0, 0.0, scatter, model.slopes, data, L, y, work.inverse)
+    terms = factor_with_base(data, ridge, base, L, y)
     work.chances[count] = model.log_concentration + precision * terms[0] - 0.5 * (terms[1] - prior)
     n_others = 0
     for n in range(count):
@@ -105,7 +122,7 @@ def log_evidence(pool: Pool, raw: Vector, scatter: float, agent: int) -> float:
                 continue
         for m in range(data.shape[0]):
             work.total[m] = rest[m] + data[m]
-        terms = factor_packed(work.total, ridge, L, y)
+        terms = factor_with_base(work.total, ridge, base, L, y)
         gain = precision * (terms[0] - form) - 0.5 * (terms[1] - logdet)
         work.chances[n] = gain + math.log(max(others, 1))
         n_others += others

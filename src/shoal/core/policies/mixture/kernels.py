@@ -13,15 +13,17 @@ PIVOTS = 8
 
 
 @compiled
-def factor_packed(packed: Vector, ridge: float, L: Matrix, y: Vector) -> tuple[float, float]:
-    """Write the factor of `A = ridge·I + Σ x xᵀ = L Lᵀ` and `y = L⁻¹ b`; return `bᵀA⁻¹b` and log det A.
+def factor_with_base(packed: Vector, ridge: float, base: float, L: Matrix, y: Vector) -> tuple[float, float]:
+    """Write the factor of `A = R + Σ x xᵀ = L Lᵀ` and `y = L⁻¹ b`; return `bᵀA⁻¹b` and log det A.
 
-    `linalg.cholesky` with b as one more row, in one pass. Only the lower triangle of `L` is written.
+    R is diagonal: `ridge`, and `base` in the last place. `linalg.cholesky` with b as one more row, in one
+    pass. Only the lower triangle of `L` is written.
     """
     d = L.shape[0]
     b = packed[packed.shape[0] - d :]
     form, logdet, product = 0.0, 0.0, 1.0
     unpack(packed, ridge, L)
+    L[d - 1, d - 1] = packed[packed.shape[0] - d - 1] + base
     for column in range(d):
         pivot = L[column, column]
         least = EPS * pivot
@@ -48,14 +50,29 @@ def factor_packed(packed: Vector, ridge: float, L: Matrix, y: Vector) -> tuple[f
 
 
 @compiled
-def soften_packed(
-    packed: Vector, ridge: float, scatter: float, out: Vector, L: Matrix, y: Vector, inverse: Tensor
+def factor_packed(packed: Vector, ridge: float, L: Matrix, y: Vector) -> tuple[float, float]:
+    """`factor_with_base` for a prior that is the same for all coordinates."""
+    return factor_with_base(packed, ridge, ridge, L, y)
+
+
+@compiled
+def soften_with_base(
+    packed: Vector,
+    ridge: float,
+    base: float,
+    scatter: float,
+    count: int,
+    out: Vector,
+    L: Matrix,
+    y: Vector,
+    inverse: Tensor,
 ) -> tuple[float, float]:
     """What samples of `θ + δ` tell of θ, where δ ~ N(0, κ s² I): `(I + κS)⁻¹S` and `(I + κS)⁻¹b`, packed.
 
-    `S = ridge·I + Σ x xᵀ` and `b` come from `packed`, κ is `scatter`. Returns `bᵀ(I + κS)⁻¹b` and
-    log det(I + κS), of which the evidence of the scatter consists. `L`, `y` and `inverse` (2, d, d) are
-    scratch; `out` may be `packed`.
+    `S = R + Σ x xᵀ` and `b` come from `packed`, R as in `factor_with_base`; κ is `scatter`. Returns
+    `bᵀ(I + κS)⁻¹b` and log det(I + κS), of which the evidence of the scatter consists. If `count` is d − 1,
+    the last entry of δ is 0, and both are of the other coordinates alone. `L`, `y` and `inverse` (2, d, d)
+    are scratch; `out` may be `packed`.
     """
     d = L.shape[0]
     position = 0
@@ -63,33 +80,61 @@ def soften_packed(
         for m in range(packed.shape[0]):
             out[m] = packed[m]
         for row in range(d):
-            out[position + row] += ridge
+            out[position + row] += ridge if row < d - 1 else base
             position += row + 1
         return 0.0, 0.0
+    own, last = packed[packed.shape[0] - d - 1] + base, packed[packed.shape[0] - 1]
     for row in range(d):  # I + κS, which factor_packed then finds in `out`, with b behind it
         for column in range(row + 1):
             out[position + column] = scatter * packed[position + column]
-        out[position + row] += 1.0 + scatter * ridge
+        out[position + row] += 1.0 + scatter * (ridge if row < d - 1 else base)
         position += row + 1
     for m in range(d):
         out[position + m] = packed[position + m]
     form, logdet = factor_packed(out, 0.0, L, y)
+    if count < d:  # The factor of the leading block is that of the whole: the last row says what it lacks.
+        form -= y[d - 1] * y[d - 1]
+        logdet -= 2.0 * math.log(L[d - 1, d - 1])
+        for m in range(d - 1):
+            own -= L[d - 1, m] * L[d - 1, m] / scatter
+            last -= L[d - 1, m] * y[m]
+        y[d - 1] = 0.0
+        back_substitute(L, y, out[out.shape[0] - d :])
+        for m in range(d - 1):
+            y[m] = L[d - 1, m] / scatter
+            L[d - 1, m] = 0.0
+        L[d - 1, d - 1] = 1.0
+        back_substitute(L, y, y)
     inverse_from_cholesky(L, inverse[0], inverse[1])
     position = 0
-    for row in range(d):  # (I + κS)⁻¹S = (I − (I + κS)⁻¹) / κ
+    for row in range(count):  # (I + κS)⁻¹S = (I − (I + κS)⁻¹) / κ
         for column in range(row + 1):
             out[position + column] = -inverse[0, row, column] / scatter
         out[position + row] += 1.0 / scatter
         position += row + 1
+    if count < d:
+        for m in range(d - 1):
+            out[position + m] = y[m]
+        out[position + d - 1] = own
+        out[out.shape[0] - 1] = last
+        return form, logdet
     back_substitute(L, y, out[position:])  # (I + κS)⁻¹b: stable where the inverse is not
     return form, logdet
 
 
 @compiled
-def trace_of_inverse(L: Matrix, z: Vector) -> float:
-    """`tr A⁻¹ = ‖L⁻¹‖²` of a factor, a column of L⁻¹ at a time; `z` (d,) is scratch."""
+def soften_packed(
+    packed: Vector, ridge: float, scatter: float, out: Vector, L: Matrix, y: Vector, inverse: Tensor
+) -> tuple[float, float]:
+    """`soften_with_base` where all coordinates scatter, and the prior is the same for all."""
+    return soften_with_base(packed, ridge, ridge, scatter, L.shape[0], out, L, y, inverse)
+
+
+@compiled
+def trace_of_inverse(L: Matrix, count: int, z: Vector) -> float:
+    """The first `count` terms of `tr A⁻¹ = ‖L⁻¹‖²`, by columns of L⁻¹; `z` (d,) is scratch."""
     d, found = L.shape[0], 0.0
-    for column in range(d):
+    for column in range(count):
         for row in range(column, d):
             value = 1.0 if row == column else 0.0
             for m in range(column, row):

@@ -33,8 +33,8 @@ from shoal.core.policy.steps import expect_alone, step
 from shoal.core.statistics import add_sample
 from shoal.core.types import Vector
 
-FIRST_SCATTER = 2
-"""Position of the scatter to start from, where it is learned."""
+FIRST_SCATTER, FIRST_OF_CLICKS = 2, 0
+"""Position of the scatter to start from, where it is learned; a few clicks tell little of it."""
 STEP_COST = 5.0
 """Nats that each step away from it has to bring."""
 VOTE_EVERY, LATER_VOTES, LATER = 8, 32, 64
@@ -172,8 +172,9 @@ def keep_up(state: MixtureState) -> None:
 def step_to_best_scatter(state: MixtureState) -> None:
     """Go one step towards the scatter that explains everybody's samples best."""
     position, best, found = state.pool.model.position, 0, -math.inf
+    first = FIRST_OF_CLICKS if state.common.clicks else FIRST_SCATTER
     for g in range(state.tally.shape[0]):
-        value = state.tally[g] - STEP_COST * abs(g - FIRST_SCATTER)
+        value = state.tally[g] - STEP_COST * abs(g - first)
         if value > found:
             found = value
             best = g

@@ -6,7 +6,7 @@ ghosts in the same order. Only this file knows how a number is made.
 """
 
 from shoal.core.jit.compiled import compiled, inlined, spliced
-from shoal.core.policies.mixture.kernels import soften_packed
+from shoal.core.policies.mixture.kernels import soften_with_base
 from shoal.core.policies.mixture.state import GHOST, Members, Pool, scatter_of
 from shoal.core.types import Vector
 
@@ -58,7 +58,17 @@ def lend(pool: Pool, member: int) -> None:
     lent, weight, scatter = members.lent[at], model.weights[at[0]], scatter_of(model)
     if model.softens:
         # (I + κwS)⁻¹wS: what w samples for each would tell
-        soften_packed(members.raw[at], 0.0, scatter * weight, lent, work.L[0], work.y[0], work.inverse)
+        soften_with_base(
+            members.raw[at],
+            0.0,
+            0.0,
+            scatter * weight,
+            model.slopes,
+            lent,
+            work.L[0],
+            work.y[0],
+            work.inverse,
+        )
         for m in range(lent.shape[0]):
             lent[m] *= weight
     members.lent_at[at] = scatter

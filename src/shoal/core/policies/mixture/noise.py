@@ -39,6 +39,7 @@ from shoal.core.policies.mixture.state import (
     MixtureState,
     noise_of,
 )
+from shoal.core.policy.clicks import INTERCEPT
 
 PRIOR_SAMPLES = 10.0
 """Samples of mean square v that the estimate of the noise starts from."""
@@ -70,13 +71,15 @@ def is_look_due(pulls: int) -> bool:
 def look(state: MixtureState, agent: int) -> None:
     """Look at an agent's samples; heed what that says of the units and of the noise, its own too."""
     model, looked = state.pool.model, state.looked
-    if state.common.clicks:  # logits have a unit, and their noise is 1
-        return
     is_first, trace, rewards = looked[PULLS_SEEN] == 0.0, looked[TRACE], looked[REWARDS]
     count(state, agent, -1.0)
     describe(state, agent)
     count(state, agent, 1.0)
     is_rescaled = heed_unit(state, is_first)
+    if state.common.clicks:  # the noise of what they are learned as is 1
+        if is_rescaled:
+            relend(state, agent)
+        return
     count(state, agent, -1.0)
     fit(state, agent)
     count(state, agent, 1.0)
@@ -127,11 +130,13 @@ def describe(state: MixtureState, agent: int) -> None:
     """Write down what needs no unit."""
     row, raw, pulls = state.looks[agent], raw_of(state.pool, agent), state.local.pulls[agent]
     trace, diagonal = 0.0, -1
-    for m in range(state.local.b.shape[1]):
+    for m in range(state.pool.model.slopes):
         diagonal += m + 1
         trace += raw[diagonal]
     row[AGENTS_SEEN] = 1.0 if pulls > 0 else 0.0
     row[PULLS_SEEN] = pulls
+    if state.common.clicks:  # their weights, by which they count in the trace
+        row[PULLS_SEEN] = max(raw[raw.shape[0] - state.local.b.shape[1] - 1], 0.0) / INTERCEPT**2
     row[TRACE] = trace
     row[REWARDS] = state.squares[agent]
 
@@ -139,8 +144,8 @@ def describe(state: MixtureState, agent: int) -> None:
 @inlined
 def heed_unit(state: MixtureState, is_first: bool) -> bool:
     """Measure arms by their mean square so far, if that is another than before; say so."""
-    model, looked, d = state.pool.model, state.looked, state.local.b.shape[1]
-    if state.common.clicks or not looked[TRACE] > 0.0:
+    model, looked, d = state.pool.model, state.looked, state.pool.model.slopes
+    if not looked[TRACE] > 0.0:
         return False
     wanted = looked[TRACE] / (d * looked[PULLS_SEEN])
     if not (is_first or wanted > UNIT_STEP * model.unit[0] or wanted * UNIT_STEP < model.unit[0]):
@@ -165,7 +170,7 @@ def fit(state: MixtureState, agent: int) -> None:
         row[FORMS + g], logdet = factor_packed(raw, ridge, work.L[0], work.y[0])
         row[LOGDETS + g] = logdet - d * math.log(ridge)
         if g == 0:
-            unknown = ridge * trace_of_inverse(work.L[0], work.y[0])
+            unknown = ridge * trace_of_inverse(work.L[0], d, work.y[0])
             row[KNOWN_ERRORS] = max(row[PULLS_SEEN] - d + unknown, 0.0)
         ridge *= RIDGE_STEP
 
@@ -280,18 +285,22 @@ def set_prior(state: MixtureState, ridge: float) -> None:
 def wanted_prior(state: MixtureState) -> float:
     """The ridge `s²/τ²`, with τ² the mean square of parameters' entries, by the clusters' estimates.
 
-    `τ² = (d s²/λ + Σ n_k ‖θ̂_k‖²) / (d + Σ n_k d_k)`: its fixed point is where the evidence is largest.
+    `τ² = (d s²/λ + Σ n_k ‖θ̂_k‖²) / (d + Σ n_k d_k)`: its fixed point is where the evidence is largest. For
+    clicks, entries that are not known count, too, as large as expected at the start: arms are chosen where
+    logits are large, so that the known ones are the large ones.
     """
     clusters, model = state.pool.clusters, state.pool.model
-    if state.common.clicks:
-        return float(model.ridge)
-    variance, known = noise_of(model), float(state.local.b.shape[1])
+    variance, known = noise_of(model), float(model.slopes)
     ridge = model.ridge * model.unit[0] * known
     norms = known * variance / ridge
     for n in range(clusters.n_used[0]):
         k = clusters.used[n]
         norms += count_members(clusters, k) * clusters.scale[k, NORM]
         known += count_members(clusters, k) * clusters.scale[k, KNOWN]
+        if state.common.clicks:
+            unknown = count_members(clusters, k) * (model.slopes - clusters.scale[k, KNOWN])
+            norms += unknown / ridge
+            known += unknown
     return float(min(max(variance * known / norms, PRIOR_LEAST * ridge), PRIOR_MOST * ridge))
 
 
@@ -326,14 +335,15 @@ def learn_anew(state: MixtureState) -> None:
         describe(state, agent)
     sum_looks(state)
     heed_unit(state, True)
-    for agent in range(n):
-        fit(state, agent)
-    sum_looks(state)
-    estimate_noise(state)
-    for agent in range(n):
-        judge_noise(state, agent)
-    sum_looks(state)
-    learn_noises(state)
+    if not state.common.clicks:
+        for agent in range(n):
+            fit(state, agent)
+        sum_looks(state)
+        estimate_noise(state)
+        for agent in range(n):
+            judge_noise(state, agent)
+        sum_looks(state)
+        learn_noises(state)
     for agent in range(n):
         model.weights[agent] = weight_of(state, agent) if state.local.pulls[agent] > 0 else 1.0
         for kind in range(kinds):

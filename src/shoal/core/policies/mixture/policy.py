@@ -25,7 +25,7 @@ from shoal.core.policies.mixture.clusters import evaluate, wait_in
 from shoal.core.policies.mixture.evidence import weigh
 from shoal.core.policies.mixture.explanation import MembershipExplanation
 from shoal.core.policies.mixture.features import TEMPER_GRID, temper_of
-from shoal.core.policies.mixture.learning import FIRST_SCATTER
+from shoal.core.policies.mixture.learning import FIRST_OF_CLICKS, FIRST_SCATTER
 from shoal.core.policies.mixture.noise import estimate_noise
 from shoal.core.policies.mixture.profiles import profile_problem
 from shoal.core.policies.mixture.state import (
@@ -34,6 +34,7 @@ from shoal.core.policies.mixture.state import (
     GHOST,
     TO_TEND,
     MixtureState,
+    base_of,
     noise_of,
     scatter_of,
 )
@@ -89,7 +90,10 @@ class MixtureParameters(Parameters, frozen=True, kw_only=True):
     ridge_bonus: Annotated[
         float,
         Meta(
-            ge=0.0, le=1000.0, description="Standard deviations of what the ridge may hide that are explored."
+            ge=0.0,
+            le=1000.0,
+            description="Standard deviations of what the ridge may hide that are explored. "
+            "With binary rewards, 0 unless given.",
         ),
     ] = 3.0
     rewards: Rewards = "real"
@@ -163,7 +167,8 @@ class ClusterMixture(LivePolicy):
         if parameters.get("rewards") == "binary":
             if parameters.get("noise_scale") is not None:
                 raise ValueError(f"clicks have no noise_scale, got {parameters['noise_scale']!r}")
-            parameters = {"drift": False, **parameters}  # it takes rare clicks for changes
+            # Rare clicks look like changes, and do not pay for a bonus beside the prior that is learned.
+            parameters = {"drift": False, "ridge_bonus": 0.0, **parameters}
         super()._configure(dim, parameters)
         scatter = self._parameters.scatter
         if scatter is not None and 0.0 < scatter < LEAST_SCATTER:  # (I − (I + κS)⁻¹)/κ would lose its digits
@@ -199,6 +204,7 @@ class ClusterMixture(LivePolicy):
         return {
             **super()._settings(),
             "log_concentration": math.log(own.concentration),
+            "slopes": self.dim,
             "learns_noise": own.noise_scale is None and not self.clicks,
             "softens": self._softens,
         }
@@ -212,7 +218,8 @@ class ClusterMixture(LivePolicy):
         if state.upkeep[TO_TEND] > 0:
             state.upkeep[TO_TEND] = members.labels.size
         if first == 0:
-            model.position[0] = FIRST_SCATTER if self._parameters.scatter is None else 0
+            first = FIRST_OF_CLICKS if self.clicks else FIRST_SCATTER
+            model.position[0] = first if self._parameters.scatter is None else 0
             model.prior[0] = state.common.ridge
             self._set_noise(state)
 
@@ -238,7 +245,7 @@ class ClusterMixture(LivePolicy):
         used = np.flatnonzero(clusters.sizes.sum(axis=1))
         clusters.used[: len(used)], clusters.n_used[0] = used, len(used)
         for cluster in used[clusters.outdated[used] == 0].tolist():
-            evaluate(clusters, work, model.prior[0], cluster)
+            evaluate(clusters, work, model.prior[0], base_of(model), cluster)
 
     def _problem(self, state: MixtureState) -> str:
         if trouble := super()._problem(state):
@@ -250,7 +257,7 @@ class ClusterMixture(LivePolicy):
         alive = set(labels[counted, AGENT]) | set(ghosts[ghosts >= 0])
         if set(labels[labels >= 0]) - alive:
             return "a cluster has no active member"
-        usual = model.ridge * model.unit[0] * self.inner_dim
+        usual = model.ridge * model.unit[0] * self.dim
         # Far wider than its bounds: until it is learned anew, the ridge is that of arms as they were before.
         if not 1e-15 * usual <= model.prior[0] <= 1e15 * usual:
             return f"pool.model.prior is {model.prior[0]:g}, and arms call for {usual:g}"

@@ -77,7 +77,9 @@ NU, CENTER = range(2)
 RIDGES, NOISES = 10, 6
 """Ridges that are tried for agents alone, and values of ν."""
 AGENTS_SEEN, PULLS_SEEN, TRACE, REWARDS, KNOWN_ERRORS = range(5)
-"""1, samples, tr Σ x xᵀ, Σ y² and n − d + λ₀ tr A⁻¹, the number of errors that the samples are good for."""
+"""1, samples, tr Σ x xᵀ, Σ y² and n − d + λ₀ tr A⁻¹, the number of errors that the samples are good for.
+
+Of clicks, the sum of their weights, and the trace without the intercept."""
 FORMS = 5
 """bᵀA⁻¹b under each ridge."""
 LOGDETS = FORMS + RIDGES
@@ -93,6 +95,8 @@ class Model(NamedTuple):
     """What evidence is measured with."""
 
     ridge: Annotated[float, setting()]
+    clicks: Annotated[bool, setting()]  # whether the last coordinate is their intercept
+    slopes: Annotated[int, setting()]  # coordinates but that
     log_concentration: Annotated[float, setting()]
     softens: Annotated[bool, setting()]  # whether what is lent may differ from the samples' sums
     noise: Annotated[Vector, kept(2, low=0.0)]  # at SQUARES and SAMPLES
@@ -242,6 +246,12 @@ def scatter_of(model: Model) -> float:
 def scatter_at(model: Model, position: int) -> float:
     """A scatter of the grid; where it is learned, in units of one over the arms' mean square."""
     return float(model.grid[position] / (model.unit[0] if model.grid.shape[0] > 1 else 1.0))
+
+
+@inlined
+def base_of(model: Model) -> float:
+    """Ridge of the last coordinate; for clicks that of the intercept, which is the one given."""
+    return float(model.ridge if model.clicks else model.prior[0])
 
 
 @inlined
