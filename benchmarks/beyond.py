@@ -275,6 +275,10 @@ def table(out: Path) -> None:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", *(_tally(judged, name) for name in ("Ind", "BASS"))]
+    for contest in judged:
+        if contest.defaults is not None:
+            minus = _difference(contest.against(contest.defaults))
+            lines.append(f"- {contest.title}: {contest.ours.label} minus {contest.defaults.label}: {minus}.")
     write_whole(PAGE, (before + BEGIN + "\n" + "\n".join(lines) + "\n\n" + END + after).encode())
     print(f"wrote the table of {len(judged)} scenarios into {PAGE}")
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 import shoal
-from shoal.core.policy.clicks import sample_of_click, with_intercept
 from shoal.lab.environments.synthetic import ClickClusters
+from shoal.lab.experiments.informed import ClickOracle
 
 WORLDS: dict[str, dict[str, Any]] = {
     "fresh": {},
@@ -21,30 +21,6 @@ WORLDS: dict[str, dict[str, Any]] = {
 }
 RATES = (0.5, 0.085, 0.02)
 SEEDS, HORIZON, AGENTS = range(80_000, 80_008), 20_000, 100
-
-
-class Told:
-    """A logistic index on the true groups: what no policy without labels can expect to reach."""
-
-    def __init__(self, world: Any, alpha: float = 0.6) -> None:
-        self.labels, self.alpha, d = world.labels, alpha, world.dim + 1
-        self.A = np.tile(np.eye(d), (self.labels.max() + 1, 1, 1))
-        self.b, self.t = np.zeros((len(self.A), d)), 0
-
-    def select(self, agent: int, arms: Any) -> int:
-        self.inner, A = with_intercept(arms), self.A[self.labels[agent]]
-        self.mean = self.inner @ np.linalg.solve(A, self.b[self.labels[agent]])
-        self.variance = np.einsum("kd,dk->k", self.inner, np.linalg.solve(A, self.inner.T))
-        self.t += 1
-        width = self.alpha * np.sqrt(math.log(self.t + 1.0) * self.variance)
-        self.k = int(np.argmax(self.mean + width))
-        return self.k
-
-    def update(self, agent: int, x: Any, reward: float) -> None:
-        k, group, out = self.k, self.labels[agent], np.empty(self.b.shape[1])
-        y = sample_of_click(self.inner[k], reward, float(self.mean[k]), float(self.variance[k]), out)
-        self.A[group] += np.outer(out, out)
-        self.b[group] += y * out
 
 
 class Constant:
@@ -70,7 +46,7 @@ def regret() -> None:
                 world = ClickClusters(AGENTS, 8, 4, rate=rate, seed=seed, **own)
                 binary: dict[str, Any] = {"rewards": "binary"}
                 policies = (
-                    Told(world),
+                    ClickOracle(AGENTS, 8, labels=world.labels),
                     shoal.ClusterMixture(AGENTS, 8, seed=seed, **binary),
                     Constant(shoal.ClusterMixture(AGENTS, 9, seed=seed)),
                     shoal.BASS(AGENTS, 8, **binary),

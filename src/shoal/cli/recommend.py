@@ -15,7 +15,11 @@ MOST_AGENTS = 1_000
 def recommend(
     log: Annotated[Path, typer.Argument(help="Agents, arms and rewards, one row each: CSV or Parquet.")],
     features: Annotated[Path, typer.Option(help="The features of each arm: CSV or Parquet.")],
-    agent: Annotated[str, typer.Option(help="The log's column of agents.")] = "agent",
+    users: Annotated[
+        Path | None,
+        typer.Option(help="What is known of each agent, in numbers: CSV or Parquet. Cells may be empty."),
+    ] = None,
+    agent: Annotated[str, typer.Option(help="The column of agents, in the log and of users.")] = "agent",
     arm: Annotated[str, typer.Option(help="The column of arms, in both files.")] = "arm",
     reward: Annotated[str, typer.Option(help="The log's column of rewards.")] = "reward",
     agents: Annotated[int, typer.Option(help="Most agents to draw from the log.")] = MOST_AGENTS,
@@ -39,8 +43,8 @@ def recommend(
 
     with runs_display() as progress:
         found = recommendation.recommend(
-            log, features=features, agent=agent, arm=arm, reward=reward, n_agents=agents, horizon=horizon,
-            runs=runs, seed=seed, progress=progress,
+            log, features=features, users=users, agent=agent, arm=arm, reward=reward, n_agents=agents,
+            horizon=horizon, runs=runs, seed=seed, progress=progress,
         )  # fmt: skip
     print(found)
     directory = out if out is not None else Path(f"{log.stem}-recommendation")

@@ -9,6 +9,7 @@ import csv
 import functools
 import hashlib
 import itertools
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,8 @@ FORMS = ("csv", "parquet")
 _digest = functools.partial(hashlib.blake2b, digest_size=12)
 FEW = 5
 """Rows from which on a column that counts them is no accident."""
+MOST_FEATURES = 10_000
+"""Of an agent: the largest `agent_dim` of a policy."""
 SHOWN = 5
 """Bad rows that an error names."""
 
@@ -88,20 +91,25 @@ class LogTable:
             content.update(repr(batch).encode())
         return content.hexdigest()
 
-    def rows(self, columns: Sequence[str]) -> Iterator[tuple[int, list[Any] | str]]:
-        """The lines of all rows with their values in some columns; if one cannot be used, why."""
+    def rows(
+        self, columns: Sequence[str], required: int | None = None
+    ) -> Iterator[tuple[int, list[Any] | str]]:
+        """The lines of all rows with their values in some columns; if one cannot be used, why.
+
+        No cell may be empty, or none in the first `required` columns.
+        """
         names = self._names_with(columns)
         if self._form == "csv":
             places = [names.index(column) for column in columns]
             for line, row in itertools.islice(self._lines(), 1, None):
                 if len(row) == len(names):
-                    yield line, _filled(columns, [row[place] for place in places])
+                    yield line, _filled(columns[:required], [row[place] for place in places])
                 elif row:  # an empty line is no row
                     counts = f"{len(row)} fields, where the heading has {len(names)}"
                     yield line, f"{counts}: {validation.show(row)}"
             return
         for line, values in enumerate(self._values(columns), 1):
-            yield line, _filled(columns, list(values))
+            yield line, _filled(columns[:required], list(values))
 
     def _names_with(self, columns: Sequence[str]) -> list[str]:
         """The names of all columns, among which each of some must be once."""
@@ -124,13 +132,20 @@ class LogTable:
             for batch in file.iter_batches(columns=list(dict.fromkeys(columns))):
                 yield from zip(*(batch.column(column).to_pylist() for column in columns), strict=True)
 
-    def read(self, columns: Sequence[str], take: Callable[[int, list[Any]], None], done: str) -> None:
+    def read(
+        self,
+        columns: Sequence[str],
+        take: Callable[[int, list[Any]], None],
+        done: str,
+        *,
+        required: int | None = None,
+    ) -> None:
         """Give every row to `take`, and raise an error that names those it refuses with a ValueError.
 
-        `done` says what has not been done with any row then.
+        `done` says what has not been done with any row then; `required` is that of `rows`.
         """
         bad, count, total = list[BadRow](), 0, 0
-        for line, row in self.rows(columns):
+        for line, row in self.rows(columns, required):
             total += 1
             try:
                 if isinstance(row, str):
@@ -212,6 +227,53 @@ def read_arms(
     return found
 
 
+class Described(NamedTuple):
+    """What a table says of agents."""
+
+    columns: list[str]
+    values: Matrix
+    """(N, p); NaN is a missing entry."""
+    known: int
+    """Agents with a row."""
+    others: int
+    """Rows of other agents, which are ignored."""
+
+
+def read_agents(table: LogTable, agent: str, ids: Sequence[str]) -> Described:
+    """The features of the agents `ids` from a table with a row for each: all columns but `agent`, in order.
+
+    Cells may be empty, and agents without a row have no entry.
+    """
+    columns = [name for name in table.names() if name != agent]
+    if len(columns) > MOST_FEATURES:
+        raise ValueError(
+            f"{table.name} has {len(columns):,} columns of features, more than {MOST_FEATURES:,}"
+        )
+    places, seen = {name: place for place, name in enumerate(ids)}, set[str]()
+    values = np.full((len(ids), len(columns)), np.nan)
+
+    def entry(column: str, value: Any) -> float:
+        is_missing = value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+        return math.nan if is_missing else _feature(column, value)
+
+    def take(line: int, row: list[Any]) -> None:
+        name = str(row[0])
+        if name in seen:
+            raise ValueError(f"the agent {name!r} is there twice")
+        x = [entry(column, value) for column, value in zip(columns, row[1:], strict=True)]
+        seen.add(name)
+        if name in places:
+            values[places[name]] = x
+
+    table.read([agent, *columns], take, "read", required=1)
+    if not columns:
+        raise ValueError(f"{table.name} has no column but {agent!r}: nothing is said of the agents")
+    others = len(seen - places.keys())
+    if others == len(seen):
+        raise ValueError(f"{table.name} has no row of an agent of the log, whose first is {ids[0]!r}")
+    return Described(columns, values, len(seen) - others, others)
+
+
 def _warn_of_row_numbers(name: str, columns: Sequence[str], values: Matrix) -> None:
     """Name a column that counts the rows, as exported tables often have one."""
     for column, counted in zip(columns, (np.diff(values, axis=0) == 1.0).all(axis=0), strict=True):
@@ -256,7 +318,7 @@ def listed(column: str, value: Any, kind: type, example: str) -> Any:
 
 
 def _filled(columns: Sequence[str], row: list[Any]) -> list[Any] | str:
-    for column, value in zip(columns, row, strict=True):
+    for column, value in zip(columns, row, strict=False):
         if value is None or value == "":
             return f"{column} is empty"
     return row

@@ -402,6 +402,23 @@ def test_what_no_one_explored_is_explored() -> None:
     assert (choice(0.0), choice(3.0)) == (0, 1)
 
 
+def test_a_choice_softens_only_clusters_that_have_changed() -> None:
+    policy, _ = played(scatter=0.03, redraws=0)
+    softened, used = policy.state.pool.scratch.softened, policy.state.pool.clusters.used
+    arms, rows = np.eye(3), 1 + used[: policy.state.pool.clusters.n_used[0]]
+    policy.select(7, arms)  # agent 7 has no samples: all clusters count
+    assert len(rows) > 1
+    assert softened[rows].any(axis=1).all()
+    softened[:] = 5.0
+    policy.select(7, arms)
+    assert (softened == 5.0).all()
+    policy.update(0, arms[0], 1.0)
+    policy.select(7, arms)
+    changed = 1 + policy.labels[0]
+    assert not (softened[changed] == 5.0).any()
+    assert (np.delete(softened, changed, axis=0) == 5.0).all()
+
+
 def test_withdrawal_takes_the_ghost_along() -> None:
     environment = shoal.ChangingAgents(12, 4, 3, 1.3, change_after=600, noise_scale=0.5, seed=1)
     policy = shoal.ClusterMixture(12, 4, seed=3)

@@ -11,6 +11,7 @@ import pyarrow.parquet
 import pytest
 
 import shoal
+from shoal.core.logs import LogTable, read_agents
 from shoal.lab.environments.logged import LoggedRatings
 from shoal.lab.environments.sources import DataUnavailable
 
@@ -137,9 +138,14 @@ def test_the_guide_does_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     guide = (Path(__file__).parents[3] / "docs" / "your-data.md").read_text(encoding="utf-8")
-    _, code, log, arms, _ = re.findall(r"```(?:python)?\n(.*?)```", guide, flags=re.DOTALL)
+    _, code, log, arms, users, _ = re.findall(r"```(?:python)?\n(.*?)```", guide, flags=re.DOTALL)
     (tmp_path / "log.csv").write_text(log)
     (tmp_path / "arms.csv").write_text(arms)
+    (tmp_path / "users.csv").write_text(users)
+    described = read_agents(LogTable(tmp_path / "users.csv"), "agent", ["ben", "ada", "eve"])
+    assert described.columns == ["age", "mobile"]
+    expected = [[np.nan, 0.0], [34.0, 1.0], [np.nan, np.nan]]
+    assert np.array_equal(described.values, expected, equal_nan=True)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(code, names)

@@ -1,10 +1,10 @@
-"""The yardstick: agents that are told the clusters' parameters."""
+"""The yardsticks: agents that are told the clusters' parameters, and an Oracle for clicks."""
 
 import numpy as np
 import pytest
 
 import shoal
-from shoal.lab.experiments.informed import Informed
+from shoal.lab.experiments.informed import ClickOracle, Informed
 
 
 def test_who_is_told_the_clusters_finds_its_own() -> None:
@@ -28,3 +28,28 @@ def test_posterior_is_bayes_rule() -> None:
     np.testing.assert_allclose(policy.posterior(0), weights / weights.sum())
     with pytest.raises(ValueError, match=r"parameters must have shape \(M, 3\)"):
         Informed(1, 3, parameters=[[1.0, 0.0]])
+
+
+def test_click_oracle_chooses_as_one_agent_with_all_samples_of_its_cluster() -> None:
+    rng = np.random.default_rng(0)
+    told = ClickOracle(4, 3, labels=[0, 1, 0, 1])
+    pooled = shoal.Independent(2, 3, alpha=0.6, rewards="binary")
+    for _ in range(300):
+        agent, arms = int(rng.integers(4)), rng.standard_normal((6, 3))  # of different lengths: no ties
+        chosen = told.select(agent, arms)
+        assert chosen == pooled.select(agent % 2, arms)
+        click = float(rng.random() < 0.3)
+        told.update(agent, arms[chosen], click)
+        pooled.update(agent % 2, arms[chosen], click)
+
+
+def test_click_oracle_pools_a_cluster() -> None:
+    world = shoal.make_environment("clicks", n_agents=40, dim=4, n_clusters=2, rate=0.3, seed=0)
+    assert world.labels is not None
+    told = shoal.simulate(ClickOracle(40, 4, labels=world.labels), world, horizon=2_000, seed=0)
+    alone = shoal.simulate(
+        shoal.Independent(40, 4, alpha=0.6, rewards="binary"), world, horizon=2_000, seed=0
+    )
+    assert told.final_regret < 0.5 * alone.final_regret
+    with pytest.raises(ValueError, match=r"labels must have shape \(3,\), got \(2,\)"):
+        ClickOracle(3, 4, labels=[0, 1])

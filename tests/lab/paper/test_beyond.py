@@ -16,10 +16,12 @@ from shoal.lab.experiments.summaries import Names, main_rows
 from shoal.lab.paper import beyond
 from shoal.lab.paper.presets import load_preset
 from shoal.lab.paper.report import reproduction
-from shoal.reporting.sections import Table
+from shoal.reporting.sections import Table, Text
 
 NAMES = Names(
-    {"easy": "Easy", "hard": "Hard", "line": "Line", "none": "None of ours"}, {}, frozenset({"mixture"})
+    {"easy": "Easy", "hard": "Hard", "line": "Line", "none": "None of ours", "clicks": "Clicks"},
+    {name: name for name in ("mixture-clicks", "mixture", "mixture-best")},
+    frozenset({"mixture", "mixture-clicks"}),
 )
 
 
@@ -45,6 +47,25 @@ def made_up() -> pa.Table:
     )
 
 
+def clicks() -> beyond.Contest:
+    """A scenario that only some methods are for, and ours with a setting of its own."""
+    table = pa.concat_tables(
+        [
+            made_up(),
+            make_table(
+                cell("clicks", "ind-clicks", "independent", 0.3, [30.0, 40.0]),
+                cell("clicks", "oracle-clicks", beyond.ORACLES[1], 0.3, [5.0, 5.0]),
+                cell("clicks", "mixture", "cluster_mixture", 0.6, [22.0, 20.0]),
+                cell("clicks", "mixture-best", "cluster_mixture", 1.0, [2.0, 2.0]),
+                cell("clicks", "mixture-clicks", "cluster_mixture", 0.6, [10.0, 10.0]),
+            ),
+        ]
+    )
+    *before, contest = beyond.contests(table, main_rows(table, NAMES))
+    assert [(one.title, one.defaults) for one in before] == [(one.title, None) for one in found()]
+    return contest
+
+
 def found() -> list[beyond.Contest]:
     table = made_up()
     return beyond.contests(table, main_rows(table, NAMES))
@@ -61,6 +82,31 @@ def test_a_scenario_is_judged_at_the_fixed_alpha_against_the_best_of_the_others(
     assert easy.ratio == pytest.approx(1.5)
     assert (hard.oracle, hard.ratio, hard.best) == (None, None, None)
     assert line.pairs == []
+
+
+def test_a_setting_for_one_scenario_is_judged_there_beside_the_defaults() -> None:
+    contest = clicks()
+    assert (contest.title, contest.ours.method, contest.bass, contest.best) == (
+        "Clicks", "mixture-clicks", None, None,
+    )  # fmt: skip
+    assert contest.independent is not None
+    assert contest.defaults is not None
+    assert contest.defaults.method == "mixture"
+    assert [(pair.method, pair.difference) for pair in contest.pairs] == [
+        ("ind-clicks", -25.0), ("oracle-clicks", 5.0), ("mixture", -11.0),
+    ]  # fmt: skip
+    assert contest.ratio == 2.0
+    assert "it is below Ind in 1 of 3 scenarios" in beyond.summary([*found(), contest])
+    section = beyond.beyond_section([*found(), contest])
+    means, differences, *_ = (part for part in section.parts if isinstance(part, Table))
+    assert dict(zip(means.header, means.lines[-1], strict=True)) == {
+        "scenario": "Clicks", "Oracle": "5 ± 0 (α=0.3)", "Ind": "35 ± 64 (α=0.3)", "BASS": "–",
+        "fixed α": "10 ± 0", "best α": "–", "defaults": "21 ± 13", "fixed over Oracle": "2.00",
+    }  # fmt: skip
+    assert differences.header[-1] == "fixed minus defaults"
+    assert [line[-1] for line in differences.lines] == ["–", "–", "–", "−11 (−24 to +2)"]
+    assert Text(beyond.DEFAULTS_NOTE) in section.parts
+    assert Text(beyond.DEFAULTS_NOTE) not in beyond.beyond_section(found()).parts
 
 
 def test_what_it_loses_is_said() -> None:
@@ -106,7 +152,16 @@ def test_the_preset_plays_and_is_judged_in_every_scenario(tmp_path: Path) -> Non
     """The preset itself, but short, at one α, and without real data."""
     preset = load_preset("beyond")
     environments = tuple(item for item in preset.environments if not item.optional)
-    spec = msgspec.structs.replace(preset, horizon=40, runs=2, alphas=(0.3,), environments=environments)
+    played = {item.id for item in environments}
+    methods = tuple(
+        msgspec.structs.replace(
+            method, environments=method.environments and tuple(n for n in method.environments if n in played)
+        )
+        for method in preset.methods
+    )
+    spec = msgspec.structs.replace(
+        preset, horizon=40, runs=2, alphas=(0.3,), environments=environments, methods=methods
+    )
     run_experiment(spec, tmp_path)
     judged = reproduction(load_results(tmp_path)).contests
     titles = [item.title for item in environments]
@@ -115,9 +170,14 @@ def test_the_preset_plays_and_is_judged_in_every_scenario(tmp_path: Path) -> Non
         assert contest.bass is not None
         assert contest.independent is not None
         assert (contest.ours.alpha, contest.ours.fixed) == (0.6, True)
-        assert contest.best is not None
-        assert contest.best.alpha in (0.3, 0.6)  # the fixed value is part of the search
-        assert contest.best.regret.mean <= contest.ours.regret.mean
+        if contest.defaults is None:
+            assert contest.best is not None
+            assert contest.best.alpha in (0.3, 0.6)  # the fixed value is part of the search
+            assert contest.best.regret.mean <= contest.ours.regret.mean
         assert {pair.runs for pair in contest.pairs} == {2}
+    own = {contest.ours.environment: contest.ours.method for contest in judged if contest.defaults}
+    assert own == {
+        "clicks-0.5": "mixture-clicks", "clicks-0.05": "mixture-clicks", "described": "mixture-described",
+    }  # fmt: skip
     without = [contest.ours.environment for contest in judged if contest.oracle is None]
     assert without == ["continuum", "change", "jump", "rotation", "change-late"]

@@ -117,8 +117,14 @@ def test_every_policy_can_be_had_by_its_name_alone(name: str) -> None:
 def test_our_own_policy_is_in_every_preset_at_its_defaults_after_the_paper_s(name: str) -> None:
     spec = load_preset(name)
     main = [method for method in spec.methods if method.group == "main"]
-    fixed, *searched = [method for method in main if ours(method)]
+    everywhere = [method for method in main if ours(method) and method.environments is None]
+    fixed, *searched = everywhere
     assert main[-1 - len(searched) :] == [fixed, *searched]
+    # Settings for single scenarios, which precede the defaults; see `beyond.contests`.
+    special = [method for method in main if ours(method) and method not in everywhere]
+    assert [(method.id, method.alphas) for method in special] == (
+        [("mixture-clicks", (0.6,)), ("mixture-described", (0.6,))] if name == "beyond" else []
+    )
     default = inspect.signature(policy_class(fixed.policy)).parameters["alpha"].default
     assert (fixed.label, fixed.alphas, fixed.parameters) == ("ClusterMixture (ours)", (default,), {})
     # Its α is searched as well, but not in the paper's other scenarios: "beyond" has them all.
@@ -161,6 +167,9 @@ def test_beyond_has_every_scenario_on_seeds_that_nothing_was_chosen_on() -> None
         "delay-g500": ("synthetic", None, ("geometric", 500)),
         "delay-n1000": ("synthetic", None, 2000),
         "change-late": ("changing_agents", None, ("uniform", 0, 2000)),
+        "clicks-0.5": ("clicks", None, None),
+        "clicks-0.05": ("clicks", None, None),
+        "described": ("described_agents", None, None),
     }
     sizes = [
         (new[name].parameters["n_agents"], new[name].parameters["dim"])
@@ -168,6 +177,11 @@ def test_beyond_has_every_scenario_on_seeds_that_nothing_was_chosen_on() -> None
     ]
     assert sizes == [(20, 10), (1000, 10), (100, 30), (1000, 16)]
     assert new["unit"].parameters["n_arms"] == 200
+    assert [new[name].parameters["rate"] for name in ("clicks-0.5", "clicks-0.05")] == [0.5, 0.05]
+    assert new["described"].parameters["n_agents"] == spec.horizon // 10
+    clicks = [cell.method for cell in cells(spec) if cell.environment.kind == "clicks"]
+    real = {method.id for method in clicks if method.parameters.get("rewards") != "binary"}
+    assert real == {"mixture", "mixture-best", "oracle-clicks"}
     assert new["bernoulli"].parameters["noise"] == "bernoulli"
     assert new["continuum"].parameters["spread"] == 0.8
     assert new["change"].parameters["change_after"] == spec.horizon // 2
@@ -175,14 +189,14 @@ def test_beyond_has_every_scenario_on_seeds_that_nothing_was_chosen_on() -> None
     assert new["noise-per-agent"].parameters["noise_scale"] == [0.5, 1.0, 2.0] * 33 + [0.5]
     for item in spec.environments:
         if not item.optional:  # the oracle is there where there are clusters
-            has_oracle = any(c.environment == item and c.method.id == "oracle" for c in cells(spec))
+            has_oracle = any(c.environment == item and c.method.id.startswith("oracle") for c in cells(spec))
             assert has_oracle is (specs.build_environment(item, spec.seed).labels is not None)
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_tell_bass_the_noise_and_the_norm_of_the_run_s_environment(name: str) -> None:
     for method in load_preset(name).methods:
-        if method.policy == "bass":
+        if method.policy == "bass" and method.parameters.get("rewards") != "binary":  # clicks have no noise
             assert method.parameters["noise_scale"] == "noise_scale"
             if method.group == "main" and not method.id.endswith("-s5"):
                 assert method.parameters["param_norm"] == "param_norm"

@@ -2,6 +2,7 @@
 
 import csv
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import shoal
 from shoal.cli.app import app
 from shoal.lab.recommendation import inspecting, logs, modelling, playing, report
 from shoal.reporting.curves import Curve
-from shoal.reporting.sections import Text
+from shoal.reporting.sections import Table, Text
 
 RNG = np.random.default_rng(0)
 
@@ -344,6 +345,165 @@ def test_intervals_allow_for_how_many_are_compared() -> None:
     assert playing.choose([alone, near, played("Ours", [130.0, 140.0, 150.0])])[0] is alone
 
 
+# Agents that are described
+
+
+def grouped(rows: int, *, clicks: bool = False) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Log, arms and users of three groups, whom their features tell apart."""
+    rng = np.random.default_rng(3)
+    n, arms = 90, rng.normal(size=(30, 3))
+    groups, tastes = np.arange(n) % 3, rng.normal(size=(3, 3))
+    agents, shown = np.repeat(np.arange(n), rows), rng.integers(30, size=n * rows)
+    means = np.einsum("nd,nd->n", tastes[groups[agents]], arms[shown])
+    if clicks:
+        rewards = (rng.random(n * rows) < 1.0 / (1.0 + np.exp(-means))).astype(float)
+    else:
+        rewards = means + 0.7 * rng.normal(size=n * rows)
+    log = {"agent": [f"u{a}" for a in agents], "arm": shown.tolist(), "reward": rewards.tolist()}
+    features = {"arm": list(range(30)), **{f"x{j}": x.tolist() for j, x in enumerate(arms.T)}}
+    means_of_groups = np.eye(3)[groups] * 6.0
+    users = {
+        "agent": [f"u{a}" for a in range(n)],
+        **{f"z{j}": z.tolist() for j, z in enumerate((means_of_groups + rng.normal(size=(n, 3))).T)},
+    }
+    return log, features, users
+
+
+def test_features_that_help_are_recommended_and_said_how_to_give(tmp_path: Path) -> None:
+    log, arms, users = grouped(20)
+    found = shoal.recommend(log, features=arms, users=users, horizon=1_000, runs=4)
+    by_label = {one.label: one for one in found.played}
+    mean, margin = by_label[playing.WITH].against(by_label["ClusterMixture"])
+    assert mean + margin < 0.0
+    assert found.described
+    assert found.chosen is by_label[playing.WITH]
+    assert found.call().endswith(", agent_features=Z)")
+    (said,) = [note for note in found.notes if note.startswith("What the features of agents bring")]
+    assert f"(−{-mean:,.0f} ± {margin:,.0f}, run by run): they help." in said
+    assert "90 of the 90 agents are described (z0, z1, z2)." in found.notes
+    assert found.notes[-1].startswith("agent_features=Z: Z has a row for each agent")
+    policy = found.make(2, 3, agent_features=[[1.0, np.nan, 2.0]] * 2)
+    assert policy.agent_dim == 3
+    with pytest.raises(ValueError, match="agent_features must be given"):
+        found.make(2, 3)
+    page = report.document(found)
+    assert page.title.startswith("Take ClusterMixture with features and α = ")
+    parts = [part for section in page.sections for part in section.parts]
+    (table,) = (part for part in parts if isinstance(part, Table))
+    assert table.marks.count("reference") == 1
+    assert table.lines[table.marks.index("reference")][0] == playing.WITH
+    line = next(part.text for part in parts if isinstance(part, Text) and "shoal.open" in part.text)
+    opened = line[line.index("shoal.open") :].replace('"shop.db"', repr(str(tmp_path / "shop.db")))
+    shop = eval(opened, {"shoal": shoal})
+    shop.decide("ada", {"a": [1.0, 0.0, 0.0]}, agent_features=[1.0, None, 2.0])
+    plain = shoal.recommend(log, features=arms, horizon=300, runs=2)
+    assert playing.WITH not in {one.label for one in plain.played}
+    assert not plain.described
+
+
+def test_clicks_of_described_agents_are_both() -> None:
+    log, arms, users = grouped(20, clicks=True)
+    found = shoal.recommend(log, features=arms, users=users, horizon=300, runs=2)
+    (one,) = [one for one in found.played if one.label == playing.WITH]
+    assert one.parameters["rewards"] == "binary"
+
+
+def test_an_agent_of_the_log_brings_its_features_into_the_world() -> None:
+    log, arms, users = grouped(20)
+    users = {name: column[5:] for name, column in users.items()}
+    users["agent"][0] = "nobody"  # so u0 to u5 are not described
+    read = inspecting.read(log, arms, users, "agent", "arm", "reward")
+    assert read.users is not None
+    assert (read.users.known, read.users.others) == (84, 1)
+    assert "84 of the 90 agents are described (z0, z1, z2); 1 row of" in " ".join(inspecting.oddities(read))
+    tastes = modelling.fit(read)
+    for seed in range(2):
+        world = tastes.world(seed, 60)
+        assert world.agent_features is not None
+        chosen = np.random.default_rng([seed, 1]).choice(90, size=60, replace=False)
+        assert np.array_equal(world.agent_features, read.users.values[chosen], equal_nan=True)
+        assert np.isnan(world.agent_features[chosen < 6]).all()
+        # Whom features put into a group likes what the group likes.
+        liked = world.mean_rewards[chosen >= 6].argmax(axis=1)
+        groups = world.agent_features[chosen >= 6].argmax(axis=1)
+        likes = [np.bincount(liked[groups == group], minlength=30).max() for group in range(3)]
+        assert sum(likes) > 0.5 * len(liked)
+
+
+def test_features_that_bring_nothing_sure_are_not_asked_for() -> None:
+    def described(regrets: list[float]) -> playing.Played:
+        one = played("BASS", regrets)
+        return replace(one, method=one.method._replace(label=playing.WITH, described=True))
+
+    alone, plain = played("Independent", [100.0, 101.0, 99.0]), played("BASS", [50.0, 51.0, 49.0])
+    lucky, right = described([40.0, 55.0, 45.0]), described([40.0, 41.0, 39.0])
+    assert playing.choose([alone, plain, lucky])[0] is plain
+    assert playing.choose([alone, plain, right])[0] is right
+    unsure = played("BASS", [20.0, 51.0, 149.0])
+    assert playing.choose([alone, unsure, right])[0] is right
+    for one, words in ((lucky, "do not show that they matter"), (right, "they help")):
+        assert words in " ".join(playing._of_features([alone, plain, one], plain))
+    harmful = described([70.0, 71.0, 69.0])
+    assert "they do harm" in " ".join(playing._of_features([alone, plain, harmful], plain))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"agent,age\na,34\na,35\n", r"users\.csv, line 3: the agent 'a' is there twice"),
+        (b"agent,age\nc,34\nc,35\n", r"users\.csv, line 3: the agent 'c' is there twice"),
+        (b"agent,device\na,phone\n", r"line 2: device must be a number, got 'phone'; for a category, give"),
+        (b"agent,age\na,inf\n", r"line 2: age must be a finite number in .*, got 'inf'"),
+        (b"agent,age\na,nan\n", r"line 2: age must be a finite number in .*, got 'nan'"),
+        (b"agent,age\na,1e40\n", r"line 2: age must be a finite number in"),
+        (b"agent,age\n,34\n", r"line 2: agent is empty"),
+        (b"agent,age\na\n", r"line 2: 1 fields, where the heading has 2"),
+        (b"name,age\na,34\n", r"users\.csv has no column 'agent'; it has 'name', 'age'"),
+        (b"agent,age,age\na,1,2\n", r"users\.csv has 2 columns 'age'"),
+        (b"agent\na\n", r"users\.csv has no column but 'agent'"),
+        (b"agent,age\nc,34\n", r"users\.csv has no row of an agent of the log, whose first is 'a'"),
+        (b"agent,age\n", r"users\.csv has no rows"),
+        (b"", r"users\.csv has no column 'agent'; it has none at all"),
+        (b"agent,age\na,\xff\xfe\n", r"users\.csv, line .* damaged, or not CSV in UTF-8"),
+        (b"PAR1 and no more", r"users\.csv: not a Parquet file, or a damaged one"),
+        (b"agent," + b",".join(b"x%d" % k for k in range(10_001)) + b"\n", r"has 10,001 columns of features"),
+    ],
+)
+def test_bad_tables_of_users_are_refused_before_anything_is_played(
+    content: bytes, words: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "log.csv", ["agent", "arm", "reward"], [("a", "x", 1), ("b", "y", 0.5)])
+    arms = write(tmp_path / "arms.csv", ["arm", "f"], [("x", 1), ("y", 2)])
+    (tmp_path / "users.csv").write_bytes(content)
+
+    def progress(*_: Any) -> None:
+        raise AssertionError("something was played")
+
+    with pytest.raises(ValueError, match=words):
+        shoal.recommend(path, features=arms, users=tmp_path / "users.csv", progress=progress)
+
+
+def test_missing_entries_of_users_and_columns_that_say_nothing(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.csv", ["who", "arm", "reward"], [("a", "x", 1), (7, "y", 0.5)])
+    arms = write(tmp_path / "arms.csv", ["arm", "f"], [("x", 1), ("y", 2)])
+    csv_file = write(
+        tmp_path / "users.csv", ["age", "who", "same", "none"], [("", 7, 3, ""), ("34.5", "a", 3, "")]
+    )
+    frame = {"age": [None, 34.5], "who": [7, "a"], "same": [3, True + 2], "none": [math.nan, None]}
+    for users in (csv_file, frame):
+        log = inspecting.read(path, arms, users, "who", "arm", "reward")
+        assert log.users is not None
+        assert log.users.columns == ["age", "same", "none"]
+        expected = [[34.5, 3.0, np.nan], [np.nan, 3.0, np.nan]]
+        assert np.array_equal(log.users.values, expected, equal_nan=True)
+        said = " ".join(inspecting.oddities(log))
+        assert "'age', 'same', 'none': the same for all agents with an entry" in said
+    with pytest.raises(ValueError, match="users are for a log"):
+        shoal.recommend(shoal.SyntheticClusters(4, 2, 2, 1.0, seed=0), users=csv_file)
+    with pytest.raises(ValueError, match=r"there is no file .*nobody\.csv"):
+        shoal.recommend(path, features=arms, users=tmp_path / "nobody.csv", agent="who")
+
+
 def test_bad_requests_are_refused_before_anything_is_played() -> None:
     world = shoal.SyntheticClusters(4, 2, 2, 1.0, seed=0)
     with pytest.raises(ValueError, match="runs must be at least 2"):
@@ -375,15 +535,20 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_from_the_command_line(files: tuple[Path, Path], tmp_path: Path) -> None:
     path, arms = files
     out = tmp_path / "report"
+    users = write(
+        tmp_path / "users.csv", ["who", "age"], [(f"u{a}", 20 + a if a % 2 else "") for a in range(30)]
+    )
     done = CliRunner().invoke(
         app,
-        f"recommend {path} --features {arms} --agent who --reward y --horizon 300 --runs 2 --agents 20 "
-        f"--out {out}",
+        f"recommend {path} --features {arms} --users {users} --agent who --reward y --horizon 300 --runs 2 "
+        f"--agents 20 --out {out}",
     )
     assert done.exit_code == 0, done.output
     assert 'Take shoal.make_policy("' in done.output
     assert "960 rows of 24 agents and 40 arms" in done.output
     assert "Of 24 agents 20 are drawn" in done.output
+    assert "24 of the 24 agents are described (age); 6 rows" in done.output
+    assert "What the features of agents bring: ClusterMixture with features has" in done.output
     page = (out / "index.html").read_text()
     for words in ("What was played", "What this cannot tell", "minus Independent", "shoal.open("):
         assert words in page

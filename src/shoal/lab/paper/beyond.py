@@ -1,7 +1,8 @@
 """Our own policies, which are not in the paper, against BASS, Ind and Oracle, scenario by scenario.
 
 Ours are judged at their fixed default α, the others each at its best α: wins are not due to tuning, and
-losses are reported.
+losses are reported. Where a spec has ours with settings for single scenarios (clicks, described users), these
+are judged there, beside the defaults.
 """
 
 import itertools
@@ -10,12 +11,14 @@ from dataclasses import dataclass
 
 from shoal.core.parquet import pa
 from shoal.core.policies.registry import policy_class
+from shoal.lab.experiments.informed import ClickOracle
 from shoal.lab.experiments.report import PAIRED_COLUMNS, Column, line, table_of
 from shoal.lab.experiments.summaries import Paired, SummaryRow, pair_up, unique
 from shoal.lab.paper.comparison import is_ours, reference_row
 from shoal.reporting.sections import Section, Text
 from shoal.reporting.words import EMPTY
 
+ORACLES = "oracle", f"{ClickOracle.__module__}:{ClickOracle.__name__}"
 KEY, TITLE = "beyond", "Beyond the paper: our own policies"
 NOTE = (
     "These policies are ours, not the paper's. Mean final regret with its 95% interval (Student t), then the "
@@ -24,6 +27,10 @@ NOTE = (
     "brackets), an advantage that only a column “best α” gives ours. “Below” says yes or no if the interval "
     "of the difference excludes 0, and “unclear” if chance could explain it. Oracle knows the clusters and "
     "is missing where there are none."
+)
+DEFAULTS_NOTE = (
+    "Where rewards are clicks, all are told that they are 0 or 1; where users are described, ours is given "
+    "their features. There “fixed” is ours with that setting, and “defaults” ours without it."
 )
 
 
@@ -35,11 +42,13 @@ class Contest:
     ours: SummaryRow
     best: SummaryRow | None
     """Ours at its best α."""
+    defaults: SummaryRow | None
+    """Ours at its default parameters, where `ours` has others that are for this scenario alone."""
     bass: SummaryRow | None
     independent: SummaryRow | None
     oracle: SummaryRow | None
     pairs: Sequence[Paired]
-    """Ours minus BASS, Ind and Oracle, in that order, those that were run."""
+    """Ours minus BASS, Ind, Oracle and the defaults, in that order, those that were run."""
 
     def against(self, row: SummaryRow | None) -> Paired | None:
         """The paired comparison with another method."""
@@ -61,16 +70,21 @@ def contests(table: pa.Table, rows: Sequence[SummaryRow]) -> list[Contest]:
         ours = [row for row in here if row.policy == policy]
         if not ours:
             continue
-        own = next((row for row in ours if row.fixed), ours[0])
-        others = reference_row(here), _first(here, "independent"), _first(here, "oracle")
-        pairs = [pair_up(table, own, other) for other in others]
+        own, *further = [row for row in ours if row.fixed] or ours[:1]
+        defaults = further[-1] if further else None  # settings for one scenario precede them
+        bass, independent, oracle = reference_row(here), _first(here, "independent"), _first(here, *ORACLES)
+        pairs = [pair_up(table, own, other) for other in (bass, independent, oracle, defaults)]
         found.append(
             Contest(
-                own.title,
-                own,
-                next((row for row in ours if not row.fixed), None),
-                *others,
-                [pair for pair in pairs if pair is not None],
+                title=own.title,
+                ours=own,
+                # Only the defaults are run at several α.
+                best=None if defaults else next((row for row in ours if not row.fixed), None),
+                defaults=defaults,
+                bass=bass,
+                independent=independent,
+                oracle=oracle,
+                pairs=[pair for pair in pairs if pair is not None],
             )
         )
     return found
@@ -114,8 +128,8 @@ def _tally(name: str, judged: Sequence[tuple[Contest, Paired | None]]) -> str:
     return f"{text} and loses to it in {len(lost)}" + (f": {'; '.join(lost)}." if lost else ".")
 
 
-def _first(rows: Sequence[SummaryRow], policy: str) -> SummaryRow | None:
-    return next((row for row in rows if row.policy == policy), None)
+def _first(rows: Sequence[SummaryRow], *policies: str) -> SummaryRow | None:
+    return next((row for row in rows if row.policy in policies), None)
 
 
 def _mean(row: SummaryRow | None) -> str:
@@ -135,6 +149,10 @@ def _difference(pair: Paired | None) -> str:
 
 SCENARIO = Column("scenario", lambda contest: contest.title)
 BEST = Column("best α", lambda contest: _mean(contest.best))
+DEFAULTS = Column("defaults", lambda contest: _mean(contest.defaults))
+MINUS_DEFAULTS = Column(
+    "fixed minus defaults", lambda contest: _difference(contest.against(contest.defaults))
+)
 MEANS = (
     SCENARIO,
     Column("Oracle", lambda contest: _mean(contest.oracle)),
@@ -142,6 +160,7 @@ MEANS = (
     Column("BASS", lambda contest: _mean(contest.bass)),
     Column("fixed α", lambda contest: _mean(contest.ours)),
     BEST,
+    DEFAULTS,
     Column("fixed over Oracle", lambda contest: EMPTY if contest.ratio is None else f"{contest.ratio:.2f}"),
 )
 DIFFERENCES = (
@@ -150,6 +169,7 @@ DIFFERENCES = (
     Column("below BASS", lambda contest: verdict(contest.against(contest.bass))),
     Column("fixed minus Ind", lambda contest: _difference(contest.against(contest.independent))),
     Column("below Ind", lambda contest: verdict(contest.against(contest.independent))),
+    MINUS_DEFAULTS,
 )
 
 
@@ -169,10 +189,13 @@ def beyond_section(found: Sequence[Contest]) -> Section:
     whole = []
     for policy in unique(contest.ours.policy for contest in found):
         own = [contest for contest in found if contest.ours.policy == policy]
-        means = [column for column in MEANS if column is not BEST or any(contest.best for contest in own)]
+        empty = [] if any(contest.best for contest in own) else [BEST]
+        empty += [] if any(contest.defaults for contest in own) else [DEFAULTS, MINUS_DEFAULTS]
+        means, differences = ([one for one in table if one not in empty] for table in (MEANS, DIFFERENCES))
         title = f"{name(own[0].ours)} (ours) in every scenario"
         whole += [
             table_of(f"{title}: mean final regret with its 95% interval", means, own),
-            table_of(f"{title}: differences run by run with their 95% intervals", DIFFERENCES, own),
+            table_of(f"{title}: differences run by run with their 95% intervals", differences, own),
         ]
-    return Section(KEY, TITLE, [Text(NOTE), *whole, *tables])
+    notes = [Text(NOTE), *([Text(DEFAULTS_NOTE)] if any(contest.defaults for contest in found) else [])]
+    return Section(KEY, TITLE, [*notes, *whole, *tables])

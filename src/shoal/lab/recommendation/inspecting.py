@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.core.logs import read_arms
+from shoal.core.logs import Described, read_agents, read_arms
 from shoal.core.types import Integers, Matrix, Vector
 from shoal.lab.environments.logged import Frame, open_table, read_events
 from shoal.lab.environments.sources import PathLike
@@ -15,6 +15,8 @@ NORMS = (0.2, 5.0)
 """Norms of arms for which the ridge and the grid of α are meant."""
 UNEVEN = 100.0
 """Largest ratio of two features' standard deviations."""
+NAMED = 8
+"""Features of agents that are named."""
 FAR = 8.0
 """Standard deviations from the mean at which a reward is an outlier."""
 
@@ -33,6 +35,8 @@ class RewardLog:
     """(rows,)"""
     features: Matrix
     """(arms, d)"""
+    users: Described | None = None
+    """Features of the agents."""
 
     @property
     def n_agents(self) -> int:
@@ -57,7 +61,12 @@ class RewardLog:
 
 
 def read(
-    source: PathLike | Frame, features: PathLike | Frame, agent: str, arm: str, reward: str
+    source: PathLike | Frame,
+    features: PathLike | Frame,
+    users: PathLike | Frame | None,
+    agent: str,
+    arm: str,
+    reward: str,
 ) -> RewardLog:
     """Read a log and its features, or raise an error that names file and line."""
     log, table = open_table(source, "log"), open_table(features, "features")
@@ -72,12 +81,13 @@ def read(
         np.array(events.arms, dtype=np.int64),
         np.array(events.rewards),
         np.array([known[name] for name in events.arm_ids]),
+        None if users is None else read_agents(open_table(users, "users"), agent, events.agent_ids),
     )
 
 
 def oddities(log: RewardLog) -> list[str]:
     """What is odd about a log, in sentences; nothing if it looks as it should."""
-    return [*_of_rewards(log), *_of_agents(log), *_of_features(log)]
+    return [*_of_rewards(log), *_of_agents(log), *_of_features(log), *_of_users(log)]
 
 
 def _of_rewards(log: RewardLog) -> list[str]:
@@ -166,5 +176,25 @@ def _of_features(log: RewardLog) -> list[str]:
         said.append(
             f"{same:,} arm{'s have' if same > 1 else ' has'} the same features as another, and cannot be "
             "told apart from it."
+        )
+    return said
+
+
+def _of_users(log: RewardLog) -> list[str]:
+    if log.users is None:
+        return []
+    columns, values, known, others = log.users
+    shown = ", ".join(columns[:NAMED]) + (
+        f" and {len(columns) - NAMED:,} more" if len(columns) > NAMED else ""
+    )
+    rows = f"row{'s' * (others > 1)} of agents that the log does not have"
+    ignored = f"; {others:,} {rows} ignored" if others else ""
+    said = [f"{known:,} of the {log.n_agents:,} agents are described ({shown}){ignored}."]
+    empty = np.isnan(values)
+    low = np.where(empty, np.inf, values).min(axis=0)
+    high = np.where(empty, -np.inf, values).max(axis=0)
+    if flat := [repr(name) for name, is_flat in zip(columns, low >= high, strict=True) if is_flat]:
+        said.append(
+            f"{', '.join(flat)}: the same for all agents with an entry, which says nothing; leave out."
         )
     return said

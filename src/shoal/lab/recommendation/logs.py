@@ -10,7 +10,7 @@ from shoal.lab.environments.base import Environment
 from shoal.lab.environments.logged import Frame
 from shoal.lab.environments.sources import PathLike
 from shoal.lab.recommendation import inspecting, modelling
-from shoal.lab.recommendation.playing import ALONE, Progress, Recommendation, compare
+from shoal.lab.recommendation.playing import ALONE, Progress, Recommendation, compare, taken
 
 HORIZONS = (5_000, 20_000)
 NOISE = 0.02
@@ -21,6 +21,7 @@ def recommend(
     world: Environment | Callable[[int], Environment] | PathLike | Frame,
     *,
     features: PathLike | Frame | None = None,
+    users: PathLike | Frame | None = None,
     agent: str = "agent",
     arm: str = "arm",
     reward: str = "reward",
@@ -41,6 +42,9 @@ def recommend(
         inspected, and worlds that it may have come from are made from it.
     features : path or frame
         For a log: one row per arm, as `LoggedRatings` takes it.
+    users : path or frame, optional
+        For a log: what is known of its agents, one row per agent: the column `agent`, and numbers in the
+        others, whose cells may be empty. `ClusterMixture` is played with these `agent_features`, too.
     agent, arm, reward : str
         Names of the log's columns.
     n_agents : int
@@ -66,13 +70,15 @@ def recommend(
     'cluster_mixture'
     """
     if features is None:
+        if users is not None:
+            raise ValueError("users are for a log; a world has its own agent_features")
         if not isinstance(world, Environment) and not callable(world):
             raise ValueError("features must be given with a log: a row for each arm")
         return compare(world, horizon=horizon, runs=runs, seed=seed, progress=progress, notes=notes)
     if isinstance(world, Environment) or callable(world):
         raise ValueError("features are for a log; a world has its own")
     n_agents = validation.positive_int("n_agents", n_agents)
-    log = inspecting.read(world, features, agent, arm, reward)
+    log = inspecting.read(world, features, users, agent, arm, reward)
     said = [*notes, *inspecting.oddities(log)]
     if log.rewards.std() == 0.0:
         raise ValueError(f"{log.name}: every reward is {log.rewards[0]:g}: there is nothing to learn")
@@ -94,7 +100,7 @@ def recommend(
         "seem to matter as much. It does not show what agents like, and so not whether sharing helps; the "
         "runs below show what policies make of such noise."
     )
-    return replace(found, policy=alone.method.policy, parameters=dict(alone.parameters), reason=why)
+    return replace(found, **taken(alone), reason=why)
 
 
 def about(tastes: modelling.Tastes, shuffled: modelling.Tastes) -> list[str]:
@@ -111,4 +117,9 @@ def about(tastes: modelling.Tastes, shuffled: modelling.Tastes) -> list[str]:
         "If a policy or a rule chose the arms in the log, less is known about arms that it avoided. Where "
         "the probabilities of its choices were recorded, `shoal evaluate` needs no model.",
     ]
+    if log.users is not None:
+        said.append(
+            "Each agent keeps its features, and its taste is drawn from what its own rows say, whatever its "
+            "features. So where rows are few, features explain less here than they may in truth."
+        )
     return said

@@ -75,7 +75,7 @@ class Tastes:
         rewards = tastes @ self.log.features.T + self.effects
         norm = float(np.linalg.norm(self.means, axis=1).max())
         if self.log.is_binary:
-            return Environment(
+            world = Environment(
                 self.log.features,
                 mean_rewards=_probabilities(
                     rewards, np.bincount(self.log.arms), float(self.log.rewards.mean())
@@ -83,9 +83,13 @@ class Tastes:
                 noise="bernoulli",
                 param_norm=norm,
             )
-        return Environment(
-            self.log.features, mean_rewards=rewards, noise_scale=self.noise_scale, param_norm=norm
-        )
+        else:
+            world = Environment(
+                self.log.features, mean_rewards=rewards, noise_scale=self.noise_scale, param_norm=norm
+            )
+        if self.log.users is not None:
+            world.agent_features = self.log.users.values[chosen]
+        return world
 
 
 def _probabilities(linear: Matrix, counts: Integers, mean: float) -> Matrix:

@@ -32,7 +32,7 @@ CHOSEN_ON = 3
 """Runs that parameters are chosen on."""
 FIRST_REPORTED = 1_000
 """The first seed of the runs that are reported."""
-ALONE, ONE = "Independent", "everyone as one"
+ALONE, ONE, WITH = "Independent", "everyone as one", "ClusterMixture with features"
 OF_CLICKS = (
     'Rewards are 0 and 1. Independent, BASS and ClusterMixture are played with rewards="binary": they learn '
     "the log-odds, with an intercept of their own, so features need no column of ones. DynUCB and everyone "
@@ -51,6 +51,8 @@ class Method(NamedTuple):
     grid: Sequence[dict[str, Any]]
     can_be_taken: bool = True
     """Whether it may be recommended, or is only there for comparison."""
+    described: bool = False
+    """Whether it is given the world's `agent_features`."""
 
     @property
     def is_live(self) -> bool:
@@ -124,14 +126,25 @@ class Recommendation:
     """Regret per round of an arm drawn at random; nan if arms change."""
     notes: tuple[str, ...] = ()
     """Remarks on the world, for example what is odd about a log."""
+    described: bool = False
+    """Whether the policy is given `agent_features`."""
+
+    @property
+    def chosen(self) -> Played:
+        """The runs of the policy to use."""
+        wanted = self.policy, self.described
+        return next(one for one in self.played if (one.method.policy, one.method.described) == wanted)
 
     def make(self, n_agents: int, dim: int, **other: Any) -> Any:
-        """A new policy as recommended."""
+        """A new policy as recommended; with `agent_features`, if it is to have them."""
+        if self.described and not {"agent_features", "agent_dim"} & other.keys():
+            raise ValueError("agent_features must be given: the policy that was recommended has them")
         return make_policy(self.policy, n_agents, dim, **{**self.parameters, **other})
 
     def call(self) -> str:
         """The call that makes it, as text."""
         given = "".join(f", {name}={value!r}" for name, value in self.parameters.items())
+        given += ", agent_features=Z" if self.described else ""
         return f'shoal.make_policy("{self.policy}", n_agents, dim{given})'
 
     def live_use(self) -> str:
@@ -148,10 +161,11 @@ class Recommendation:
 
     def __str__(self) -> str:
         lines = [f"Take {self.call()}.", self.reason, ""]
-        lines += [f"{'':18}{'regret':>12}{'':>12}{'last quarter':>14}"]
+        wide = max(18, *(len(one.label) + 1 for one in self.played))
+        lines += [f"{'':{wide}}{'regret':>12}{'':>12}{'last quarter':>14}"]
         for one in self.played:
             late = "" if math.isnan(one.late) else f"{one.late:14.0%}"
-            lines.append(f"{one.label:18}{one.mean:12,.0f} ± {one.margin():<9,.0f}{late}")
+            lines.append(f"{one.label:{wide}}{one.mean:12,.0f} ± {one.margin():<9,.0f}{late}")
         said = f"Mean of {self.runs} runs of {self.horizon:,} rounds with 95% intervals; "
         lines.append(said + "last quarter: 0% is an arm drawn at random, 100% the best arm.")
         lines.append(self.live_use())
@@ -179,6 +193,7 @@ def methods(world: Environment) -> list[Method]:
         Method(ALONE, "independent", own),
         Method("BASS", "bass", [{**parameters, **of_bass} for parameters in own]),
         Method("ClusterMixture", "cluster_mixture", own),
+        *([] if world.agent_features is None else [Method(WITH, "cluster_mixture", own, described=True)]),
         Method("DynUCB", "dynucb", real),
         Method(ONE, "oracle", one, can_be_taken=False),
     ]
@@ -240,16 +255,51 @@ def compare(
     ]
     choice, reason = choose(played)
     return Recommendation(
-        policy=choice.method.policy,
-        parameters=dict(choice.parameters),
+        **taken(choice),
         reason=reason,
         played=tuple(sorted(played, key=lambda one: one.mean)),
         world=first_world,
         horizon=horizon,
         runs=runs,
         rate=rate,
-        notes=(*notes, *([OF_CLICKS] if is_binary(first_world) else [])),
+        notes=(*notes, *([OF_CLICKS] if is_binary(first_world) else []), *_of_features(played, choice)),
     )
+
+
+def taken(choice: Played) -> dict[str, Any]:
+    """What a recommendation says of the method to use."""
+    method = choice.method
+    return {"policy": method.policy, "parameters": dict(choice.parameters), "described": method.described}
+
+
+def _undescribed(played: Sequence[Played], one: Played) -> Played | None:
+    """For a method with features, the same policy without."""
+    same = (other for other in played if other.method.policy == one.method.policy)
+    return (
+        next((other for other in same if not other.method.described), None) if one.method.described else None
+    )
+
+
+def _of_features(played: Sequence[Played], choice: Played) -> list[str]:
+    """What features of agents bring, and how they are given."""
+    said = []
+    for one in played:
+        if (plain := _undescribed(played, one)) is not None:
+            mean, margin = one.against(plain)
+            if mean - margin <= 0.0 <= mean + margin:
+                verdict = "these runs do not show that they matter"
+            else:
+                verdict = "they help" if mean < 0.0 else "they do harm"
+            said.append(
+                f"What the features of agents bring: {one.label} has {one.mean:,.0f} regret, {plain.label} "
+                f"{plain.mean:,.0f} ({number('{:+,.0f}', mean)} ± {margin:,.0f}, run by run): {verdict}."
+            )
+    if choice.method.described:
+        said.append(
+            "agent_features=Z: Z has a row for each agent and the columns in the order in which they were "
+            "given here, with NaN for what is not known."
+        )
+    return said
 
 
 def choose(played: Sequence[Played]) -> tuple[Played, str]:
@@ -262,6 +312,10 @@ def choose(played: Sequence[Played]) -> tuple[Played, str]:
     level = 1.0 - 0.05 / max(len(others), 1)
     differences = {one.label: one.against(alone, level) for one in others}
     sure = [one for one in others if sum(differences[one.label]) < 0.0]
+    # Features that bring nothing sure are not worth asking for.
+    sure = [
+        one for one in sure if (plain := _undescribed(sure, one)) is None or sum(one.against(plain)) < 0.0
+    ]
     # Without evidence that sharing helps, the policy that does not share.
     best = min(sure or [alone], key=lambda one: one.mean)
     if sure:
@@ -314,7 +368,10 @@ class _Table:
 
     def _run(self, method: Method, parameters: dict[str, Any], seed: int) -> Trace:
         world = self._worlds[seed]
-        policy = make_policy(method.policy, world.n_agents, world.dim, **{**parameters, "seed": seed})
+        given = {**parameters, "seed": seed}
+        if method.described:
+            given["agent_features"] = world.agent_features
+        policy = make_policy(method.policy, world.n_agents, world.dim, **given)
         return simulate(policy, world, horizon=self._horizon, seed=seed)
 
 

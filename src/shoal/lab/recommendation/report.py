@@ -57,9 +57,10 @@ def limits(found: Recommendation) -> list[str]:
 
 
 def _named(found: Recommendation) -> str:
-    label = next(one.label for one in found.played if one.method.policy == found.policy)
+    label = found.chosen.label
     alpha = found.parameters.get("alpha")
-    return label if alpha is None else f"{label} with α = {alpha:g}"
+    joined = "and" if found.described else "with"
+    return label if alpha is None else f"{label} {joined} α = {alpha:g}"
 
 
 def _table(found: Recommendation) -> Table:
@@ -82,7 +83,7 @@ def _table(found: Recommendation) -> Table:
 
 
 def _mark(found: Recommendation, one: Played) -> Mark:
-    if one.method.policy == found.policy:
+    if one is found.chosen:
         return "reference"
     return "" if one.method.can_be_taken else "apart"
 
@@ -101,17 +102,20 @@ def _how(found: Recommendation) -> str:
 
 
 def _live(found: Recommendation) -> str:
-    chosen = next(one for one in found.played if one.method.policy == found.policy)
-    said, policy, parameters = "With named agents and late rewards", found.policy, found.parameters
+    chosen, parameters = found.chosen, found.parameters
+    said = "With named agents and late rewards"
     if not chosen.method.is_live:
         # They are in the order of their regrets, so the first is the best.
         best = next(one for one in found.played if one.method.is_live)
         said += f" (populations do not accept {chosen.label}; {best.label} was the best that they accept)"
-        policy, parameters = best.method.policy, best.parameters
+        chosen, parameters = best, best.parameters
+    features = found.world.agent_features
+    if chosen.method.described and features is not None:
+        said += ", whose decide takes agent_features=[…]"
+        parameters = {**parameters, "agent_dim": features.shape[1]}
     given = "".join(f", {name}={value!r}" for name, value in parameters.items())
-    return (
-        f'{said}: shoal.open("shop.db").population("shop", policy="{policy}", dim={found.world.dim}{given})'
-    )
+    policy, dim = chosen.method.policy, found.world.dim
+    return f'{said}: shoal.open("shop.db").population("shop", policy="{policy}", dim={dim}{given})'
 
 
 def _picture(found: Recommendation) -> Picture:

@@ -20,6 +20,7 @@ from shoal.lab.theory.gains import gain_cluster as gain_cluster
 from shoal.lab.theory.gains import gain_individual as gain_individual
 from shoal.lab.theory.gains import gain_network as gain_network
 from shoal.lab.theory.gains import gamma_max as gamma_max
+from shoal.lab.theory.hierarchy import regret_bound_hierarchy as regret_bound_hierarchy
 from shoal.lab.theory.overview import Forecast as Forecast
 from shoal.lab.theory.overview import predictions as predictions
 from shoal.lab.theory.regret import nu as nu

@@ -14,7 +14,16 @@ from shoal.core.policies.mixture.kernels import (
     trace_of_inverse,
 )
 from shoal.core.policies.mixture.members import raw_of
-from shoal.core.policies.mixture.state import AGENT, KNOWN, NORM, MixtureState, Pool, noise_of, scatter_of
+from shoal.core.policies.mixture.state import (
+    AGENT,
+    KNOWN,
+    NORM,
+    MixtureScratch,
+    MixtureState,
+    Pool,
+    noise_of,
+    scatter_of,
+)
 from shoal.core.policy.clicks import weight_of_pending
 from shoal.core.policy.steps import Pending, step
 from shoal.core.types import Matrix, Vector
@@ -89,7 +98,10 @@ def factor_component(pool: Pool, agent: int, k: int, L: Matrix, y: Vector) -> No
     # own samples in full. Without, all samples are of one parameter and simply add.
     if kappa > 0.0:
         others_of(pool, own, k)
-        soften_packed(work.total, ridge, kappa, work.data, L, y, work.inverse)
+        if k != own and k + 1 < work.softened.shape[0]:
+            remember_softened(work, k + 1, ridge, kappa, L, y)
+        else:
+            soften_packed(work.total, ridge, kappa, work.data, L, y, work.inverse)
         add_row(weight, raw, work.data)
         factor_packed(work.data, 0.0, L, y)
     else:
@@ -98,6 +110,30 @@ def factor_component(pool: Pool, agent: int, k: int, L: Matrix, y: Vector) -> No
         if k != NONE:
             add_row(1.0, clusters.sums[k], work.total)
         factor_packed(work.total, ridge, L, y)
+
+
+@inlined
+def remember_softened(
+    work: MixtureScratch, row: int, ridge: float, kappa: float, L: Matrix, y: Vector
+) -> None:
+    """Leave `scratch.total`, softened, in `scratch.data`; computed only if it is not what it was last time.
+
+    From one choice to the next most clusters stay as they are, and comparing sums is far cheaper than this.
+    """
+    source, size = work.softened_from[row], work.total.shape[0]
+    is_same = source[size] == ridge and source[size + 1] == kappa
+    m = 0
+    while is_same and m < size:
+        is_same = source[m] == work.total[m]
+        m += 1
+    if not is_same:
+        soften_packed(work.total, ridge, kappa, work.softened[row], L, y, work.inverse)
+        for m in range(size):
+            source[m] = work.total[m]
+        source[size] = ridge
+        source[size + 1] = kappa
+    for m in range(size):
+        work.data[m] = work.softened[row, m]
 
 
 @inlined

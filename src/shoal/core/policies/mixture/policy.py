@@ -47,6 +47,8 @@ from shoal.core.validation import LARGEST, SMALLEST
 
 SCATTERS = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 """Scatters to choose from, where it is learned."""
+SOFTENED_MOST = 64
+"""Clusters whose softened sums are remembered: the lowest rows, which are the ones in use."""
 LEAST_SCATTER = 1e-6
 """Smallest scatter that can be given, beside 0."""
 
@@ -182,6 +184,7 @@ class ClusterMixture(LivePolicy):
             "components": min(members + 1, int(1.0 / LEAST_SHARE)) + 1,
             "grid": len(SCATTERS) if own.scatter is None else 1,
             "soft": n_agents if self._softens else 0,
+            "softened": 1 + min(members, SOFTENED_MOST) if own.scatter != 0.0 else 0,
             "voters": n_agents if own.scatter is None else 0,
             "changing": n_agents if own.drift else 0,
             "moving": members if own.drift else 0,

@@ -40,6 +40,8 @@ MOVING = Size("moving")
 """Clusters that may move: all, or none."""
 COMPONENTS = Size("components")
 """Clusters that may count in a choice: a cluster with a share of LEAST_SHARE each."""
+SOFTENED = Size("softened")
+"""Clusters whose softened sums are remembered, and one for a new cluster."""
 VOTERS = Size("voters")
 """Agents where the scatter is learned, else 0."""
 FEATURES = Size("features", grows=False)
@@ -153,6 +155,8 @@ class MixtureScratch(NamedTuple):
     rest: Annotated[Vector, scratch(PACKED)]  # packed sums of a member's cluster without it
     data: Annotated[Vector, scratch(PACKED)]  # packed sums, softened
     part: Annotated[Vector, scratch(PACKED)]  # packed sums of some of an agent's samples
+    softened: Annotated[Matrix, scratch(SOFTENED, PACKED)]  # a cluster's sums, softened, at 1 + cluster
+    softened_from: Annotated[Matrix, scratch(SOFTENED, PACKED + 2)]  # those sums, ridge and scatter
     L: Annotated[Tensor, scratch(COMPONENTS, DIM, DIM)]  # factors
     y: Annotated[Matrix, scratch(COMPONENTS, DIM)]  # L⁻¹ b
     inverse: Annotated[Tensor, scratch(2, DIM, DIM)]
