@@ -652,7 +652,8 @@ class BASS(UnitTwin, EdgeTwin):
         if self.noise_scale is None and self.samples[agent]:  # S is in units of rewards over those of arms
             _, squares, lengths, _ = self.sums([agent])
             norm *= sqrt(squares / lengths) if lengths > 0 else 1.0
-            c_unit = self.scale_of([agent]) if self.radius == "beta" else 1.0
+        if self.noise_scale is None and self.radius == "beta":
+            c_unit = noise
         logdet = local.logdet_A - self.dim * log(ridge)
         beta_value = beta(self.delta, logdet, noise, norm, ridge)
         return local.theta_hat, local.A, c_unit * radius_constant(self.radius, beta_value)

@@ -303,7 +303,7 @@ def _ellipsoid(policy: Policy, agents: Integers, label: str, color: str, *, shar
         ridges = own["ridge"] * np.where(lengths[agents] > 0.0, lengths[agents], 1.0)
     ridge = float(np.mean(ridges))  # counts once in a pool
     samples = local.A[agents].sum(axis=0) - np.sum(np.broadcast_to(ridges, len(agents))) * identity
-    A, b = ridge * identity + samples, local.b[agents].sum(axis=0)
+    A = ridge * identity + samples
     A_inv = np.linalg.inv(A)
     logdet_A = float(np.linalg.slogdet(A)[1]) - policy.dim * math.log(ridge)
     delta, noise_scale, norm = (
@@ -317,8 +317,8 @@ def _ellipsoid(policy: Policy, agents: Integers, label: str, color: str, *, shar
     beta = float(theory.beta(delta, max(logdet_A, 0.0), noise_scale, param_norm=norm, ridge=ridge))
     c = beta**2 if getattr(policy.state, "squared", True) else beta
     if len(lengths) and not getattr(policy.state, "squared", True):
-        c *= math.sqrt(max(squares - b @ A_inv @ b, 0.0) / local.pulls[agents].sum())
-    center, shape = A_inv @ b, getattr(policy, "gamma", 2.0) ** 2 / 4.0 * c * A_inv
+        c *= noise_scale
+    center, shape = A_inv @ local.b[agents].sum(axis=0), getattr(policy, "gamma", 2.0) ** 2 / 4.0 * c * A_inv
     return Ellipsoid(label, color, shared, tuple(center.tolist()), tuple(map(tuple, shape.tolist())))
 
 

@@ -49,7 +49,8 @@ def naive(log: list[tuple[int, Any, float]], agent: int, ridge: float, unit: flo
     """The limit of an agent's noise as the twin computes it, its ridge measured by `unit`."""
     twin = reference.BASS(N, D, alpha=0.5, delta=0.1, ridge=ridge, noise_scale=None)
     for t, (who, x, y) in enumerate(log, start=1):
-        twin.observe(who, x, y, t)
+        if who == agent:
+            twin.observe(who, x, y, t)
     if twin.samples[agent]:
         assert 1 / 3 < unit / twin.unit_of([agent]) < 3
         twin.units[agent] = unit

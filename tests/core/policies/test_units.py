@@ -15,9 +15,6 @@ from shoal.core.policies.bass import policy as bass
 from shoal.core.policy.files import PolicyFileError
 
 LATE = ("uniform", 0, 12)
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:got x with a squared length", "ignore:got arms with a squared length"
-)
 
 
 def make(kind: str, **own: Any) -> Any:

@@ -46,6 +46,7 @@ class UnitPolicy(LivePolicy):
         super()._configure(dim, parameters)
         if self.clicks and self.parameters["noise_scale"] != 1.0:
             raise ValueError(f"clicks have no noise_scale, got {self.parameters['noise_scale']!r}")
+        self.warns = not self._learns_units  # of arms beside which `ridge` is small: it is measured by them
 
     @property
     def _learns_units(self) -> bool:

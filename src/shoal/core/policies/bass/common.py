@@ -19,7 +19,6 @@ from shoal.core.policy.units import (
     pending_length,
     ridge_of,
     scale_of,
-    scale_of_own,
     take_sample,
 )
 from shoal.core.statistics import Statistics, add_sample
@@ -121,7 +120,7 @@ def units_of_pool(state: Any, agent: int) -> tuple[float, float]:
 
 @inlined
 def scaled_radius(state: Any, agent: int) -> float:
-    """c_i: β_i or its square. Where units are learned, both are squares of rewards: it is s_i β_i or β_i²."""
+    """c_i: β_i or its square. Where units are learned, both are squares of rewards: it is R_i β_i or β_i²."""
     noise_scale, confidence, offset = state.noise_scale, state.confidence, state.offset
     unit = 1.0
     if math.isnan(noise_scale):
@@ -130,7 +129,7 @@ def scaled_radius(state: Any, agent: int) -> float:
         confidence -= local.b.shape[1] * math.log(ridge / state.common.ridge)
         if length_of(state, agent) > 0.0:  # S is in units of rewards over those of arms
             offset *= math.sqrt(state.lengths[agent] / length_of(state, agent) * square)
-        unit = scale_of_own(state, agent)
+        unit = noise_scale
     grown_sq = squared_width(noise_scale, confidence, state.local.logdet_A[agent])
     grown = math.sqrt(grown_sq)
     # The binomial, not the square of a sum: with S = 0 it is grown_sq to the bit.

@@ -67,8 +67,9 @@ class BASSParameters(Exploring, frozen=True, kw_only=True):
     noise_scale: Annotated[
         Annotated[float, Meta(ge=SMALLEST, le=LARGEST)] | None,
         Meta(
-            description="R, the scale of the sub-Gaussian noise. None: of each agent, estimated from its own "
-            "samples alone; then arms or rewards times a factor make no difference (docs/algorithms.md)."
+            description="R, the scale of the sub-Gaussian noise; better given if known. None: of each agent, "
+            "estimated from its own samples alone; then arms or rewards times a factor make no difference "
+            "(docs/algorithms.md)."
         ),
     ] = 1.0
     param_norm: Annotated[
@@ -277,7 +278,7 @@ class BASS(UnitPolicy, CuttingPolicy):
         when = self._round_of_cut(i, j)
         gap = float(np.linalg.norm(local.theta_hat[i] - local.theta_hat[j]))
         noise, c = self._noise_of(np.array([i, j])), state.radius[[i, j]]
-        scales = [self._own_scale(i), self._own_scale(j)] if self._learns_units else 1.0
+        scales = np.minimum(noise, LARGEST) if self._learns_units else 1.0
         beta = np.sqrt(c) if state.squared else c / scales
         return CutExplanation(
             statistic=statistic,
