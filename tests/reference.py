@@ -294,6 +294,8 @@ class Twin:
     """Whether pulls whose rewards are due narrow the width."""
     exploration = "ucb"
     bonus = "ucb"
+    scale = 1.0
+    """What alpha is multiplied by in the present choice."""
     rng: Xorshift
 
     def __init__(self, n_agents: int, dim: int, *, alpha: float, ridge: float = 1.0) -> None:
@@ -360,7 +362,11 @@ class Twin:
         for agent in agents:
             gram = gram + self.gram[agent]
             b = b + self.b[agent]
-        return statistics_from_sums(gram, b, self.ridge)
+        return statistics_from_sums(gram, b, self.ridge_of(agents))
+
+    def ridge_of(self, agents: Sequence[int]) -> float:
+        """Ridge of the statistics of some agents."""
+        return self.ridge
 
     def theta_hat(self, agents: Sequence[int]) -> Floats:
         """Pooled estimate of a set of agents."""
@@ -397,15 +403,15 @@ class Twin:
         """The arm with the best score, or the best one for a draw from N(θ̂, α² A⁻¹)."""
         if self.exploration == "sample" or self.bonus == "as-released":
             return int(np.argmax(arms @ theta_hat + self.bonuses(A, arms, agent, t)))
-        return choose(theta_hat, A, arms, self.alpha, t)
+        return choose(theta_hat, A, arms, self.scale * self.alpha, t)
 
     def bonuses(self, A: Floats, arms: Floats, agent: int, t: int) -> Floats:
         """What is added to the mean of every arm, (K,)."""
         if self.exploration == "sample":
             z = self.rng.normals(t, agent, self.dim)
-            return np.asarray(arms @ (self.alpha * np.linalg.solve(np.linalg.cholesky(A).T, z)))
+            return np.asarray(arms @ (self.scale * self.alpha * np.linalg.solve(np.linalg.cholesky(A).T, z)))
         variance = np.array([x @ np.linalg.inv(A) @ x for x in arms])
-        width = self.alpha * sqrt(log(t + 1))
+        width = self.scale * self.alpha * sqrt(log(t + 1))
         return width * (variance if self.bonus == "as-released" else np.sqrt(variance))
 
     def expect(self, agent: int, x: Floats, sign: int) -> None:
@@ -437,13 +443,89 @@ class Twin:
         """Reconsider whom `agent` shares with."""
 
 
-class Independent(Twin):
-    """LinUCB for each agent."""
+class UnitTwin(Twin):
+    """A twin that may learn the noise, and measures arms and rewards in units of its own then."""
 
     foresees = True
 
+    def __init__(self, n_agents: int, dim: int, *, noise_scale: float | None = 1.0, **own: Any) -> None:
+        super().__init__(n_agents, dim, **own)
+        self.noise_scale = noise_scale
+        self.units = [0.0] * n_agents
+
+    def join(self, n: int) -> None:
+        super().join(n)
+        self.units += [0.0] * n
+
+    def leave(self, agent: int, *, withdraw: bool) -> None:
+        super().leave(agent, withdraw=withdraw)
+        if withdraw:
+            self.units[agent] = 0.0
+
+    def ridge_of(self, agents: Sequence[int]) -> float:
+        """That of an agent is measured by its own samples."""
+        (agent,) = agents if len(agents) == 1 else (-1,)
+        return self.ridge * (self.units[agent] or 1.0) if agent >= 0 else self.ridge
+
+    def sums(self, agents: Sequence[int]) -> tuple[float, float, float, int]:
+        """Squared errors, rewards and lengths of arms, and samples."""
+        errors = squares = 0.0
+        for agent in agents:
+            theta, ridge = self.statistics([agent]).theta_hat, self.ridge_of([agent])
+            mine = sum(y**2 for _, y in self.samples[agent])
+            errors += float(sum((y - x @ theta) ** 2 for x, y in self.samples[agent]))
+            errors += ridge * float(theta @ theta) + 1e-8 * mine
+            squares += mine
+        lengths = sum(float(x @ x) for agent in agents for x, _ in self.samples[agent])
+        return float(errors), float(squares), lengths, self.pulls(agents)
+
+    def unit_of(self, agents: Sequence[int]) -> float:
+        """Mean squared length of arms, times the share of rewards that is noise; 3 samples say it is all."""
+        errors, squares, lengths, n = self.sums(agents)
+        share = (
+            1.0 if squares == 0 else (min(errors, squares) + 3 * squares / n) / (squares + 3 * squares / n)
+        )
+        return lengths / n * share if lengths > 0 else 0.0
+
+    def scale_of(self, agents: Sequence[int]) -> float:
+        """The noise of some agents' samples."""
+        errors, _, _, n = self.sums(agents)
+        return sqrt(errors / n) if errors > 0 else 1.0
+
+    def observe(self, agent: int, x: Floats, reward: float, t: int) -> None:
+        super().observe(agent, x, reward, t)
+        if self.noise_scale is None:
+            if self.units[agent] == 0.0:
+                self.units[agent] = sum(float(x @ x) for x, _ in self.samples[agent]) / self.pulls([agent])
+            wanted = self.unit_of([agent])
+            if wanted > 1.5 * self.units[agent] or wanted * 1.5 < self.units[agent]:
+                self.units[agent] = wanted
+
+    def pending_weight(self, agent: int) -> float:
+        """Where all arms are pending, these are what the ridge is measured by."""
+        if self.noise_scale is not None or self.sums(self.known(agent))[2] > 0 or not self.waiting[agent]:
+            return 1.0
+        return len(self.waiting[agent]) / float(np.trace(self.pending([agent])))
+
+    def known(self, agent: int) -> list[int]:
+        """Whose samples say what is measured in what when an agent chooses."""
+        return [agent]
+
+    def select_alone(self, agent: int, arms: Floats, t: int) -> int:
+        if self.noise_scale is None:
+            self.scale = self.scale_of([agent])
+        return super().select_alone(agent, arms, t)
+
+
+class Independent(UnitTwin):
+    """LinUCB for each agent."""
+
     def pool(self, agent: int) -> list[int]:
         return [agent]
+
+    def select(self, agent: int, arms: Floats, t: int) -> int:
+        self.scale = self.noise_scale or 1.0
+        return self.select_alone(agent, arms, t)
 
 
 class LabelledTwin(Twin):
@@ -521,10 +603,8 @@ def chi_square_quantile(degrees: int, level: float) -> float:
     return float(degrees * max(cube_root, 0.0) ** 3)
 
 
-class BASS(EdgeTwin):
+class BASS(UnitTwin, EdgeTwin):
     """Direct neighbours pool; an edge goes when the scaled confidence ellipsoids are disjoint."""
-
-    foresees = True
 
     def __init__(
         self,
@@ -539,23 +619,44 @@ class BASS(EdgeTwin):
         noise_scale: float | None = 1.0,
         param_norm: float = 1.0,
     ) -> None:
-        super().__init__(n_agents, dim, alpha=alpha, ridge=ridge)
+        super().__init__(n_agents, dim, alpha=alpha, ridge=ridge, noise_scale=noise_scale)
         self.param_norm = param_norm
         self.delta = delta
         self.gamma = gamma
         self.radius: Radius = radius
-        self.noise_scale = noise_scale
 
     def pool(self, agent: int) -> list[int]:
         return [other for other in range(self.n_agents) if other == agent or self.edges[agent, other]]
 
+    def known(self, agent: int) -> list[int]:
+        if not self.borrows[agent]:
+            return [agent]
+        return [other for other in range(self.n_agents) if self.lends[other] or other == agent]
+
+    def pooled(self, agent: int) -> Statistics:
+        found = super().pooled(agent)
+        known = self.known(agent)
+        unit = self.unit_of(known) if self.noise_scale is None and self.pulls(known) else 0.0
+        gram = np.sum([self.gram[other] for other in self.uses(agent)], axis=0)
+        return statistics_from_sums(gram, found.b, self.ridge * unit) if unit > 0 else found
+
+    def select(self, agent: int, arms: Floats, t: int) -> int:
+        self.scale = self.scale_of(self.known(agent)) if self.noise_scale is None else 1.0
+        return super().select(agent, arms, t)
+
     def ellipsoid(self, agent: int) -> tuple[Floats, Floats, float]:
         """Local estimate, A and c of an agent."""
         local = self.statistics([agent])
-        logdet = local.logdet_A - self.dim * log(self.ridge)
+        ridge, norm, c_unit = self.ridge_of([agent]), self.param_norm, 1.0
         noise = self.noise_of(agent) if self.noise_scale is None else self.noise_scale
-        beta_value = beta(self.delta, logdet, noise, self.param_norm, self.ridge)
-        return local.theta_hat, local.A, radius_constant(self.radius, beta_value)
+        if self.noise_scale is None and self.samples[agent]:  # S is in units of rewards over those of arms
+            _, squares, lengths, _ = self.sums([agent])
+            norm *= sqrt(squares / lengths) if lengths > 0 else 1.0
+        if self.noise_scale is None and self.radius == "beta":
+            c_unit = noise
+        logdet = local.logdet_A - self.dim * log(ridge)
+        beta_value = beta(self.delta, logdet, noise, norm, ridge)
+        return local.theta_hat, local.A, c_unit * radius_constant(self.radius, beta_value)
 
     def noise_of(self, agent: int) -> float:
         """Limit of an agent's noise, from its own samples: their errors, or their rewards; 1e30 if none."""

@@ -220,10 +220,12 @@ def _delay(text: str) -> "Delay":
 
 
 def assignment(option: str, text: str) -> tuple[str, Any]:
-    """`delta=0.9` as ("delta", 0.9); anything that is not a TOML value is a string."""
+    """`delta=0.9` as ("delta", 0.9); `estimated` is None; else what is not a TOML value is a string."""
     name, sign, value = text.partition("=")
     if not (name and sign and value):
         raise ValueError(f"{option} must look like name=value, got {text!r}")
+    if value == "estimated":
+        return name, None
     try:
         return name, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

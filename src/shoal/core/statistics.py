@@ -29,7 +29,7 @@ from shoal.core.kernels.linalg import (
 )
 from shoal.core.kernels.twofold import add_outer, add_scaled, add_to_diagonal, cholesky_twofold
 from shoal.core.kernels.ucb import best_arm, best_arm_of_width
-from shoal.core.types import Booleans, Integers, Matrix, Tensor, Vector
+from shoal.core.types import AnyArray, Booleans, Integers, Matrix, Tensor, Vector
 
 REFRESH_EVERY = 256
 """Samples a row takes between two exact inversions."""
@@ -74,7 +74,7 @@ def start_rows(stats: Statistics, first: int, ridge: float) -> None:
     stats.traces[first:] = dim * ridge, dim / ridge
 
 
-def problem(stats: Statistics, ridge: float) -> str:
+def problem(stats: Statistics, ridge: AnyArray | float) -> str:
     """What is wrong with rows that were loaded, as a phrase; "" if they are statistics of some samples.
 
     What follows from A and b is compared with them up to the rounding that updates may have left: computed
@@ -118,11 +118,12 @@ def amend_packed(packed: Vector, x: Vector, change: float, removes: bool, left: 
         packed[:] = 0.0
 
 
-def packed_problem(lent: Matrix, stats: Statistics, ridge: float, lends: Booleans) -> str:
+def packed_problem(lent: Matrix, stats: Statistics, ridge: AnyArray | float, lends: Booleans) -> str:
     """What is wrong with packed sums of the samples of those who lend, as a phrase; others' are 0."""
     d = stats.b.shape[1]
     row, column = np.tril_indices(d)
-    wanted = np.hstack([stats.A[:, row, column] - ridge * (row == column), stats.b]) * lends[:, None]
+    own = np.broadcast_to(ridge, len(lent))[:, None] * (row == column)
+    wanted = np.hstack([stats.A[:, row, column] - own, stats.b]) * lends[:, None]
     size = ridge + np.abs(lent).max(axis=1, initial=0.0)
     return "lent is not what local holds" if (np.abs(lent - wanted) > 1e-9 * size[:, None]).any() else ""
 

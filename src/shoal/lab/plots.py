@@ -16,11 +16,13 @@ from matplotlib.patches import Ellipse
 from scipy.sparse.csgraph import connected_components
 
 from shoal.core.policies.bass import BASS
+from shoal.core.policies.independent import Independent
 from shoal.core.policies.registry import find_policy, policy_class, policy_names
 from shoal.core.policy.base import Policy
 from shoal.core.policy.explanations import Name, numbered
 from shoal.core.styles import OTHERS, LineStyle, Style
 from shoal.core.types import Integers, Matrix
+from shoal.core.validation import SMALLEST
 from shoal.lab import theory
 from shoal.reporting.charts import BLUE, GREEN, GREY, ORANGE, RED, blank
 
@@ -294,9 +296,14 @@ def _check_dims(dims: tuple[int, int], dim: int) -> None:
 def _ellipsoid(policy: Policy, agents: Integers, label: str, color: str, *, shared: bool) -> Ellipsoid:
     """The ellipsoid of the agents' samples together."""
     own = policy.parameters
-    ridge, local = own["ridge"], policy.state.local
-    identity = ridge * np.eye(policy.dim)
-    A = identity + (local.A[agents] - identity).sum(axis=0)  # the ridge counts once in a pool
+    local, identity = policy.state.local, np.eye(policy.dim)
+    lengths = getattr(policy.state, "lengths", np.empty(0))  # of who learns units
+    ridges = own["ridge"]
+    if len(lengths):
+        ridges = own["ridge"] * np.where(lengths[agents] > 0.0, lengths[agents], 1.0)
+    ridge = float(np.mean(ridges))  # counts once in a pool
+    samples = local.A[agents].sum(axis=0) - np.sum(np.broadcast_to(ridges, len(agents))) * identity
+    A = ridge * identity + samples
     A_inv = np.linalg.inv(A)
     logdet_A = float(np.linalg.slogdet(A)[1]) - policy.dim * math.log(ridge)
     delta, noise_scale, norm = (
@@ -304,14 +311,19 @@ def _ellipsoid(policy: Policy, agents: Integers, label: str, color: str, *, shar
     )
     if noise_scale is None:  # it is estimated: the largest of a pool holds for all of it
         noise_scale = _estimated_noise(policy, agents)
+    if len(lengths):
+        squares = policy.state.squares[agents].sum()
+        norm *= math.sqrt(squares / max(np.trace(samples), SMALLEST))
     beta = float(theory.beta(delta, max(logdet_A, 0.0), noise_scale, param_norm=norm, ridge=ridge))
     c = beta**2 if getattr(policy.state, "squared", True) else beta
+    if len(lengths) and not getattr(policy.state, "squared", True):
+        c *= noise_scale
     center, shape = A_inv @ local.b[agents].sum(axis=0), getattr(policy, "gamma", 2.0) ** 2 / 4.0 * c * A_inv
     return Ellipsoid(label, color, shared, tuple(center.tolist()), tuple(map(tuple, shape.tolist())))
 
 
 def _estimated_noise(policy: Policy, agents: Integers) -> float:
-    if not isinstance(policy, BASS):
+    if not isinstance(policy, BASS | Independent):
         return math.sqrt(getattr(policy, "noise_variance", 1.0))
     known = policy.noise_scales[agents]
     if not np.isfinite(known).any():

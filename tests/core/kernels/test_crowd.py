@@ -38,9 +38,9 @@ def test_sixteen_pairs_are_bounded_and_probed_as_one(seed: int, d: int) -> None:
     chosen = rng.integers(1, 40, size=20)
     T, v, out = np.full((crowd.gathered_rows(d), WIDTH), np.nan), np.zeros((d, WIDTH)), np.zeros((5, WIDTH))
     crowd.gather(theta[0], cards, chosen, 3, T, v)
-    here = chosen[3:19]
+    here, ridges = chosen[3:19], np.full((1, WIDTH), RIDGE)
     np.testing.assert_array_equal(v, (theta[0] - theta[here]).T)
-    crowd.bound_lanes(A[0], c[0], RIDGE, v, T, out)
+    crowd.bound_lanes(A[0], c[0], ridges, v, T, out)
     starts = out[crowd.START].copy()
     for lane, j in enumerate(here):
         pair = (theta[0], A[0], float(c[0]), theta[j], A[j], float(c[j]))
@@ -50,7 +50,7 @@ def test_sixteen_pairs_are_bounded_and_probed_as_one(seed: int, d: int) -> None:
         np.zeros((d * (d + 1) // 2, WIDTH)),
         np.zeros((3 * d, WIDTH)),
     )
-    crowd.probe_lanes(A[0], c[0], RIDGE, v, T, ratio, L, vectors, out)
+    crowd.probe_lanes(A[0], c[0], ridges, v, T, ratio, L, vectors, out)
     scratch = make_scratch(d)
     for lane, j in enumerate(here):
         scratch.vectors[V] = theta[0] - theta[j]

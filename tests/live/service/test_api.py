@@ -38,10 +38,11 @@ def test_a_policy_and_a_dimension_are_enough(call: Caller, policy: str) -> None:
     assert (made.status_code, made.json()["parameters"]["alpha"]) == (201, 0.6)
 
 
-def test_noise_that_is_estimated_is_null(call: Caller) -> None:
-    body = {"policy": "bass", "dim": 2, "parameters": {"noise_scale": None}}
-    assert call("PUT", "/v1/populations/noisy", body).json()["parameters"]["noise_scale"] is None
-    assert call("GET", "/v1/populations/noisy").json()["parameters"]["noise_scale"] is None
+@pytest.mark.parametrize("policy", ["independent", "bass"])
+def test_noise_that_is_estimated_is_null(call: Caller, policy: str) -> None:
+    body = {"policy": policy, "dim": 2, "parameters": {"noise_scale": None}}
+    assert call("PUT", f"/v1/populations/noisy {policy}", body).json()["parameters"]["noise_scale"] is None
+    assert call("GET", f"/v1/populations/noisy {policy}").json()["parameters"]["noise_scale"] is None
 
 
 @pytest.mark.parametrize(

@@ -73,11 +73,12 @@ def gather(theta_i: Vector, cards: Matrix, chosen: Integers, first: int, T: Matr
 
 
 @compiled
-def bound_lanes(A_i: Matrix, c_i: float, ridge: float, v: Matrix, T: Matrix, out: Matrix) -> None:
-    """Lemma 2 in every lane: the bound, allowing for rounding, and the ratio where a search would start."""
+def bound_lanes(A_i: Matrix, c_i: float, ridges: Matrix, v: Matrix, T: Matrix, out: Matrix) -> None:
+    """Lemma 2 in every lane: the bound, with room for rounding, and the ratio where a search would start."""
     d = A_i.shape[0]
     triangle = d * (d + 1) // 2
-    a, b, v_sq, steepness = splat(0.0), splat(0.0), splat(0.0), splat(d * ridge)
+    ridge = load(ridges, 0)
+    a, b, v_sq, steepness = splat(0.0), splat(0.0), splat(0.0), multiply(splat(float(d)), ridge)
     two = splat(2.0)
     position = 0
     for row in range(d):
@@ -93,7 +94,7 @@ def bound_lanes(A_i: Matrix, c_i: float, ridge: float, v: Matrix, T: Matrix, out
         b = multiply_add(v_row, multiply_add(two, in_j, multiply(diagonal, v_row)), b)
         v_sq = multiply_add(v_row, v_row, v_sq)
         position += row + 1
-    b = multiply_add(splat(ridge), v_sq, b)  # cards hold the sums without the ridge
+    b = multiply_add(ridge, v_sq, b)  # cards hold the sums without the ridge
     c_j = load(T, (triangle + HALF - 1) // HALF * HALF + d)
     tiny = splat(TINY)
     start = divide(multiply_add(a, c_j, tiny), multiply_add(b, splat(c_i), tiny))
@@ -111,7 +112,7 @@ def bound_lanes(A_i: Matrix, c_i: float, ridge: float, v: Matrix, T: Matrix, out
 def probe_lanes(
     A_i: Matrix,
     c_i: float,
-    ridge: float,
+    ridges: Matrix,
     v: Matrix,
     T: Matrix,
     ratio: Matrix,
@@ -119,7 +120,7 @@ def probe_lanes(
     vectors: Matrix,
     out: Matrix,
 ) -> None:
-    """`separation.probe` in every lane, at its own ratio.
+    """`separation.probe` in every lane, at its own ratio and ridge.
 
     Writes q_i, q_j, curvature, least and largest inverse pivot to `out`, and leaves `y = z − θ̂_j` in the
     first d rows of `vectors` (3 d, 16); `L` (triangle, 16) is scratch. Pivots are kept inverted, so that
@@ -129,7 +130,7 @@ def probe_lanes(
     triangle = d * (d + 1) // 2
     c_j = load(T, (triangle + HALF - 1) // HALF * HALF + d)
     r = divide(multiply(load(ratio, 0), splat(c_i)), c_j)
-    r_ridge = multiply(r, splat(ridge))
+    r_ridge = multiply(r, load(ridges, 0))
     low, high, one = splat(math.inf), splat(0.0), splat(1.0)
     start = 0
     for row in range(d):

@@ -3,22 +3,32 @@
 Every agent keeps its own ridge regression and plays the arm with the largest upper confidence bound.
 """
 
+import math
 from typing import Annotated, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 
-from shoal.core.fields import AGENTS, rows
-from shoal.core.policy.living import LivePolicy
+from shoal.core.fields import AGENTS, kept, rows, setting
 from shoal.core.policy.parameters import Exploring, Rewards
 from shoal.core.policy.steps import LiveCommon, select_alone, step
-from shoal.core.statistics import Statistics, add_sample
+from shoal.core.policy.units import ESTIMATED, UnitPolicy, take_sample, units_of_own
+from shoal.core.statistics import Statistics
 from shoal.core.styles import LineStyle
 from shoal.core.types import Booleans, Integers, Matrix, Vector
+from shoal.core.validation import LARGEST, SMALLEST
 
 
 class IndependentParameters(Exploring, frozen=True, kw_only=True):
     """Parameters of Independent."""
 
+    noise_scale: Annotated[
+        Annotated[float, Meta(ge=SMALLEST, le=LARGEST)] | None,
+        Meta(
+            description="Noise, which `alpha` is multiplied by. None: of each agent, learned from its own "
+            "samples; then arms or rewards times a factor make no difference (docs/algorithms.md)."
+        ),
+    ] = 1.0
     rewards: Rewards = "real"
 
 
@@ -26,13 +36,16 @@ class IndependentState(NamedTuple):
     """State of Independent."""
 
     common: LiveCommon
+    noise_scale: Annotated[float, setting()]  # nan: learned for each agent
     local: Annotated[Statistics, rows(AGENTS)]
+    squares: Annotated[Vector, kept(ESTIMATED, low=0.0)]  # see `shoal.core.policy.units`
+    lengths: Annotated[Vector, kept(ESTIMATED, low=0.0)]
 
 
-class Independent(LivePolicy):
+class Independent(UnitPolicy):
     """One LinUCB per agent, nothing shared.
 
-    Chooses `argmax_k θ̂_i·x_k + α √(x_kᵀ A_i⁻¹ x_k ln(t+1))`.
+    Chooses `argmax_k θ̂_i·x_k + α R √(x_kᵀ A_i⁻¹ x_k ln(t+1))`, with R the `noise_scale`.
 
     Examples
     --------
@@ -50,6 +63,13 @@ class Independent(LivePolicy):
     in_paper = True
     Parameters = IndependentParameters
     State = IndependentState
+
+    @property
+    def noise_scales(self) -> Vector:
+        """The noise of each agent, shape (N,): `noise_scale`, or what is learned, inf without samples."""
+        with self.lock:
+            known = [self._own_scale(agent) for agent in range(self.n_agents)]
+        return np.where((self.pulls > 0) | (not self._learns_units), known, np.inf)
 
     def _edges(self) -> Booleans:
         return np.zeros((self.n_agents, self.n_agents), dtype=np.bool_)
@@ -69,24 +89,20 @@ class Independent(LivePolicy):
     def _end_edges(self, agent: int) -> None:
         pass
 
-    def _withdraw(self, agent: int) -> None:
-        pass
 
-    def _lending_changed(self, agent: int) -> None:
-        pass
-
-    def _amended(self, agent: int, x: Vector, old: float, change: float, removes: bool) -> None:
-        pass
+@step("own_units", IndependentState)
+def own_units(state: IndependentState, agent: int) -> tuple[float, float]:
+    return units_of_own(state, agent) if math.isnan(state.noise_scale) else (state.noise_scale, 1.0)
 
 
 @step("select", IndependentState)
 def select(state: IndependentState, agent: int, arms: Matrix, t: int) -> int:
-    return select_alone(state.common, state.local, agent, arms, t)
+    return select_alone(state.common, state.local, agent, arms, t, own_units(state, agent))
 
 
 @step("observe", IndependentState)
 def observe(state: IndependentState, agent: int, x: Vector, reward: float, t: int) -> None:
-    add_sample(state.local, agent, x, reward)
+    take_sample(state, agent, x, reward)
 
 
 @step("revise", IndependentState)

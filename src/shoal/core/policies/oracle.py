@@ -196,10 +196,10 @@ def select(state: OracleState, agent: int, arms: Matrix, t: int) -> int:
     """LinUCB on the statistics of the agent's cluster, and on its own samples if these are not in them."""
     cluster, d, work = state.labels[agent], arms.shape[1], state.local.scratch
     if state.common.lends[agent]:
-        choice = choose_in_row(state.common, state.pool, cluster, arms, agent, t)
+        choice = choose_in_row(state.common, state.pool, cluster, arms, agent, t, 1.0)
     else:
         factor_with_own(state.local, agent, state.pool, cluster, state.common.ridge)
-        choice = choose_by(state.common, work[d], work[:d], arms, agent, t, work[3 * d])
+        choice = choose_by(state.common, work[d], work[:d], arms, agent, t, work[3 * d], 1.0)
     return choice
 
 

@@ -208,13 +208,17 @@ class Policy(ABC):
             if isinstance(value, Statistics) and name != "local":
                 start_rows(value, first, state.common.ridge)
 
+    def _ridges(self, state: Any) -> Any:
+        """The ridge of agents' own statistics: one for all, or one for each, shape (N,)."""
+        return state.common.ridge
+
     def _derive(self, state: Any) -> None:
         """Compute what is declared as derived from what is kept."""
         return
 
     def _problem(self, state: Any) -> str:
         """What is wrong with a loaded state, as a phrase, before `_derive`; "" if nothing is."""
-        return problem(state.local, state.common.ridge)
+        return problem(state.local, self._ridges(state))
 
     def _edges(self) -> Booleans:
         """The graph; the diagonal does not count; a new array. By default, who uses each other's samples."""

@@ -33,17 +33,22 @@ def ucb_width(common: Any, t: int) -> float:
 
 
 @compiled
-def choose_in_row(common: Any, stats: Statistics, row: int, arms: Matrix, agent: int, t: int) -> int:
-    """The arm that `agent` plays in round `t` on one row of statistics."""
+def choose_in_row(
+    common: Any, stats: Statistics, row: int, arms: Matrix, agent: int, t: int, scale: float
+) -> int:
+    """The arm that `agent` plays in round `t` on one row of statistics; `scale` multiplies α."""
     if common.explores == UCB:
-        return best_arm_of_row(stats, row, arms, ucb_width(common, t), common.scored)
+        return best_arm_of_row(stats, row, arms, scale * ucb_width(common, t), common.scored)
     factor_row(stats, row)
     d = stats.b.shape[1]
-    return choose_by(common, stats.theta_hat[row], stats.scratch[:d], arms, agent, t, stats.scratch[3 * d])
+    L, z = stats.scratch[:d], stats.scratch[3 * d]
+    return choose_by(common, stats.theta_hat[row], L, arms, agent, t, z, scale)
 
 
 @compiled
-def choose_by(common: Any, theta_hat: Vector, L: Matrix, arms: Matrix, agent: int, t: int, z: Vector) -> int:
+def choose_by(
+    common: Any, theta_hat: Vector, L: Matrix, arms: Matrix, agent: int, t: int, z: Vector, scale: float
+) -> int:
     """The same on an estimate and the factor `A = L Lᵀ`; `z` (d,) is scratch.
 
     A draw is `θ̂ + α L⁻ᵀz` with normal z, that is `N(θ̂, α² A⁻¹)`; it belongs to the agent's round.
@@ -51,6 +56,6 @@ def choose_by(common: Any, theta_hat: Vector, L: Matrix, arms: Matrix, agent: in
     if common.explores == SAMPLE:
         draw_normals(common.rng, t, agent, z)
         back_substitute(L, z, z)
-        return best_arm_of_draw(theta_hat, z, arms, common.alpha, common.scored)
+        return best_arm_of_draw(theta_hat, z, arms, scale * common.alpha, common.scored)
     rootless = common.explores == AS_RELEASED
-    return best_arm_of_width(theta_hat, L, arms, ucb_width(common, t), rootless, z, common.scored)
+    return best_arm_of_width(theta_hat, L, arms, scale * ucb_width(common, t), rootless, z, common.scored)

@@ -91,6 +91,14 @@ class LivePolicy(Policy):
         """
         self._amended(agent, np.zeros(self.inner_dim), 0.0, 0.0, removes=False)
 
+    def _ridge_of(self, agent: int) -> float:
+        """The ridge of an agent's own statistics."""
+        return float(self.state.common.ridge)
+
+    def _common_ridge(self, agent: int, other: int) -> float:
+        """The ridge of two agents' own statistics, after making it the same for both."""
+        return self._ridge_of(agent)
+
     def _reconsider(self, agent: int) -> None:
         """Decide from the present samples whom `agent` shares with."""
         revise(self.pinned_state(), agent, self.rounds)
@@ -363,7 +371,7 @@ class LivePolicy(Policy):
             if (
                 not local.pulls[agent]
                 if self.clicks and not removes
-                else lacks(local, agent, common.ridge, x)
+                else lacks(local, agent, self._ridge_of(agent), x)
             ):
                 raise ValueError(
                     f"x must be an arm of which agent {agent} has a sample, got {validation.show(x)}"
@@ -463,10 +471,10 @@ class LivePolicy(Policy):
         if i == j:
             raise ValueError(f"other must differ from agent, got {other!r} twice")
         with self._change("merge"):
-            common, local = self.state.common, self.state.local
-            both, sums = np.zeros(self.n_agents, np.bool_), make_statistics(1, self.inner_dim, common.ridge)
+            local, ridge = self.state.local, self._common_ridge(i, j)
+            both, sums = np.zeros(self.n_agents, np.bool_), make_statistics(1, self.inner_dim, ridge)
             both[[i, j]] = True
-            pool_rows(self.pinned_state().local, both, common.ridge, sums, 0)
+            pool_rows(self.pinned_state().local, both, ridge, sums, 0)
             self._move_pending(i, j)
             for leaf in fields.leaves(type(local)):
                 if leaf.field.role is fields.Role.KEPT:

@@ -271,16 +271,33 @@ def _selecting(state_class: type) -> Any:
     return select_if_set if is_live(state_class) else STEPS.get(("select", state_class))
 
 
+def own_units(state: Any, agent: int) -> tuple[float, float]:
+    """What multiplies α, and pulls that are pending, for an agent that chooses by its own samples."""
+    found: tuple[float, float] = _measuring(type(unpin(state)))(state, agent)
+    return found
+
+
+def _measuring(state_class: type) -> Any:
+    return STEPS.get(("own_units", state_class), units_as_given)
+
+
+@compiled
+def units_as_given(state: Any, agent: int) -> tuple[float, float]:
+    """`own_units` for policies that learn none."""
+    return 1.0, 1.0
+
+
 @compiled
 def select_if_set(state: Any, agent: int, arms: Matrix, t: int) -> int:
     """`select_as_set` for live policies."""
     if not state.common.borrows[agent]:
-        return select_alone(state.common, state.local, agent, arms, t)
+        return select_alone(state.common, state.local, agent, arms, t, own_units(state, agent))
     return select(state, agent, arms, t)
 
 
 generic(borrows, _borrowing)
 generic(select_as_set, _selecting)
+generic(own_units, _measuring)
 
 
 @inlined
@@ -292,18 +309,21 @@ def choose(state: Any, agent: int, arms: Matrix, t: int) -> int:
 
 
 @compiled
-def select_alone(common: LiveCommon, local: Statistics, agent: int, arms: Matrix, t: int) -> int:
-    """Choose by the agent's own samples; what it waits for narrows the width."""
+def select_alone(
+    common: LiveCommon, local: Statistics, agent: int, arms: Matrix, t: int, units: tuple[float, float]
+) -> int:
+    """Choose by the agent's own samples, in `own_units`; what it waits for narrows the width."""
+    scale, weight = units
     if common.pending.counts[agent] == 0:
-        return choose_in_row(common, local, agent, arms, agent, t)
+        return choose_in_row(common, local, agent, arms, agent, t, scale)
     d = arms.shape[1]
     L = local.scratch[:d]
     for row in range(d):
         for column in range(row + 1):
             L[row, column] = local.A[agent, row, column]
-    add_triangle(weight_of_pending(common, local, agent), common.pending.sums[agent], L)
+    add_triangle(weight * weight_of_pending(common, local, agent), common.pending.sums[agent], L)
     cholesky(L, L)
-    return choose_by(common, local.theta_hat[agent], L, arms, agent, t, local.scratch[3 * d])
+    return choose_by(common, local.theta_hat[agent], L, arms, agent, t, local.scratch[3 * d], scale)
 
 
 @inlined

@@ -46,8 +46,11 @@ def preset_text(name: str) -> bytes:
 def told(policy: str, names: Sequence[str] = TOLD) -> dict[str, Any]:
     """Those of `names` that are parameters of a policy, as words for the environment's (see `MethodSpec`).
 
-    A policy whose noise or norm is None by default estimates it itself.
+    A policy whose noise or norm is None by default estimates it itself. Independent's noise only multiplies
+    alpha, which grids search.
     """
+    if policy == "independent":
+        return {}
     known = inspect.signature(find_policy(policy)).parameters
     wanted = [name for name in names if name in known]
     return {name: name for name in wanted if name == "graph" or known[name].default is not None}

@@ -81,7 +81,7 @@ class ClusteredRival(Policy):
 @inlined
 def select_from_cluster(state: Any, agent: int, arms: Matrix, t: int) -> int:
     """Choose by the statistics of the agent's cluster."""
-    return choose_in_row(state.common, state.pool, state.labels[agent], arms, agent, t)
+    return choose_in_row(state.common, state.pool, state.labels[agent], arms, agent, t, 1.0)
 
 
 @inlined

@@ -146,7 +146,7 @@ def select(state: CoDBandState, agent: int, arms: Matrix, t: int) -> int:
         normalise(state.logs, count + 1)
         label = pick(state.logs, count + 1, 0.5 * math.erfc(-state.z[d] / math.sqrt(2.0)))
     believe(state, label)
-    return choose_by(state.common, state.y, state.L, arms, agent, t, state.z[:d])
+    return choose_by(state.common, state.y, state.L, arms, agent, t, state.z[:d], 1.0)
 
 
 @step("observe", CoDBandState)

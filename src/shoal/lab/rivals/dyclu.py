@@ -130,7 +130,7 @@ class DyClu(Policy):
 def select(state: DyCluState, agent: int, arms: Matrix, t: int) -> int:
     n, common, d = believe(state, agent), state.common, arms.shape[1]
     if not state.has_own_bonus:
-        return choose_by(common, state.y, state.L, arms, agent, t, state.z)
+        return choose_by(common, state.y, state.L, arms, agent, t, state.z, 1.0)
     beta = state.noise_scale * math.sqrt(d * math.log(1.0 + n / (d * common.ridge)) - 2.0 * math.log(LEVEL))
     width = common.alpha * (beta + math.sqrt(common.ridge))
     return best_arm_of_width(state.y, state.L, arms, width, False, state.z, common.scored)

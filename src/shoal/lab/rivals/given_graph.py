@@ -178,7 +178,7 @@ def select(state: GraphState, agent: int, arms: Matrix, t: int) -> int:
     cholesky(A, L)  # Σ_ii = L Lᵀ, and then the same of its inverse
     inverse_from_cholesky(L, A, work)
     cholesky(A, L)
-    return choose_by(state.common, state.theta[at : at + d], L, arms, agent, t, state.block[4 * d])
+    return choose_by(state.common, state.theta[at : at + d], L, arms, agent, t, state.block[4 * d], 1.0)
 
 
 @step("observe", GraphState)

@@ -119,7 +119,7 @@ def select(state: HierState, agent: int, arms: Matrix, t: int) -> int:
     common, L, theta_hat, z = state.common, state.L, state.y[0], state.y[1]
     if state.fixed:
         return best_arm_of_width(theta_hat, L, arms, common.alpha, False, z, common.scored)
-    return choose_by(common, theta_hat, L, arms, agent, t, z)
+    return choose_by(common, theta_hat, L, arms, agent, t, z, 1.0)
 
 
 @step("observe", HierState)

@@ -53,7 +53,7 @@ class LinTS(Policy):
 
 @step("select", LinTSState)
 def select(state: LinTSState, agent: int, arms: Matrix, t: int) -> int:
-    return choose_in_row(state.common, state.local, agent, arms, agent, t)
+    return choose_in_row(state.common, state.local, agent, arms, agent, t, 1.0)
 
 
 @step("observe", LinTSState)

@@ -113,10 +113,10 @@ def select(state: LOCBState, agent: int, arms: Matrix, t: int) -> int:
         state.best[:] = -np.inf
         for s in range(state.seeds.shape[0]):
             if state.inside[s, agent]:
-                choose_in_row(common, state.pool, s, here, agent, t)
+                choose_in_row(common, state.pool, s, here, agent, t, 1.0)
                 take_larger(common.scored, state.best, n)
         if state.best[0, 0] == -np.inf:
-            choose_in_row(common, state.local, agent, here, agent, t)
+            choose_in_row(common, state.local, agent, here, agent, t, 1.0)
             take_larger(common.scored, state.best, n)
         for k in range(n):
             common.scored[0, k] = state.best[0, k]

@@ -134,7 +134,7 @@ def select_in_doubt(
     # From the last arms to the first, so that the scores of the first ones remain.
     for start in range((arms.shape[0] - 1) // SCORED * SCORED, -1, -SCORED):
         here = arms[start : start + SCORED]
-        choose_in_row(common, pool, row, here, agent, t)
+        choose_in_row(common, pool, row, here, agent, t, 1.0)
         add_doubt(
             state.played, members, pool.A_inv[row], here, state.misspecification, state.lanes, common.scored
         )

@@ -63,7 +63,7 @@ from shoal.core.kernels.separation import (
 from shoal.core.kernels.twofold import two_product, two_sum
 from shoal.core.kernels.ucb import LANES
 from shoal.core.policies.bass.common import (
-    ESTIMATED,
+    SEEN,
     SUBTRACTABLE,
     are_separated,
     choose_from_pool,
@@ -72,10 +72,13 @@ from shoal.core.policies.bass.common import (
     log_cut,
     moments_in_pool,
     scaled_radius,
+    take_counted,
+    units_of_pool,
 )
 from shoal.core.policy.cuts import Cuts
 from shoal.core.policy.steps import LiveCommon, step
-from shoal.core.statistics import REFRESH_EVERY, Statistics, add_sample, is_steep
+from shoal.core.policy.units import ESTIMATED, ridge_at, ridge_of, units_of_own
+from shoal.core.statistics import REFRESH_EVERY, Statistics, is_steep
 from shoal.core.types import AnyArray, Booleans, Integers, Matrix, Tensor, Vector
 
 GROUPS = 2
@@ -132,6 +135,7 @@ class Sixteen(NamedTuple):
     cards: Annotated[Matrix, scratch(GATHERED, WIDTH)]
     v: Annotated[Matrix, scratch(DIM, WIDTH)]
     ratio: Annotated[Matrix, scratch(1, WIDTH)]
+    ridges: Annotated[Matrix, scratch(1, WIDTH)]
     open: Annotated[
         Booleans, scratch(WIDTH)
     ]  # whether a pair is to be decided, then whether it shares a point
@@ -191,6 +195,8 @@ class CrowdState(NamedTuple):
     threshold: Annotated[float, setting()]  # γ²/4
     local: Annotated[Statistics, rows(AGENTS)]
     squares: Annotated[Vector, kept(ESTIMATED, low=0.0)]  # Σ y² of each agent
+    lengths: Annotated[Vector, kept(ESTIMATED, low=0.0)]  # squared: the units of its ridge
+    seen: Annotated[Vector, kept(SEEN, low=0.0)]  # sums over who lends: see `common`
     blocks: Annotated[Matrix, kept(BLOCKS, PACKED)]  # packed Σ x xᵀ and b, summed over 64 agents
     total: Annotated[Matrix, kept(2, PACKED)]  # summed over all; what the floats of the first row lack
     cuts: Cuts
@@ -256,11 +262,12 @@ def forget_tests(state: CrowdState, handle: Any) -> None:
         describe(handle, 0, len(state.degree))
 
 
-def problem(state: CrowdState) -> str:
-    """What is wrong with a loaded state, as a phrase."""
+def problem(state: CrowdState, ridges: Any) -> str:
+    """What is wrong with a loaded state, as a phrase; `ridges` are those of `local`."""
     local, n, d = state.local, len(state.degree), state.local.b.shape[1]
     row, column = np.tril_indices(d)
-    lent = np.hstack([local.A[:, row, column] - state.common.ridge * (row == column), local.b])
+    own = np.broadcast_to(ridges, n)[:, None] * (row == column)
+    lent = np.hstack([local.A[:, row, column] - own, local.b])
     lent *= state.common.lends[:, None]
     starts = np.arange(0, n, WORD)
     sums, largest = (np.add.reduceat(each, starts) for each in (lent, np.abs(lent))) if n else (lent, lent)
@@ -349,7 +356,7 @@ def describe(state: Any, first: int, stop: int) -> None:
     for agent in range(first, stop):
         w, bit = agent // WORD, np.int64(1) << np.int64(agent % WORD)
         state.radius[agent] = scaled_radius(state, agent)
-        write_card(local, agent, state.common.ridge, state.radius[agent], state.cards[agent])
+        write_card(local, agent, ridge_of(state, agent), state.radius[agent], state.cards[agent])
         kinds.fresh[w] &= ~bit
         kinds.gone[w] &= ~bit
         kinds.silent[w] &= ~bit
@@ -364,8 +371,8 @@ def describe(state: Any, first: int, stop: int) -> None:
         for agent in range(w * WORD, min(n, (w + 1) * WORD)):
             state.sizes[w] = max(state.sizes[w], largest_of(state.cards[agent], state.total.shape[1]))
     mark_points(
-        local, state.radius, state.threshold, state.common.ridge, kinds, state.shared, state.scratch.choice,
-        first, stop,
+        local, state.radius, state.threshold, state.common.ridge, state.lengths, kinds, state.shared,
+        state.scratch.choice, first, stop,
     )  # fmt: skip
 
 
@@ -484,6 +491,11 @@ def cut_pair(state: CrowdState, agent: int, other: int, t: int) -> None:
 # The choice
 
 
+@step("own_units", CrowdState)
+def own_units(state: CrowdState, agent: int) -> tuple[float, float]:
+    return units_of_own(state, agent) if math.isnan(state.noise_scale) else (1.0, 1.0)
+
+
 @step("select", CrowdState)
 def select(state: CrowdState, agent: int, arms: Matrix, t: int) -> int:
     factor_pool(state, agent)
@@ -499,14 +511,14 @@ def foresee(state: CrowdState, agent: int, x: Vector) -> tuple[float, float]:
 @inlined
 def factor_pool(state: CrowdState, agent: int) -> None:
     """Leave the factor of the agent's pooled A in `scratch.L`, and b at the end of `scratch.total`."""
-    work = state.scratch
+    work, ridge = state.scratch, units_of_pool(state, agent)[0]
     sum_pool(
         state.total, state.blocks, state.cards, state.sizes, state.apart, state.kinds.silent,
-        state.shared.moves[0], state.common.ridge, agent, work.cut, work.total,
+        state.shared.moves[0], ridge, agent, work.cut, work.total,
     )  # fmt: skip
     if not state.common.lends[agent]:
         add_rows(1.0, state.cards, agent, 1, work.total)
-    if not factor_sums(state):
+    if not factor_sums(state, ridge):
         count = 0
         for j in range(state.radius.shape[0]):
             is_used = state.common.lends[j] or j == agent
@@ -514,7 +526,7 @@ def factor_pool(state: CrowdState, agent: int) -> None:
                 work.agents[0, count] = j
                 count += 1
         work.agents[0, count] = -1
-        factor_twofold(state.local, work.agents[0], state.common.ridge, work.L, work.test.tail)
+        factor_twofold(state, work.agents[0], ridge, work.L, work.test.tail)
 
 
 @compiled
@@ -562,7 +574,7 @@ def observe(state: CrowdState, agent: int, x: Vector, reward: float, t: int) -> 
     shared = state.shared
     take_in(state, agent, x, reward)
     mark_agent(
-        state.local, state.radius, state.threshold, state.common.ridge, shared.points, shared.masks,
+        state.local, state.radius, state.threshold, ridge_of(state, agent), shared.points, shared.masks,
         state.scratch.choice, agent,
     )  # fmt: skip
     mark_block(shared.masks, shared.everyone, state.radius.shape[0], agent // WORD)
@@ -587,11 +599,9 @@ def take_in(state: CrowdState, agent: int, x: Vector, reward: float) -> None:
     """Add a sample to all sums."""
     local, shared, card, w = state.local, state.shared, state.cards[agent], agent // WORD
     # Everything that others read of this agent is brought up to date here, in O(d²), with no work per pair.
-    add_sample(local, agent, x, reward)
-    if math.isnan(state.noise_scale):
-        state.squares[agent] += reward * reward
+    take_counted(state, agent, x, reward)
     state.radius[agent] = scaled_radius(state, agent)
-    write_card(local, agent, state.common.ridge, state.radius[agent], card)
+    write_card(local, agent, ridge_of(state, agent), state.radius[agent], card)
     state.sizes[w] = max(state.sizes[w], largest_of(card, state.total.shape[1]))
     # It has a sample now, and is no longer like all the others without one.
     state.kinds.fresh[w] &= ~(np.int64(1) << np.int64(agent % WORD))
@@ -665,6 +675,7 @@ def mark_points(
     radius: Vector,
     threshold: float,
     ridge: float,
+    lengths: Vector,
     kinds: Kinds,
     shared: Shared,
     work: ChoiceScratch,
@@ -686,7 +697,8 @@ def mark_points(
             for g in range(GROUPS):
                 masks[g, agent] = masks[g, known]
         else:
-            mark_agent(local, radius, threshold, ridge, shared.points, masks, work, agent)
+            own = ridge_at(ridge, lengths, agent)
+            mark_agent(local, radius, threshold, own, shared.points, masks, work, agent)
             known = agent if is_fresh else known
     for w in range(first // WORD, (stop + WORD - 1) // WORD):
         mark_block(masks, shared.everyone, n, w)
@@ -709,6 +721,7 @@ def refresh_points(
     radius: Vector,
     threshold: float,
     ridge: float,
+    lengths: Vector,
     kinds: Kinds,
     sets: Sets,
     shared: Shared,
@@ -729,7 +742,7 @@ def refresh_points(
         i = work.sample[k]
         bit = np.int64(1) << np.int64(k % WORD)
         # With a margin for rounding, as in `mark_agent`, which has the last word.
-        limit = safe_limit(threshold * radius[i], local.A[i], ridge)
+        limit = safe_limit(threshold * radius[i], local.A[i], ridge_at(ridge, lengths, i))
         excess_at(local.theta_hat[i], local.A[i], work.candidates, work.far, work.distances)
         for c in range(RING + POINTS):
             if work.distances[c] <= limit:
@@ -744,7 +757,7 @@ def refresh_points(
             point = work.candidates[m, work.chosen[p]] if p < used else math.nan
             shared.points[p // WORD, m, p % WORD] = point
     # New points: nobody knows yet who contains them. This is the O(N d²) that makes refreshing rare.
-    mark_points(local, radius, threshold, ridge, kinds, shared, work, 0, n)
+    mark_points(local, radius, threshold, ridge, lengths, kinds, shared, work, 0, n)
     shared.due[0] = shared.moves[0] + max(min(shared.moves[0], n // 2), FIRST_REFRESH)
 
 
@@ -773,8 +786,8 @@ def revise(state: CrowdState, agent: int, t: int) -> None:
     shared, work = state.shared, state.scratch
     if shared.moves[0] >= shared.due[0]:
         refresh_points(
-            state.local, state.radius, state.threshold, state.common.ridge, state.kinds, state.apart, shared,
-            work.choice,
+            state.local, state.radius, state.threshold, state.common.ridge, state.lengths, state.kinds,
+            state.apart, shared, work.choice,
         )  # fmt: skip
     is_list = with_cuts(state.apart, agent, work.cut)
     row = state.apart.heads[agent, ROW] - 1
@@ -856,7 +869,7 @@ def settle_by_sixteen(state: CrowdState, agent: int, count: int, t: int) -> tupl
 
     Return how many are left undecided, and in which row of `scratch.agents` they are.
     """
-    work, local, radius, ridge = state.scratch, state.local, state.radius[agent], state.common.ridge
+    work, local, radius = state.scratch, state.local, state.radius[agent]
     certain = state.threshold * (1.0 - SAFETY)
     lucky, kept = t * 7919, False  # whose point becomes a candidate: as good as drawn
     source, left = 0, count
@@ -869,9 +882,11 @@ def settle_by_sixteen(state: CrowdState, agent: int, count: int, t: int) -> tupl
         for start in range(0, left, WIDTH):
             here, lanes = min(WIDTH, left - start), work.sixteen
             gather(local.theta_hat[agent], state.cards, work.agents[source], start, lanes.cards, lanes.v)
+            for lane in range(WIDTH):
+                lanes.ridges[0, lane] = ridge_of(state, work.agents[source, start + lane])
             unproved = here
             if number == 0:
-                unproved = open_by_bound(local.A[agent], radius, ridge, certain, here, lanes)
+                unproved = open_by_bound(local.A[agent], radius, certain, here, lanes)
             else:
                 for lane in range(WIDTH):
                     lanes.open[lane] = lane < here
@@ -879,7 +894,7 @@ def settle_by_sixteen(state: CrowdState, agent: int, count: int, t: int) -> tupl
             is_probed = number > 0 or 2 * unproved > WIDTH  # too few: they are put together first
             if is_probed:
                 probe_lanes(
-                    local.A[agent], radius, ridge, lanes.v, lanes.cards, lanes.ratio, lanes.factors,
+                    local.A[agent], radius, lanes.ridges, lanes.v, lanes.cards, lanes.ratio, lanes.factors,
                     lanes.vectors, lanes.out,
                 )  # fmt: skip
             for lane in range(here):
@@ -901,9 +916,9 @@ def settle_by_sixteen(state: CrowdState, agent: int, count: int, t: int) -> tupl
 
 
 @compiled
-def open_by_bound(A_i: Matrix, c_i: float, ridge: float, certain: float, here: int, lanes: Sixteen) -> int:
+def open_by_bound(A_i: Matrix, c_i: float, certain: float, here: int, lanes: Sixteen) -> int:
     """Mark the lanes that lemma 2 leaves open, and count them; the ratios are where searches start."""
-    bound_lanes(A_i, c_i, ridge, lanes.v, lanes.cards, lanes.out)
+    bound_lanes(A_i, c_i, lanes.ridges, lanes.v, lanes.cards, lanes.out)
     count = 0
     for lane in range(WIDTH):
         lanes.open[lane] = lane < here and not lanes.out[BOUND, lane] <= certain

@@ -23,12 +23,13 @@ from msgspec.structs import replace
 from shoal.core.kernels.linalg import solve_cholesky
 from shoal.core.kernels.separation import search
 from shoal.core.policies.bass import crowd, witnesses
-from shoal.core.policies.bass.common import judge_all, measure_pairs, noise_limits
+from shoal.core.policies.bass.common import count_all, judge_all, measure_pairs, noise_limits
 from shoal.core.policies.bass.level import calibrated_gamma
 from shoal.core.policy.cuts import CuttingPolicy
 from shoal.core.policy.explanations import Name, When, differing, in_round, numbered, pair_text
 from shoal.core.policy.living import MANY
 from shoal.core.policy.parameters import Exploring, Rewards
+from shoal.core.policy.units import UnitPolicy
 from shoal.core.styles import LineStyle
 from shoal.core.types import Booleans, Integers, Vector
 from shoal.core.validation import LARGEST, SMALLEST
@@ -66,8 +67,9 @@ class BASSParameters(Exploring, frozen=True, kw_only=True):
     noise_scale: Annotated[
         Annotated[float, Meta(ge=SMALLEST, le=LARGEST)] | None,
         Meta(
-            description="R, the scale of the sub-Gaussian noise; None: of each agent, estimated from its own "
-            "samples alone."
+            description="R, the scale of the sub-Gaussian noise; better given if known. None: of each agent, "
+            "estimated from its own samples alone; then arms or rewards times a factor make no difference "
+            "(docs/algorithms.md)."
         ),
     ] = 1.0
     param_norm: Annotated[
@@ -131,7 +133,7 @@ class CutExplanation(NamedTuple):
         return self.text()
 
 
-class BASS(CuttingPolicy):
+class BASS(UnitPolicy, CuttingPolicy):
     """Shares samples along the edges of a graph; cuts (i, j) when `max_s f(s) > γ²/4`.
 
     By default the test is the published one, with which δ is not the probability of a wrong cut: of 20
@@ -166,8 +168,6 @@ class BASS(CuttingPolicy):
     def _configure(self, dim: int, parameters: Mapping[str, Any]) -> None:
         super()._configure(dim, parameters)
         own = self._parameters
-        if self.clicks and own.noise_scale != 1.0:
-            raise ValueError(f"clicks have no noise_scale, got {own.noise_scale!r}")
         if own.level is None:
             gamma, radius = own.gamma or 2.0, own.radius or "beta"
             self._parameters, self.gamma = replace(own, gamma=gamma, radius=radius), gamma
@@ -214,8 +214,7 @@ class BASS(CuttingPolicy):
     def _sizes_ahead(self, n_agents: int, present: int) -> dict[str, int]:
         engine = self._engine(present)
         n_agents = min(n_agents, self._most) if engine is witnesses else n_agents
-        estimated = n_agents if self._parameters.noise_scale is None else 0
-        return {**super()._sizes(n_agents), **engine.sizes(self.inner_dim), "estimated": estimated}
+        return {**super()._sizes(n_agents), **engine.sizes(self.inner_dim)}
 
     def _tables_ahead(self, n_agents: int) -> dict[str, int]:
         if (
@@ -229,7 +228,6 @@ class BASS(CuttingPolicy):
         squared = own.level is not None or own.radius == "beta_squared"
         return {
             **super()._settings(),
-            "noise_scale": math.nan if own.noise_scale is None else own.noise_scale,
             # With β² estimated noise has to exceed the true one with probability 1 − δ, as the ellipsoids do;
             # β promises no such thing, and a limit above the median only delays its cuts.
             "quantile": NormalDist().inv_cdf(min(own.delta, 0.5)) if squared else 0.0,
@@ -254,10 +252,16 @@ class BASS(CuttingPolicy):
     def _problem(self, state: Any) -> str:
         if trouble := super()._problem(state):
             return trouble
-        n = len(state.degree)
-        if state.squares[state.local.pulls[: len(state.squares)] == 0].any():
-            return "squares are not 0 where there are no samples"
-        return str(self._engine(n).problem(state))
+        if state.seen.any() and not self._learns_units:
+            return "seen is not 0, and units are given"
+        if self._learns_units:
+            known = np.array(state.seen)
+            count_all(self.pinned_state(state))
+            size = state.seen + np.array([state.squares.sum(), 0.0, 0.0, 0.0])
+            if (np.abs(known - state.seen) > 1e-6 * size).any():
+                return "seen is not the sum over who lends"
+            state.seen[:] = known
+        return str(self._engine(len(state.degree)).problem(state, self._ridges(state)))
 
     def _margins(self, agent: int, others: Integers) -> Vector:
         statistics = np.zeros(len(others))
@@ -272,15 +276,16 @@ class BASS(CuttingPolicy):
             state.threshold, False, True, state.scratch.test,
         )  # fmt: skip
         when = self._round_of_cut(i, j)
-        beta = np.sqrt(state.radius) if state.squared else state.radius
         gap = float(np.linalg.norm(local.theta_hat[i] - local.theta_hat[j]))
-        noise = self._noise_of(np.array([i, j]))
+        noise, c = self._noise_of(np.array([i, j])), state.radius[[i, j]]
+        scales = np.minimum(noise, LARGEST) if self._learns_units else 1.0
+        beta = np.sqrt(c) if state.squared else c / scales
         return CutExplanation(
             statistic=statistic,
             threshold=state.threshold,
             s=s,
-            radius_agent=float(beta[i]),
-            radius_other=float(beta[j]),
+            radius_agent=float(beta[0]),
+            radius_other=float(beta[1]),
             separated=when >= 0,
             separation_time=when,
             lent_by_agent=int(local.pulls[i] * self._used(j)[i]),
@@ -330,23 +335,25 @@ class BASS(CuttingPolicy):
     def _withdraw(self, agent: int) -> None:
         self._forget_cuts((self.state.cuts.pairs[: self.state.cuts.used[0]] == agent).any(axis=1))
         self.state.degree[agent] = 0
-        self.state.squares[agent : agent + 1] = 0.0
+        super()._withdraw(agent)
+        self._count_anew()
         self._own.withdraw(self.state, self.pinned_state(), agent)
 
+    def _count_anew(self) -> None:
+        if self._learns_units:
+            count_all(self.pinned_state())
+
     def _absorb(self, agent: int, other: int) -> None:
-        if len(self.state.squares):
-            self.state.squares[agent] += self.state.squares[other]
         super()._absorb(agent, other)
         self._lending_changed(agent)
 
     def _lending_changed(self, agent: int) -> None:
+        self._count_anew()
         self._own.relend(self.state, self.pinned_state(), agent)
 
     def _amended(self, agent: int, x: Vector, old: float, change: float, removes: bool) -> None:
-        if len(self.state.squares):
-            # Of a reward that was not what is said of it, more might be taken than there is.
-            left = max(self.state.squares[agent] + change * (2.0 * old + change), 0.0)
-            self.state.squares[agent] = left if self.state.local.pulls[agent] else 0.0
+        super()._amended(agent, x, old, change, removes)
+        self._count_anew()
         self._own.amend(self.state, self.pinned_state(), agent, x, change, removes)
 
     def _reconsider(self, agent: int) -> None:

@@ -28,7 +28,7 @@ from shoal.core.kernels.separation import (
 from shoal.core.kernels.separation import LANES as PAIRS
 from shoal.core.kernels.ucb import LANES
 from shoal.core.policies.bass.common import (
-    ESTIMATED,
+    SEEN,
     are_separated,
     choose_from_pool,
     factor_sums,
@@ -36,15 +36,17 @@ from shoal.core.policies.bass.common import (
     log_cut,
     moments_in_pool,
     scaled_radius,
+    take_counted,
+    units_of_pool,
 )
 from shoal.core.policy.cuts import Cuts, count_neighbors, cut_newcomers, isolate, problem_of_sets
 from shoal.core.policy.cuts import rejoin as join_again
 from shoal.core.policy.steps import LiveCommon, step
+from shoal.core.policy.units import ESTIMATED, ridge_at, ridge_of, units_of_own
 from shoal.core.statistics import (
     REFRESH_EVERY,
     Statistics,
     add_own,
-    add_sample,
     amend_packed,
     is_steep,
     packed_problem,
@@ -80,6 +82,8 @@ class WitnessState(NamedTuple):
     threshold: Annotated[float, setting()]  # γ²/4
     local: Annotated[Statistics, rows(AGENTS)]
     squares: Annotated[Vector, kept(ESTIMATED, low=0.0)]  # Σ y² of each agent
+    lengths: Annotated[Vector, kept(ESTIMATED, low=0.0)]  # squared: the units of its ridge
+    seen: Annotated[Vector, kept(SEEN, low=0.0)]  # sums over who lends: see `common`
     lent: Annotated[Matrix, kept(AGENTS, PACKED)]  # packed Σ x xᵀ and b of each agent
     blocks: Annotated[Matrix, kept(BLOCKS, PACKED)]  # sums of 64 rows of `lent`
     apart: Annotated[Integers, kept(AGENTS, BLOCKS)]  # sets: whose samples an agent does not use
@@ -118,8 +122,8 @@ def derive(state: WitnessState, handle: Any) -> None:
     describe(handle, 0, len(state.degree))
 
 
-def problem(state: WitnessState) -> str:
-    """What is wrong with a loaded state, as a phrase."""
+def problem(state: WitnessState, ridges: Any) -> str:
+    """What is wrong with a loaded state, as a phrase; `ridges` are those of `local`."""
     n = len(state.apart)
     if trouble := problem_of_sets(state.apart, state.cuts):
         return trouble
@@ -128,7 +132,7 @@ def problem(state: WitnessState) -> str:
     sums, largest = (np.add.reduceat(each, np.arange(0, n, WORD)) for each in (state.lent, abs(state.lent)))
     if (np.abs(state.blocks - sums) > 1e-9 * (largest + state.common.ridge)).any():
         return "blocks are not the sums of lent"
-    return packed_problem(state.lent, state.local, state.common.ridge, state.common.lends)
+    return packed_problem(state.lent, state.local, ridges, state.common.lends)
 
 
 def edges(state: WitnessState) -> Booleans:
@@ -172,7 +176,7 @@ def relend(state: WitnessState, handle: Any, agent: int) -> None:
     block = agent // WORD
     state.lent[agent] = 0.0
     if state.common.lends[agent]:
-        add_own(state.local, agent, state.common.ridge, state.lent[agent])
+        add_own(state.local, agent, ridge_at(state.common.ridge, state.lengths, agent), state.lent[agent])
     state.blocks[block] = state.lent[block * WORD : (block + 1) * WORD].sum(axis=0)
 
 
@@ -187,6 +191,11 @@ def rejoin(state: WitnessState, agent: int, joined: Booleans) -> None:
     others = np.flatnonzero(joined)  # tables may have room for more agents than there are
     for known in (state.witness, state.excess):
         known[agent, ..., others] = known[others, ..., agent] = np.nan
+
+
+@step("own_units", WitnessState)
+def own_units(state: WitnessState, agent: int) -> tuple[float, float]:
+    return units_of_own(state, agent) if math.isnan(state.noise_scale) else (1.0, 1.0)
 
 
 @step("select", WitnessState)
@@ -214,7 +223,11 @@ def observe(state: WitnessState, agent: int, x: Vector, reward: float, t: int) -
     if is_steep(local, agent):
         excess_at(local.theta_hat[agent], local.A[agent], points, work.rows, excess)
         add_rounding(local.A[agent], work.rows, excess)
-    elif local.pulls[agent] % REFRESH_EVERY == 0 or shrink > OUTLIER * state.threshold * state.radius[agent]:
+    elif (
+        local.pulls[agent] % REFRESH_EVERY == 0
+        or math.isnan(growth)
+        or shrink > OUTLIER * state.threshold * state.radius[agent]
+    ):
         excess_at(local.theta_hat[agent], local.A[agent], points, work.rows, excess)
     else:
         excess_grows(points, x, reward, shrink, work.rows[0], excess)
@@ -227,10 +240,8 @@ def learn(state: WitnessState, agent: int, x: Vector, reward: float, t: int) -> 
 
 @inlined
 def take_in(state: WitnessState, agent: int, x: Vector, reward: float) -> float:
-    """Add a sample to all sums; `1 + xᵀ A⁻¹ x`, with the agent's A as it was before."""
-    growth = add_sample(state.local, agent, x, reward)
-    if math.isnan(state.noise_scale):
-        state.squares[agent] += reward * reward
+    """Add a sample to all sums; `1 + xᵀ A⁻¹ x` with A as it was before, or NaN: see `take_sample`."""
+    growth = take_counted(state, agent, x, reward)
     if state.common.lends[agent]:
         add_packed(state.lent[agent], x, reward)
         add_packed(state.blocks[agent // WORD], x, reward)
@@ -258,7 +269,7 @@ def revise(state: WitnessState, agent: int, t: int) -> None:
     if is_steep(state.local, agent):  # the excess allows for its rounding, point by point
         limit *= 1.0 - SAFETY
     else:
-        limit = safe_limit(limit, state.local.A[agent], state.common.ridge)
+        limit = safe_limit(limit, state.local.A[agent], ridge_of(state, agent))
     # Sixteen doubtful pairs are tested as a batch as soon as they are found; what is left over comes last.
     count, n = 0, state.radius.shape[0]
     for w in range(apart.shape[0]):
@@ -356,8 +367,9 @@ def factor_pool(state: WitnessState, agent: int) -> None:
     apart = state.apart[agent, : state.blocks.shape[0]]
     sum_packed(state.lent, state.blocks, apart, work.chosen, work.total)
     if not state.common.lends[agent]:
-        add_own(state.local, agent, state.common.ridge, work.total)
-    if not factor_sums(state):
+        add_own(state.local, agent, ridge_of(state, agent), work.total)
+    ridge = units_of_pool(state, agent)[0]
+    if not factor_sums(state, ridge):
         count = 0
         for j in range(state.radius.shape[0]):
             is_used = state.common.lends[j] or j == agent
@@ -365,7 +377,7 @@ def factor_pool(state: WitnessState, agent: int) -> None:
                 work.members[count] = j
                 count += 1
         work.members[count] = -1
-        factor_twofold(state.local, work.members, state.common.ridge, work.L, work.test.tail)
+        factor_twofold(state, work.members, ridge, work.L, work.test.tail)
 
 
 @compiled
