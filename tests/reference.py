@@ -294,7 +294,7 @@ class Twin:
     """Whether pulls whose rewards are due narrow the width."""
     exploration = "ucb"
     bonus = "ucb"
-    scale = 1.0
+    width_scale = 1.0
     """What alpha is multiplied by in the present choice."""
     rng: Xorshift
 
@@ -403,15 +403,17 @@ class Twin:
         """The arm with the best score, or the best one for a draw from N(θ̂, α² A⁻¹)."""
         if self.exploration == "sample" or self.bonus == "as-released":
             return int(np.argmax(arms @ theta_hat + self.bonuses(A, arms, agent, t)))
-        return choose(theta_hat, A, arms, self.scale * self.alpha, t)
+        return choose(theta_hat, A, arms, self.width_scale * self.alpha, t)
 
     def bonuses(self, A: Floats, arms: Floats, agent: int, t: int) -> Floats:
         """What is added to the mean of every arm, (K,)."""
         if self.exploration == "sample":
             z = self.rng.normals(t, agent, self.dim)
-            return np.asarray(arms @ (self.scale * self.alpha * np.linalg.solve(np.linalg.cholesky(A).T, z)))
+            return np.asarray(
+                arms @ (self.width_scale * self.alpha * np.linalg.solve(np.linalg.cholesky(A).T, z))
+            )
         variance = np.array([x @ np.linalg.inv(A) @ x for x in arms])
-        width = self.scale * self.alpha * sqrt(log(t + 1))
+        width = self.width_scale * self.alpha * sqrt(log(t + 1))
         return width * (variance if self.bonus == "as-released" else np.sqrt(variance))
 
     def expect(self, agent: int, x: Floats, sign: int) -> None:
@@ -513,7 +515,7 @@ class UnitTwin(Twin):
 
     def select_alone(self, agent: int, arms: Floats, t: int) -> int:
         if self.noise_scale is None:
-            self.scale = self.scale_of([agent])
+            self.width_scale = self.scale_of([agent])
         return super().select_alone(agent, arms, t)
 
 
@@ -524,7 +526,7 @@ class Independent(UnitTwin):
         return [agent]
 
     def select(self, agent: int, arms: Floats, t: int) -> int:
-        self.scale = self.noise_scale or 1.0
+        self.width_scale = self.noise_scale or 1.0
         return self.select_alone(agent, arms, t)
 
 
@@ -641,7 +643,7 @@ class BASS(UnitTwin, EdgeTwin):
         return statistics_from_sums(gram, found.b, self.ridge * unit) if unit > 0 else found
 
     def select(self, agent: int, arms: Floats, t: int) -> int:
-        self.scale = self.scale_of(self.known(agent)) if self.noise_scale is None else 1.0
+        self.width_scale = self.scale_of(self.known(agent)) if self.noise_scale is None else 1.0
         return super().select(agent, arms, t)
 
     def ellipsoid(self, agent: int) -> tuple[Floats, Floats, float]:

@@ -227,7 +227,7 @@ def read_arms(
     return found
 
 
-class Described(NamedTuple):
+class AgentTable(NamedTuple):
     """What a table says of agents."""
 
     columns: list[str]
@@ -239,7 +239,7 @@ class Described(NamedTuple):
     """Rows of other agents, which are ignored."""
 
 
-def read_agents(table: LogTable, agent: str, ids: Sequence[str]) -> Described:
+def read_agents(table: LogTable, agent: str, ids: Sequence[str]) -> AgentTable:
     """The features of the agents `ids` from a table with a row for each: all columns but `agent`, in order.
 
     Cells may be empty, and agents without a row have no entry.
@@ -271,7 +271,7 @@ def read_agents(table: LogTable, agent: str, ids: Sequence[str]) -> Described:
     others = len(seen - places.keys())
     if others == len(seen):
         raise ValueError(f"{table.name} has no row of an agent of the log, whose first is {ids[0]!r}")
-    return Described(columns, values, len(seen) - others, others)
+    return AgentTable(columns, values, len(seen) - others, others)
 
 
 def _warn_of_row_numbers(name: str, columns: Sequence[str], values: Matrix) -> None:

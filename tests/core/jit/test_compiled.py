@@ -190,8 +190,8 @@ def test_an_edit_recompiles_what_reaches_it_and_nothing_else(units: str, tmp_pat
     assert compiled() == [set(), set()]
     edit(
         "core/policies/independent.py",
-        "    add_sample(state",
-        "    state.common.cost[0] += 0\n    add_sample(state",
+        "    take_sample(state",
+        "    state.common.cost[0] += 0\n    take_sample(state",
     )
     independent, oracle = compiled()
     assert {"observe", "finish_checked"} <= independent

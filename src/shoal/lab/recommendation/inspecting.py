@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.core.logs import Described, read_agents, read_arms
+from shoal.core.logs import AgentTable, read_agents, read_arms
 from shoal.core.types import Integers, Matrix, Vector
 from shoal.lab.environments.logged import Frame, open_table, read_events
 from shoal.lab.environments.sources import PathLike
@@ -35,7 +35,7 @@ class RewardLog:
     """(rows,)"""
     features: Matrix
     """(arms, d)"""
-    users: Described | None = None
+    users: AgentTable | None = None
     """Features of the agents."""
 
     @property

@@ -320,8 +320,8 @@ def test_all_changes_of_settings_are_listed_however_old(monkeypatch: pytest.Monk
         assert told == {
             "policy": ("bass", "independent"),
             "alpha": (bass["alpha"], 0.1234567),
-            "gamma": (3.0, msgspec.UNSET),
-            "noise_scale": (None, msgspec.UNSET),  # it has none, which is not the same as none given
+            "gamma": (3.0, msgspec.UNSET),  # it has none, which is not the same as none given
+            "noise_scale": (None, 1.0),
             "delta": (0.05, msgspec.UNSET),
             **{name: (bass[name], msgspec.UNSET) for name in ("level", "radius", "param_norm")},
         }
