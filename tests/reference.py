@@ -1154,7 +1154,9 @@ class ClusterMixture(Twin):
             if self.ridge_bonus == 0:
                 hidden = 0.0
             solved = np.linalg.solve(wide, arms.T).T
-            inner.append(zeta * np.sum(arms * solved, axis=1) + hidden * np.sum(solved**2, axis=1))
+            inner.append(
+                zeta * np.sum(arms * solved, axis=1) + hidden * np.sum(solved[:, : self.slopes] ** 2, axis=1)
+            )
         mean = p @ means
         outer = p @ (means - mean) ** 2
         values = mean + np.sqrt(p @ np.array(inner) + self.spread**2 * outer)

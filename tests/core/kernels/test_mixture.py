@@ -45,18 +45,27 @@ def test_evidence(n: int, d: int, ridge: float, seed: int) -> None:
     n_arms=st.integers(1, 40),
     d=st.integers(1, 6),
     count=st.integers(1, 4),
+    has_intercept=st.booleans(),
     within=st.sampled_from([0.0, 0.5, 3.0]),
     between=st.sampled_from([0.0, 1.0, 10.0]),
     bonus=st.sampled_from([0.0, 2.0]),
     seed=st.integers(0, 10**6),
 )
 def test_best_arm(
-    n_arms: int, d: int, count: int, within: float, between: float, bonus: float, seed: int
+    n_arms: int,
+    d: int,
+    count: int,
+    has_intercept: bool,
+    within: float,
+    between: float,
+    bonus: float,
+    seed: int,
 ) -> None:
     rng = np.random.default_rng(seed)
     arms, shares = rng.standard_normal((n_arms, d)), rng.uniform(0.1, 2.0, size=count)
     L, y = np.zeros((count, d, d)), np.zeros((count, d))
     means, inner = np.zeros((count, n_arms)), np.zeros((count, n_arms))
+    slopes = d - 1 if has_intercept else d
     hidden = (bonus * rng.integers(0, 2, size=count)).astype(np.float64)
     for c in range(count):
         X, rewards = rng.standard_normal((5, d)), 3.0 * rng.standard_normal(5)
@@ -64,13 +73,13 @@ def test_best_arm(
         A = 0.7 * np.eye(d) + X.T @ X
         means[c] = arms @ np.linalg.solve(A, X.T @ rewards)
         inner[c] = within * np.einsum("kd,de,ke->k", arms, np.linalg.inv(A), arms)
-        inner[c] += hidden[c] * np.sum((arms @ np.linalg.inv(A)) ** 2, axis=1)
+        inner[c] += hidden[c] * np.sum((arms @ np.linalg.inv(A))[:, :slopes] ** 2, axis=1)
     p = shares / shares.sum()
     outer = p @ (means - p @ means) ** 2
     scores = p @ means + np.sqrt(p @ inner + between * outer)
     work = np.full((d + 7, LANES), np.nan)
     out = np.full((2, n_arms), np.nan)
-    choice = best_arm_of_mixture(L, y, shares, hidden, count, arms, within, between, work, out)
+    choice = best_arm_of_mixture(L, y, shares, hidden, count, arms, within, between, slopes, work, out)
     assert scores[choice] == pytest.approx(scores.max(), rel=1e-9, abs=1e-9)
     np.testing.assert_allclose(out[0], p @ means, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(out.sum(axis=0), scores, rtol=1e-9, atol=1e-9)
@@ -81,7 +90,7 @@ def test_the_first_of_equal_arms() -> None:
     arms = np.ones((20, 2))
     L, y = np.eye(2)[None], np.ones((1, 2))
     work, out = np.zeros((9, LANES)), np.zeros((2, 0))
-    assert best_arm_of_mixture(L, y, np.ones(1), np.ones(1), 1, arms, 1.0, 1.0, work, out) == 0
+    assert best_arm_of_mixture(L, y, np.ones(1), np.ones(1), 1, arms, 1.0, 1.0, 2, work, out) == 0
 
 
 @given(

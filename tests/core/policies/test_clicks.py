@@ -308,8 +308,8 @@ def test_whatever_is_no_click_is_refused_and_changes_nothing(kind: str) -> None:
 
 def test_parameters() -> None:
     assert shoal.ClusterMixture(2, 2, rewards="binary").parameters["drift"] is False
-    assert shoal.ClusterMixture(2, 2, rewards="binary").parameters["ridge_bonus"] == 0.0
-    assert shoal.ClusterMixture(2, 2, rewards="binary", ridge_bonus=1).parameters["ridge_bonus"] == 1.0
+    assert shoal.ClusterMixture(2, 2, rewards="binary").parameters["ridge_bonus"] == 1.0
+    assert shoal.ClusterMixture(2, 2, rewards="binary", ridge_bonus=2).parameters["ridge_bonus"] == 2.0
     assert shoal.ClusterMixture(2, 2, rewards="binary").noise_variance == 1.0
     assert shoal.ClusterMixture(2, 2).parameters["drift"] is True
     for kind in (shoal.ClusterMixture, shoal.BASS):
@@ -348,7 +348,7 @@ def test_the_compiled_loop_plays_as_the_online_calls_do(kind: str, delay: Any) -
 @pytest.mark.parametrize("factor", [1e-3, 30.0])
 def test_the_unit_of_arms_makes_no_difference(kind: str, factor: float) -> None:
     """Arms times a factor: the same choices, clusters and predictions."""
-    own = {**OWN[kind], "ridge_bonus": 0.0}
+    own = dict(OWN[kind])
     if own.get("scatter"):
         own["scatter"] = None  # one that is given has a unit
     plain, scaled = (make(kind, **own) for _ in range(2))

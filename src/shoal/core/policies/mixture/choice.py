@@ -45,8 +45,8 @@ def select(state: MixtureState, agent: int, arms: Matrix, t: int) -> int:
     within = state.common.alpha**2 * noise_of(state.pool.model) * math.log(state.local.pulls[agent] + math.e)
     count = factor_components(state, agent, within)
     return best_arm_of_mixture(
-        work.L, work.y, work.shares, work.hidden, count, arms, within, state.spread**2, work.lanes,
-        state.common.scored,
+        work.L, work.y, work.shares, work.hidden, count, arms, within, state.spread**2,
+        state.pool.model.slopes, work.lanes, state.common.scored,
     )  # fmt: skip
 
 

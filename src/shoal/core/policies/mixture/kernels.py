@@ -169,6 +169,7 @@ def best_arm_of_mixture(
     arms: Matrix,
     within: float,
     between: float,
+    slopes: int,
     work: Matrix,
     out: Matrix,
 ) -> int:
@@ -176,7 +177,8 @@ def best_arm_of_mixture(
 
     w is `within`, `m(x) = Σ_k p_k x·θ_k`, over the first `count` models, factored by `factor_packed`; p is in
     proportion to `shares`, h is `hidden`. With `z = L⁻¹ x`: `xᵀ A⁻¹ x = z·z`, `x·θ = z·y` and
-    `‖A⁻¹x‖ = ‖L⁻ᵀz‖`. `work` is scratch of shape (d + 7, LANES); `out` is as in `shoal.core.kernels.ucb`.
+    `‖A⁻¹x‖ = ‖L⁻ᵀz‖`, of which the first `slopes` entries count. `work` is scratch of shape (d + 7, LANES);
+    `out` is as in `shoal.core.kernels.ucb`.
     """
     n_arms, d = arms.shape
     columns, means, variances, norms = work[:d], work[d], work[d + 1], work[d + 5]
@@ -220,7 +222,7 @@ def best_arm_of_mixture(
                     for k in range(LANES):
                         z = columns[row, k] * scale
                         columns[row, k] = z
-                        norms[k] += z * z
+                        norms[k] += z * z if row < slopes else 0.0
                     for m in range(row):
                         factor = L[c, row, m]
                         for k in range(LANES):

@@ -167,8 +167,8 @@ class ClusterMixture(LivePolicy):
         if parameters.get("rewards") == "binary":
             if parameters.get("noise_scale") is not None:
                 raise ValueError(f"clicks have no noise_scale, got {parameters['noise_scale']!r}")
-            # Rare clicks look like changes, and do not pay for a bonus beside the prior that is learned.
-            parameters = {"drift": False, "ridge_bonus": 0.0, **parameters}
+            # Rare clicks look like changes. A third of the usual bonus suffices against unlucky first clicks.
+            parameters = {"drift": False, "ridge_bonus": 1.0, **parameters}
         super()._configure(dim, parameters)
         scatter = self._parameters.scatter
         if scatter is not None and 0.0 < scatter < LEAST_SCATTER:  # (I − (I + κS)⁻¹)/κ would lose its digits
