@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests import reference
 from tests.core.contracts.test_policies import D, N, play, snapshot, world
-from tests.core.contracts.test_sharing import build, expected, kinds, samples
+from tests.core.contracts.test_sharing import build, expected, kinds, samples, twin_of
 
 import shoal
 
@@ -35,15 +35,21 @@ def test_the_sums_are_those_of_both(kind: str, modes: tuple[str, str], tmp_path:
     )
     assert (policy.pending[ONE], policy.pending[TWO]) == (1, 0)
     merged = [(ONE if who == TWO else who, x, y) for who, x, y in log]
-    local = policy.state.local
+    local, twin = policy.state.local, twin_of(policy, merged) if kind.startswith("noise") else None
+    if twin is not None:  # the ridge is measured anew, by the samples of both
+        _, _, lengths, pulls = twin.sums([ONE])
+        twin.units[ONE] = lengths / pulls
+        twin.units[ONE] = twin.unit_of([ONE])
     if kind != "drift" or (policy.forgot < 0).all():
-        naive = reference.fit([(x, y) for who, x, y in merged if who == ONE], D, 0.5)
+        ridge = twin.ridge_of([ONE]) if twin is not None else 0.5
+        naive = reference.fit([(x, y) for who, x, y in merged if who == ONE], D, ridge)
         np.testing.assert_allclose(local.A[ONE], naive.A, atol=1e-9)
         np.testing.assert_allclose(local.b[ONE], naive.b, atol=1e-9)
         np.testing.assert_allclose(policy.local_estimate(ONE), naive.theta_hat, atol=1e-9)
     if kind != "drift":
         for agent in policy.agents.tolist():
-            np.testing.assert_allclose(policy.estimate(agent), expected(policy, agent, merged), atol=1e-8)
+            known = twin.pooled(agent).theta_hat if twin is not None else expected(policy, agent, merged)
+            np.testing.assert_allclose(policy.estimate(agent), known, atol=1e-8)
     policy.update(ONE, last, 1.0, begun=True)
     assert TWO not in policy.agents
     with pytest.raises(ValueError, match="agent 5 has been removed"):

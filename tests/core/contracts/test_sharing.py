@@ -99,7 +99,8 @@ def test_nobody_waits_for_an_agent_who_does_not_lend(kind: str) -> None:
 @kinds
 def test_an_agent_who_does_not_borrow_chooses_as_if_alone(kind: str) -> None:
     policy = build(kind, alpha=0.7)
-    alone = shoal.Independent(N, D, alpha=0.7, seed=0)
+    learns = kind.startswith("noise")
+    alone = shoal.Independent(N, D, alpha=0.7, seed=0, noise_scale=None if learns else 1.0)
     policy.set_sharing(SHY, "none")
     own: list[Any] = []
     for n, (agent, x, reward) in enumerate(samples(200)):
@@ -117,7 +118,8 @@ def test_an_agent_who_does_not_borrow_chooses_as_if_alone(kind: str) -> None:
     # what it would predict if it borrowed is told all the same
     x = world().arms[1]
     told = policy.predict(SHY, x)
-    assert told.own == pytest.approx(reference.fit(own, D, 1.0).theta_hat @ x, abs=1e-9)
+    ridge = twin_of(alone, [(SHY, *sample) for sample in own]).ridge_of([SHY]) if learns else 1.0
+    assert told.own == pytest.approx(reference.fit(own, D, ridge).theta_hat @ x, abs=1e-9)
     policy.set_sharing(SHY, "borrow")
     assert policy.predict(SHY, x) == told
     assert policy.scores(SHY, x[None]).mean[0] == told.pooled
@@ -140,10 +142,21 @@ def test_a_borrower_uses_its_neighbours_samples_and_its_own(kind: str) -> None:
     assert (borrowed == 0) == (kind == "independent")
 
 
+def twin_of(policy: Any, log: list[Any]) -> reference.BASS:
+    """A twin that learns units, and has seen the same samples; it shares as the policy does."""
+    twin = reference.BASS(N, D, alpha=0.5, ridge=policy.parameters["ridge"], delta=0.1, noise_scale=None)
+    for t, (agent, x, reward) in enumerate(log, start=1):
+        twin.observe(agent, x, reward, t)
+    twin.edges, twin.lends = policy.graph, policy.state.common.lends.tolist()
+    return twin
+
+
 def expected(policy: Any, agent: int, log: list[Any]) -> Any:
     """The estimate that an agent should choose by, from raw samples."""
     if hasattr(policy, "posterior"):
         return refit(policy, agent, log, 0.5)
+    if policy.parameters.get("noise_scale", 1.0) is None:
+        return twin_of(policy, log).pooled(agent).theta_hat
     used = policy._used(agent)
     return reference.fit([(x, y) for who, x, y in log if used[who]], D, 0.5).theta_hat
 
