@@ -204,7 +204,7 @@ def as_markdown(table: Table | None) -> str:
     rule = ["---", *("---:" for _ in table.header[1:])]
     lines = [table.header, rule, *table.lines]
     text = "\n".join("| " + " | ".join(text.replace("|", r"\|") for text in line) + " |" for line in lines)
-    return f"{markdown_text(table.caption)}:\n\n{text}" if table.caption else text
+    return f"{markdown_text(table.caption).rstrip('.')}:\n\n{text}" if table.caption else text
 
 
 if __name__ == "__main__":
