@@ -20,6 +20,7 @@ from shoal.core.policies.independent import Independent
 from shoal.core.policies.registry import find_policy, policy_class, policy_names
 from shoal.core.policy.base import Policy
 from shoal.core.policy.explanations import Name, numbered
+from shoal.core.policy.units import ridges_of
 from shoal.core.styles import OTHERS, LineStyle, Style
 from shoal.core.types import Integers, Matrix
 from shoal.core.validation import SMALLEST
@@ -298,9 +299,7 @@ def _ellipsoid(policy: Policy, agents: Integers, label: str, color: str, *, shar
     own = policy.parameters
     local, identity = policy.state.local, np.eye(policy.dim)
     lengths = getattr(policy.state, "lengths", np.empty(0))  # of who learns units
-    ridges = own["ridge"]
-    if len(lengths):
-        ridges = own["ridge"] * np.where(lengths[agents] > 0.0, lengths[agents], 1.0)
+    ridges = ridges_of(own["ridge"], lengths[agents]) if len(lengths) else own["ridge"]
     ridge = float(np.mean(ridges))  # counts once in a pool
     samples = local.A[agents].sum(axis=0) - np.sum(np.broadcast_to(ridges, len(agents))) * identity
     A = ridge * identity + samples

@@ -69,7 +69,7 @@ class UnitPolicy(LivePolicy):
     def _ridges(self, state: Any) -> Any:
         if not self._learns_units:
             return state.common.ridge
-        return state.common.ridge * np.where(state.lengths > 0.0, state.lengths, 1.0)
+        return ridges_of(state.common.ridge, state.lengths)
 
     def _ridge_of(self, agent: int) -> float:
         return float(ridge_at(self.state.common.ridge, self.state.lengths, agent))
@@ -99,6 +99,11 @@ class UnitPolicy(LivePolicy):
         if self._learns_units:
             self.state.squares[agent] += self.state.squares[other]
         super()._absorb(agent, other)
+
+
+def ridges_of(ridge: float, lengths: Vector) -> Vector:
+    """The ridges of agents' own statistics by their `lengths`."""
+    return np.asarray(ridge * np.where(lengths > 0.0, lengths, 1.0))
 
 
 @inlined
@@ -207,7 +212,7 @@ def measure(state: Any, agent: int) -> None:
 @compiled
 def level(state: Any, agent: int, other: int) -> None:
     """Give two agents the ridge of the samples of both."""
-    size, pulls = length_of(state, agent) + length_of(state, other), 0
+    size = length_of(state, agent) + length_of(state, other)
     pulls = state.local.pulls[agent] + state.local.pulls[other]
     if size > 0.0:
         set_length(state, agent, size / pulls)

@@ -19,7 +19,7 @@ from shoal.core.policy.units import (
     pending_length,
     ridge_of,
     scale_of,
-    take_sample,
+    take_measured,
 )
 from shoal.core.statistics import Statistics, add_sample
 from shoal.core.types import Booleans, Integers, Matrix, Vector
@@ -71,11 +71,11 @@ def noise_limits(state: Any, agents: Integers, limits: Vector) -> None:
 
 @inlined
 def take_counted(state: Any, agent: int, x: Vector, reward: float) -> float:
-    """`take_sample`, and count it in what is seen."""
+    """`take_sample`, counted in what is seen where units are learned."""
     if not math.isnan(state.noise_scale):
         return add_sample(state.local, agent, x, reward)
     count(state, agent, -1.0)
-    growth = take_sample(state, agent, x, reward)
+    growth = take_measured(state, agent, x, reward)
     count(state, agent, 1.0)
     return growth
 
