@@ -4,14 +4,14 @@ For every arm the agents whose predictions of it cannot be told apart from one's
 predictions are averaged. Once an agent is sure enough of an arm, its samples also go to those neighbours.
 """
 
-import math
 from typing import Annotated, NamedTuple
 
 import numpy as np
 from msgspec import Meta
 
-from shoal.core.fields import AGENTS, kept, rows, scratch, setting
+from shoal.core.fields import AGENTS, DIM, kept, rows, scratch, setting
 from shoal.core.jit.compiled import compiled
+from shoal.core.kernels.lanes import WIDTH, add, larger, load, multiply, multiply_add, root, splat, store
 from shoal.core.policy.base import Policy
 from shoal.core.policy.exploring import ucb_width
 from shoal.core.policy.parameters import Parameters
@@ -30,7 +30,9 @@ class CABState(NamedTuple):
     local: Annotated[Statistics, rows(AGENTS)]
     model: Annotated[Statistics, rows(AGENTS)]
     learned_from: Annotated[Booleans, kept(AGENTS, AGENTS)]  # whose samples a model has
-    views: Annotated[Matrix, scratch(2, AGENTS)]  # every agent's prediction of an arm, and its width
+    lanes: Annotated[Matrix, scratch(DIM, WIDTH)]  # sixteen arms side by side
+    predictions: Annotated[Matrix, scratch(AGENTS, WIDTH)]  # every agent's, of these arms
+    widths: Annotated[Matrix, scratch(AGENTS, WIDTH)]
 
 
 class CABParameters(Parameters, frozen=True, kw_only=True):
@@ -85,32 +87,37 @@ class CAB(Policy):
 def select(state: CABState, agent: int, arms: Matrix, t: int) -> int:
     """Average predictions and widths over each arm's neighbours."""
     width, scored = ucb_width(state.common, t), state.common.scored
-    predictions, widths = state.views[0], state.views[1]
+    predictions, widths = state.predictions, state.widths
     choice, highest = 0, -np.inf
-    for k in range(arms.shape[0]):
-        look(state.model, arms[k], width, state.views)
-        count, mean, bonus = 0, 0.0, 0.0
-        for other in range(predictions.shape[0]):
-            if abs(predictions[agent] - predictions[other]) <= widths[agent] + widths[other]:
-                count += 1
-                mean += predictions[other]
-                bonus += widths[other]
-        mean /= count
-        bonus /= count
-        if k < scored.shape[1]:
-            scored[0, k] = mean
-            scored[1, k] = bonus
-        if mean + bonus > highest:
-            highest = mean + bonus
-            choice = k
+    for first in range(0, arms.shape[0], WIDTH):
+        for lane in range(min(WIDTH, arms.shape[0] - first)):
+            for m in range(arms.shape[1]):
+                state.lanes[m, lane] = arms[first + lane, m]
+        look(state.model, state.lanes, width, predictions, widths)
+        for lane in range(min(WIDTH, arms.shape[0] - first)):
+            k, own, bonus = first + lane, predictions[agent, lane], widths[agent, lane]
+            count, sum_of_means, sum_of_widths = 0, 0.0, 0.0
+            for other in range(predictions.shape[0]):
+                if abs(own - predictions[other, lane]) <= bonus + widths[other, lane]:
+                    count += 1
+                    sum_of_means += predictions[other, lane]
+                    sum_of_widths += widths[other, lane]
+            if k < scored.shape[1]:
+                scored[0, k] = sum_of_means / count
+                scored[1, k] = sum_of_widths / count
+            if (sum_of_means + sum_of_widths) / count > highest:
+                highest = (sum_of_means + sum_of_widths) / count
+                choice = k
     return choice
 
 
 @step("observe", CABState)
 def observe(state: CABState, agent: int, x: Vector, reward: float, t: int) -> None:
     add_sample(state.local, agent, x, reward)
-    look(state.model, x, ucb_width(state.common, t), state.views)
-    predictions, widths, sure = state.views[0], state.views[1], state.gamma / 4.0
+    for m in range(x.shape[0]):
+        state.lanes[m, 0] = x[m]
+    look(state.model, state.lanes, ucb_width(state.common, t), state.predictions, state.widths)
+    predictions, widths, sure = state.predictions[:, 0], state.widths[:, 0], state.gamma / 4.0
     for other in range(predictions.shape[0]):
         is_near = abs(predictions[agent] - predictions[other]) <= widths[agent] + widths[other]
         if other == agent or (is_near and widths[agent] < sure and widths[other] < sure):
@@ -120,19 +127,19 @@ def observe(state: CABState, agent: int, x: Vector, reward: float, t: int) -> No
 
 
 @compiled
-def look(model: Statistics, x: Vector, width: float, views: Matrix) -> None:
-    """Write every agent's prediction of an arm, and its width, into the rows of `views`."""
-    d = x.shape[0]
-    for agent in range(views.shape[1]):
+def look(model: Statistics, arms: Matrix, width: float, predictions: Matrix, widths: Matrix) -> None:
+    """Write every agent's predictions of sixteen arms, side by side, and their widths."""
+    for agent in range(predictions.shape[0]):
         A_inv, theta = model.A_inv[agent], model.theta_hat[agent]
-        mean = 0.0
-        variance = 0.0
-        for row in range(d):
-            mean += theta[row] * x[row]
+        mean, variance = splat(0.0), splat(0.0)
+        for row in range(theta.shape[0]):
+            x = load(arms, row)
+            mean = multiply_add(splat(theta[row]), x, mean)
             # xᵀ A⁻¹ x = Σ x_r (A⁻¹_rr x_r + 2 Σ_{c<r} A⁻¹_rc x_c)
-            off_diagonal = 0.0
+            off_diagonal = splat(0.0)
             for column in range(row):
-                off_diagonal += A_inv[row, column] * x[column]
-            variance += x[row] * (A_inv[row, row] * x[row] + 2.0 * off_diagonal)
-        views[0, agent] = mean
-        views[1, agent] = width * math.sqrt(max(variance, 0.0))
+                off_diagonal = multiply_add(splat(A_inv[row, column]), load(arms, column), off_diagonal)
+            own = multiply_add(splat(A_inv[row, row]), x, add(off_diagonal, off_diagonal))
+            variance = multiply_add(x, own, variance)
+        store(predictions, agent, mean)
+        store(widths, agent, multiply(splat(width), root(larger(variance, splat(0.0)))))

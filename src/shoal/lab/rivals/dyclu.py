@@ -11,8 +11,19 @@ import numpy as np
 from msgspec import Meta
 from scipy.special import chdtri
 
-from shoal.core.fields import AGENTS, COUNT, DIM, PACKED, derived, kept, rows, scratch, setting
+from shoal.core.fields import AGENTS, BLOCKS, COUNT, DIM, PACKED, derived, kept, rows, scratch, setting
 from shoal.core.jit.compiled import compiled, inlined
+from shoal.core.kernels.lanes import (
+    WIDTH,
+    add,
+    larger,
+    load,
+    multiply,
+    multiply_add,
+    multiply_take,
+    splat,
+    store,
+)
 from shoal.core.kernels.linalg import add_row, back_substitute, unpack
 from shoal.core.kernels.ucb import best_arm_of_width
 from shoal.core.policies.mixture.kernels import factor_packed, predict
@@ -22,7 +33,7 @@ from shoal.core.policy.parameters import Exploring
 from shoal.core.policy.steps import Common, step
 from shoal.core.statistics import Statistics, add_own, add_sample, forget_row
 from shoal.core.styles import LineStyle
-from shoal.core.types import Booleans, Integers, Matrix, Vector
+from shoal.core.types import Booleans, Integers, Matrix, Tensor, Vector
 from shoal.core.validation import LARGEST, SMALLEST
 
 LEVEL = 0.01
@@ -33,6 +44,12 @@ WINDOW = 20
 """Samples whose failures are counted."""
 TINY = 1e-10
 """Share of a matrix's largest diagonal entry below which its remainder is rounding."""
+REGULAR = 1e-6
+"""Share of it above which a pivot is surely not rounding, in whatever order they come."""
+FORM, RANK, LARGEST_ENTRY, PIVOT = range(4)
+"""Rows of `tests`."""
+GROUPS = 64 // WIDTH
+"""Groups of agents in a block."""
 
 
 class DyCluState(NamedTuple):
@@ -52,9 +69,12 @@ class DyCluState(NamedTuple):
     reused: Annotated[Booleans, kept(AGENTS, AGENTS)]  # which of them an agent uses
     forms: Annotated[Matrix, derived(2, AGENTS)]  # bᵀS⁺b of each agent's model, and of each put aside
     ranks: Annotated[Matrix, derived(2, AGENTS)]
+    sums: Annotated[Tensor, derived(2 * GROUPS * BLOCKS, PACKED, WIDTH)]  # of both, sixteen side by side
     limits: Annotated[Vector, derived(DIM + 1)]  # of χ², by degrees of freedom
     own: Annotated[Vector, scratch(PACKED)]
     total: Annotated[Vector, scratch(PACKED)]
+    factors: Annotated[Matrix, scratch(PACKED, WIDTH)]
+    tests: Annotated[Matrix, scratch(4, WIDTH)]
     L: Annotated[Matrix, scratch(DIM, DIM)]
     y: Annotated[Vector, scratch(DIM)]
     z: Annotated[Vector, scratch(DIM)]
@@ -109,7 +129,8 @@ class DyClu(Policy):
         state.limits[0] = np.inf  # nothing to tell apart
         state.limits[1:] = chdtri(np.arange(1, len(state.limits)), LEVEL)
         for agent in range(len(state.alike)):
-            measure(self.pinned_state(state), agent)
+            measure_own(self.pinned_state(state), agent)
+            measure(self.pinned_state(state), 1, agent, state.past[agent])
 
     def _pool(self, agent: int) -> Booleans:
         pool = np.array(self.state.alike[agent])
@@ -144,7 +165,7 @@ def observe(state: DyCluState, agent: int, x: Vector, reward: float, t: int) -> 
     if failed:
         return
     add_sample(state.local, agent, x, reward)
-    measure(state, agent)
+    measure_own(state, agent)
     state.renewed[agent] = True
     for j in range(state.alike.shape[0]):
         state.common.cost[0] += j != agent and state.alike[agent, j]
@@ -193,37 +214,110 @@ def is_unexplained(state: DyCluState, agent: int, x: Vector, reward: float) -> b
 @compiled
 def compare(state: DyCluState, agent: int) -> None:
     """Test an agent's model against those of all others, and against those put aside."""
-    for j in range(state.alike.shape[0]):
-        if j != agent:
-            read_own(state, j, state.total)
-            state.alike[agent, j] = are_alike(state, agent, 0, j)
-            state.alike[j, agent] = state.alike[agent, j]
-        if j < state.n_past[0]:
-            state.total[:] = 0.0
-            add_row(1.0, state.past[j], state.total)
-            state.reused[agent, j] = are_alike(state, agent, 1, j)
+    n = state.alike.shape[0]
+    read_own(state, agent, state.own)
+    for first in range(0, n, WIDTH):
+        others = min(WIDTH, n - first)
+        add_together(state, 0, first)
+        for lane in range(others):
+            j = first + lane
+            if j != agent:
+                state.alike[agent, j] = are_alike(state, agent, 0, j)
+                state.alike[j, agent] = state.alike[agent, j]
+        others = min(others, state.n_past[0] - first)
+        if others > 0:
+            add_together(state, 1, first)
+        for lane in range(others):
+            state.reused[agent, first + lane] = are_alike(state, agent, 1, first + lane)
 
 
 @inlined
 def are_alike(state: DyCluState, agent: int, kind: int, other: int) -> bool:
-    """Test whether samples of an agent and those summed in `total`, of another model, are of one parameter.
+    """Test whether an agent's samples and another model's, added by `add_together`, are of one parameter.
 
     `‖X_i(θ̂_i − θ̂)‖² + ‖X_j(θ̂_j − θ̂)‖²`, θ̂ of both, is what their residuals grow by when they share an
     estimate: the difference of forms `bᵀS⁺b`.
     """
-    add_own(state.local, agent, state.common.ridge, state.total)
-    both, common_rank = form_and_rank(state.total, state.L, state.y)
+    lane = other % WIDTH
+    both, common_rank = state.tests[FORM, lane], int(state.tests[RANK, lane])
+    if common_rank < 0:
+        group = group_of(state, kind, other)
+        for m in range(state.total.shape[0]):
+            state.total[m] = state.own[m] + state.sums[group, m, lane]
+        both, common_rank = form_and_rank(state.total, state.L, state.y)
     degrees = int(state.ranks[0, agent] + state.ranks[kind, other] - common_rank)
     growth = state.forms[0, agent] + state.forms[kind, other] - both
     return bool(growth < state.limits[degrees] * state.noise_scale**2)
 
 
+@inlined
+def group_of(state: DyCluState, kind: int, place: int) -> int:
+    """Which of `sums` a model is in."""
+    return int(kind * (state.sums.shape[0] // 2) + place // WIDTH)
+
+
+@inlined
+def add_together(state: DyCluState, kind: int, first: int) -> None:
+    """Leave in `tests`, for sixteen models from `first` on, form and rank of their sums with `own`."""
+    sums = state.sums[group_of(state, kind, first)]
+    form_together(state.own, sums, state.y.shape[0], state.factors, state.tests)
+
+
 @compiled
-def measure(state: DyCluState, place: int) -> None:
-    """Compute form and rank of an agent's model, and of the model put aside in that place."""
-    read_own(state, place, state.own)
-    state.forms[0, place], state.ranks[0, place] = form_and_rank(state.own, state.L, state.y)
-    state.forms[1, place], state.ranks[1, place] = form_and_rank(state.past[place], state.L, state.y)
+def form_together(own: Vector, sums: Matrix, d: int, L: Matrix, out: Matrix) -> None:
+    """`form_and_rank` of `own` and each lane of `sums` together, by Cholesky in the given order.
+
+    The rows of packed sums are the triangle of S and, as one more row, b: a factor's last row is L⁻¹b. Where
+    a pivot is 0, so is the rest of its column. A rank below 0 says that a pivot was in doubt, and that the
+    other function has to tell.
+    """
+    largest, form, start = splat(0.0), splat(0.0), 0
+    for row in range(d):
+        start += row
+        largest = larger(largest, add(splat(own[start + row]), load(sums, start + row)))
+        start += 1
+    store(out, LARGEST_ENTRY, largest)
+    store(out, RANK, splat(0.0))
+    start = 0
+    for row in range(d + 1):
+        other = 0
+        for column in range(row):
+            value = add(splat(own[start + column]), load(sums, start + column))
+            for k in range(column):
+                value = multiply_take(load(L, start + k), load(L, other + k), value)
+            value = multiply(value, load(L, other + column))
+            store(L, start + column, value)
+            if row == d:
+                form = multiply_add(value, value, form)
+            other += column + 1
+        if row < d:
+            pivot = add(splat(own[start + row]), load(sums, start + row))
+            for k in range(row):
+                entry = load(L, start + k)
+                pivot = multiply_take(entry, entry, pivot)
+            store(out, PIVOT, pivot)
+            for lane in range(WIDTH):  # diagonal entries are kept inverted
+                share = out[PIVOT, lane] / max(out[LARGEST_ENTRY, lane], SMALLEST)
+                L[start + row, lane] = 1.0 / math.sqrt(out[PIVOT, lane]) if share > REGULAR else 0.0
+                out[RANK, lane] += 1.0 if share > REGULAR else 0.0 if share <= TINY else -1e6
+            start += row + 1
+    store(out, FORM, form)
+
+
+@compiled
+def measure_own(state: DyCluState, agent: int) -> None:
+    """`measure` an agent's model."""
+    read_own(state, agent, state.own)
+    measure(state, 0, agent, state.own)
+
+
+@compiled
+def measure(state: DyCluState, kind: int, place: int, packed: Vector) -> None:
+    """Keep a model's sums beside the others', and compute its form and rank."""
+    group, lane = group_of(state, kind, place), place % WIDTH
+    for m in range(packed.shape[0]):
+        state.sums[group, m, lane] = packed[m]
+    state.forms[kind, place], state.ranks[kind, place] = form_and_rank(packed, state.L, state.y)
 
 
 @inlined
@@ -276,8 +370,8 @@ def put_aside(state: DyCluState, agent: int) -> None:
     state.n_past[0] += 1
     forget_row(state.local, agent, state.common.ridge)
     state.tested[agent] = 0
-    measure(state, agent)
-    measure(state, place)
+    measure_own(state, agent)
+    measure(state, 1, place, state.past[place])
     for j in range(n):
         state.reused[j, place] = False
         state.alike[agent, j] = True
