@@ -29,10 +29,14 @@ class First:
 """
 
 
+CLICKS = ("independent-clicks", "bass-clicks", "cluster_mixture-clicks")
+"""Methods that learn rewards of 0 and 1 as clicks."""
+
+
 def small(*more: str, methods: tuple[str, ...] = ("independent", "bass", "oracle")) -> ExperimentSpec:
     """A few methods in two scenarios, one of which has a graph."""
     spec = field.field_spec(more, runs=4)
-    kept = [item for item in spec.methods if item.policy in (*methods, *more)]
+    kept = [item for item in spec.methods if item.id in methods or item.policy in more]
     return msgspec.structs.replace(
         spec,
         horizon=120,
@@ -51,7 +55,7 @@ def test_every_registered_policy_plays_wherever_it_fits() -> None:
     everywhere = [item.id for item in spec.environments]
     assert {item.policy for item in spec.methods} >= {*shoal.policy_names()} - {"first", "mine"}
     for method in spec.methods:
-        if method.policy == "oracle":
+        if method.policy == "oracle" or method.id in CLICKS:
             continue
         assert "labels" not in method.parameters.values(), method.policy
         assert "n_clusters" not in method.parameters.values(), method.policy
@@ -62,9 +66,9 @@ def test_every_registered_policy_plays_wherever_it_fits() -> None:
             assert played == ["graph", "lastfm-log", "lastfm-unit", "lastfm-counts"]
         else:
             assert played == everywhere
-    (bass,) = [item for item in spec.methods if item.policy == "bass"]
+    (bass,) = [item for item in spec.methods if item.id == "bass"]
     assert bass.parameters == {"noise_scale": "noise_scale", "param_norm": "param_norm"}
-    (mixture,) = [item for item in spec.methods if item.policy == "cluster_mixture"]
+    (mixture,) = [item for item in spec.methods if item.id == "cluster_mixture"]
     assert mixture.parameters == {}  # it estimates the noise itself
     assert len({cell.id for cell in cells(spec)}) == len(cells(spec))
 
@@ -75,6 +79,23 @@ def test_oracle_plays_exactly_where_there_are_labels() -> None:
     made = [item for item in spec.environments if not item.optional]
     labelled = [item.id for item in made if build_environment(item, 0).labels is not None]
     assert labelled == list(oracle.environments or ())
+
+
+def test_clicks_are_learned_where_rewards_are_clicks() -> None:
+    spec = field.field_spec()
+    kinds = {item.id: item.kind for item in spec.environments}
+    binary = [key for key, kind in kinds.items() if kind in ("lastfm", "warfarin")]
+    found = [item for item in spec.methods if item.parameters.get("rewards") == "binary"]
+    assert [item.id for item in found] == list(CLICKS)
+    for item in found:
+        assert list(item.environments or ()) == binary
+
+
+def test_who_learns_clicks_is_neither_ranked_nor_a_yardstick() -> None:
+    rows = [row(key, name, 1.0) for key in ("a", "b") for name in ("bass", "independent")]
+    rows.append(row("b", "bass-clicks", 0.0, policy="bass"))
+    assert set(field.rank(rows).methods) == {"bass", "independent"}
+    assert field._yardstick(rows[::-1], "b", "bass").method == "bass"
 
 
 def test_given_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ from shoal.reporting.words import EMPTY, number
 
 FIELD = "field"
 YARDSTICKS = ("bass", "cluster_mixture")
-"""The policies that all others are compared with, run by run."""
+"""The methods that all others are compared with, run by run: policies at their defaults."""
 UNRANKED = ("lastfm-unit", "lastfm-counts")
 """Other recipes for data that are ranked already: one data set has one vote."""
 LEVEL = 0.05
@@ -44,10 +44,10 @@ def field_spec(
 ) -> ExperimentSpec:
     """The preset `field`: its scenarios, every registered policy, and `more`, each as `module:Class`."""
     content = msgspec.toml.decode(preset_text(FIELD))
-    listed = {method["policy"] for method in content["methods"]}
+    listed = {method["id"] for method in content["methods"]}
     graphs = [item["id"] for item in content["environments"] if find_environment(item["kind"]).has_graph]
     for reference in unique([*policy_names(), *more]):
-        if reference not in listed:
+        if as_id(reference) not in listed:
             content["methods"].append(_method(reference, graphs))
     spec = parse_spec(tomli_w.dumps(content).encode(), source=f"presets/{FIELD}.toml", seed=seed)
     return spec if runs is None else msgspec.structs.replace(spec, runs=runs)
@@ -184,7 +184,8 @@ NOTE = (
     "played; one recipe for LastFM counts. “Against” counts scenarios in which the method's regret is surely "
     "lower, not surely different, and surely higher, by the paired 95% interval. Time per round is that of "
     "the least disturbed run, median over scenarios. Methods that are given a graph were played only where "
-    "there is one and are not ranked; nor is Oracle, which is told the clusters."
+    "there is one and are not ranked; nor is Oracle, which is told the clusters, nor “clicks”: methods that "
+    "learn rewards of 0 and 1 as clicks, where there are such rewards."
 )
 PAIRED = (
     "Mean final regret with its 95% interval, and each method minus the yardstick on the same seeds with the "
@@ -237,7 +238,7 @@ def _standing(found: Results, rows: Sequence[SummaryRow], ranking: Ranking, meth
 
 
 def _tally(at: int, one: MethodStanding) -> str:
-    if one.row.policy == YARDSTICKS[at] or not one.pairs[at]:
+    if one.row.method == YARDSTICKS[at] or not one.pairs[at]:
         return EMPTY
     better = sum(pair.low > 0.0 for pair in one.pairs[at])
     worse = sum(pair.high < 0.0 for pair in one.pairs[at])
@@ -273,7 +274,7 @@ def _scenarios(found: Results, rows: Sequence[SummaryRow], ranking: Ranking) -> 
 
 def _difference(found: Results, rows: Sequence[SummaryRow], policy: str, row: SummaryRow) -> str:
     own = _yardstick(rows, row.environment, policy)
-    pair = None if row.policy == policy else pair_up(found.table, own, row)
+    pair = None if row.method == policy else pair_up(found.table, own, row)
     if pair is None:
         return EMPTY
     half = (pair.high - pair.low) / 2.0
@@ -376,9 +377,9 @@ def critical_difference_figure(ranking: Ranking, labels: Sequence[str]) -> Figur
 
 
 def _yardstick(rows: Sequence[SummaryRow], environment: str, policy: str) -> SummaryRow | None:
-    return next((row for row in rows if (row.environment, row.policy) == (environment, policy)), None)
+    return next((row for row in rows if (row.environment, row.method) == (environment, policy)), None)
 
 
 def _mark(entry: Any) -> Mark:
     row = entry if isinstance(entry, SummaryRow) else entry.row
-    return "apart" if row.policy == "oracle" else "reference" if row.policy in YARDSTICKS else ""
+    return "apart" if row.policy == "oracle" else "reference" if row.method in YARDSTICKS else ""
