@@ -87,6 +87,8 @@ class Field:
     """Whether NaN is a value."""
     own: bool = False
     """Whether entries of row i may be −1 − i: alone."""
+    symmetric: bool = False
+    """Whether rows are symmetric matrices, of which a file needs half."""
     dtype: Any = None
     """Type of the entries; by default as the annotation says."""
     count: str = ""

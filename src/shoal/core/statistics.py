@@ -43,10 +43,10 @@ updates is off, in the norm of A, by less than 1e-8 times the size of the reward
 class Statistics(NamedTuple):
     """Rows of linear-model statistics."""
 
-    A: Annotated[Tensor, kept(ROWS, DIM, DIM)]
+    A: Annotated[Tensor, kept(ROWS, DIM, DIM, symmetric=True)]
     tail: Annotated[Matrix, kept(ROWS, TRIANGLE)]
     """What A lacks of the exact sums, where a row is or was steep; lower triangles."""
-    A_inv: Annotated[Tensor, kept(ROWS, DIM, DIM)]
+    A_inv: Annotated[Tensor, kept(ROWS, DIM, DIM, symmetric=True)]
     b: Annotated[Matrix, kept(ROWS, DIM)]
     theta_hat: Annotated[Matrix, kept(ROWS, DIM)]
     logdet_A: Annotated[Vector, kept(ROWS)]

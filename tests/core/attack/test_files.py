@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.core.attack.common import SCALE, run
 from tests.core.attack.hostile import pack, saved
-from tests.core.contracts.test_policies import CLASSES, every_policy, kept, make, play
+from tests.core.contracts.test_policies import CLASSES, D, every_policy, kept, make, play
 from tests.saved.make import OWN as WRITTEN
 from tests.saved.make import go_on, relations
 
@@ -66,7 +66,7 @@ def test_a_size_in_the_header_is_compared_before_anything_is_made(tmp_path: Path
     for key, value in (("dim", 15_000), ("n_agents", 10**9), ("dim", 10**30), ("n_agents", -1)):
         (tmp_path / "p").write_bytes(pack(header | {key: value}, arrays))
         start = time.thread_time()
-        with pytest.raises(shoal.PolicyFileError, match=r"but array 'local.A' has shape \(11, 3, 3\)"):
+        with pytest.raises(shoal.PolicyFileError, match=r"but array 'local.A' has shape \(11, 6\)"):
             shoal.load_policy(tmp_path / "p")
         assert time.thread_time() - start < 1.0
     _, header, arrays = saved("dynucb")
@@ -209,7 +209,42 @@ def test_minus_zero_is_not_nothing() -> None:
     array = np.zeros((4_000, 3))
     array[2, 1] = -0.0
     sizes = {"agents": 2_000, "dim": 2, "clusters": 4_000, "packed": 3}
-    assert files.thinned(leaf, array, sizes)["pool.clusters.sums@rows"].tolist() == [2]
+    assert files.shortened(leaf, array, sizes)["pool.clusters.sums@rows"].tolist() == [2]
+
+
+@every_policy
+def test_symmetric_matrices_take_half_their_place_in_a_file(name: str, tmp_path: Path) -> None:
+    policy = make(name)
+    play(policy, 200)
+    policy.save(path := tmp_path / "policy")
+    _, arrays = unpacked(path)
+    declared = [leaf.name for leaf in fields.leaves(CLASSES[name].State) if leaf.field.symmetric]
+    written = [key for key in declared if key in arrays]
+    assert written
+    assert [arrays[key].shape[1:] for key in written] == [(D * (D + 1) // 2,)] * len(written)
+    again = shoal.load_policy(path)
+    for one, other in zip(kept(policy).values(), kept(again).values(), strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
+def test_what_is_not_symmetric_to_the_last_digit_is_written_in_full(tmp_path: Path) -> None:
+    policy = make("independent")
+    play(policy, 40)
+    policy.state.local.A_inv[2, 0, 1] *= 1.0 + 2.0**-52
+    policy.save(path := tmp_path / "policy")
+    _, arrays = unpacked(path)
+    assert arrays["local.A_inv"].shape == policy.state.local.A_inv.shape
+    assert arrays["local.A"].ndim == 2
+    assert shoal.load_policy(path).state.local.A_inv.tobytes() == policy.state.local.A_inv.tobytes()
+
+
+def test_matrices_of_another_size_are_refused(tmp_path: Path) -> None:
+    header, arrays = lived(tmp_path)
+    for name in ("local.A", "local.A_inv"):
+        for wrong in (arrays[name][:, :-1], arrays[name][:-1], arrays[name].astype(np.float32)):
+            (path := tmp_path / "policy").write_bytes(pack(header, arrays | {name: wrong}))
+            with pytest.raises(shoal.PolicyFileError, match=f"array '{name}'"):
+                shoal.load_policy(path)
 
 
 @pytest.mark.parametrize(
@@ -242,11 +277,12 @@ def test_what_says_the_sizes_is_there_in_full(tmp_path: Path) -> None:
 
 def test_a_short_file_gets_no_more_memory_than_it_has_agents_for(tmp_path: Path) -> None:
     _, header, arrays = saved("dynucb")
-    parameters = header["parameters"] | {"n_clusters": 10**6}
-    for name in ("pool.A", "pool.A_inv"):
-        arrays[name], arrays[name + "@rows"] = arrays[name].reshape(-1, 3)[:1], np.zeros(1, dtype=np.int64)
+    parameters = header["parameters"] | {"n_clusters": 10**5}
+    arrays["pool.A"] = arrays["pool.A_inv"] = np.zeros((10**5, 6))
+    for name in ("pool.tail", "pool.b"):
+        arrays[name], arrays[name + "@rows"] = arrays[name][:1], np.zeros(1, dtype=np.int64)
     (path := tmp_path / "policy").write_bytes(pack(header | {"parameters": parameters}, arrays))
-    with pytest.raises(shoal.PolicyFileError, match=r"'pool\.A', of shape .* must be there in full"):
+    with pytest.raises(shoal.PolicyFileError, match=r"'pool\.tail', of shape .* must be there in full"):
         shoal.load_policy(path)
 
 

@@ -63,8 +63,19 @@ def test_coba_reads_agents_and_refuses_chance() -> None:
     chosen, probability = learner.predict([5], [(1.0, 0.0, 0.0), (0.0, 1.0, 0.0)])
     assert probability == 1.0
     assert learner.score([5], [(1.0, 0.0, 0.0), (0.0, 1.0, 0.0)], chosen) == 1.0
-    with pytest.raises(ValueError, match=r"epsilon must be 0, since coba needs .* got 0.1"):
-        CobaLearner("bass", 6, 3, epsilon=0.1)
+    drawn: list[tuple[str, dict[str, Any]]] = [
+        ("bass", {"epsilon": 0.1}),
+        ("bass", {"exploration": "sample"}),
+        ("lints", {}),
+        ("hier_ts", {}),
+        ("codband", {}),
+    ]
+    for name, parameters in drawn:
+        with pytest.raises(ValueError, match=f"every action's probability, and {name} as asked for draws"):
+            CobaLearner(name, 6, 3, **parameters)
+    for name in ("hier_ucb", "cluster_mixture"):
+        CobaLearner(name, 6, 3)
+    CobaLearner("codband", 6, 3, exploration="ucb")
     with pytest.raises(ValueError, match="unknown policy 'basss'"):
         CobaLearner("basss", 6, 3)
 
@@ -151,6 +162,7 @@ def test_obp_s_log_can_be_evaluated() -> None:
         ({"pscore": [0.5, 0.0, 1.0, 1.0]}, r"feedback\['pscore'\] must be in \(0, 1\], got 0 to 1"),
         ({"reward": [1.0]}, r"feedback\['reward'\] must have shape \(4,\)"),
         ({"action": [0, 1, 2, 3]}, r"feedback\['action'\] must be integers in 0, …, 2"),
+        ({"action": [], "reward": [], "pscore": []}, "feedback has no rounds"),
         ({"action": [0.0, 1.0, 2.0, 0.0]}, r"feedback\['action'\] must be integers"),
     ],
 )
@@ -188,6 +200,9 @@ def test_open_bandit(tmp_path: Path) -> None:
     }
     assert arms == {"0": [-0.5, 1, 1, 1, 0, 0], "1": [0.25, 0, 1, 0, 1, 1]}
     path = tmp_path / "men.csv"
+    (tmp_path / "all.csv").write_text(path.read_text().partition("\n")[0] + "\n")
+    with pytest.raises(ValueError, match=r"all.csv has no rows"):
+        read_open_bandit(tmp_path, "all")
     path.write_text(path.read_text().replace("1,0.25,u", "2,0.25,u"))
     with pytest.raises(ValueError, match=r"men.csv:2: expected a known item, a click of 0 or 1"):
         read_open_bandit(tmp_path)

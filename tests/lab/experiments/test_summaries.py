@@ -108,6 +108,14 @@ def test_best_alpha_is_by_mean_over_all_runs_and_the_lower_on_ties() -> None:
     assert row.regret.mean == 25.0
 
 
+def test_no_grid_is_wider_than_zero() -> None:
+    best = {0.0: False, 0.1: False, 0.3: True}
+    for alpha, is_edge in best.items():
+        table = make_table(*(rows_of("ind", "independent", a, [1.0 + abs(a - alpha)] * 2) for a in best))
+        assert only_row(table).alpha == alpha
+        assert only_row(table).at_edge == is_edge
+
+
 def test_runs_are_put_in_order() -> None:
     table = make_table(rows_of("ind", "independent", 0.1, [7.0, 5.0, 6.0], seeds=[2, 0, 1]))
     (cell,) = summaries.find_cells(table)

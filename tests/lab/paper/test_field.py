@@ -95,7 +95,9 @@ def test_who_learns_clicks_is_neither_ranked_nor_a_yardstick() -> None:
     rows = [row(key, name, 1.0) for key in ("a", "b") for name in ("bass", "independent")]
     rows.append(row("b", "bass-clicks", 0.0, policy="bass"))
     assert set(field.rank(rows).methods) == {"bass", "independent"}
-    assert field._yardstick(rows[::-1], "b", "bass").method == "bass"
+    yardstick = field._yardstick(rows[::-1], "b", "bass")
+    assert yardstick is not None
+    assert yardstick.method == "bass"
 
 
 def test_given_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,6 +168,16 @@ def test_too_little_to_rank() -> None:
     assert list(alone.methods) == ["one"]
     assert np.isnan(alone.critical)
     assert field.rank([]).environments == []
+
+
+def test_a_scenario_that_few_have_played_does_not_cost_the_others_their_ranks() -> None:
+    methods = ["bass", "cluster_mixture", "independent", "lints", "sclub"]
+    rows = [row(key, method, 1.0 + at) for key in "abc" for at, method in enumerate(methods)]
+    rows += [row("a", "mine", 0.0), row("d", "bass", 9.0), row("d", "cluster_mixture", 1.0)]
+    found = field.rank(rows)
+    assert list(found.methods) == methods
+    assert list(found.environments) == ["a", "b", "c"]
+    np.testing.assert_array_equal(found.ranks, [[1, 2, 3, 4, 5]] * 3)
 
 
 def test_a_method_of_one_s_own_joins_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -448,7 +448,7 @@ class Policy(ABC):
             kept = [leaf for leaf in leaves if leaf.field.role is fields.Role.KEPT]
             arrays: dict[str, Any] = {}
             for leaf in kept:
-                arrays |= files.thinned(leaf, leaf.used(self.state, sizes), sizes)
+                arrays |= files.shortened(leaf, leaf.used(self.state, sizes), sizes)
             return files.pack(header, arrays)
 
     @classmethod
@@ -498,10 +498,10 @@ def restore(kind: type[Kind], path: Path, contents: files.Contents) -> Kind:
         for leaf in leaves:
             if leaf.name in arrays and leaf.name not in logs:
                 found, target = arrays[leaf.name], leaf.used(policy.state, sizes)
-                if isinstance(found, files.Thinned):
-                    found.put_into(target)
-                else:
+                if isinstance(found, np.ndarray):
                     target[...] = found
+                else:
+                    found.put_into(target)
         if trouble := policy._problem(policy.state):
             raise PolicyFileError(f"{path}: {trouble}")
         policy._derive(policy.state)

@@ -26,6 +26,12 @@ def explores(parameters: Mapping[str, Any]) -> int:
     return AS_RELEASED if parameters.get("bonus") == "as-released" else UCB
 
 
+def draws_arms(policy: Any) -> bool:
+    """Whether a built-in policy's choice is a draw: by `epsilon`, or from what it believes."""
+    common = getattr(getattr(policy, "state", None), "common", None)
+    return common is not None and (common.epsilon > 0.0 or common.explores == SAMPLE)
+
+
 @inlined
 def ucb_width(common: Any, t: int) -> float:
     """`α √ln(t+1)`, which every bonus is multiplied by."""

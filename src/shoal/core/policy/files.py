@@ -2,7 +2,8 @@
 
 A file is an uncompressed zip archive of `.npy` arrays, those of the state that are declared as kept
 (`core.fields`), and one called `header`: JSON with the format, the policy's name, its sizes and parameters.
-Of an array with many rows of zeros only the others are written, and one more array says which they are.
+Of an array with many rows of zeros only the others are written, and one more array says which they are. Of
+symmetric matrices the lower triangles are written.
 """
 
 import ast
@@ -11,7 +12,7 @@ import json
 import math
 import stat
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ FORMAT = 1
 """Version of the files that are written."""
 MOST_ARRAYS = 1000
 SIZED = "local.A"
-"""The array whose shape says the number of agents and the dimension; always there in full."""
+"""The array whose shape says the number of agents and the dimension; all of its rows are always there."""
 MOST_TIMES = 256
 """How much larger than that one an array with rows left out may be: a short file gets no more memory."""
 SMALL = 2**16
@@ -65,6 +66,19 @@ class Thinned(NamedTuple):
         array.reshape(-1, array.shape[-1])[self.rows] = self.values
 
 
+class Folded(NamedTuple):
+    """The lower triangles of symmetric matrices, row after row."""
+
+    values: Matrix
+
+    def put_into(self, array: AnyArray) -> None:
+        """Write them into an array of matrices, on both sides of the diagonal."""
+        for row, first in _triangle(array.shape[-1]):
+            part = self.values[:, first : first + row + 1]
+            array[:, row, : row + 1] = part
+            array[:, : row + 1, row] = part
+
+
 class Contents(NamedTuple):
     """What a file holds, migrated to the present format; the arrays are not checked yet."""
 
@@ -85,8 +99,14 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> memoryvie
     return buffer.getbuffer()
 
 
-def thinned(leaf: fields.Leaf, array: AnyArray, sizes: fields.Sizes) -> dict[str, AnyArray]:
-    """The arrays of a file that hold this one: without its rows of zeros, if it has many."""
+def shortened(leaf: fields.Leaf, array: AnyArray, sizes: fields.Sizes) -> dict[str, AnyArray]:
+    """The arrays of a file that hold this one: without its rows of zeros, if it has many, or folded."""
+    if leaf.field.symmetric and _is_symmetric(array):
+        d = array.shape[-1]
+        folded = np.empty((len(array), _folded(d)))
+        for row, first in _triangle(d):
+            folded[:, first : first + row + 1] = array[:, row, : row + 1]
+        return {leaf.name: folded}
     if can_be_thinned(leaf) and array.nbytes >= SMALL and _is_small(array.shape, sizes):
         flat = array.reshape(-1, array.shape[-1])
         rows = np.flatnonzero(flat.view(np.uint64).any(axis=1))  # by their bits: −0 is not left out
@@ -99,7 +119,23 @@ def can_be_thinned(leaf: fields.Leaf) -> bool:
     """Whether a file may leave out rows of an array, as far as its declaration says."""
     field = leaf.field
     is_plain = field.fill == 0 and field.dtype == np.float64 and not field.count
-    return is_plain and len(field.shape) > 1 and not leaf.is_table and leaf.name != SIZED
+    return is_plain and len(field.shape) > 1 and not (leaf.is_table or field.symmetric)
+
+
+def _triangle(d: int) -> Iterator[tuple[int, int]]:
+    """Each row of a (d, d) matrix, and where its part of the triangle begins."""
+    return ((row, _folded(row)) for row in range(d))
+
+
+def _folded(d: int) -> int:
+    """Entries of the lower triangle of a (d, d) matrix."""
+    return d * (d + 1) // 2
+
+
+def _is_symmetric(matrices: AnyArray) -> bool:
+    """Whether each is its own transpose to the bit, one column at a time: that takes little memory."""
+    bits = matrices.view(np.uint64)
+    return all(np.array_equal(bits[:, k], bits[:, :, k]) for k in range(bits.shape[-1]))
 
 
 def _is_small(shape: tuple[int, ...], sizes: fields.Sizes) -> bool:
@@ -185,9 +221,14 @@ def _array(data: bytes) -> AnyArray:
 
 def check_arrays(
     path: Path, state_class: type, arrays: Mapping[str, AnyArray], sizes: fields.Sizes, *, strict: bool
-) -> dict[str, AnyArray | Thinned]:
+) -> dict[str, AnyArray | Thinned | Folded]:
     """The arrays that a state keeps, each of the shape, type and range declared for it."""
     wanted = {leaf.name: leaf for leaf in fields.leaves(state_class) if leaf.field.role is fields.Role.KEPT}
+    folded = {
+        name
+        for name, leaf in wanted.items()
+        if leaf.field.symmetric and name in arrays and arrays[name].ndim == 2
+    }
     thin = {name for name, leaf in wanted.items() if can_be_thinned(leaf) and name + ROWS in arrays}
     if strict and (unknown := sorted(set(arrays) - set(wanted) - {name + ROWS for name in thin})):
         raise PolicyFileError(f"{path} holds an array {unknown[0]!r}, which its policy does not have")
@@ -199,6 +240,8 @@ def check_arrays(
             if not _is_small(shape, sizes):
                 raise PolicyFileError(f"{path}: array {name!r}, of shape {shape}, must be there in full")
             shape = _check_rows(path, name + ROWS, arrays[name + ROWS], shape)
+        elif name in folded:
+            shape = shape[0], _folded(shape[1])
         elif leaf.field.count and found.ndim:
             shape = (len(found), *shape[1:])
         if found.shape != shape or found.dtype != leaf.field.dtype:
@@ -215,7 +258,9 @@ def check_arrays(
                     f"{path}: {beside} is {arrays[beside].item()}, but {name!r} has {len(arrays[name])} rows"
                 )
     return {
-        name: Thinned(arrays[name + ROWS], arrays[name]) if name in thin else arrays[name] for name in wanted
+        **{name: arrays[name] for name in wanted},
+        **{name: Thinned(arrays[name + ROWS], arrays[name]) for name in thin},
+        **{name: Folded(arrays[name]) for name in folded},
     }
 
 
@@ -245,6 +290,6 @@ def check_sizes(path: Path, contents: Contents) -> None:
     """Refuse sizes that the file cannot have, before anything of these sizes is made."""
     n, d = contents.n_agents, contents.dim
     found, inner = contents.arrays.get(SIZED), d + (contents.parameters.get("rewards") == "binary")
-    if found is None or found.shape != (n, inner, inner) or d < 1:
+    if found is None or found.shape not in ((n, inner, inner), (n, _folded(inner))) or d < 1:
         shape = None if found is None else found.shape
         raise PolicyFileError(f"{path}: n_agents = {n}, dim = {d}, but array {SIZED!r} has shape {shape}")

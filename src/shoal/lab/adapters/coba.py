@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from coba.primitives import Learner
 
-from shoal.core.policies.registry import find_policy, make_policy
+from shoal.core.policies.registry import make_policy
+from shoal.core.policy.exploring import draws_arms
 
 
 def first_of(context: Any) -> int:
@@ -33,7 +34,7 @@ class CobaLearner(Learner):  # type: ignore[misc]
     agent : callable
         The agent's number from a context; by default the context, its first entry or its entry "agent".
     **parameters
-        Of the policy. It must not draw arms at random (`epsilon`): coba would need the probability.
+        Of the policy. It must not draw arms (`epsilon`, Thompson sampling): coba would need the probability.
 
     Examples
     --------
@@ -53,10 +54,12 @@ class CobaLearner(Learner):  # type: ignore[misc]
         agent: Callable[[Any], int] = first_of,
         **parameters: Any,
     ) -> None:
-        if parameters.get("epsilon"):
-            shown = parameters["epsilon"]
-            raise ValueError(f"epsilon must be 0, since coba needs every action's probability, got {shown}")
-        find_policy(policy)  # a wrong name fails here, not in the middle of an experiment
+        # What is wrong fails here, not in the middle of an experiment.
+        if draws_arms(make_policy(policy, n_agents, dim, **parameters)):
+            raise ValueError(
+                f"coba needs every action's probability, and {policy} as asked for draws its arms: take "
+                "epsilon=0 and a policy that chooses by upper confidence bounds"
+            )
         self._made_by, self._agent = (policy, n_agents, dim, parameters), agent
         self._policy: Any = None
 

@@ -51,17 +51,16 @@ def from_obp(feedback: Mapping[str, Any], *, agents: Sequence[Any] | None = None
             raise ValueError(f"feedback must have {key!r}, as obp's has; it has {found}")
     features = validation.matrix("feedback['action_context']", feedback["action_context"])
     action = np.asarray(feedback["action"])
-    n = len(action)
-    if not np.issubdtype(action.dtype, np.integer) or (
-        n and not 0 <= action.min() <= action.max() < len(features)
-    ):
+    if not (n := action.size):
+        raise ValueError("feedback has no rounds: feedback['action'] is empty")
+    if not np.issubdtype(action.dtype, np.integer) or not 0 <= action.min() <= action.max() < len(features):
         raise ValueError(
             f"feedback['action'] must be integers in 0, …, {len(features) - 1}, the rows of action_context"
         )
     reward, pscore = (
         validation.vector(f"feedback[{key!r}]", feedback[key], n) for key in ("reward", "pscore")
     )
-    if n and not 0.0 < pscore.min() <= pscore.max() <= 1.0:
+    if not 0.0 < pscore.min() <= pscore.max() <= 1.0:
         raise ValueError(f"feedback['pscore'] must be in (0, 1], got {pscore.min():g} to {pscore.max():g}")
     names = ["all"] * n if agents is None else [str(agent) for agent in agents]
     if len(names) != n:
@@ -149,7 +148,9 @@ def read_open_bandit(path: PathLike, campaign: str = "men") -> LoggedFrames:
             raise ValueError(f"{where}: expected a known item, a click of 0 or 1 and a propensity in (0, 1]")
         rows.append((when, f"segment {segments[tuple(user)]}", item, float(click), float(score)))
     rows.sort(key=lambda row: row[0])
-    _, agents, arms, clicks, scores = map(list, zip(*rows, strict=True)) if rows else [[]] * 5
+    if not rows:
+        raise ValueError(f"{folder / campaign}.csv has no rows")
+    _, agents, arms, clicks, scores = map(list, zip(*rows, strict=True))
     log = {"agent": agents, "arm": arms, "reward": clicks, "probability": scores}
     return LoggedFrames(log, dict(zip(items, features.tolist(), strict=True)))
 

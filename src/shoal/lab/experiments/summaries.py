@@ -93,9 +93,12 @@ class SummaryRow:
 
     @property
     def at_edge(self) -> bool:
-        """Whether the best α is the smallest or largest of several, so a wider grid might do better."""
+        """Whether the best α is the smallest or largest of several, so a wider grid might do better.
+
+        Below 0 there is none.
+        """
         alphas = self.regret_by_alpha.x
-        return len(alphas) > 1 and self.alpha in (alphas[0], alphas[-1])
+        return len(alphas) > 1 and self.alpha in (alphas[0], alphas[-1]) and self.alpha > 0.0
 
 
 @dataclass(frozen=True)

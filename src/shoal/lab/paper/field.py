@@ -7,7 +7,7 @@ Comparisons of Classifiers over Multiple Data Sets", JMLR 7, 2006).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -93,15 +93,12 @@ class Ranking:
 
 
 def rank(rows: Sequence[SummaryRow]) -> Ranking:
-    """Rank the methods that have a row in each scenario, except Oracle."""
+    """Rank methods, except Oracle, over scenarios that all of them have a row in."""
     fair = [row for row in rows if row.policy != "oracle" and row.environment not in UNRANKED]
-    environments = unique(row.environment for row in fair)
     regret = {(row.environment, row.method): row.regret.mean for row in fair}
-    methods = [
-        method
-        for method in unique(row.method for row in fair)
-        if all((environment, method) in regret for environment in environments)
-    ]
+    environments, methods = _without_gaps(
+        unique(row.environment for row in fair), unique(row.method for row in fair), regret
+    )
     table = np.array([[regret[key, method] for method in methods] for key in environments])
     n, k = len(environments), len(methods)
     if n == 0 or k < 2:
@@ -114,6 +111,23 @@ def rank(rows: Sequence[SummaryRow]) -> Ranking:
     # The studentized range for infinitely many degrees of freedom; by convention divided by √2.
     critical = float(stats.studentized_range.ppf(1.0 - LEVEL, k, np.inf)) * math.sqrt(k * (k + 1) / (12 * n))
     return Ranking([methods[at] for at in order], environments, ranks[:, order], p_value, critical)
+
+
+def _without_gaps(
+    environments: list[str], methods: list[str], known: Container[tuple[str, str]]
+) -> tuple[list[str], list[str]]:
+    """Leave out what lacks the largest share of the table, scenario or method, until nothing is missing.
+
+    So a method that plays in a few scenarios is left out, and a scenario in which few have played, too.
+    """
+    missing = np.array([[(key, method) not in known for method in methods] for key in environments])
+    while missing.any():
+        by_scenario, by_method = missing.mean(axis=1), missing.mean(axis=0)
+        axis = int(by_scenario.max() <= by_method.max())
+        names, at = (environments, methods)[axis], int((by_scenario, by_method)[axis].argmax())
+        missing = np.delete(missing, at, axis)
+        del names[at]
+    return environments, methods
 
 
 # The page
@@ -130,7 +144,7 @@ class MethodStanding:
     pairs: Sequence[Sequence[Paired]]
     """The yardsticks minus it, in the order of `YARDSTICKS`, in each ranked scenario."""
     microseconds: float
-    """Time per round of the least disturbed run, median over scenarios."""
+    """Time per round of the least disturbed run, median over the ranked scenarios."""
 
 
 def finished(found: Results) -> list[SummaryRow]:
@@ -170,7 +184,9 @@ def document(found: Results) -> Document:
             *([f"Not shown, as some values of α are missing: {', '.join(left)}."] if left else []),
         ],
         sections=[
-            Section("ranks", "All methods", [Text(NOTE), _standings(found, rows, ranking)] if ranked else []),
+            Section(
+                "ranks", "All methods", [*map(Text, NOTE), _standings(found, rows, ranking)] if ranked else []
+            ),
             Section("recipes", "LastFM: three recipes", _recipes(found, rows) if several else []),
             Section("scenarios", "Scenario by scenario", [Text(PAIRED), *tables] if tables else []),
             harness.provenance_section(found),
@@ -179,13 +195,17 @@ def document(found: Results) -> Document:
 
 
 NOTE = (
-    "Each method at the best of the same values of α, chosen on the runs that are reported. Ranks are those "
-    "of the mean final regret in each scenario, 1 the lowest, over the scenarios that all ranked methods "
-    "played; one recipe for LastFM counts. “Against” counts scenarios in which the method's regret is surely "
-    "lower, not surely different, and surely higher, by the paired 95% interval. Time per round is that of "
-    "the least disturbed run, median over scenarios. Methods that are given a graph were played only where "
-    "there is one and are not ranked; nor is Oracle, which is told the clusters, nor “clicks”: methods that "
-    "learn rewards of 0 and 1 as clicks, where there are such rewards."
+    "Each method plays at its defaults but for α, the best of the same values, which was chosen on the runs "
+    "that are reported; intervals do not cover that choice. Ranks are those of mean final regret in each "
+    "scenario, 1 the lowest, over the scenarios that all ranked methods played. Of LastFM one recipe counts, "
+    "the one by which sharing pays most. “Against” counts the scenarios in which a method's paired 95% "
+    "interval of the difference lies below zero, around it, and above. Time per round is that of the "
+    "least disturbed run, median over scenarios.",
+    "Methods that are given a graph were played only where there is one and are not ranked; nor is Oracle, "
+    "which is told the clusters, nor “clicks”: methods that learn rewards of 0 and 1 as clicks, where there "
+    "are such rewards. Scenarios were picked, not drawn, and some are alike: tests say how stable ranks are "
+    "over these, not what holds elsewhere. Nemenyi's test sees ranks alone, so it may not tell two methods "
+    "apart of which one has less regret in most scenarios.",
 )
 PAIRED = (
     "Mean final regret with its 95% interval, and each method minus the yardstick on the same seeds with the "
@@ -227,9 +247,9 @@ def _standing(found: Results, rows: Sequence[SummaryRow], ranking: Ranking, meth
         ]
         for policy in YARDSTICKS
     ]
-    least = [column(found.table, "seconds", row.cell).min() for row in own.values()]
+    least = [column(found.table, "seconds", own[key].cell).min() for key in ranking.environments]
     return MethodStanding(
-        next(iter(own.values())),
+        own[ranking.environments[0]],
         float(ranking.means[place]),
         int((ranking.ranks[:, place] == ranking.ranks.min(axis=1)).sum()),
         pairs,
