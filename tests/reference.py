@@ -702,6 +702,7 @@ class ClusterMixture(Twin):
     """Clusters drawn from their posterior; an agent chooses by all that it may belong to."""
 
     grid = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+    lifts = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
     tempers = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
 
     def __init__(
@@ -723,7 +724,7 @@ class ClusterMixture(Twin):
         seed: int,
     ) -> None:
         super().__init__(n_agents, dim, alpha=alpha, ridge=ridge)
-        self.clicks = clicks  # then the last coordinate, the intercept, has no scatter, and the ridge given
+        self.clicks = clicks  # then the last coordinate, the intercept, has a scatter and a ridge of its own
         self.features = np.zeros((n_agents, 0)) if agent_features is None else np.array(agent_features)
         self.temper_votes = [[0.0] * len(self.tempers) for _ in range(n_agents)]
         self.spread = spread
@@ -735,6 +736,7 @@ class ClusterMixture(Twin):
         self.learns_scatter = scatter is None
         self.given = scatter
         self.position = self.first = 0 if clicks else 2
+        self.lift_position = 0
         self.slopes = dim - clicks
         self.unit, self.prior, self.noise = 1.0, ridge, 1.0 if noise_scale is None else noise_scale**2
         self.weights = [1.0] * n_agents
@@ -747,10 +749,10 @@ class ClusterMixture(Twin):
         self.past: list[list[tuple[float, Floats, float]]] = [[] for _ in range(n_agents)]
         self.recent: list[list[tuple[Floats, float, float]]] = [[] for _ in range(n_agents)]
         self.forgot = [-1] * n_agents
-        self.votes = [[0.0] * len(self.grid) for _ in range(n_agents)]
+        self.votes = [self.no_votes() for _ in range(n_agents)]
         self.raw: dict[Member, Sums] = {}
         self.lent: dict[Member, Sums] = {}
-        self.lent_at: dict[Member, float] = {}
+        self.lent_at: dict[Member, tuple[float, float]] = {}
         self.heeded: dict[Member, int] = {}
         self.alarms: dict[int, int] = {}
         self.cusum: dict[int, float] = {}
@@ -772,7 +774,7 @@ class ClusterMixture(Twin):
         self.looks += [None] * n
         self.past += [[] for _ in range(n)]
         self.recent += [[] for _ in range(n)]
-        self.votes += [[0.0] * len(self.grid) for _ in range(n)]
+        self.votes += [self.no_votes() for _ in range(n)]
         if self.to_tend > 0:
             self.to_tend = (2 if self.drift else 1) * self.n_agents
 
@@ -782,7 +784,7 @@ class ClusterMixture(Twin):
             self.labels[agent] = None
             self.ghosts.pop(agent, None)
             self.looks[agent], self.past[agent], self.recent[agent] = None, [], []
-            self.votes[agent] = [0.0] * len(self.grid)
+            self.votes[agent] = self.no_votes()
             self.temper_votes[agent] = [0.0] * len(self.tempers)
             self.features[agent] = np.nan
             self.raw.pop((0, agent), None)
@@ -845,14 +847,14 @@ class ClusterMixture(Twin):
                 S, b = S + self.lent[member][0], b + self.lent[member][1]
         return S, b
 
-    def soften(self, sums: Sums, scatter: float) -> Sums:
+    def soften(self, sums: Sums, scatters: tuple[float, float]) -> Sums:
         """What samples of scattered parameters tell of their mean."""
-        inverse = np.linalg.inv(np.eye(self.dim) + sums[0] @ self.scatters_of(scatter))
+        inverse = np.linalg.inv(np.eye(self.dim) + sums[0] @ self.scatters_of(scatters))
         return inverse @ sums[0], inverse @ sums[1]
 
-    def scatters_of(self, scatter: float) -> Floats:
-        """Variance of members' parameters."""
-        return np.diag([scatter] * self.slopes + [0.0] * self.clicks)
+    def scatters_of(self, scatters: tuple[float, float]) -> Floats:
+        """Variance of members' parameters: of slopes, and of an intercept."""
+        return np.diag([scatters[0]] * self.slopes + [scatters[1]] * self.clicks)
 
     def precision(self) -> Floats:
         """That of the clusters' prior."""
@@ -861,8 +863,8 @@ class ClusterMixture(Twin):
     def lend(self, member: Member) -> None:
         if member[0] == 0:
             self.raw[member] = (self.gram[member[1]], self.b[member[1]])
-        self.lent[member] = self.soften(self.weighted(self.raw[member], member[1]), self.scatter)
-        self.lent_at[member] = self.scatter
+        self.lent[member] = self.soften(self.weighted(self.raw[member], member[1]), self.scatters)
+        self.lent_at[member] = self.scatters
 
     def weighted(self, sums: Sums, agent: int) -> Sums:
         return self.weights[agent] * sums[0], self.weights[agent] * sums[1]
@@ -871,11 +873,26 @@ class ClusterMixture(Twin):
 
     @property
     def scatter(self) -> float:
-        return self.scatters()[self.position] if self.given is None else self.given
+        return self.slope_scatters()[self.position] if self.given is None else self.given
 
-    def scatters(self) -> list[float]:
+    @property
+    def lift(self) -> float:
+        return self.intercept_scatters()[self.lift_position] if self.clicks and self.learns_scatter else 0.0
+
+    @property
+    def scatters(self) -> tuple[float, float]:
+        return self.scatter, self.lift
+
+    def slope_scatters(self) -> list[float]:
         """Those to choose from, in units of one over the mean square of arms' entries."""
         return [scatter / self.unit for scatter in self.grid]
+
+    def intercept_scatters(self) -> list[float]:
+        """Those to choose from, in units of the intercept's prior variance; none but of clicks."""
+        return [lift / self.ridge for lift in self.lifts] if self.clicks else []
+
+    def no_votes(self) -> list[float]:
+        return [0.0] * (len(self.grid) + len(self.lifts) * self.clicks)
 
     def variance(self) -> float:
         """Noise variance, known or estimated."""
@@ -1110,7 +1127,7 @@ class ClusterMixture(Twin):
     def model(self, rest: Sums, agent: int) -> Statistics:
         """What an agent knows with a cluster's other members, whose parameters scatter around one."""
         ridge = (self.precision() + rest[0], rest[1])
-        S, b = self.soften(ridge, self.scatter)
+        S, b = self.soften(ridge, self.scatters)
         own = self.weighted((self.gram[agent], self.b[agent]), agent)
         return statistics_from_sums(S + own[0], b + own[1], 0.0)
 
@@ -1230,7 +1247,9 @@ class ClusterMixture(Twin):
         if self.labels[agent] is not None:
             if self.learns_scatter and pulls % (8 if pulls <= 64 else 32) == 0:
                 raw = self.weighted((self.gram[agent], self.b[agent]), agent)
-                self.votes[agent] = [self.log_evidence(raw, scatter, agent) for scatter in self.scatters()]
+                tried = [(scatter, self.lift) for scatter in self.slope_scatters()]
+                tried += [(self.scatter, lift) for lift in self.intercept_scatters()]
+                self.votes[agent] = [self.log_evidence(raw, scatters, agent) for scatters in tried]
             if self.drift and pulls % 2 == 0 and self.is_noise_known():
                 self.look_for_change(agent, t)
         self.keep_up()
@@ -1271,12 +1290,12 @@ class ClusterMixture(Twin):
 
     # Scatter
 
-    def log_evidence(self, raw: Sums, scatter: float, agent: int) -> float:
+    def log_evidence(self, raw: Sums, scatters: tuple[float, float], agent: int) -> float:
         """Log evidence of samples as those of one agent in place of this one."""
         S, b = raw
-        variances = self.scatters_of(scatter)
+        variances = self.scatters_of(scatters)
         spread = np.eye(self.dim) + S @ variances
-        data = self.soften(raw, scatter)
+        data = self.soften(raw, scatters)
         logs, n = [log(self.concentration) + self.evidence(data)], 0
         for label in self.used():
             if [other for other in self.everyone(label) if other != (0, agent)]:
@@ -1292,10 +1311,14 @@ class ClusterMixture(Twin):
         """What has to be done now and then."""
         self.rounds_kept_up += 1
         if self.learns_scatter and self.rounds_kept_up % self.n_agents == 0:
-            tally = np.sum(self.votes, axis=0) - 5 * np.abs(np.arange(len(self.grid)) - self.first)
-            best = int(np.argmax(tally))
-            if best != self.position:
-                self.position += 1 if best > self.position else -1
+            tally, size = np.sum(self.votes, axis=0), len(self.grid)
+            best = int(np.argmax(tally[:size] - 5 * np.abs(np.arange(size) - self.first)))
+            wanted_lift = 0
+            if self.clicks:
+                wanted_lift = int(np.argmax(tally[size:] - 5 * np.arange(len(self.lifts))))
+            if (best, wanted_lift) != (self.position, self.lift_position):
+                self.position += int(np.sign(best - self.position))
+                self.lift_position += int(np.sign(wanted_lift - self.lift_position))
                 self.to_tend = (2 if self.drift else 1) * self.n_agents
         for _ in range(min(8, self.to_tend)):
             self.cursor = (self.cursor + 1) % ((2 if self.drift else 1) * self.n_agents)
@@ -1336,7 +1359,7 @@ class ClusterMixture(Twin):
             self.past[agent] = [(0.5 * weight, x, y) for weight, x, y in self.past[agent]]
             self.rebuild(agent, before // 2)
             self.lend(member)
-        elif self.lent_at[member] != self.scatter:
+        elif self.lent_at[member] != self.scatters:
             self.lend(member)
 
     # Agents that change
@@ -1364,7 +1387,7 @@ class ClusterMixture(Twin):
         older, newer = self.split(agent, n)
         whole = (older[0] + newer[0], older[1] + newer[1])
         found = [
-            self.log_evidence(self.weighted(part, agent), self.scatter, agent)
+            self.log_evidence(self.weighted(part, agent), self.scatters, agent)
             for part in (older, newer, whole)
         ]
         return found[0] + found[1] - found[2]

@@ -113,7 +113,7 @@ def refit(policy: Any, agent: int, log: list[Any], ridge: float) -> Any:
         return taught_twin(policy, log).pooled(agent).theta_hat
     if not hasattr(policy, "posterior"):
         return reference.fit(pooled_samples(policy, agent, log), D, ridge).theta_hat
-    model, lent_at = policy.state.pool.model, policy.state.pool.members.lent_at[:, 0]
+    model, lent_at = policy.state.pool.model, policy.state.pool.members.lent_at[:, 0, 0]
     total, weight = np.zeros(D), 0.0
 
     def sums(who: int) -> tuple[Any, Any]:

@@ -99,12 +99,15 @@ def test_the_first_of_equal_arms() -> None:
     ridge=st.sampled_from([0.0, 0.7]),
     base=st.sampled_from([None, 0.0, 3.0]),
     scatter=st.sampled_from([0.0, 1e-6, 0.003, 1.0, 1e6]),
+    lift=st.sampled_from([0.0, 1e-6, 0.1, 10.0]),
     seed=st.integers(0, 10**6),
 )
-def test_softened_sums(n: int, d: int, ridge: float, base: float | None, scatter: float, seed: int) -> None:
-    """What θ + δ tells of θ: the precision of its mean is (S⁻¹ + κI)⁻¹, and none without samples.
+def test_softened_sums(
+    n: int, d: int, ridge: float, base: float | None, scatter: float, lift: float, seed: int
+) -> None:
+    """What θ + δ tells of θ: the precision of its mean is (S⁻¹ + K)⁻¹, and none without samples.
 
-    With a `base` the last coordinate has this ridge, and no δ.
+    With a `base` the last coordinate has this ridge, and a δ of its own size.
     """
     rng = np.random.default_rng(seed)
     X, rewards = rng.standard_normal((n, d)), rng.standard_normal(n)
@@ -112,20 +115,17 @@ def test_softened_sums(n: int, d: int, ridge: float, base: float | None, scatter
     S, b = np.diag([ridge] * (d - 1) + [last]) + X.T @ X, X.T @ rewards
     packed, out = packed_of(X, rewards), np.full(d * (d + 1) // 2 + d, np.nan)
     room = np.zeros((d, d)), np.zeros(d), np.zeros((2, d, d))
-    form, logdet = soften_with_base(packed, ridge, last, scatter, count, out, *room)
-    variances = np.diag([scatter] * count + [0.0] * (d - count))
+    lift = lift if count < d else 0.0
+    form, logdet = soften_with_base(packed, ridge, last, scatter, lift, count, out, *room)
+    variances = np.diag([scatter] * count + [lift] * (d - count))
     spread = np.eye(d) + S @ variances
     rows, columns = np.tril_indices(d)
     size = max(1.0, float(np.abs(S).max()))
     np.testing.assert_allclose(out[:-d], np.linalg.solve(spread, S)[rows, columns], atol=1e-9 * size)
     np.testing.assert_allclose(out[-d:], np.linalg.solve(spread, b), atol=1e-9 * size)
-    if scatter > 0:
-        inner = spread[:count, :count]
-        assert form == pytest.approx(b[:count] @ np.linalg.solve(inner, b[:count]), rel=1e-9, abs=1e-12)
-        assert logdet == pytest.approx(np.linalg.slogdet(inner)[1], rel=1e-9, abs=1e-9)
-    else:
-        assert (form, logdet) == (0.0, 0.0)
-    soften_with_base(packed, ridge, last, scatter, count, packed, *room)
+    assert form == pytest.approx(b @ variances @ np.linalg.solve(spread, b), rel=1e-9, abs=1e-12)
+    assert logdet == pytest.approx(np.linalg.slogdet(spread)[1], rel=1e-9, abs=1e-9)
+    soften_with_base(packed, ridge, last, scatter, lift, count, packed, *room)
     assert np.array_equal(packed, out)  # in place
 
 

@@ -11,8 +11,10 @@ from tests.core.contracts.test_policies import kept, snapshot
 
 import shoal
 from shoal.core.policies.bass import policy as bass
+from shoal.core.policies.mixture.state import BASE, LIFTS, SCATTERS
 from shoal.core.policy.clicks import INTERCEPT, sample_of_click
 from shoal.core.policy.steps import BEGIN, CANCEL, FINISH, PULL
+from shoal.lab.environments.synthetic import ClickClusters
 
 N, D = 7, 3
 OWN: dict[str, dict[str, Any]] = {
@@ -20,10 +22,12 @@ OWN: dict[str, dict[str, Any]] = {
     "bass": {"gamma": 0.6},
     "crowd": {"gamma": 0.6},
     "cluster_mixture": {"concentration": 2.0, "redraws": 2},
+    "personal": {"concentration": 2.0, "redraws": 2},
     "plain mixture": {"scatter": 0, "ridge_bonus": 0},
     "drifting": {"drift": True, "scatter": 0.05, "ridge_bonus": 3.0},
 }
-NAMES = {"crowd": "bass", "plain mixture": "cluster_mixture", "drifting": "cluster_mixture"}
+MIXTURES = ("personal", "plain mixture", "drifting")
+NAMES = {"crowd": "bass"} | dict.fromkeys(MIXTURES, "cluster_mixture")
 every_kind = pytest.mark.parametrize("kind", list(OWN))
 
 
@@ -49,10 +53,15 @@ def twin_of(policy: Any) -> reference.Clicks:
     return reference.Clicks(kind(policy.n_agents, D + 1, **own))
 
 
-def world(rng: np.random.Generator) -> tuple[Any, Any]:
-    """Arms, and a click on an arm by an agent: two groups, about a fifth of clicks."""
+def world(rng: np.random.Generator, own: float = 0.0) -> tuple[Any, Any]:
+    """Arms, and a click on an arm by an agent: two groups, a fifth of clicks; `own`: how bases differ."""
     arms = rng.standard_normal((6, D))
-    return arms, lambda agent, x: float(rng.random() < 1 / (1 + np.exp(2.0 - 2.0 * x[agent % 2])))
+
+    def click(agent: int, x: Any) -> float:
+        logit = 2.0 * x[agent % 2] - 2.0 + own * (agent - N // 2)
+        return float(rng.random() < 1 / (1 + np.exp(-logit)))
+
+    return arms, click
 
 
 def play(policy: Any, rounds: int, seed: int = 0, log: list[Any] | None = None) -> list[int]:
@@ -79,8 +88,11 @@ def test_the_same_run_as_the_twin(kind: str, late: bool) -> None:
     twin.twin.lends[6] = twin.twin.borrows[6] = False
     if policy.name == "cluster_mixture":
         twin.twin.learn_anew()  # as whenever somebody no longer lends
+    if kind == "personal":  # so few agents would not make it learn that their bases differ
+        twin.twin.lifts = (0.2, *LIFTS[1:])
+        policy.state.pool.model.grid[len(SCATTERS)] = 0.2
     for t in range(1, 301):
-        arms, click = world(rng)
+        arms, click = world(rng, 1.5 if kind == "personal" else 0.0)
         agent = int(rng.integers(N))
         k = policy.select(agent, arms)
         assert k == twin.select(agent, arms, t)
@@ -101,6 +113,8 @@ def test_the_same_run_as_the_twin(kind: str, late: bool) -> None:
         twin.observe(agent, x, y, t)
         twin.revise(agent, t)
     inner = twin.twin
+    if policy.name == "cluster_mixture":
+        assert (policy.state.pool.members.lent_at[:, 0, BASE].max() > 0.0) == (kind == "personal")
     assert np.array_equal(policy.graph, inner.graph())
     for agent in range(N):
         pooled = inner.pooled(agent) if agent != 6 else inner.statistics([6])
@@ -112,6 +126,16 @@ def test_the_same_run_as_the_twin(kind: str, late: bool) -> None:
     if policy.name == "bass":
         assert np.array_equal(policy.separation_time, inner.separation_time)
         assert (policy.separation_time > 0).any()
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.5])
+def test_bases_that_differ_are_learned_and_split_no_cluster(spread: float) -> None:
+    world = ClickClusters(60, 4, 2, rate=0.3, base_spread=spread, seed=4)
+    policy = shoal.ClusterMixture(60, 4, rewards="binary", seed=4)
+    shoal.simulate(policy, world, horizon=12_000, seed=4, points=1)
+    assert policy.base_spread == (pytest.approx(spread, rel=0.5) if spread else 0.0)
+    assert len(set(policy.labels)) <= 4
+    assert shoal.ClusterMixture(2, 2).base_spread == 0.0  # of real rewards there is no base
 
 
 def test_a_click_by_hand() -> None:

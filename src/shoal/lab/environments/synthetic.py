@@ -691,6 +691,8 @@ class ClickClusters(ChangingArms):
         The largest that an arm can add to the logit.
     length : float
         Length of every arm.
+    base_spread : float
+        Standard deviation of agents' own bases around the common one.
     fresh : bool
         Whether arms are new in every round.
     seed : int or None
@@ -715,6 +717,7 @@ class ClickClusters(ChangingArms):
         rate: float = 0.1,
         strength: float = 3.0,
         length: float = 1.0,
+        base_spread: float = 0.0,
         fresh: bool = True,
         seed: int | None = None,
     ) -> None:
@@ -731,7 +734,10 @@ class ClickClusters(ChangingArms):
         for _ in range(60):  # bisection: the mean probability grows with the base
             self.base = (low + high) / 2.0
             low, high = (low, self.base) if _logistic(self.base + logits).mean() > rate else (self.base, high)
-        means = _logistic(self.base + logits[0].T[labels])
+        spread = validation.number("base_spread", base_spread, low=0.0, high=100.0)
+        own = np.random.default_rng([8, self._entropy, 1]).standard_normal((len(labels), 1))
+        self._bases = self.base + spread * own
+        means = _logistic(self._bases + logits[0].T[labels])
         self._weights = centers[labels]  # of the logit: no `theta_star`, whose rewards would be linear
         Environment.__init__(self, seen[0], mean_rewards=means, labels=labels, noise="bernoulli")
 
@@ -742,7 +748,7 @@ class ClickClusters(ChangingArms):
         if not self._fresh:
             return np.asarray(self.mean_rewards[agents])
         logits = np.einsum("nkd,nd->nk", arms[rounds - first], self._weights[agents])
-        return _logistic(self.base + logits)
+        return _logistic(self._bases[agents] + logits)
 
     def _block(self, index: int) -> Tensor:
         return np.asarray(_on_sphere(self._rng(1 + index).standard_normal(self._shape)) * self._length)

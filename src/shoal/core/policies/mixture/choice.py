@@ -11,10 +11,9 @@ from shoal.core.policies.mixture.kernels import (
     factor_packed,
     factor_with_base,
     predict,
-    soften_with_base,
     trace_of_inverse,
 )
-from shoal.core.policies.mixture.members import raw_of
+from shoal.core.policies.mixture.members import raw_of, soften_cluster
 from shoal.core.policies.mixture.state import (
     AGENT,
     KNOWN,
@@ -23,6 +22,8 @@ from shoal.core.policies.mixture.state import (
     MixtureState,
     Pool,
     base_of,
+    is_scattered,
+    lift_of,
     noise_of,
     scatter_of,
 )
@@ -105,17 +106,16 @@ def factor_components(state: MixtureState, agent: int, within: float) -> int:
 @inlined
 def factor_component(pool: Pool, agent: int, k: int, L: Matrix, y: Vector) -> None:
     """Factor a cluster, or a new one, with the agent in it, after `weigh`."""
-    clusters, work, ridge, kappa = pool.clusters, pool.scratch, pool.model.prior[0], scatter_of(pool.model)
-    base, slopes = base_of(pool.model), pool.model.slopes
+    clusters, work, ridge, base = pool.clusters, pool.scratch, pool.model.prior[0], base_of(pool.model)
     weight, raw, own = pool.model.weights[agent], raw_of(pool, agent), pool.members.labels[agent, AGENT]
     # With scatter, what the others know is a prior for the agent's own parameter: softened sums, then its
     # own samples in full. Without, all samples are of one parameter and simply add.
-    if kappa > 0.0:
+    if is_scattered(pool.model):
         others_of(pool, own, k)
         if k != own and k + 1 < work.softened.shape[0]:
             remember_softened(pool, k + 1, L, y)
         else:
-            soften_with_base(work.total, ridge, base, kappa, slopes, work.data, L, y, work.inverse)
+            soften_cluster(pool, work.total, work.data, L, y)
         add_row(weight, raw, work.data)
         factor_packed(work.data, 0.0, L, y)
     else:
@@ -132,20 +132,21 @@ def remember_softened(pool: Pool, row: int, L: Matrix, y: Vector) -> None:
 
     From one choice to the next most clusters stay as they are, and comparing sums is far cheaper than this.
     """
-    work, ridge, kappa = pool.scratch, pool.model.prior[0], scatter_of(pool.model)
+    work, ridge = pool.scratch, pool.model.prior[0]
+    kappa, lift = scatter_of(pool.model), lift_of(pool.model)
     source, size = work.softened_from[row], work.total.shape[0]
-    is_same = source[size] == ridge and source[size + 1] == kappa
+    is_same = source[size] == ridge and source[size + 1] == kappa and source[size + 2] == lift
     m = 0
     while is_same and m < size:
         is_same = source[m] == work.total[m]
         m += 1
     if not is_same:
-        base, slopes = base_of(pool.model), pool.model.slopes
-        soften_with_base(work.total, ridge, base, kappa, slopes, work.softened[row], L, y, work.inverse)
+        soften_cluster(pool, work.total, work.softened[row], L, y)
         for m in range(size):
             source[m] = work.total[m]
         source[size] = ridge
         source[size + 1] = kappa
+        source[size + 2] = lift
     for m in range(size):
         work.data[m] = work.softened[row, m]
 
@@ -196,17 +197,7 @@ def widen(
         work.total[m] += weight * (theirs + share * lone)
     # The estimate is kept aside: pending pulls have no rewards yet, and would pull it towards 0.
     back_substitute(L, y, theta)
-    soften_with_base(
-        work.total,
-        model.prior[0],
-        base_of(model),
-        scatter_of(model),
-        model.slopes,
-        work.data,
-        L,
-        y,
-        work.inverse,
-    )
+    soften_cluster(pool, work.total, work.data, L, y)
     add_row(model.weights[agent], raw_of(pool, agent), work.data)
     for m in range(pending.sums.shape[1]):
         work.data[m] += weight * pending.sums[agent, m]

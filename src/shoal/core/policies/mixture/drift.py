@@ -12,14 +12,16 @@ from shoal.core.jit.compiled import compiled, inlined
 from shoal.core.kernels.linalg import add_packed, add_row, add_weighted, unpack
 from shoal.core.policies.mixture.clusters import add_lent, join, leave, repair, take_out
 from shoal.core.policies.mixture.evidence import NONE, log_evidence, refresh, weigh
-from shoal.core.policies.mixture.kernels import factor_with_base, predict, soften_with_base
+from shoal.core.policies.mixture.kernels import factor_with_base, predict
 from shoal.core.policies.mixture.members import (
     ghost_of,
     has_ghost,
     is_ghost,
+    is_lent_as_known,
     lend,
     place_of,
     raw_of,
+    soften_cluster,
     weighted,
 )
 from shoal.core.policies.mixture.state import (
@@ -35,6 +37,7 @@ from shoal.core.policies.mixture.state import (
     Pool,
     base_of,
     can_change,
+    lift_of,
     precision_of,
     scatter_of,
 )
@@ -148,7 +151,7 @@ def find_change(state: MixtureState, agent: int) -> int:
     refresh(pool, NONE)
     weigh(pool, agent, pulls)
     weighted(pool, agent, pool.scratch.part)
-    whole = log_evidence(pool, pool.scratch.part, scatter_of(pool.model), agent)
+    whole = log_evidence(pool, pool.scratch.part, scatter_of(pool.model), lift_of(pool.model), agent)
     best, found = -math.inf, -1
     for s in range(len(SPLITS)):
         if SPLITS[s] <= kept and pulls - SPLITS[s] >= LEAST_BEFORE:
@@ -204,18 +207,19 @@ def is_suspect(drift: Drift, agent: int, least: float) -> bool:
 @compiled
 def split_gain(pool: Pool, drift: Drift, agent: int, recent: int) -> float:
     """Log Bayes factor for a change before an agent's last `recent` samples, but for the whole's evidence."""
-    part, kappa, weight = pool.scratch.part, scatter_of(pool.model), pool.model.weights[agent]
+    part, weight = pool.scratch.part, pool.model.weights[agent]
+    kappa, lift = scatter_of(pool.model), lift_of(pool.model)
     part[:] = 0.0
     add_last(drift, agent, 0, recent, part)
     for m in range(part.shape[0]):
         part[m] *= weight
-    gain = log_evidence(pool, part, kappa, agent)
+    gain = log_evidence(pool, part, kappa, lift, agent)
     for m in range(part.shape[0]):
         part[m] = drift.past[agent, m]
     add_last(drift, agent, recent, drift.held[agent], part)
     for m in range(part.shape[0]):
         part[m] *= weight
-    return gain + log_evidence(pool, part, kappa, agent)
+    return gain + log_evidence(pool, part, kappa, lift, agent)
 
 
 @compiled
@@ -302,10 +306,7 @@ def improbability(pool: Pool, agent: int, x: Vector, reward: float) -> float:
     model, clusters, work = pool.model, pool.clusters, pool.scratch
     cluster = pool.members.labels[agent, AGENT]
     take_out(pool, agent, cluster)
-    soften_with_base(
-        work.rest, model.prior[0], base_of(model), scatter_of(model), model.slopes, work.data,
-        work.L[0], work.y[0], work.inverse,
-    )  # fmt: skip
+    soften_cluster(pool, work.rest, work.data, work.L[0], work.y[0])
     add_row(model.weights[agent], raw_of(pool, agent), work.data)
     found = surprise(pool, work.data, 0.0, agent, x, reward)
     lately = surprise(pool, clusters.recent[cluster], model.prior[0], agent, x, reward)
@@ -346,7 +347,7 @@ def tend(state: MixtureState, member: int) -> None:
     is_alarmed = members.heeded[at] != clusters.alarms[cluster]
     if is_alarmed and is_ghost(members, member):
         lay_ghost(state, agent)  # what it knew of the cluster is no longer so
-    elif is_alarmed or members.lent_at[at] != scatter_of(pool.model):
+    elif is_alarmed or not is_lent_as_known(pool, member):
         add_lent(members, clusters, member, -1.0)
         if is_alarmed:
             members.heeded[at] = clusters.alarms[cluster]

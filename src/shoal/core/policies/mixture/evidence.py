@@ -96,7 +96,7 @@ def weigh(pool: Pool, member: int, samples: int) -> int:
 
 
 @compiled
-def log_evidence(pool: Pool, raw: Vector, scatter: float, agent: int) -> float:
+def log_evidence(pool: Pool, raw: Vector, scatter: float, lift: float, agent: int) -> float:
     """Log evidence of samples with packed sums `raw`, as one agent's in place of this one, after `weigh`.
 
     The clusters are as they stand, the agent's own without it.
@@ -106,7 +106,7 @@ def log_evidence(pool: Pool, raw: Vector, scatter: float, agent: int) -> float:
     precision, prior, base = precision_of(model), log_prior(model, work.y.shape[1]), base_of(model)
     data, L, y = work.data, work.L[0], work.y[0]
     # Integrating out the agent's deviation from its cluster leaves softened sums and two terms of their own.
-    scattered = soften_with_base(raw, 0.0, 0.0, scatter, model.slopes, data, L, y, work.inverse)
+    scattered = soften_with_base(raw, 0.0, 0.0, scatter, lift, model.slopes, data, L, y, work.inverse)
     terms = factor_with_base(data, ridge, base, L, y)
     work.chances[count] = model.log_concentration + precision * terms[0] - 0.5 * (terms[1] - prior)
     n_others = 0
@@ -127,4 +127,4 @@ def log_evidence(pool: Pool, raw: Vector, scatter: float, agent: int) -> float:
         work.chances[n] = gain + math.log(max(others, 1))
         n_others += others
     found = normalise(work.chances, count + 1) - math.log(n_others + math.exp(model.log_concentration))
-    return float(found + precision * scatter * scattered[0] - 0.5 * scattered[1])
+    return float(found + precision * scattered[0] - 0.5 * scattered[1])

@@ -61,19 +61,52 @@ def soften_with_base(
     ridge: float,
     base: float,
     scatter: float,
+    lift: float,
     count: int,
     out: Vector,
     L: Matrix,
     y: Vector,
     inverse: Tensor,
 ) -> tuple[float, float]:
-    """What samples of `θ + δ` tell of θ, where δ ~ N(0, κ s² I): `(I + κS)⁻¹S` and `(I + κS)⁻¹b`, packed.
+    """What samples of `θ + δ` tell of θ, where δ ~ N(0, s² K): `(I + SK)⁻¹S` and `(I + SK)⁻¹b`, packed.
 
-    `S = R + Σ x xᵀ` and `b` come from `packed`, R as in `factor_with_base`; κ is `scatter`. Returns
-    `bᵀ(I + κS)⁻¹b` and log det(I + κS), of which the evidence of the scatter consists. If `count` is d − 1,
-    the last entry of δ is 0, and both are of the other coordinates alone. `L`, `y` and `inverse` (2, d, d)
-    are scratch; `out` may be `packed`.
+    `S = R + Σ x xᵀ` and `b` come from `packed`, R as in `factor_with_base`. K is diagonal: `scatter` in the
+    first `count` places, and where these are not all, `lift` in the last. Returns `bᵀK(I + SK)⁻¹b` and
+    log det(I + SK), of which the evidence of the scatter consists. `L`, `y` and `inverse` (2, d, d) are
+    scratch; `out` may be `packed`.
     """
+    form, logdet = soften_slopes(packed, ridge, base, scatter, count, out, L, y, inverse)
+    if lift == 0.0:
+        return form, logdet
+    d = L.shape[0]
+    b, last = out.shape[0] - d, out.shape[0] - 2 * d  # where the vector begins, and the matrix's last row
+    own, growth = out[out.shape[0] - 1], 1.0 + lift * out[b - 1]
+    position = 0
+    for row in range(d - 1):
+        part = lift * out[last + row] / growth
+        for column in range(row + 1):
+            out[position + column] -= part * out[last + column]
+        out[b + row] -= part * own
+        position += row + 1
+    for m in range(d):
+        out[last + m] /= growth
+    out[out.shape[0] - 1] = own / growth
+    return form + lift * own * own / growth, logdet + math.log(growth)
+
+
+@compiled
+def soften_slopes(
+    packed: Vector,
+    ridge: float,
+    base: float,
+    scatter: float,
+    count: int,
+    out: Vector,
+    L: Matrix,
+    y: Vector,
+    inverse: Tensor,
+) -> tuple[float, float]:
+    """`soften_with_base` without lift: if `count` is d − 1, the last entry of δ is 0."""
     d = L.shape[0]
     position = 0
     if scatter == 0.0:
@@ -117,9 +150,9 @@ def soften_with_base(
             out[position + m] = y[m]
         out[position + d - 1] = own
         out[out.shape[0] - 1] = last
-        return form, logdet
+        return scatter * form, logdet
     back_substitute(L, y, out[position:])  # (I + κS)⁻¹b: stable where the inverse is not
-    return form, logdet
+    return scatter * form, logdet
 
 
 @compiled
@@ -127,7 +160,7 @@ def soften_packed(
     packed: Vector, ridge: float, scatter: float, out: Vector, L: Matrix, y: Vector, inverse: Tensor
 ) -> tuple[float, float]:
     """`soften_with_base` where all coordinates scatter, and the prior is the same for all."""
-    return soften_with_base(packed, ridge, ridge, scatter, L.shape[0], out, L, y, inverse)
+    return soften_slopes(packed, ridge, ridge, scatter, L.shape[0], out, L, y, inverse)
 
 
 @compiled

@@ -19,13 +19,20 @@ from shoal.core.policies.mixture.members import cluster_of, ghost_of, has_ghost,
 from shoal.core.policies.mixture.noise import is_look_due, learn_noises, learn_prior, look
 from shoal.core.policies.mixture.state import (
     AGENT,
+    BASE,
     CLUSTER,
     LAST_TENDED,
     PULLS,
+    SCATTERS,
+    SLOPES,
     TO_TEND,
     MixtureState,
     are_described,
     can_change,
+    is_scattered,
+    learns_lift,
+    lift_at,
+    lift_of,
     scatter_at,
     scatter_of,
 )
@@ -68,7 +75,8 @@ def lend_sample(state: MixtureState, agent: int, x: Vector, reward: float) -> No
     if model.softens:
         add_packed(members.raw[agent, AGENT], x, reward)
     # Softened sums are no sums over samples: what was lent comes off and what is lent now goes on.
-    if scatter_of(model) > 0.0 or members.lent_at[agent, AGENT] > 0.0:
+    lent_at = members.lent_at[agent, AGENT]
+    if is_scattered(model) or lent_at[SLOPES] > 0.0 or lent_at[BASE] > 0.0:
         if cluster >= 0:
             add_lent(members, clusters, agent, -1.0)
         lend(pool, agent)
@@ -104,8 +112,12 @@ def vote_in_turn(state: MixtureState, agent: int) -> None:
         weigh(pool, agent, pulls)
         # A vote replaces the agent's last one, so that the tally is of everybody's present samples.
         weighted(pool, agent, part)
+        kappa, lift = scatter_of(pool.model), lift_of(pool.model)
         for g in range(state.tally.shape[0]):
-            found = log_evidence(pool, part, scatter_at(pool.model, g), agent)
+            if g < len(SCATTERS):
+                found = log_evidence(pool, part, scatter_at(pool.model, g), lift, agent)
+            else:
+                found = log_evidence(pool, part, kappa, lift_at(pool.model, g - len(SCATTERS)), agent)
             state.tally[g] += found - state.votes[agent, g]
             state.votes[agent, g] = found
 
@@ -171,16 +183,24 @@ def keep_up(state: MixtureState) -> None:
 @inlined
 def step_to_best_scatter(state: MixtureState) -> None:
     """Go one step towards the scatter that explains everybody's samples best."""
-    position, best, found = state.pool.model.position, 0, -math.inf
     first = FIRST_OF_CLICKS if state.common.clicks else FIRST_SCATTER
-    for g in range(state.tally.shape[0]):
-        value = state.tally[g] - STEP_COST * abs(g - first)
+    step_to_best(state, SLOPES, 0, len(SCATTERS), first)
+    if learns_lift(state.pool.model):
+        step_to_best(state, BASE, len(SCATTERS), state.tally.shape[0], 0)
+
+
+@inlined
+def step_to_best(state: MixtureState, which: int, start: int, stop: int, first: int) -> None:
+    """Go one step towards the best of the places from `start` to `stop` in the tally."""
+    position, best, found = state.pool.model.position, 0, -math.inf
+    for g in range(stop - start):
+        value = state.tally[start + g] - STEP_COST * abs(g - first)
         if value > found:
             found = value
             best = g
     # One step at a time: what every member lends depends on it, and is brought up to date slowly.
-    if best != position[0]:
-        position[0] += 1 if best > position[0] else -1
+    if best != position[which]:
+        position[which] += 1 if best > position[which] else -1
         state.upkeep[TO_TEND] = state.pool.members.labels.size
 
 

@@ -7,8 +7,8 @@ ghosts in the same order. Only this file knows how a number is made.
 
 from shoal.core.jit.compiled import compiled, inlined, spliced
 from shoal.core.policies.mixture.kernels import soften_with_base
-from shoal.core.policies.mixture.state import GHOST, Members, Pool, scatter_of
-from shoal.core.types import Vector
+from shoal.core.policies.mixture.state import BASE, GHOST, SLOPES, Members, Pool, base_of, lift_of, scatter_of
+from shoal.core.types import Matrix, Vector
 
 
 @inlined
@@ -55,7 +55,7 @@ def lend(pool: Pool, member: int) -> None:
     """Compute what a member lends from its own samples; clusters are the caller's."""
     model, members, work = pool.model, pool.members, pool.scratch
     at = place_of(members, member)
-    lent, weight, scatter = members.lent[at], model.weights[at[0]], scatter_of(model)
+    lent, weight, scatter, lift = members.lent[at], model.weights[at[0]], scatter_of(model), lift_of(model)
     if model.softens:
         # (I + κwS)⁻¹wS: what w samples for each would tell
         soften_with_base(
@@ -63,6 +63,7 @@ def lend(pool: Pool, member: int) -> None:
             0.0,
             0.0,
             scatter * weight,
+            lift * weight,
             model.slopes,
             lent,
             work.L[0],
@@ -71,7 +72,26 @@ def lend(pool: Pool, member: int) -> None:
         )
         for m in range(lent.shape[0]):
             lent[m] *= weight
-    members.lent_at[at] = scatter
+    members.lent_at[at[0], at[1], SLOPES] = scatter
+    members.lent_at[at[0], at[1], BASE] = lift
+
+
+@inlined
+def soften_cluster(pool: Pool, sums: Vector, out: Vector, L: Matrix, y: Vector) -> None:
+    """Write what sums of members tell of a further member; `L` and `y` are scratch."""
+    model = pool.model
+    soften_with_base(
+        sums, model.prior[0], base_of(model), scatter_of(model), lift_of(model), model.slopes, out, L, y,
+        pool.scratch.inverse,
+    )  # fmt: skip
+
+
+@inlined
+def is_lent_as_known(pool: Pool, member: int) -> bool:
+    """Whether what a member lends is for the scatters that hold now."""
+    agent, kind = place_of(pool.members, member)
+    lent_at = pool.members.lent_at[agent, kind]
+    return bool(lent_at[SLOPES] == scatter_of(pool.model) and lent_at[BASE] == lift_of(pool.model))
 
 
 @inlined

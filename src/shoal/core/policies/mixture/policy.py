@@ -32,13 +32,18 @@ from shoal.core.policies.mixture.state import (
     AGENT,
     CLUSTER,
     GHOST,
+    LIFTS,
+    SCATTERS,
+    SLOPES,
     TO_TEND,
     MixtureState,
     base_of,
+    lift_of,
     noise_of,
     scatter_of,
 )
 from shoal.core.policy.calls import checked_agent
+from shoal.core.policy.clicks import INTERCEPT
 from shoal.core.policy.living import LivePolicy, Sharing
 from shoal.core.policy.parameters import Parameters, Rewards
 from shoal.core.statistics import packed_problem
@@ -46,8 +51,6 @@ from shoal.core.styles import LineStyle
 from shoal.core.types import Booleans, Integers, Matrix, Vector
 from shoal.core.validation import LARGEST, SMALLEST
 
-SCATTERS = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
-"""Scatters to choose from, where it is learned."""
 SOFTENED_MOST = 64
 """Clusters whose softened sums are remembered: the lowest rows, which are the ones in use."""
 LEAST_SCATTER = 1e-6
@@ -93,7 +96,7 @@ class MixtureParameters(Parameters, frozen=True, kw_only=True):
             ge=0.0,
             le=1000.0,
             description="Standard deviations of what the ridge may hide that are explored. "
-            "With binary rewards, 0 unless given.",
+            "With binary rewards, 1 unless given.",
         ),
     ] = 3.0
     rewards: Rewards = "real"
@@ -187,7 +190,7 @@ class ClusterMixture(LivePolicy):
             "kinds": 2 if own.drift else 1,
             "clusters": members,
             "components": min(members + 1, int(1.0 / LEAST_SHARE)) + 1,
-            "grid": len(SCATTERS) if own.scatter is None else 1,
+            "grid": len(self._grid()),
             "soft": n_agents if self._softens else 0,
             "softened": 1 + min(members, SOFTENED_MOST) if own.scatter != 0.0 else 0,
             "voters": n_agents if own.scatter is None else 0,
@@ -219,12 +222,14 @@ class ClusterMixture(LivePolicy):
             state.upkeep[TO_TEND] = members.labels.size
         if first == 0:
             first = FIRST_OF_CLICKS if self.clicks else FIRST_SCATTER
-            model.position[0] = first if self._parameters.scatter is None else 0
+            model.position[SLOPES] = first if self._parameters.scatter is None else 0
             model.prior[0] = state.common.ridge
             self._set_noise(state)
 
     def _grid(self) -> tuple[float, ...]:
-        return SCATTERS if self._parameters.scatter is None else (self._parameters.scatter,)
+        if self._parameters.scatter is not None:
+            return (self._parameters.scatter,)
+        return SCATTERS + LIFTS if self.clicks else SCATTERS
 
     def _set_noise(self, state: MixtureState) -> None:
         """Estimate the noise from what agents who lend have seen, or set it to what was given."""
@@ -314,6 +319,11 @@ class ClusterMixture(LivePolicy):
     def scatter(self) -> float:
         """κ: variance of members' parameters around their cluster's, over the noise's; learned, or given."""
         return scatter_of(self.state.pool.model)
+
+    @property
+    def base_spread(self) -> float:
+        """Of clicks: standard deviation of agents' base rates within a cluster, as logits; as learned."""
+        return INTERCEPT * math.sqrt(lift_of(self.state.pool.model))
 
     @property
     def noise_variances(self) -> Vector:

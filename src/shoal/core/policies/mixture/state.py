@@ -27,6 +27,10 @@ from shoal.core.validation import LARGEST, SMALLEST
 
 RECENT = 24
 """Samples of an agent that are kept one by one."""
+SCATTERS = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+"""Scatters to choose from, where it is learned."""
+LIFTS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
+"""Scatters of the intercept of clicks to choose from, where scatter is learned."""
 
 KINDS = Size("kinds", grows=False)
 """Kinds of members that there are: agents, and where agents may change, ghosts."""
@@ -56,6 +60,8 @@ TEMPERS = Size("tempers", grows=False)
 # What the entries of short arrays are.
 AGENT, GHOST = range(2)
 """Kinds of members: columns of the arrays of `Members` and of `Clusters.sizes`."""
+SLOPES, BASE = range(2)
+"""`Model.position` and `Members.lent_at`: the scatter of slopes, and that of the intercept of clicks."""
 SQUARES, SAMPLES = range(2)
 """`Model.noise`: a sum of squared errors, and of how many. Their ratio is the noise variance."""
 CLUSTER, SEEN = range(2)
@@ -100,8 +106,8 @@ class Model(NamedTuple):
     log_concentration: Annotated[float, setting()]
     softens: Annotated[bool, setting()]  # whether what is lent may differ from the samples' sums
     noise: Annotated[Vector, kept(2, low=0.0)]  # at SQUARES and SAMPLES
-    grid: Annotated[Vector, derived(GRID)]  # scatters to choose from
-    position: Annotated[Integers, kept(1, low=0, below=GRID)]  # the one that holds now
+    grid: Annotated[Vector, derived(GRID)]  # scatters to choose from; behind them, those of an intercept
+    position: Annotated[Integers, kept(2, low=0, below=GRID)]  # those that hold now, at SLOPES and BASE
     unit: Annotated[Vector, kept(1, low=SMALLEST, fill=1.0)]  # mean square of arms' entries, as last heeded
     prior: Annotated[Vector, kept(1, low=SMALLEST, fill=1.0)]  # ridge of the clusters
     weights: Annotated[Vector, kept(AGENTS, low=SMALLEST, fill=1.0)]  # s² over the agent's own noise variance
@@ -115,7 +121,7 @@ class Members(NamedTuple):
     raw: Annotated[Tensor, kept(SOFT, KINDS, PACKED)]  # packed Σ x xᵀ and b, where not lent as they are
     lent: Annotated[Tensor, kept(AGENTS, KINDS, PACKED)]  # what of them is lent
     labels: Annotated[Integers, kept(AGENTS, KINDS, low=0, below=CLUSTERS, own=True)]  # −1 − row: in none
-    lent_at: Annotated[Matrix, kept(AGENTS, KINDS, low=0.0)]  # scatter that `lent` is for
+    lent_at: Annotated[Tensor, kept(AGENTS, KINDS, 2, low=0.0)]  # scatters that `lent` is for
     heeded: Annotated[Integers, kept(AGENTS, KINDS, **COUNT)]  # alarms of its cluster that it has heeded
     features: Annotated[Matrix, kept(DESCRIBED, FEATURES, nan=True, low=-LARGEST)]  # NaN: missing
 
@@ -160,7 +166,7 @@ class MixtureScratch(NamedTuple):
     data: Annotated[Vector, scratch(PACKED)]  # packed sums, softened
     part: Annotated[Vector, scratch(PACKED)]  # packed sums of some of an agent's samples
     softened: Annotated[Matrix, scratch(SOFTENED, PACKED)]  # a cluster's sums, softened, at 1 + cluster
-    softened_from: Annotated[Matrix, scratch(SOFTENED, PACKED + 2)]  # those sums, ridge and scatter
+    softened_from: Annotated[Matrix, scratch(SOFTENED, PACKED + 3)]  # those sums, ridge and scatters
     L: Annotated[Tensor, scratch(COMPONENTS, DIM, DIM)]  # factors
     y: Annotated[Matrix, scratch(COMPONENTS, DIM)]  # L⁻¹ b
     inverse: Annotated[Tensor, scratch(2, DIM, DIM)]
@@ -239,13 +245,37 @@ def are_described(members: Members) -> bool:
 @inlined
 def scatter_of(model: Model) -> float:
     """κ, the scatter that holds now."""
-    return scatter_at(model, model.position[0])
+    return scatter_at(model, model.position[SLOPES])
 
 
 @inlined
 def scatter_at(model: Model, position: int) -> float:
     """A scatter of the grid; where it is learned, in units of one over the arms' mean square."""
     return float(model.grid[position] / (model.unit[0] if model.grid.shape[0] > 1 else 1.0))
+
+
+@inlined
+def lift_of(model: Model) -> float:
+    """κ₀, the scatter of the intercept of clicks that holds now."""
+    return lift_at(model, model.position[BASE])
+
+
+@inlined
+def lift_at(model: Model, position: int) -> float:
+    """A scatter of the intercept, in units of its prior variance; 0 where none is learned."""
+    return float(model.grid[len(SCATTERS) + position] / model.ridge) if learns_lift(model) else 0.0
+
+
+@inlined
+def learns_lift(model: Model) -> bool:
+    """Whether the scatter of an intercept is learned."""
+    return bool(model.grid.shape[0] > len(SCATTERS))
+
+
+@inlined
+def is_scattered(model: Model) -> bool:
+    """Whether members of a cluster differ, as far as is known now."""
+    return scatter_of(model) > 0.0 or lift_of(model) > 0.0
 
 
 @inlined
