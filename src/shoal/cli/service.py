@@ -181,6 +181,8 @@ def add_key(
         note = USER + user
     scopes = [one.strip() for one in scope.split(",")]
     with _keys(store) as keys:
+        if population:
+            _warn_of_unknown(store, population)
         made, text = keys.add(scopes, population or None, expires_in=_seconds(expires), rate=rate, note=note)
     if user is not None:
         print(f"key {made.id} is for {'every user' if user == '*' else user}")
@@ -278,6 +280,22 @@ def _keys(store: str) -> "contextlib.closing[Keys]":
     if store == ":memory:":
         raise ValueError("STORE must be a file or a server: one in memory ends with its process")
     return contextlib.closing(open_keys(store))
+
+
+def _warn_of_unknown(store: str, populations: list[str]) -> None:
+    """Say which populations do not exist; they may be made later."""
+    from shoal.live.journal.stores import open_store
+    from shoal.live.protocol.errors import JournalError
+
+    try:
+        with contextlib.closing(open_store(store, read_only=True)) as opened:
+            known = list(opened.populations())
+    except JournalError:  # a database without tables
+        known = []
+    for name in populations:
+        if name not in known:
+            there = f"it has {', '.join(map(repr, known))}" if known else "it has none"
+            typer.echo(f"warning: the store has no population {name!r} yet; {there}", err=True)
 
 
 def _seconds(text: str | None, name: str = "expires") -> float | None:

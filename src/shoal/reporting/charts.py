@@ -241,8 +241,10 @@ def legend_of_panels(axes: Sequence[Axes]) -> None:
 
 def _legend_shape(inches: float, labels: Sequence[str]) -> tuple[int, int]:
     """Columns and lines of a legend whose labels are set in `TEXT` points: a letter is 0.068 inches wide."""
-    longest = max(map(len, labels), default=1)
-    across = min(max(int(inches / (0.068 * longest + 0.5)), 1), max(len(labels), 1))
+    wide = [0.068 * len(label) + 0.5 for label in labels]
+    if sum(wide) <= inches:
+        return max(len(labels), 1), 1
+    across = max(int(inches / max(wide)), 1)  # a column may hold several of the longest
     return across, -(-len(labels) // across)
 
 

@@ -94,6 +94,24 @@ def test_a_figure_for_print(
     assert fonts(tmp_path / "figure.pdf") == {"CIDFontType2"}
 
 
+def test_five_labels_are_on_one_line_of_a_page(
+    traces: dict[str, dict[float, list[Trace]]], tmp_path: Path
+) -> None:
+    """Though five columns of the longest would not fit."""
+
+    def lines_of_legend(*labels: str, width: Any = "page") -> int:
+        ax = shoal.plot_regret(dict.fromkeys(labels, traces["BASS"][0.1]), width=width)
+        figure: Any = ax.figure
+        check_figure(figure, tmp_path)
+        figure.canvas.draw()
+        return len({round(text.get_window_extent().y0) for text in figure.legends[0].get_texts()})
+
+    five = "BASS", "ClusterMixture", "SCLUB", "CMLB γ=Δ/4", "Independent"
+    assert lines_of_legend(*five) == 1
+    assert lines_of_legend(*five, width="column") > 1
+    assert lines_of_legend(*five, "ClusterMixture, drift", "Independent, binary") > 1
+
+
 def fonts(path: Path) -> set[str]:
     """Kinds of the fonts in a PDF file; type 42 is embedded TrueType."""
     found = re.findall(rb"/Subtype /(Type3|Type1|TrueType|CIDFontType\d)", path.read_bytes())

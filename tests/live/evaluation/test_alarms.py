@@ -1,10 +1,12 @@
 """Alarms: each sounds where it should, not a step before, and seldom by chance however often one looks."""
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from tests.commands import call as command
@@ -12,7 +14,8 @@ from tests.live.service.running import ARMS, Caller, InProcess, wait_until
 
 import shoal
 from shoal.live.evaluation.alarms import ALARMS, AgentSums, Window, sounding
-from shoal.live.journal.records import Decided, Rewarded, Row, Settings, encode
+from shoal.live.journal.records import Decided, Missed, Rewarded, Row, Settings, encode
+from shoal.live.population.owner import Owner
 from shoal.live.protocol.answers import Alarm
 from shoal.live.service import service
 
@@ -157,6 +160,64 @@ def test_converged_and_on_what() -> None:
     assert alarm.severity == "fault"
     assert alarm.low < -0.75 < alarm.high < 0.0
     assert "Too little was explored" in found(4_000, better(1.0), 0.0)["converged"].sentence
+
+
+def with_defaults(
+    n: int, window: int, rate: Callable[[int, int], float], split: int, pooled: float = 0.1
+) -> dict[str, Alarm]:
+    """A decision a second, a click at once or, `window` seconds later, a default of 0."""
+    rng, due, seqs = np.random.default_rng(7), list[bool](), list[int]()
+    found: list[Any] = []
+    for t in range(n):
+        if t >= window and due[t - window]:
+            found.append(Missed(str(t - window), 0, 0.0, 0))
+        shown = int(rng.integers(N_ARMS)) if rng.random() < 0.3 else 0
+        p = 0.3 / N_ARMS + 0.7 * (shown == 0)
+        found.append(Decided(str(t), 0, b"offer", (shown,), 0, p, 0.0, pooled, b"", "", ()))
+        seqs.append(len(found))
+        due.append(bool(rng.random() >= rate(t, shown)))
+        if not due[t]:
+            found.append(Rewarded(str(t), 0, 1.0, 0))
+    first = next((t for t in range(max(n - window, 0), n) if due[t]), None)
+    made = msgspec.structs.replace(settings(0.3, float(window)), default_reward=0.0)
+    seen = Window(
+        made, split, lambda digest, place: (N_ARMS, place), math.inf if first is None else seqs[first]
+    )
+    seen.take(Row(k, k * 1_000_000, None, None, encode(one)) for k, one in enumerate(found, 1))
+    return {one.name: one for one in sounding(seen, NOBODY)}
+
+
+def test_clicks_and_defaults_count_together() -> None:
+    """Clicks come at once, and defaults a window later."""
+    assert "constant rewards" not in with_defaults(2_000, 10_000, lambda t, arm: 0.3, 0), "only clicks so far"
+    assert "constant rewards" in with_defaults(2_000, 100, lambda t, arm: 1.0, 0)
+    assert "constant rewards" in with_defaults(2_000, 100, lambda t, arm: 0.0, 0)
+    # Nothing changes: neither where defaults of the first half come in the second, nor at its end.
+    for window in (100, 900, 1_500):
+        assert "drift" not in with_defaults(2_000, window, lambda t, arm: 0.3, 1_500)
+        assert "drift" not in with_defaults(2_000, window, lambda t, arm: 0.9, 1_500, 0.9)
+    assert "drift" in with_defaults(2_000, 100, lambda t, arm: 0.1 if t < 1_000 else 0.9, 1_950)
+    # Which arms are better only clicks and defaults together can tell.
+    assert "wrong arms" in with_defaults(4_000, 100, lambda t, arm: 0.5 * (arm != 0), 0)
+    alarm = with_defaults(4_000, 100, lambda t, arm: 0.5 * (arm == 0), 0)["converged"]
+    assert alarm.low < 0.375 < alarm.high
+
+
+def test_no_constant_rewards_before_the_window_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1_800_000_000_000_000]
+    monkeypatch.setattr(Owner, "now", lambda _: now[0])
+    with shoal.open(":memory:") as controller:
+        one = controller.population(
+            "shop", policy="independent", dim=2, reward_window=1e6, default_reward=0.0
+        )
+        for _ in range(2):
+            made = one.decide_many({"agent": f"agent {n % 3}", "arms": ARMS} for n in range(900))
+            one.reward_many({"id": each.id, "reward": 1.0} for each in decided(made)[::2])
+        assert "constant rewards" not in [each.name for each in one.alarms()]
+        now[0] += 2_000_000_000_000
+        while one.owner.miss_rewards():
+            pass
+        assert "constant rewards" not in [each.name for each in one.alarms()]
 
 
 def test_an_agent_harmed() -> None:

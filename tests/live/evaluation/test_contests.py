@@ -19,8 +19,9 @@ from tests.live.service.running import Caller, InProcess, wait_until
 import shoal
 from shoal.live.evaluation import contests
 from shoal.live.evaluation.contests import Compared, compared
-from shoal.live.evaluation.logs import is_evaluable, outcomes
+from shoal.live.evaluation.logs import complete, is_evaluable, outcomes
 from shoal.live.evaluation.rehearsal import other_settings, refold, take_over
+from shoal.live.population.owner import Owner
 from shoal.live.protocol.answers import ContestStanding
 from shoal.live.service import service
 
@@ -56,7 +57,7 @@ def by_hand(population: shoal.Population, candidate: str) -> list[float]:
     rows = list(population.owner.store.read(population.owner.number, 0))
     places = {row.decision: row.seq for row in reversed(rows) if row.decision}
     terms = []
-    for one in found:
+    for one in complete(settings, found):
         seq = places[one.decided.id]
         if seq <= began or not is_evaluable(one):
             continue
@@ -86,6 +87,32 @@ def test_a_shadow_is_what_the_candidate_would_have_chosen() -> None:
     assert found.decisions == len(terms)
     assert found.difference == pytest.approx(np.mean(terms))
     assert 0 < found.differs < found.decisions
+
+
+def test_clicks_do_not_count_before_the_window_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do decisions in which both prefer the same arm."""
+    now = [1_800_000_000_000_000]
+    monkeypatch.setattr(Owner, "now", lambda _: now[0])
+    population = lazy(reward_window=10.0, default_reward=0.0)
+    population.contest("bass")
+
+    def clicked(day: int) -> ContestStanding:
+        for n in range(40):
+            made = population.decide(f"agent {n % 4}", id=f"{day} {n}")
+            if n % 3 == 1:
+                population.reward(made.id, 1.0)
+        return stands(population)
+
+    assert clicked(0).candidates[0].decisions == 0
+    now[0] += 20_000_000
+    while population.owner.miss_rewards():
+        pass
+    before = stands(population)
+    assert before.candidates[0].decisions == 40
+    assert 0 < before.candidates[0].differs < 40
+    assert clicked(1) == before
+    assert anew(population) == before
+    assert before.candidates[0].difference == pytest.approx(np.mean(by_hand(population, "bass")))
 
 
 def test_it_reads_on_from_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

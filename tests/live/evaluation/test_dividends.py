@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.live.evaluation.shops import BANNERS, TASTE, play, shop
-from tests.live.places import sound
+from tests.live.places import Place, sound
 
 from shoal.live.evaluation.dividends import by_agent, summed
 from shoal.live.evaluation.sequences import asymptotic, empirical_bernstein
+from shoal.live.journal import snapshots
+from shoal.live.journal.records import Forgotten
 from shoal.live.journal.tally import Sums
 from shoal.live.population.owner import Owner
 from shoal.live.population.population import Population
@@ -87,6 +89,55 @@ def test_late_rewards_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         agrees(each, tmp_path)
         assert each.dividend().count == (30 if each is one else 28)
         assert sound(each._controller)
+
+
+def test_clicks_do_not_count_before_the_window_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of the latest decisions only clicks are known. What counts is what counted when they were made."""
+    now = [1_800_000_000_000_000]
+    monkeypatch.setattr(Owner, "now", lambda _: now[0])
+    place = Place("memory", None)
+    one = shop(place.open(), reward_window=10.0, default_reward=0.0)
+
+    def clicked(day: int) -> None:
+        for n in range(60):
+            made = one.decide(f"agent {n % 12}", id=f"{day} {n}")
+            if n % 3 == 1:
+                one.reward(made.id, 1.0)
+
+    def windows_end() -> None:
+        now[0] += 20_000_000
+        while one.owner.miss_rewards():
+            pass
+
+    clicked(0)
+    assert (one.dividend().count, one.dividend(since=0.0).count) == (0, 0)
+    windows_end()
+    agrees(one, tmp_path)
+    before, alone = one.dividend(), one.dividend("agent 7")
+    assert before.count == 60
+    clicked(1)
+    assert (one.dividend(), one.dividend("agent 7")) == (before, alone)
+    assert one.dividend(since=0.0).count == one.what_if(gamma=2.0).present.count == 60
+    # Corrected, forgotten, merged and cancelled before they count, and saved with the state.
+    one.reward("1 1", 3.0, replaces=1.0)
+    one.cancel("1 0")
+    assert one.dividend().count == 61, "the first that still waits is the third"
+    one.merge("agent 4", "agent 7")
+    one.forget("agent 2")
+    one.settle()
+    assert one.dividend().count == 56, "five were of agent 2"
+    assert sound(one._controller)
+    one.snapshot()
+    copy = snapshots.load(one.owner.store, one.owner.number)
+    copy.forget(Forgotten((copy.names["agent 0"],)))
+    assert {standing.decided.agent for standing in copy.uncounted.values()} == {1, 3, 4, 5, 6, 8, 9, 10, 11}
+    place.crash(one._controller)
+    one = shop(place.open())
+    windows_end()
+    agrees(one, tmp_path)
+    assert one.dividend().count == 109
+    assert one.owner._fold.uncounted == {}  # type: ignore[union-attr]
+    assert sound(one._controller)
 
 
 def test_a_window_has_only_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -298,11 +298,17 @@ class Machine(RuleBasedStateMachine):
             np.testing.assert_allclose(policy.local_estimate(indexes[name]), expected, atol=1e-9)
 
     def dividends_agree(self) -> None:
-        """What sharing paid is the sum over all first arms that have a reward, of whoever they are now."""
+        """What sharing paid is the sum over all first arms that have a reward, of whoever they are now.
+
+        With a default, only over decisions before the first one that still waits.
+        """
         paid: dict[object, list[float]] = {}
         for key, one in self.shown.items():
             if rows := self.controller.store.find(self.one.owner.lease.population, key):
-                record, reward = standing_of(rows).decided, one.rewards.get(one.ranking[0])
+                standing, reward = standing_of(rows), one.rewards.get(one.ranking[0])
+                record = standing.decided
+                if self.default is not None and standing.is_pending:
+                    break
                 if reward is not None:
                     value = (record.own - reward) ** 2 - (record.pooled - reward) ** 2
                     paid.setdefault(one.person, []).append(value)

@@ -361,6 +361,25 @@ def test_keys_that_cannot_be(file: str, arguments: list[str], said: str) -> None
     assert said in done.stderr
 
 
+def test_a_key_for_a_population_that_does_not_exist(durable: Place) -> None:
+    """The key is made: the population may be, too."""
+    scope = "--scope", "read"
+    done = commands.call("keys", "add", durable.url, *scope, "--population", "shop")
+    assert "the store has no population 'shop' yet; it has none\n" in done.stderr
+    with durable.open() as controller:
+        controller.population("shop", policy="bass", dim=2)
+        controller.population("clinic", policy="bass", dim=2)
+    populations = "--population", "shop", "--population", "shp"
+    for whom in ([], ["--user", "ada"]):
+        done = commands.call("keys", "add", durable.url, *scope, *populations, *whom)
+        assert done.returncode == 0
+        assert "no population 'shp' yet; it has 'clinic', 'shop'\n" in done.stderr
+        assert done.stderr.count("warning") == 1
+    assert "warning" not in commands.call("keys", "add", durable.url, *scope).stderr
+    listed = json.loads(commands.call("keys", "list", durable.url, "--json").stdout)
+    assert [one["populations"] for one in listed] == [["shop"], ["shop", "shp"], ["shop", "shp"], None]
+
+
 def test_a_key_nobody_has(file: str) -> None:
     add_key(file, "--scope", "read")
     done = commands.call("keys", "revoke", file, "nobody")

@@ -73,16 +73,16 @@ class AgentSums(NamedTuple):
 def alarms(owner: "Owner") -> list[Alarm]:
     """See `Population.alarms`."""
 
-    def question(fold: Fold) -> tuple[Settings, int, AgentSums]:
+    def question(fold: Fold) -> tuple[Settings, int, float, AgentSums]:
         tally = fold.tally
         sums = (np.array(each) for each in (tally.counts, tally.totals, tally.squares))
         settings = msgspec.structs.replace(fold.settings, explore=fold.explore)
-        return settings, fold.seq, AgentSums(list(fold.called), *sums)
+        return settings, fold.seq, fold.complete_until, AgentSums(list(fold.called), *sums)
 
-    settings, seq, agents = owner.read(question)
+    settings, seq, until, agents = owner.read(question)
     block = min(LARGEST_BLOCK, 1 << max(seq // 2, 1).bit_length() - 1)
     split = seq // block * block
-    window = Window(settings, split, _Arms(owner, settings.dim))
+    window = Window(settings, split, _Arms(owner, settings.dim), until)
     window.take(owner.store.read(owner.number, max(split - block, 0), seq))
     return sounding(window, agents)
 
@@ -133,18 +133,26 @@ class Window:
         The record after which the present block begins.
     arm : callable
         From digest and position: the number of arms on offer, and a name for that one.
+    until : float
+        The record from which on decisions do not count yet, as only their quick rewards are known.
     """
 
     def __init__(
-        self, settings: Settings, split: int, arm: Callable[[bytes, int], tuple[int, str | int]]
+        self,
+        settings: Settings,
+        split: int,
+        arm: Callable[[bytes, int], tuple[int, str | int]],
+        until: float = math.inf,
     ) -> None:
-        self.settings, self._split, self._arm = settings, split, arm
+        self.settings, self._split, self._arm, self._until = settings, split, arm, until
         self.gap, self.longest_gap = 0, 0
         """Decisions since the last reward, and the most between two rewards."""
         self.began, self.last, self.longest = 0, 0, 0
         """When the present gap began, the time of the last record, and the longest gap; in microseconds."""
-        self.has_rewards = False
+        self.n_arrived = 0
+        """Rewards that were reported."""
         self.n_rewards = 0
+        """Rewards that count, and defaults."""
         self.values: set[float] = set()
         """Up to two different rewards."""
         self.chosen: Counter[str | int] = Counter()
@@ -157,7 +165,9 @@ class Window:
         self.seen: list[tuple[Decided, float, int]] = []
         """The policy's decisions that have a reward, in the order of rewards, with the reward and the number
         of arms on offer."""
-        self._awaited: dict[str, tuple[Decided, int]] = {}
+        self._awaited: dict[str, tuple[int, Decided, int]] = {}
+        self._complete: set[str] = set()
+        """Decisions of which all rewards are known, where a missing one counts as a default."""
         self._preferred: dict[tuple[int, bytes], int] = {}
 
     def take(self, rows: Iterable[Row]) -> None:
@@ -168,25 +178,33 @@ class Window:
                 self._decided(row, record)
             elif isinstance(record, Rewarded | Observed):
                 self._arrived(row)
-            if isinstance(record, Rewarded | Observed | Missed) and record.reward is not None:
-                self.n_rewards += 1
-                if len(self.values) < 2:
-                    self.values.add(record.reward)
-            if not isinstance(record, Rewarded) or record.place > 0:
+            if not isinstance(record, Rewarded | Observed | Missed) or record.reward is None:
+                continue
+            is_decided = not isinstance(record, Observed)
+            if self.settings.default_reward is not None and is_decided and record.id not in self._complete:
+                continue
+            self.n_rewards += 1
+            if len(self.values) < 2:
+                self.values.add(record.reward)
+            if isinstance(record, Observed) or record.place > 0:
                 continue
             if (known := self._awaited.pop(record.id, None)) is not None:
-                decided, size = known
+                seq, decided, size = known
                 self.seen.append((decided, record.reward, size))
                 error = self.clipped(decided.pooled) - record.reward
-                self.errors[row.seq > self._split].append(error * error)
+                # Defaults come later than clicks: both belong to the block of their decision.
+                by = row.seq if self.settings.default_reward is None else seq
+                self.errors[by > self._split].append(error * error)
 
     def _decided(self, row: Row, record: Decided) -> None:
         self.gap += 1
         self.began = self.began or row.at
+        if row.seq < self._until:
+            self._complete.add(record.id)
         if record.mode or len(record.shown) > 1:  # not chosen by the policy, or not one arm
             return
         size, arm = self._arm(record.arms, record.shown[0])
-        self._awaited[record.id] = record, size
+        self._awaited[record.id] = row.seq, record, size
         if size != 1:
             self.chosen[arm] += 1
             self.most_arms = max(self.most_arms, size)
@@ -197,10 +215,11 @@ class Window:
                 self.changed += before != record.greedy
 
     def _arrived(self, row: Row) -> None:
-        if self.has_rewards:  # before the first one, part of the gap may lie outside the window
+        if self.n_arrived:  # before the first one, part of the gap may lie outside the window
             self.longest_gap = max(self.longest_gap, self.gap)
             self.longest = max(self.longest, row.at - self.began)
-        self.gap, self.began, self.has_rewards = 0, row.at, True
+        self.gap, self.began = 0, row.at
+        self.n_arrived += 1
 
     def clipped(self, prediction: float) -> float:
         """A prediction within the known range of rewards."""
@@ -218,7 +237,7 @@ def _no_rewards(window: Window) -> Alarm | None:
     seconds = (window.last - window.began) / 1e6
     if window.gap < ENOUGH:
         return None
-    if not window.has_rewards:
+    if not window.n_arrived:
         if seconds < (window.settings.reward_window or PATIENCE):
             return None
         said = f"None of the last {window.gap:,} decisions, in {span(seconds)}, has led to a reward."
@@ -228,7 +247,7 @@ def _no_rewards(window: Window) -> Alarm | None:
             return None
         said = (
             f"No reward has come for {window.gap:,} decisions and {span(seconds)}; among the last "
-            f"{window.n_rewards:,} rewards the longest such gaps were {before:,} decisions and {span(usual)}."
+            f"{window.n_arrived:,} rewards the longest such gaps were {before:,} decisions and {span(usual)}."
         )
     advice = (
         "Check that rewards are sent with the ids of their decisions, and which are refused. If they take "

@@ -212,14 +212,15 @@ class Shadow:
 
     def __init__(self, settings: Settings, exporter: Exporter, began: int) -> None:
         self.settings, self._exporter, self._began = settings, exporter, began
-        self._agreeing: set[str] = set()
-        """Decisions in which both prefer the same arm, and that await their reward."""
-        self._agreed = 0
-        """Decisions in which both prefer the same arm, and whose reward has come."""
+        self._agreeing: dict[str, int] = {}
+        """Decisions in which both prefer the same arm, and that await their reward, with their records."""
+        self._agreed = array("q")
+        """The records of those whose reward has come."""
         self._places: dict[str, int] = {}
         """Decisions in which they differ, with their place in the columns."""
-        self._columns = tuple(array("d") for _ in range(4))
-        """Weight, expected difference, prediction for the arm that was shown; reward, nan until it comes."""
+        self._columns = tuple(array("d") for _ in range(5))
+        """Its record, weight, expected difference, prediction for the arm that was shown; reward, nan until
+        it comes."""
 
     def watch(self, fold: Fold, row: Row) -> None:
         """Note a record before the fold learns from it."""
@@ -228,18 +229,18 @@ class Shadow:
         record = decode(row.body)
         if isinstance(record, Decided):
             if record.probability is not None and record.mode != "holdout":
-                self._ask(fold, record)
+                self._ask(fold, row.seq, record)
         elif isinstance(record, Cancelled):
-            self._agreeing.discard(record.id)
+            self._agreeing.pop(record.id, None)
             self._reward(record.id, math.nan)
         elif isinstance(record, Rewarded | Missed | Corrected) and record.place == 0:
             reward = record.new if isinstance(record, Corrected) else record.reward
             if reward is not None:
-                self._agreed += record.id in self._agreeing
-                self._agreeing.discard(record.id)
+                if record.id in self._agreeing:
+                    self._agreed.append(self._agreeing.pop(record.id))
                 self._reward(record.id, reward)
 
-    def _ask(self, fold: Fold, record: Decided) -> None:
+    def _ask(self, fold: Fold, seq: int, record: Decided) -> None:
         """Ask what the candidate would have chosen."""
         if len(self._places) >= MOST_COUNTED:
             return
@@ -248,7 +249,7 @@ class Shadow:
         choice = fold.policy.choose(record.agent, features)
         arm, shown, other = int(choice.arm), record.shown[0], record.greedy
         if arm == other:
-            self._agreeing.add(record.id)
+            self._agreeing[record.id] = seq
         else:
             assert record.probability is not None
             expected = predicted
@@ -256,13 +257,13 @@ class Shadow:
                 expected = float(fold.policy.predict(record.agent, features[other]).pooled)
             self._places[record.id] = len(self._places)
             weight = ((shown == arm) - (shown == other)) / record.probability
-            values = weight, float(choice.pooled) - expected, predicted, math.nan
+            values = seq, weight, float(choice.pooled) - expected, predicted, math.nan
             for column, value in zip(self._columns, values, strict=True):
                 column.append(value)
 
     def _reward(self, decision: str, reward: float) -> None:
         if (place := self._places.get(decision)) is not None:
-            self._columns[3][place] = reward
+            self._columns[-1][place] = reward
 
     def standing(self, level: float, present: Settings) -> Contender:
         """How the candidate stands."""
@@ -273,7 +274,10 @@ class Shadow:
         if self.problem:
             nothing = Compared(0, 0, 0, math.nan, -math.inf, math.inf)
             return Contender(name, policy, parameters, *nothing, OUT, f"{OUT} ({self.problem})")
-        found = compared(*(np.array(each) for each in self._columns), agreed=self._agreed, level=level)
+        until = self.fold.complete_until
+        places, *columns = (np.array(each) for each in self._columns)
+        agreed = int(np.count_nonzero(np.array(self._agreed) < until))
+        found = compared(*(each[places < until] for each in columns), agreed=agreed, level=level)
         verdict = WHEN if found.low > 0.0 else "surely worse" if found.high < 0.0 else "too early to say"
         text = (
             f"{verdict} (differs in {found.differs:,} of {found.decisions:,} decisions; chance chose its arm "

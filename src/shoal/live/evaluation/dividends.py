@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shoal.core import validation
 from shoal.live.evaluation import sequences
-from shoal.live.evaluation.logs import Outcome, outcomes
+from shoal.live.evaluation.logs import Outcome, complete, outcomes
 from shoal.live.journal.fold import Fold
 from shoal.live.journal.records import Settings
 from shoal.live.journal.tally import Sums
@@ -40,7 +40,11 @@ def _in_window(owner: "Owner", agent: str | None, since: float, method: str) -> 
     index = None if agent is None else owner.read(lambda fold: owner.commands.agent(fold, agent))
     # The tallies in the state count from the first record, so a window has to be summed from the journal.
     fold, _, found = outcomes(owner, since)
-    values = [paid(one, fold.settings) for one in found if index is None or one.agent == index]
+    values = [
+        paid(one, fold.settings)
+        for one in complete(fold.settings, found)
+        if index is None or one.agent == index
+    ]
     terms = [value for value in values if value is not None]
     return summed(Sums.of(terms), fold.settings, method, since=since)
 

@@ -276,7 +276,8 @@ def complete(settings: Settings, found: Sequence[Outcome]) -> Sequence[Outcome]:
     """The decisions whose mean reward says something.
 
     Where a missing reward counts as a default, only quick rewards are known of the latest decisions: clicks,
-    whose mean is too high. So nothing counts from the first decision on that still waits.
+    whose mean is too high. So nothing counts from the first decision on that still waits (as `Fold.uncounted`
+    says of sums).
     """
     if settings.default_reward is None:
         return found

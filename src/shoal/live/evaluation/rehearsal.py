@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.core.policies.registry import find_live_policy
 from shoal.live.evaluation.dividends import paid, summed
-from shoal.live.evaluation.logs import outcomes
+from shoal.live.evaluation.logs import complete, outcomes
 from shoal.live.journal import archives, snapshots
 from shoal.live.journal.archives import base_of, pack_base
 from shoal.live.journal.arms import checked_by
@@ -106,7 +106,7 @@ def what_if(owner: "Owner", policy: str | None, parameters: dict[str, Any]) -> W
         graph, names, upto = present.policy.graph, list(present.called), present.seq
     fold, opinions = rehearse(owner, settings, exporter, upto, chooses=False)
     then, other, better = [], [], []
-    for one in found:
+    for one in complete(settings, found):
         recorded, opinion = paid(one, settings), opinions.get(one.decided.id)
         if recorded is None or opinion is None or one.reward is None:
             continue

@@ -14,7 +14,7 @@ from shoal.core.styles import Style
 from shoal.core.types import Vector
 from shoal.live.evaluation.dividends import by_agent, moment, paid
 from shoal.live.evaluation.estimators import mean_of
-from shoal.live.evaluation.logs import Outcome, outcomes
+from shoal.live.evaluation.logs import Outcome, complete, outcomes
 from shoal.live.evaluation.sequences import running
 from shoal.live.protocol.answers import Evaluation
 from shoal.reporting import render
@@ -129,7 +129,8 @@ def _uplift(population: "Population", since: float | None) -> list[Part]:
 
 def _dividend(found: list[Outcome], population: "Population") -> list[Part]:
     settings = population.settings
-    rewarded = sorted((one for one in found if one.reward is not None), key=lambda one: one.rewarded_at)
+    known = (one for one in complete(settings, found) if one.reward is not None)
+    rewarded = sorted(known, key=lambda one: one.rewarded_at)
     values = [paid(one, settings) for one in rewarded]
     terms = np.array([value for value in values if value is not None])
     if len(terms) < 2:

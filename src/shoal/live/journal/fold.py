@@ -9,6 +9,7 @@ import math
 import platform
 from array import array
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -208,6 +209,11 @@ class Fold:
         """The settings so far, each with the record from which they were in force."""
         self.pending: dict[str, Standing] = {}
         """Decisions that await rewards, the oldest first."""
+        self.uncounted: OrderedDict[str, Standing] = OrderedDict()
+        """Where a missing reward counts as a default: all decisions from the first pending one on.
+
+        Only quick rewards are known of them, and quick ones are clicks; so sums do not count them yet.
+        """
         self.known = KnownIds()
         """Ids that the journal may hold; one that is not here need not be looked up."""
         self.catalogue: bytes | None = None
@@ -254,6 +260,8 @@ class Fold:
                 for place in range(len(record.shown)):
                     self._pull(BEGIN, record.agent, standing.x(place))
                 self.pending[record.id] = standing
+                if self.settings.default_reward is not None:
+                    self.uncounted[record.id] = standing
                 self.known.add(record.id, self.settings.key)
             case Rewarded() if record.agent >= 0:
                 record = self._learn(PULL, record.agent, record.x, record)
@@ -274,6 +282,7 @@ class Fold:
                     self._pull(CANCEL, standing.decided.agent, standing.x(place))
                 standing.note(record)
                 del self.pending[record.id]
+                self._count_complete()
             case Corrected():
                 self._flush()
                 record = self._correct(record)
@@ -291,6 +300,11 @@ class Fold:
         if 3 * first == len(self.cut_log) or self.cut_log[3 * first] != round_:
             return None
         return self.cut_log[3 * first + 1], self.cut_log[3 * first + 2]
+
+    @property
+    def complete_until(self) -> float:
+        """The sequence number from which on decisions do not count yet; infinite if all do."""
+        return next((one.seq for one in self.uncounted.values()), math.inf)
 
     @property
     def explore(self) -> float:
@@ -318,11 +332,12 @@ class Fold:
             record = self._learn(FINISH, agent, x, record)
             assert record.reward is not None  # by the branch above
             self._count(agent)
-            if record.place == 0:
+            if record.place == 0 and record.id not in self.uncounted:
                 self._pay(agent, standing.decided.own, standing.decided.pooled, record.reward)
         standing.note(record)
         if not standing.is_pending:
             del self.pending[standing.decided.id]
+            self._count_complete()
         return record
 
     def _count(self, agent: int) -> None:
@@ -330,6 +345,17 @@ class Fold:
         if self.observed[agent] == self.settings.lend_after and self.sharing[agent] == "both":
             self._flush()
             self.policy.set_sharing(agent, "both")
+
+    def _count_complete(self) -> None:
+        """Count the decisions before the first one that still awaits a reward."""
+        while self.uncounted:
+            standing = next(iter(self.uncounted.values()))
+            if standing.is_pending:
+                return
+            self.uncounted.popitem(last=False)
+            if (reward := standing.rewards.get(0)) is not None:
+                decided = standing.decided
+                self._pay(decided.agent, decided.own, decided.pooled, reward)
 
     def _pay(self, agent: int, own: float | None, pooled: float | None, reward: float) -> None:
         if own is not None and pooled is not None:
@@ -413,7 +439,7 @@ class Fold:
         self.observed[agent] += self.observed[other]
         self.tally.merge(agent, other)
         self.policy.set_sharing(agent, self._mode(agent))
-        for standing in self.pending.values():
+        for standing in (*self.pending.values(), *self.uncounted.values()):
             if standing.decided.agent == other:
                 standing.decided = msgspec.structs.replace(standing.decided, agent=agent)
 
@@ -427,6 +453,9 @@ class Fold:
         gone = set(record.agents)
         self.names = {name: agent for name, agent in self.names.items() if agent not in gone}
         self.pending = {key: one for key, one in self.pending.items() if one.decided.agent not in gone}
+        left = ((key, one) for key, one in self.uncounted.items() if one.decided.agent not in gone)
+        self.uncounted = OrderedDict(left)
+        self._count_complete()
         self.forgotten_at = self.seq + 1
 
     def _correct(self, record: Corrected) -> Corrected:
@@ -440,14 +469,15 @@ class Fold:
         record = msgspec.structs.replace(record, moments=moments)
         if self.policy.holds(record.agent, x, record.old, record.round, moments=moments):
             self.policy.correct(record.agent, x, record.old, record.new, moments=moments)
-        if record.own is not None and record.pooled is not None:
+        standing = self.uncounted.get(record.id) or self.pending.get(record.id)
+        if standing is not None:
+            standing.note(record)
+        if record.own is not None and record.pooled is not None and record.id not in self.uncounted:
             old, new = (
                 dividend(record.own, record.pooled, reward, self.settings)
                 for reward in (record.old, record.new)
             )
             self.tally.replace(record.agent, old, new)
-        if record.id in self.pending:
-            self.pending[record.id].note(record)
         return record
 
     # Learning, one by one or together

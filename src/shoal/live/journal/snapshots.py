@@ -59,6 +59,7 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
     sharing: list[Sharing]
     observed: list[int]
     pending: list[_Waiting]
+    """With those of which all is known, but that do not count yet."""
     catalogue: bytes | None
     retired: dict[str, int]
     forgotten_at: int
@@ -84,7 +85,7 @@ def pack(fold: Fold) -> bytes:
     """The bytes of a snapshot."""
     waiting = [
         _Waiting(one.seq, one.at, one.decided, one.rewards, one.learned, sorted(one.missed), one.moments)
-        for one in fold.pending.values()
+        for one in (fold.uncounted or fold.pending).values()
     ]
     own: dict[str, Any] = {name: getattr(fold, name) for name in AS_THEY_ARE}
     own |= {"pending": waiting, "cut_log": fold.cut_log.tobytes()}
@@ -124,7 +125,10 @@ def unpack(data: bytes, source: str) -> Fold:
         standing = Standing(one.seq, one.at, one.decided)
         standing.rewards, standing.learned, standing.missed = one.rewards, one.learned, set(one.missed)
         standing.moments = one.moments
-        fold.pending[one.decided.id] = standing
+        if standing.is_pending:
+            fold.pending[one.decided.id] = standing
+        if fold.settings.default_reward is not None:
+            fold.uncounted[one.decided.id] = standing
     return fold
 
 

@@ -97,6 +97,8 @@ class Population:
     ) -> Dividend:
         """What sharing pays, per reward: squared error of own predictions minus that of the policy's.
 
+        With a `default_reward`, decisions count up to the first one that still waits for its reward.
+
         Parameters
         ----------
         agent : str, optional

@@ -87,6 +87,6 @@ class Headroom:
         if not 0 <= present - self._counted <= self._counted // 16:  # measuring takes longer than joining
             self._counted, self._state = present, float(fold.policy.nbytes)
         one = self._state / max(1, self._counted)
-        held = (len(fold.pending) + decisions) * (STANDING + 8 * fold.settings.dim)
+        held = (len(fold.uncounted or fold.pending) + decisions) * (STANDING + 8 * fold.settings.dim)
         taken = self._state + one * (present - self._counted + agents) + held + arm_bytes
         quotas.check("memory", taken, f"the population would take {taken:,.0f} bytes in memory")

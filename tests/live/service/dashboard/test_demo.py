@@ -1,5 +1,7 @@
 """`shoal demo`: three populations that live, and end cleanly."""
 
+import heapq
+import itertools
 import os
 import re
 import signal
@@ -9,10 +11,11 @@ import time
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
 from shoal.live.population.controller import open as open_controller
-from shoal.live.service.demo import FASTER, RUSH, WORLDS, make
+from shoal.live.service.demo import FASTER, RUSH, WORLDS, Life, World, make
 
 
 @pytest.fixture
@@ -68,6 +71,34 @@ def test_pairs_part_within_a_minute_and_ctrl_c_ends_it(
     _, errors = started.communicate(timeout=20)
     assert (started.returncode, errors) == (0, "")
     assert list(tmp_path.glob("shoal-demo-*")) == []
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+def test_sharing_does_no_harm_in_the_first_minutes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All share at first, though kinds differ: they must part before that costs more than it saves."""
+    ids = itertools.count()  # exploration is drawn from ids and the key: the same in every run
+    monkeypatch.setattr("shoal.live.population.commands.new_id", lambda: f"{next(ids)}")
+    monkeypatch.setattr("secrets.token_bytes", lambda size: b"k" * size)
+    harmed, means = 0, []
+    for seed in range(6):
+        with open_controller(":memory:") as controller:
+            population = make(controller, world)
+            visits = Life(population, world, lambda: False).visits(np.random.default_rng(seed))
+            late: list[tuple[float, str, float]] = []
+            verdicts, made = set(), 0
+            for now in range(1, 121):
+                while made < world.rate * (now + min(now, RUSH) * (FASTER - 1.0)):
+                    made += 1
+                    delay, decision, reward = next(visits)
+                    heapq.heappush(late, (now + delay, decision, reward))
+                while late and late[0][0] <= now:
+                    _, decision, reward = heapq.heappop(late)
+                    population.reward(decision, reward)
+                verdicts.add(population.dividend().verdict)
+            harmed += "harms" in verdicts
+            means.append(population.dividend().mean)
+    assert harmed <= 1, "a 95% interval may be wrong"
+    assert np.mean(means) > 0.0
 
 
 def test_kinds_differ_and_like_something_in_common() -> None:

@@ -54,6 +54,31 @@ def test_sums_are_those_of_what_was_decided_and_rewarded() -> None:
             assert arm.mean_reward == pytest.approx(np.mean(mine))
 
 
+def test_clicks_count_with_the_defaults_of_earlier_decisions() -> None:
+    """So means are those of decisions, and the line of the dividend ends at the verdict."""
+    with open_controller(":memory:") as controller:
+        shop = controller.population(
+            "shop", policy="bass", dim=2, explore=0.5, seed=1, reward_window=100.0, default_reward=0.0
+        )
+        follower = Follower(shop)
+        made = [shop.decide(f"agent {k % 7}", ARMS) for k in range(80)]
+        for one in made[1::4]:
+            shop.reward(one.id, 1.0)
+        shop.cancel(made[0].id)
+        found = totals(follower)
+        assert (found["rewards"], found["missed"], found["matched"]) == (20, 0, 1), "the second was clicked"
+        shop.owner._clock_ahead += 200_000_000
+        while shop.owner.miss_rewards():
+            pass
+        found = totals(follower)
+        assert (found["rewards"], found["missed"], found["matched"], found["reward"]) == (20, 59, 79, 20.0)
+        assert sum(arm.rewards for arm in data.arms(follower).arms) == 79
+        assert sum(data.overview(follower, 900).delays) == 20, "defaults have none"
+        paid = shop.dividend()
+        assert paid.count == 79
+        assert 79 * paid.mean == pytest.approx(found["dividend"], rel=1e-4)
+
+
 def test_the_baseline_is_what_random_arms_earn() -> None:
     """Whatever the policy prefers: the estimate from decisions that explore is that of drawing uniformly."""
     with open_controller(":memory:") as controller:

@@ -113,6 +113,8 @@ class _Awaited(NamedTuple):
     own: float
     pooled: float
     arms: tuple[str, ...]
+    rewards: dict[int, float]
+    """By place, where a missing reward counts as a default: they count with those of earlier decisions."""
 
 
 class TimelineEvent(msgspec.Struct, frozen=True):
@@ -207,16 +209,21 @@ class Follower:
             case Rewarded():
                 sums[REWARDS] += 1.0
                 cuts = record.cuts
-                self._rewarded(row, record, sums)
+                if (known := self._awaited.get(record.id)) is not None and record.place == 0:
+                    sums[len(COLUMNS) + bisect.bisect_right(DELAYS, (row.at - known.at) / 1e6)] += 1.0
+                self._rewarded(record.id, record.place, record.reward, sums)
             case Missed():
                 sums[MISSED] += 1.0
                 cuts = record.cuts
+                if record.reward is not None:
+                    self._rewarded(record.id, record.place, record.reward, sums)
             case Observed():
                 sums[OBSERVED] += 1.0
                 cuts = record.cuts
             case Cancelled():
                 sums[CANCELLED] += 1.0
                 self._awaited.pop(record.id, None)
+                self._count_complete(sums)
             case Joined():
                 sums[JOINED] += 1.0
                 self.joins.append(row.seq)
@@ -243,24 +250,40 @@ class Follower:
     def _explore(self, share: float) -> None:
         self._settings = msgspec.structs.replace(self._settings, explore=share)
 
-    def _rewarded(self, row: Row, record: Rewarded, sums: list[float]) -> None:
-        known = self._awaited.get(record.id)
-        if known is None or record.place >= len(known.arms):
+    def _rewarded(self, decision: str, place: int, reward: float, sums: list[float]) -> None:
+        known = self._awaited.get(decision)
+        if known is None or place >= len(known.arms):
             return
-        counts = self._counts(known.arms[record.place])
+        if self._settings.default_reward is not None:
+            known.rewards[place] = reward
+            self._count_complete(sums)
+            return
+        self._count(known, place, reward, sums)
+        if len(known.arms) == 1:
+            del self._awaited[decision]
+
+    def _count_complete(self, sums: list[float]) -> None:
+        """Count the decisions before the first one that still awaits a reward, as the fold does."""
+        while self._settings.default_reward is not None and self._awaited:
+            first = next(iter(self._awaited.values()))
+            if len(first.rewards) < len(first.arms):
+                return
+            self._awaited.popitem(last=False)
+            for place, reward in first.rewards.items():
+                self._count(first, place, reward, sums)
+
+    def _count(self, known: _Awaited, place: int, reward: float, sums: list[float]) -> None:
+        counts = self._counts(known.arms[place])
         counts.rewards += 1
-        counts.reward += record.reward
-        if record.place == 0:  # probability and predictions are of the first arm
+        counts.reward += reward
+        if place == 0:  # probability and predictions are of the first arm
             sums[MATCHED] += 1.0
-            sums[REWARD] += record.reward
+            sums[REWARD] += reward
             sums[WEIGHT] += known.weight
-            sums[WEIGHTED] += known.weight * record.reward
-            paid = dividend(known.own, known.pooled, record.reward, self._settings)
+            sums[WEIGHTED] += known.weight * reward
+            paid = dividend(known.own, known.pooled, reward, self._settings)
             sums[DIVIDEND] += paid
             sums[SQUARES] += paid * paid
-            sums[len(COLUMNS) + bisect.bisect_right(DELAYS, (row.at - known.at) / 1e6)] += 1.0
-        if len(known.arms) == 1:
-            del self._awaited[record.id]
 
     def _decided(self, row: Row, record: Decided) -> None:
         names = self._names(record.arms)
@@ -274,8 +297,9 @@ class Follower:
             # p = explore / K, plus 1 − explore for the preferred arm: K is not recorded, but follows
             uniform = record.probability - (1.0 - explore) * (record.shown[0] == record.greedy)
             weight = uniform / explore / record.probability
-        self._awaited[record.id] = _Awaited(row.at, record.agent, weight, record.own, record.pooled, arms)
-        if len(self._awaited) > AWAITED:
+        self._awaited[record.id] = _Awaited(row.at, record.agent, weight, record.own, record.pooled, arms, {})
+        # With a default, dropping the oldest would leave clicks; there, all are in the state, too.
+        if len(self._awaited) > AWAITED and self._settings.default_reward is None:
             self._awaited.popitem(last=False)
 
     def _cut(self, seq: int, agent: int, others: tuple[int, ...]) -> None:
