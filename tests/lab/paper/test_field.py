@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pytest
 from scipy import stats
 from tests.commands import call
@@ -202,6 +203,28 @@ def test_a_method_of_one_s_own_joins_the_table(tmp_path: Path, monkeypatch: pyte
     said = f"{own.regret.mean - bass.regret.mean:+,.0f} ± "
     (line,) = [one for one in text.splitlines() if one.startswith("| First (mine)") and said in one]
     assert f"{own.regret.mean:,.0f} ± " in line
+
+
+def test_ranks_with_the_parameter_chosen_on_other_runs() -> None:
+    """By hand: lucky is best at α=1 on even runs and at α=2 on odd ones, and so pays for either choice."""
+    regrets = {
+        ("lucky", 1.0): [0.0, 9.0, 0.0, 9.0],
+        ("lucky", 2.0): [9.0, 0.0, 9.0, 0.0],
+        ("steady", 1.0): [5.0, 5.0, 5.0, 5.0],
+        ("steady", 2.0): [6.0, 6.0, 6.0, 6.0],
+    }
+    names = ("environment", "method", "policy", "group", "alpha", "run", "final_regret")
+    lines = [
+        ("here", method, method, "main", alpha, run, value)
+        for (method, alpha), values in regrets.items()
+        for run, value in enumerate(values)
+    ]
+    table = pa.table(dict(zip(names, map(list, zip(*lines, strict=True)), strict=True)))
+    ranking = field.Ranking(["lucky", "steady"], ["here"], np.array([[1.0, 2.0]]), 1.0, 1.0)
+    several: Any = SimpleNamespace(table=table, spec=SimpleNamespace(runs=4))
+    assert field._means_by_halves(several, ranking).tolist() == [2.0, 1.0]
+    single: Any = SimpleNamespace(table=table, spec=SimpleNamespace(runs=1))
+    assert np.isnan(field._means_by_halves(single, ranking)).all()
 
 
 def test_what_is_not_finished_is_not_ranked(tmp_path: Path) -> None:
