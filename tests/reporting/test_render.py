@@ -163,6 +163,7 @@ def test_lines_and_marks_must_fit() -> None:
 
 
 def test_numbers_are_written_alike() -> None:
+    assert [words.counted(n, "row") for n in (0, 1, 2, 1_200)] == ["0 rows", "1 row", "2 rows", "1,200 rows"]
     assert words.number("{:+,.0f}", -1234.4) == "−1,234"
     assert words.number("{:.2f}", -0.001) == "0.00"
     assert words.plus_minus("{:.1f}", 1.0, float("nan")) == "1.0"

@@ -20,6 +20,11 @@ def number(form: str, value: float) -> str:
     return text.replace("-", "−")
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things: "1 row", "1,200 rows"."""
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
 def plus_minus(form: str, mean: float, spread: float) -> str:
     """A mean with its standard deviation, or alone if that is nan."""
     return number(form, mean) if math.isnan(spread) else f"{number(form, mean)} ± {number(form, spread)}"

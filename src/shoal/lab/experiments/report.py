@@ -16,7 +16,7 @@ from shoal.lab.experiments.stored import Results
 from shoal.lab.experiments.summaries import Paired, SummaryRow, best_row
 from shoal.reporting import charts
 from shoal.reporting.sections import Definitions, Document, Heading, Mark, Part, Picture, Section, Table, Text
-from shoal.reporting.words import EMPTY, duration, interval, number, plus_minus
+from shoal.reporting.words import EMPTY, counted, duration, interval, number, plus_minus
 
 METHOD_NOTE = (
     "Each method is shown at the α with the lowest mean final regret over all runs. That α is chosen on the "
@@ -134,7 +134,7 @@ def setting(spec: ExperimentSpec) -> str:
     """Sizes of an experiment, in words."""
     agents = {item.parameters.get("n_agents") for item in spec.environments}
     shown = f", {agents.pop()} agents" if len(agents) == 1 and None not in agents else ""
-    return f"T = {spec.horizon:,} rounds{shown}, {spec.runs} run{'s' if spec.runs > 1 else ''}"
+    return f"T = {spec.horizon:,} rounds{shown}, {counted(spec.runs, 'run')}"
 
 
 # Tables: a column is a heading and a function that fills its cells
@@ -310,7 +310,7 @@ def _several(found: Results) -> dict[str, str]:
     if found.trusted:
         cells = Counter((entry["when"], ", ".join(entry["changed"])) for entry in found.trusted)
         items["On trust"] = "; ".join(
-            f"on {when}, {count:,} stored cell{'s' * (count > 1)} declared unaffected by a change of {what}"
+            f"on {when}, {counted(count, 'stored cell')} declared unaffected by a change of {what}"
             for (when, what), count in cells.items()
         )
     return items

@@ -58,6 +58,7 @@ from shoal.lab.experiments.spec import (
     value_problems,
 )
 from shoal.lab.simulation import Trace, simulate
+from shoal.reporting.words import counted
 
 RUNS_PER_TASK = 5
 """Runs per task: few enough to keep all workers busy to the end, enough to be worth sending."""
@@ -402,7 +403,7 @@ def reasons(out: Path, work: Sequence[LeftToPlay]) -> list[str]:
     counts: Counter[str] = Counter()
     for item in work:
         if item.key in files:
-            counts[f"{len(item.seeds)} more run{'s' * (len(item.seeds) > 1)}"] += item.cells
+            counts[counted(len(item.seeds), "more run")] += item.cells
             continue
         alike = [each for each in stored.values() if same_but_code(each.facts, item.facts)]
         named = [each for each in stored.values() if each.id == item.cell.id]
@@ -413,7 +414,7 @@ def reasons(out: Path, work: Sequence[LeftToPlay]) -> list[str]:
             closest = min((differences(each.facts, item.facts) for each in named), key=len)
             counts["; ".join(closest)] += item.cells
     return [
-        f"{why}: {count} cell{'s' * (count > 1)} to play"
+        f"{why}: {counted(count, 'cell')} to play"
         + (" again; --trust would keep the stored results" if why.endswith(" changed") else "")
         for why, count in counts.items()
     ]
@@ -743,7 +744,7 @@ class _Provenance:
             "schema_version": SCHEMA_VERSION,
             "seed": spec.seed,
             "command": command if command is not None else "run_experiment",
-            "executor": type(executor).__name__ if executor is not None else _threads(jobs),
+            "executor": type(executor).__name__ if executor is not None else counted(jobs, "thread"),
             "jobs": jobs,
             "versions": {
                 "python": platform.python_version(),
@@ -798,10 +799,6 @@ class _Provenance:
         except ValueError as error:
             raise ResultsError(f"{self._path}: cannot be read ({error}); delete it to continue") from None
         return content if isinstance(content, dict) else {}
-
-
-def _threads(jobs: int) -> str:
-    return "1 thread" if jobs == 1 else f"{jobs} threads"
 
 
 def source_commit(package: Path) -> str | None:

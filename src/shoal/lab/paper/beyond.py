@@ -16,7 +16,7 @@ from shoal.lab.experiments.report import PAIRED_COLUMNS, Column, line, table_of
 from shoal.lab.experiments.summaries import Paired, SummaryRow, pair_up, unique
 from shoal.lab.paper.comparison import is_ours, reference_row
 from shoal.reporting.sections import Section, Text
-from shoal.reporting.words import EMPTY
+from shoal.reporting.words import EMPTY, counted
 
 ORACLES = "oracle", f"{ClickOracle.__module__}:{ClickOracle.__name__}"
 KEY, TITLE = "beyond", "Beyond the paper: our own policies"
@@ -124,7 +124,7 @@ def _tally(name: str, judged: Sequence[tuple[Contest, Paired | None]]) -> str:
         return ""
     lost = [title for title, word in words.items() if word == "no"]
     won = sum(word == "yes" for word in words.values())
-    text = f"Run by run it is below {name} in {won} of {len(words)} scenario{'s' if len(words) > 1 else ''}"
+    text = f"Run by run it is below {name} in {won} of {counted(len(words), 'scenario')}"
     return f"{text} and loses to it in {len(lost)}" + (f": {'; '.join(lost)}." if lost else ".")
 
 

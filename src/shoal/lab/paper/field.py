@@ -29,7 +29,7 @@ from shoal.lab.experiments.summaries import Paired, SummaryRow, column, find_cel
 from shoal.lab.paper.presets import as_id, preset_text, told
 from shoal.reporting import charts
 from shoal.reporting.sections import Document, Mark, Picture, Section, Table, Text
-from shoal.reporting.words import EMPTY, number
+from shoal.reporting.words import EMPTY, counted, number
 
 FIELD = "field"
 YARDSTICKS = ("bass", "cluster_mixture")
@@ -373,8 +373,7 @@ def _lead(found: Results, rows: Sequence[SummaryRow], ranking: Ranking) -> str:
 
 
 def _scenario_count(ranking: Ranking) -> str:
-    count = len(ranking.environments)
-    return f"{count} scenario{'s' * (count != 1)}"
+    return counted(len(ranking.environments), "scenario")
 
 
 def _test_sentence(ranking: Ranking) -> str:

@@ -41,7 +41,7 @@ from shoal.lab.paper.presets import load_preset
 from shoal.lab.paper.real_data import real_data_section
 from shoal.lab.paper.theory_page import theory_document
 from shoal.reporting.sections import Bullets, Document, Heading, Mark, Part, Section, Text
-from shoal.reporting.words import EMPTY, interval, number, plus_minus
+from shoal.reporting.words import EMPTY, counted, interval, number, plus_minus
 
 PAPER = "Cherkaoui, Barlier and Colin, Adaptive Sample Sharing for Multi Agent Linear Bandits, ICML 2025"
 
@@ -400,10 +400,9 @@ def opening_sentence(found: Results) -> str:
         f"{WORDS.get(row.policy, '{label} ends at').format(label=row.label)} {row.regret.mean:,.0f}"
         for row in rows
     )
-    runs = rows[0].regret.runs
     return (
-        f"{rows[0].title}, regret after {found.spec.horizon:,} rounds: {said} (mean of {runs} "
-        f"run{'s' if runs > 1 else ''}, less is better)."
+        f"{rows[0].title}, regret after {found.spec.horizon:,} rounds: {said} (mean of "
+        f"{counted(rows[0].regret.runs, 'run')}, less is better)."
     )
 
 
@@ -528,7 +527,7 @@ def order_sentence(own: Reproduction) -> str:
     ]
     text = (
         f"At its best, BASS has the lowest mean regret of the paper's methods that do not know the clusters "
-        f"in {len(judged) - len(lost)} of {len(judged)} scenario{'s' if len(judged) > 1 else ''}"
+        f"in {len(judged) - len(lost)} of {counted(len(judged), 'scenario')}"
     )
     return f"{text}; lower are {'; '.join(lost)}." if lost else f"{text}."
 

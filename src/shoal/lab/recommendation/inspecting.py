@@ -8,6 +8,7 @@ from shoal.core.logs import AgentTable, read_agents, read_arms
 from shoal.core.types import Integers, Matrix, Vector
 from shoal.lab.environments.logged import Frame, open_table, read_events
 from shoal.lab.environments.sources import PathLike
+from shoal.reporting.words import counted
 
 FEW_OBSERVED = 0.2
 """Share of observed cells below which the answer rests on predictions."""
@@ -105,7 +106,7 @@ def _of_rewards(log: RewardLog) -> list[str]:
     far = int(np.count_nonzero(np.abs(log.rewards - log.rewards.mean()) > FAR * spread))
     if far and not log.is_binary:
         said.append(
-            f"{far:,} reward{'s' * (far > 1)} more than {FAR:g} standard deviations from the mean: tails are "
+            f"{counted(far, 'reward')} more than {FAR:g} standard deviations from the mean: tails are "
             "heavy, and the bounds that policies use do not hold for them. Consider logarithms, or a cap."
         )
     if log.is_binary and min(log.rewards.mean(), 1.0 - log.rewards.mean()) < 0.005:
@@ -187,8 +188,7 @@ def _of_users(log: RewardLog) -> list[str]:
     shown = ", ".join(columns[:NAMED]) + (
         f" and {len(columns) - NAMED:,} more" if len(columns) > NAMED else ""
     )
-    rows = f"row{'s' * (others > 1)} of agents that the log does not have"
-    ignored = f"; {others:,} {rows} ignored" if others else ""
+    ignored = f"; {counted(others, 'row')} of agents that the log does not have ignored" if others else ""
     said = [f"{known:,} of the {log.n_agents:,} agents are described ({shown}){ignored}."]
     empty = np.isnan(values)
     low = np.where(empty, np.inf, values).min(axis=0)

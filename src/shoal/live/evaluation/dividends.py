@@ -12,7 +12,7 @@ from shoal.live.journal.records import Settings
 from shoal.live.journal.tally import Sums
 from shoal.live.journal.tally import dividend as dividend_of
 from shoal.live.protocol.answers import Dividend, Verdict
-from shoal.reporting.words import interval, number
+from shoal.reporting.words import counted, interval, number
 
 if TYPE_CHECKING:
     from shoal.live.population.owner import Owner
@@ -87,7 +87,7 @@ def summed(
 
 def _in_words(sums: Sums, low: float, high: float, verdict: str, since: float | None, subject: str) -> str:
     window = "the start" if since is None else f"{datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M} UTC"
-    size = f"over {sums.n:,} reward{'s' * (sums.n != 1)} since {window}"
+    size = f"over {counted(sums.n, 'reward')} since {window}"
     if verdict == "no difference":
         return f"{subject.capitalize()} makes no difference to any prediction, {size}."
     if not math.isfinite(low):

@@ -287,7 +287,7 @@ def test_settings_without_the_secret() -> None:
         population = few(controller)
         population.set_arms({"ware 0": [1.0, 0.0, 0.0, 0.0]}, by="key of Ada")
         found = data.settings(pictured(population).follower)
-        assert found.settings["gamma"] == 1.5
+        assert found.settings["gamma"] == 1.0
         assert "key" not in found.settings
         assert population.settings.key.hex() not in str(msgspec.json.encode(found))
         assert [one.what for one in found.events] == ["catalogue of arms changed"] * 2

@@ -199,7 +199,7 @@ def test_a_change_of_settings_is_told(open_server: InProcess) -> None:
     now = httpx.get(f"{url}/settings").json()
     assert tick["changed"] == now["changed"] == at
     assert (now["changes"][0]["sequence"], now["changes"][0]["by"]) == (at, "Ada")
-    assert now["changes"][0]["differences"] == [{"name": "gamma", "before": 1.5, "after": 2.5}]
+    assert now["changes"][0]["differences"] == [{"name": "gamma", "before": 1.0, "after": 2.5}]
 
 
 def test_refused_requests_by_status_for_keys_of_all_populations(tmp_path: Path) -> None:

@@ -447,7 +447,7 @@ def test_who_changed_which_settings_when_is_shown_live(tmp_path: Path, browser: 
         rows = page.rows("Changes of settings")
         assert [row[1] for row in rows] == [first, "–"]
         assert rows[0][0].splitlines()[1] == f"record {population.switches[-1].sequence}"
-        assert rows[0][2].splitlines() == ["delta 0.1 → 0.00001", "gamma 1.5 → 2.5"]
+        assert rows[0][2].splitlines() == ["delta 0.1 → 0.00001", "gamma 1 → 2.5"]
         assert rows[1][2] == "made with bass"
         change(1, policy="independent")  # the page is told, and stays as it is otherwise
         page.view.wait_for_selector("summary >> text=History: 2 changes")
