@@ -1,7 +1,7 @@
 """Clicks: regret of rewards="binary" beside real rewards and a logistic index that is told the groups.
 
 `python benchmarks/clicks.py regret` prints the table of docs/clicks.md, `python benchmarks/clicks.py level`
-that of docs/theory.md.
+that of docs/theory.md, `python benchmarks/clicks.py bases` what is learned of users whose base rates differ.
 """
 
 import math
@@ -13,6 +13,7 @@ import numpy as np
 import shoal
 from shoal.lab.environments.synthetic import ClickClusters
 from shoal.lab.experiments.informed import ClickOracle
+from shoal.reporting.words import number
 
 WORLDS: dict[str, dict[str, Any]] = {
     "fresh": {},
@@ -57,8 +58,23 @@ def regret() -> None:
             mean, gap = np.mean(found, axis=0), np.diff(np.array(found)[:, [2, 1]])[:, 0]
             half = 2.36 * gap.std(ddof=1) / math.sqrt(len(gap))
             cells = [f"{value:,.0f}" for value in mean]
-            cells.insert(3, f"{gap.mean():+,.0f} ± {half:,.0f}")
+            cells.insert(3, number("{:+,.0f}", gap.mean()) + f" ± {half:,.0f}")
             print(f"| {name} | {rate:g} | {' | '.join(cells)} |", flush=True)
+
+
+def bases() -> None:
+    """Regret where users' bases differ with a standard deviation of 1, and how much of that is learned."""
+    print("| world | rate | own bases | spread learned |\n|---|---|--:|--:|")
+    for name, own in WORLDS.items():
+        for rate in RATES:
+            found, learned = [], []
+            for seed in SEEDS:
+                world = ClickClusters(AGENTS, 8, 4, rate=rate, base_spread=1.0, seed=seed, **own)
+                policy = shoal.ClusterMixture(AGENTS, 8, rewards="binary", seed=seed)
+                found.append(shoal.simulate(policy, world, horizon=HORIZON, seed=seed, points=1).final_regret)
+                learned.append(policy.base_spread)
+            shown = f"{min(learned):.2g} to {max(learned):.2g}"
+            print(f"| {name} | {rate:g} | {np.mean(found):,.0f} | {shown} |", flush=True)
 
 
 def level() -> None:
@@ -84,4 +100,4 @@ def level() -> None:
 
 
 if __name__ == "__main__":
-    {"regret": regret, "level": level}[sys.argv[1]]()
+    {"regret": regret, "bases": bases, "level": level}[sys.argv[1]]()

@@ -213,6 +213,10 @@ def test_symbols_need_an_environment_that_has_them() -> None:
             change('"gap/4"', '"labels"'),
             "tiny.toml: method 'club-g4': cannot be built for near: gamma must be a number",
         ),
+        (
+            change("delta = 0.1", 'rewards = "binary"'),
+            "tiny.toml: method 'bass-d0.1': cannot be built for near: rewards=\"binary\" needs rewards of 0",
+        ),
     ],
 )
 def test_values_are_checked_against_the_environment(text: str, message: str) -> None:

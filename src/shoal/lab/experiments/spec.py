@@ -353,7 +353,9 @@ def value_problems(spec: ExperimentSpec, environment: EnvironmentSpec, built: En
     for cell in cells(spec):
         if cell.environment.id == environment.id and cell.method.id not in problems:
             try:
-                build_policy(cell.method, cell.alpha, built, spec.seed)
+                policy = build_policy(cell.method, cell.alpha, built, spec.seed)
+                if getattr(policy, "clicks", False) and built.noise == "gaussian" and built.noise_bound > 0.0:
+                    raise ValueError('rewards="binary" needs rewards of 0 and 1')
             except ValueError as error:
                 place = f"{spec.source or spec.name}: method {cell.method.id!r}"
                 problems[cell.method.id] = f"{place}: cannot be built for {environment.id}: {error}"

@@ -174,11 +174,12 @@ def document(found: Results) -> Document:
     ranking = rank(rows)
     left = sorted({row.label for row in found.rows} - {row.label for row in rows})
     ranked, tables = len(ranking.methods) > 1, _scenarios(found, rows, ranking)
+    tested = not math.isnan(ranking.friedman_p)
     several = [key for key in UNRANKED if any(row.environment == key for row in rows)]
     return replace(
         harness.document(found),
         lead=_lead(found, rows, ranking),
-        opening=_picture(found, ranking) if ranked else None,
+        opening=_picture(found, ranking) if tested else None,
         remarks=[],
         notices=[
             *harness.skipped_notices(found),
@@ -364,6 +365,11 @@ def _lead(found: Results, rows: Sequence[SummaryRow], ranking: Ranking) -> str:
             "scenario. --only 'synthetic-m3-w1/' plays all of one scenario."
         )
     labels = {row.method: row.label for row in rows}
+    if math.isnan(ranking.friedman_p):
+        return (
+            f"{_scenario_count(ranking)} and {counted(found.spec.runs, 'run')} are too few to say which "
+            "method is best; the paired intervals say what is certain here."
+        )
     best, *others = (f"{labels[m]} ({ranking.means[at]:.2f})" for at, m in enumerate(ranking.methods))
     return (
         f"Over {_scenario_count(ranking)} of {found.spec.horizon:,} rounds and {found.spec.runs} "

@@ -322,7 +322,10 @@ class ClusterMixture(LivePolicy):
 
     @property
     def base_spread(self) -> float:
-        """Of clicks: standard deviation of agents' base rates within a cluster, as logits; as learned."""
+        """Of clicks: standard deviation of agents' base rates in a cluster, as logits.
+
+        It is learned, one of six values. Of real rewards it is 0.
+        """
         return INTERCEPT * math.sqrt(lift_of(self.state.pool.model))
 
     @property
