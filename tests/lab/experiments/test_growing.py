@@ -171,7 +171,7 @@ def test_seeds_are_added_to_a_cell(grown: Path) -> None:
         say=said.append,
         progress=lambda progress: rounds.append(progress.rounds_total),
     )
-    assert (done.computed, done.found, said) == (4, 0, ["2 more runs: 4 cells to play"])
+    assert (done.computed, done.found, said) == (4, 0, ["2 more runs, stored ones are kept: 4 cells to play"])
     assert set(rounds) == {4 * 2 * 60}
     assert len(results.cell_files(grown)) == 4
     now = rows(grown)

@@ -403,7 +403,7 @@ def reasons(out: Path, work: Sequence[LeftToPlay]) -> list[str]:
     counts: Counter[str] = Counter()
     for item in work:
         if item.key in files:
-            counts[counted(len(item.seeds), "more run")] += item.cells
+            counts[f"{counted(len(item.seeds), 'more run')}, stored ones are kept"] += item.cells
             continue
         alike = [each for each in stored.values() if same_but_code(each.facts, item.facts)]
         named = [each for each in stored.values() if each.id == item.cell.id]
