@@ -1,6 +1,7 @@
 """What the API does, request by request; each answer is checked against the OpenAPI document."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -293,6 +294,26 @@ def test_events_come_in_pages(call: Caller, shop: str) -> None:
     assert seen == list(range(1, 8))
     assert page["last"] == 7
     assert call("GET", f"{shop}/events?after=100").json() == {"events": [], "last": 7}
+
+
+def test_events_go_on_after_the_archived_ones(
+    call: Caller, shop: str, running: InProcess, tmp_path: Path
+) -> None:
+    for n in range(8):
+        call("POST", f"{shop}/decisions", {"agent": "ada", "arms": ARMS, "id": f"d{n}"})
+        if n != 2:  # which stays open, and in the store
+            call("PUT", f"{shop}/decisions/d{n}/reward", {"reward": 1.0})
+    made = running.app.populations[shop.rpartition("/")[2]].population.archive(tmp_path, before=time.time())
+    assert made is not None
+    call("POST", f"{shop}/decisions", {"agent": "ada", "arms": ARMS, "id": "later"})
+    later = {"sequence": made.last + 1, "id": "later"}
+    first = call("GET", f"{shop}/events?limit=1").json()  # a range of numbers would hold no record
+    assert [one["id"] for one in first["events"]] == ["d2"]
+    rest = call("GET", f"{shop}/events?after={first['last']}&limit=1").json()
+    assert [{name: one[name] for name in later} for one in rest["events"]] == [later]
+    assert rest["last"] == made.last + 1
+    both = call("GET", f"{shop}/events?limit=1000").json()
+    assert both == {"events": first["events"] + rest["events"], "last": rest["last"]}
 
 
 def test_what_has_not_changed_is_not_sent_again(call: Caller) -> None:
