@@ -597,6 +597,19 @@ def test_signing_in_and_out(tmp_path: Path, browser: Any) -> None:
         page.close()
 
 
+def test_figures_say_what_they_leave_out(tmp_path: Path, browser: Any) -> None:
+    with InProcess() as server:
+        shop = server.app.controller.population("shop", policy="cluster_mixture", dim=2, seed=1)
+        for n in range(20):
+            shop.observe(f"agent {n % 4}", [1.0, 0.0], 1.0)
+        made = shop.archive(tmp_path, before=time.time())
+        assert made is not None
+        shop.observe("agent 0", [0.0, 1.0], 1.0)
+        page = Page(browser, server.url, "shop")
+        assert page.text("#over-time + p") == f"From record {made.last + 1} on: earlier ones are archived."
+        page.close()
+
+
 def test_when_the_service_goes_away_the_page_says_so(browser: Any) -> None:
     server = InProcess()
     try:

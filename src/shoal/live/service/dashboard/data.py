@@ -91,7 +91,9 @@ class Overview(msgspec.Struct, frozen=True):
     """Rewards by their delay: one class up to each of `delay_bounds`, and one above."""
     delay_bounds: tuple[float, ...]
     since: int
-    """Records up to this one were not looked at."""
+    """Records up to this one were not looked at, or not all of them: some were archived."""
+    archived: int
+    """Records up to this one were archived."""
 
 
 def overview(
@@ -116,6 +118,7 @@ def overview(
         sums[:, len(COLUMNS) :].sum(axis=0).astype(int).tolist(),
         DELAYS,
         since,
+        follower.population.owner.base.seq,
     )
 
 

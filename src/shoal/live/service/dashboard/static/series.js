@@ -265,7 +265,8 @@ export class Series {
 
   show(data) {
     this.data = data;
-    this.since.textContent = data.since ? `From record ${whole(data.since + 1)} on: the page looks no further back.` : "From the first record on.";
+    this.since.textContent = !data.since ? "From the first record on."
+      : `From record ${whole(data.since + 1)} on: ${data.since <= data.archived ? "earlier ones are archived" : "the page looks no further back"}.`;
     this.charts.forEach((chart) => chart.show(data, this.between ?? null));
     this.showDelays();
   }
