@@ -607,6 +607,16 @@ def test_figures_say_what_they_leave_out(tmp_path: Path, browser: Any) -> None:
         shop.observe("agent 0", [0.0, 1.0], 1.0)
         page = Page(browser, server.url, "shop")
         assert page.text("#over-time + p") == f"From record {made.last + 1} on: earlier ones are archived."
+        # ClusterMixture records no partings.
+        small = "partings are not recorded by this policy"
+        assert page.text(".figures div:has-text('Pairs that share') small") == small
+        assert re.match(r"4 agents.* share", page.text(".lede")), page.text(".lede")
+        parted = page.view.locator("figure", has_text="Pairs that parted")
+        assert parted.locator(".reading b").first.inner_text() == "–"
+        page.view.fill(".agent input", "agent 1")
+        page.view.press(".agent input", "Enter")
+        page.view.wait_for_selector("h4 >> text=Borrows from")
+        assert "arted" not in "".join(page.view.locator(".lede, h4, .people").all_inner_texts())
         page.close()
 
 

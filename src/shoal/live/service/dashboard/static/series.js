@@ -57,7 +57,7 @@ const CHARTS = [
     unit: "per minute",
     about: "How many pairs of agents stopped sharing, and how many agents joined, in each minute.",
     series: [
-      { title: "pairs parted", colour: "--first", of: (data) => perMinute(data, "cuts") },
+      { title: "pairs parted", colour: "--first", of: (data) => perMinute(data, "cuts").map((value) => (data.sizes.cuts === null ? value || null : value)) }, // null: not recorded
       { title: "agents joined", colour: "--second", dash: [5, 3], of: (data) => perMinute(data, "joined") },
     ],
   },
