@@ -152,6 +152,7 @@ def test_a_second_server_on_the_same_file(file: str) -> None:
         done = shoal("serve", file, "--port", "0")
         assert done.returncode == 2
         assert "is open for writing" in done.stderr
+        assert "stop that process or, if it is a server, use its URL" in done.stderr
 
 
 def test_ready_only_when_populations_are_open(durable: Place) -> None:

@@ -573,6 +573,7 @@ def test_signing_in_and_out(tmp_path: Path, browser: Any) -> None:
         page = Page(browser, server.url)
         page.view.wait_for_selector("h1 >> text=Sign in")
         assert page.view.evaluate("document.activeElement.id") == "key"
+        assert page.text(".sign-in code >> nth=1") == "shoal keys add STORE --scope read"
         page.view.fill("#key", "shoal_nobody_nothing")
         page.view.keyboard.press("Enter")
         page.view.wait_for_selector("text=This key is not valid here")

@@ -32,7 +32,7 @@ function askForKey(problem = "") {
   const key = h("input", { type: "password", id: "key", name: "key", autocomplete: "current-password", required: true, "aria-describedby": "wrong" });
   const wrong = h("p", { class: "wrong", id: "wrong", role: "alert" }, problem);
   const form = h("form", { class: "card sign-in" }, h("h1", {}, "Sign in"),
-    h("p", { class: "soft" }, "This service needs a key with the scope ", h("code", {}, "read"), "; ", h("code", {}, "shoal keys add --scope read"), " makes one."),
+    h("p", { class: "soft" }, "This service needs a key with the scope ", h("code", {}, "read"), "; ", h("code", {}, "shoal keys add STORE --scope read"), " makes one; STORE is what the server was started with."),
     h("input", { type: "text", name: "username", autocomplete: "username", value: "shoal", hidden: true }), // for password managers
     h("label", {}, "Key", key), wrong, h("button", { class: "main" }, "Sign in"));
   form.addEventListener("submit", async (event) => {
