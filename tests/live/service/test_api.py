@@ -413,6 +413,23 @@ def test_bodies_that_are_no_requests(call: Caller, shop: str) -> None:
     assert kind(call("PATCH", path)) == (405, "method")
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "methods"),
+    [
+        ("POST", "/graph", "GET, HEAD"),
+        ("PATCH", "/settings", "GET, HEAD, PUT"),
+        ("GET", "/decisions", "POST"),
+    ],
+)
+def test_a_wrong_method_is_told_the_right_ones(
+    call: Caller, shop: str, method: str, path: str, methods: str
+) -> None:
+    answer = call(method, f"{shop}{path}")
+    assert kind(answer) == (405, "method")
+    assert answer.json()["detail"] == f"{method} is none of the methods of this route: {methods}"
+    assert answer.headers["allow"] == methods
+
+
 def test_a_host_that_is_not_ours(call: Caller, shop: str) -> None:
     assert kind(call("GET", shop, headers={"host": "evil.example"})) == (421, "host")
     assert kind(call("GET", shop, headers={"host": ""})) == (421, "host")
