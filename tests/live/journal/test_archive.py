@@ -383,8 +383,11 @@ def test_who_may_archive_and_where(place: Path) -> None:
     with open_controller(place / "shop.db") as controller:
         population = shop(controller)
         live(population, "first")
-        with pytest.raises(NotADirectoryError):
-            population.archive(place / "none", before=now())
+        with pytest.raises(NotADirectoryError, match="directory must not be a file"):
+            population.archive(place / "shop.db", before=now())
+        made = population.archive(place / "new" / "one", before=now())
+        assert made is not None
+        assert Path(made.path).parent == (place / "new" / "one").resolve()
         with pytest.raises(ValueError, match="before must have a time zone"):
             population.archive(place / "old", before=datetime(2026, 1, 1))
         with pytest.raises(ValueError, match="before must be a finite number"):
