@@ -15,6 +15,7 @@ import typer
 
 from shoal.cli.policies import assignment
 from shoal.cli.printing import plain, print_json, print_table
+from shoal.reporting.words import counted
 
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
     from shoal.live.client import Client
@@ -195,7 +196,7 @@ def verify(
         print_json(problems)
     else:
         for name, found in problems.items():
-            print(f"{name}: {'sound' if not found else f'{len(found)} problems'}")
+            print(f"{name}: {counted(len(found), 'problem') if found else 'sound'}")
             for problem in found:
                 print(f"  {problem}")
     if any(problems.values()):

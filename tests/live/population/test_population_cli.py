@@ -91,7 +91,9 @@ def test_verify(store: str) -> None:
     with sqlite3.connect(store) as database:
         database.execute("DELETE FROM journal WHERE population = 1 AND seq = 5")
     database.close()
-    assert "ends at record 4 of 29" in run("verify", store, "shop", code=1).stdout
+    said = run("verify", store, "shop", code=1).stdout
+    assert said.startswith("shop: 1 problem\n")
+    assert "ends at record 4 of 29" in said
 
 
 def test_archive(store: str, tmp_path: Path) -> None:

@@ -271,7 +271,8 @@ def test_what_is_damaged_is_tried_again(durable: Place, monkeypatch: pytest.Monk
         assert call("GET", "/v1/populations/shop").status_code == 503  # not read at each request
         monkeypatch.setattr("shoal.live.service.service.RETRY", 0.0)
         assert call("GET", "/v1/populations/shop").status_code == 200
-        assert call("GET", "/readyz").status_code == 200
+        answer = call("GET", "/readyz")
+        assert (answer.status_code, answer.json()["detail"]) == (200, "1 population")
 
 
 @pytest.mark.slow
