@@ -33,6 +33,14 @@ def test_a_population_is_made_once_and_found_again(call: Caller) -> None:
     assert "made once" in call("GET", "/v1/populations").json()["populations"]
 
 
+@pytest.mark.parametrize("policy", ["bas", "club"])
+def test_a_refused_policy_lists_those_for_live_use(call: Caller, policy: str) -> None:
+    refused = call("PUT", "/v1/populations/refused", {"policy": policy, "dim": 2})
+    assert kind(refused) == (422, "invalid")
+    live = "one for live use (independent, oracle, bass, cluster_mixture, or a shoal.LivePolicy of your own)"
+    assert f"policy must be {live}, got {policy!r}" in refused.json()["detail"]
+
+
 @pytest.mark.parametrize("policy", ["independent", "bass", "cluster_mixture"])
 def test_a_policy_and_a_dimension_are_enough(call: Caller, policy: str) -> None:
     made = call("PUT", f"/v1/populations/plain {policy}", {"policy": policy, "dim": 4})

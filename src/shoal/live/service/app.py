@@ -18,7 +18,7 @@ from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.routing import Router
 
-from shoal.core.policies.registry import policy_names
+from shoal.core.policies.registry import for_live_use, policy_names
 from shoal.live.evaluation.contests import begin, standing
 from shoal.live.journal.fold import Fold
 from shoal.live.population.asynchronous import AsyncPopulation
@@ -325,7 +325,7 @@ def _switches(population: AsyncPopulation) -> m.Switches:
 def _check_candidate(body: m.Candidate | m.NewPopulation) -> None:
     """Refuse unknown policies, so that clients cannot make the server import modules."""
     if body.policy is not None and body.policy not in policy_names():
-        raise ValueError(f"policy must be one of {', '.join(policy_names())}, got {body.policy[:40]!r}")
+        raise ValueError(f"policy must be {for_live_use()}, got {body.policy[:40]!r}")
     for key in body.parameters:
         if key in OWN_SETTINGS:
             raise ValueError(f"{key} is a setting of the population, not a parameter of its policy")
