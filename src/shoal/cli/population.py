@@ -15,6 +15,7 @@ import typer
 
 from shoal.cli.policies import assignment
 from shoal.cli.printing import plain, print_json, print_table
+from shoal.reporting.words import counted
 
 if TYPE_CHECKING:  # importing these takes seconds, and `shoal --help` does not need them
     from shoal.live.client import Client
@@ -167,9 +168,10 @@ def forget(
         print(f"forgotten: {agent!r}")
         return
     from shoal.live.journal.archives import base_of
+    from shoal.live.population.controller import existing
 
     with opened(store) as controller:
-        chosen = controller.population(population)
+        chosen = existing(controller, population)
         chosen.sharing(agent)  # an error if there is no such agent
         if not yes:
             typer.confirm(f"Forget {agent!r} of {population!r} for good?", abort=True, err=True)
@@ -194,7 +196,7 @@ def verify(
         print_json(problems)
     else:
         for name, found in problems.items():
-            print(f"{name}: {'sound' if not found else f'{len(found)} problems'}")
+            print(f"{name}: {counted(len(found), 'problem') if found else 'sound'}")
             for problem in found:
                 print(f"  {problem}")
     if any(problems.values()):
@@ -227,9 +229,11 @@ def archive(
     as_json: AsJson = False,
 ) -> None:
     """Move old rows of the journal to a file; a base takes their place."""
+    from shoal.live.population.controller import existing
+
     limit = moment(before)
     with opened(store) as controller:
-        made = controller.population(population).archive(directory, before=limit)
+        made = existing(controller, population).archive(directory, before=limit)
     if as_json:
         print_json(
             None
@@ -264,8 +268,10 @@ def switch(
             sequence = remote.switch_back() if back else remote.switch(policy, **parameters)
             now: Any = remote.switches()[-1]
     else:
+        from shoal.live.population.controller import existing
+
         with opened(store) as controller:
-            chosen = controller.population(population)
+            chosen = existing(controller, population)
             by = _user()
             sequence = chosen.switch_back(by=by) if back else chosen.switch(policy, by=by, **parameters)
             now = chosen.switches[-1]
@@ -304,8 +310,10 @@ def contest(
                 remote.end_contest()
             found = remote.contest(*names, when=when, share=share)
         else:
+            from shoal.live.population.controller import existing
+
             controller = stack.enter_context(opened(store, read_only=not (end or names)))
-            chosen = controller.population(population)
+            chosen = existing(controller, population)
             if end:
                 chosen.end_contest(by=_user())
             found = chosen.contest(*names, when=when, share=share, by=_user())

@@ -251,11 +251,12 @@ def rotate_key(
 def backup(
     store: Annotated[str, typer.Argument(metavar="STORE", help="An SQLite file; it may be in use.")],
     target: Annotated[Path, typer.Argument(metavar="FILE", help="The copy; it appears when it is complete.")],
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a copy that exists.")] = False,
 ) -> None:
     """Copy a store, even while it is served. For PostgreSQL, use pg_dump."""
     from shoal.live.journal.backups import backup
 
-    size = backup(store, target)
+    size = backup(store, target, replace=replace)
     print(f"{size:,} bytes written to {target}")
 
 

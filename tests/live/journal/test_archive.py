@@ -82,6 +82,19 @@ def archives_replayed(population: Population) -> Any:
     return fold
 
 
+def test_the_key_is_not_shown(place: Path) -> None:
+    with open_controller(place / "shop.db") as controller:
+        population = shop(controller)
+        base = base_of(population.owner.store, population.owner.number)
+        key = population.settings.key
+        assert base.key == key != b""
+        for shown in (population.settings, base):
+            for text in (repr(shown), str(shown), repr(shown.__rich_repr__())):
+                assert repr(key) not in text
+                assert "key=" not in text
+        assert repr(population.settings).startswith("Settings(policy='bass', dim=2, parameters={")
+
+
 def test_only_what_is_older(place: Path) -> None:
     with open_controller(place / "shop.db") as controller:
         population = shop(controller)
@@ -370,8 +383,11 @@ def test_who_may_archive_and_where(place: Path) -> None:
     with open_controller(place / "shop.db") as controller:
         population = shop(controller)
         live(population, "first")
-        with pytest.raises(NotADirectoryError):
-            population.archive(place / "none", before=now())
+        with pytest.raises(NotADirectoryError, match="directory must not be a file"):
+            population.archive(place / "shop.db", before=now())
+        made = population.archive(place / "new" / "one", before=now())
+        assert made is not None
+        assert Path(made.path).parent == (place / "new" / "one").resolve()
         with pytest.raises(ValueError, match="before must have a time zone"):
             population.archive(place / "old", before=datetime(2026, 1, 1))
         with pytest.raises(ValueError, match="before must be a finite number"):

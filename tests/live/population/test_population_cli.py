@@ -91,7 +91,9 @@ def test_verify(store: str) -> None:
     with sqlite3.connect(store) as database:
         database.execute("DELETE FROM journal WHERE population = 1 AND seq = 5")
     database.close()
-    assert "ends at record 4 of 29" in run("verify", store, "shop", code=1).stdout
+    said = run("verify", store, "shop", code=1).stdout
+    assert said.startswith("shop: 1 problem\n")
+    assert "ends at record 4 of 29" in said
 
 
 def test_archive(store: str, tmp_path: Path) -> None:
@@ -113,7 +115,13 @@ def test_archive(store: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["show", "{}", "none"], "has no population 'none'"),
+        (["show", "{}", "none"], "has no population 'none'; it has 'other', 'shop'\n"),
+        (["verify", "{}", "none"], "has no population 'none'; it has 'other', 'shop'\n"),
+        (["archive", "{}", "none", ".", "--before", "1d"], "no population 'none'; it has 'other', 'shop'\n"),
+        (["switch", "{}", "none", "--policy", "bass"], "no population 'none'; it has 'other', 'shop'\n"),
+        (["forget", "{}", "none", "ada", "--yes"], "no population 'none'; it has 'other', 'shop'\n"),
+        (["contest", "{}", "none", "--end"], "no population 'none'; it has 'other', 'shop'\n"),
+        (["import", "{}", "none", "x.csv"], "it has 'other', 'shop'; give policy and dim to make it\n"),
         (["list", "{}.none"], "No such file"),
         (["forget", "{}.none", "shop", "ada", "--yes"], "No such file"),
         (["export", "{}", "shop", "out.txt"], "path must end in .parquet or .jsonl, got 'out.txt'"),

@@ -1,6 +1,7 @@
 """What the API does, request by request; each answer is checked against the OpenAPI document."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,14 @@ def test_a_population_is_made_once_and_found_again(call: Caller) -> None:
     assert kind(call("PUT", "/v1/populations/made once", {**body, "dim": 3})) == (409, "conflict")
     assert call("GET", "/v1/populations/made once").json()["reward_range"] == [-1.0, 1.0]
     assert "made once" in call("GET", "/v1/populations").json()["populations"]
+
+
+@pytest.mark.parametrize("policy", ["bas", "club"])
+def test_a_refused_policy_lists_those_for_live_use(call: Caller, policy: str) -> None:
+    refused = call("PUT", "/v1/populations/refused", {"policy": policy, "dim": 2})
+    assert kind(refused) == (422, "invalid")
+    live = "one for live use (independent, oracle, bass, cluster_mixture, or a shoal.LivePolicy of your own)"
+    assert f"policy must be {live}, got {policy!r}" in refused.json()["detail"]
 
 
 @pytest.mark.parametrize("policy", ["independent", "bass", "cluster_mixture"])
@@ -295,6 +304,26 @@ def test_events_come_in_pages(call: Caller, shop: str) -> None:
     assert call("GET", f"{shop}/events?after=100").json() == {"events": [], "last": 7}
 
 
+def test_events_go_on_after_the_archived_ones(
+    call: Caller, shop: str, running: InProcess, tmp_path: Path
+) -> None:
+    for n in range(8):
+        call("POST", f"{shop}/decisions", {"agent": "ada", "arms": ARMS, "id": f"d{n}"})
+        if n != 2:  # which stays open, and in the store
+            call("PUT", f"{shop}/decisions/d{n}/reward", {"reward": 1.0})
+    made = running.app.populations[shop.rpartition("/")[2]].population.archive(tmp_path, before=time.time())
+    assert made is not None
+    call("POST", f"{shop}/decisions", {"agent": "ada", "arms": ARMS, "id": "later"})
+    later = {"sequence": made.last + 1, "id": "later"}
+    first = call("GET", f"{shop}/events?limit=1").json()  # a range of numbers would hold no record
+    assert [one["id"] for one in first["events"]] == ["d2"]
+    rest = call("GET", f"{shop}/events?after={first['last']}&limit=1").json()
+    assert [{name: one[name] for name in later} for one in rest["events"]] == [later]
+    assert rest["last"] == made.last + 1
+    both = call("GET", f"{shop}/events?limit=1000").json()
+    assert both == {"events": first["events"] + rest["events"], "last": rest["last"]}
+
+
 def test_what_has_not_changed_is_not_sent_again(call: Caller) -> None:
     shop = call.make("unchanged", holdout=0.5)
     body = {"agent": "ada", "arms": ARMS, "baseline": "tea"}
@@ -390,6 +419,23 @@ def test_bodies_that_are_no_requests(call: Caller, shop: str) -> None:
         assert kind(call("POST", path, {"agent": agent, "arms": ARMS})) == (422, "invalid")
     assert call("GET", shop).json()["sequence"] == before
     assert kind(call("PATCH", path)) == (405, "method")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "methods"),
+    [
+        ("POST", "/graph", "GET, HEAD"),
+        ("PATCH", "/settings", "GET, HEAD, PUT"),
+        ("GET", "/decisions", "POST"),
+    ],
+)
+def test_a_wrong_method_is_told_the_right_ones(
+    call: Caller, shop: str, method: str, path: str, methods: str
+) -> None:
+    answer = call(method, f"{shop}{path}")
+    assert kind(answer) == (405, "method")
+    assert answer.json()["detail"] == f"{method} is none of the methods of this route: {methods}"
+    assert answer.headers["allow"] == methods
 
 
 def test_a_host_that_is_not_ours(call: Caller, shop: str) -> None:

@@ -174,6 +174,20 @@ def test_nobody_is_told_where_the_store_is(keyed: Keyed) -> None:
         assert "shop.db" not in answer.text
 
 
+def test_another_form_of_authorization(keyed: Keyed) -> None:
+    answer = httpx.get(f"{keyed.server.url}/v1/populations", headers={"authorization": "Basic abc"})
+    assert answer.status_code == 401
+    assert "send `Authorization: Bearer KEY`" in answer.json()["detail"]
+
+
+def test_an_unknown_population_lists_those_that_the_key_is_for(keyed: Keyed) -> None:
+    text = keyed.server.keys.add(["read"], ["other", "nowhere"])[1]
+    for path in ("/v1/populations/nowhere", f"{D.format(population='nowhere')}/overview?step=5"):
+        with Caller(keyed.server.url, text) as caller:
+            answer = caller("GET", path)
+            assert answer.json()["detail"] == "the store has no population 'nowhere'; it has 'other'"
+
+
 def test_revoked_at_once(keyed: Keyed) -> None:
     made, text = keyed.server.keys.add(["read"])
     with Caller(keyed.server.url, text) as caller:

@@ -61,6 +61,23 @@ def test_a_copy_made_under_load_holds_what_was_acknowledged_before(file: str, tm
     assert not list(tmp_path.glob(".*tmp*"))
 
 
+def test_an_earlier_copy_is_replaced_only_if_asked(file: str, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    with shoal.open(file) as controller:
+        shop = controller.population("shop", policy="bass", dim=2)
+        assert run("backup", file, str(copy)).returncode == 0
+        first = copy.read_bytes()
+        shop.decide("ada", ARMS)
+        done = run("backup", file, str(copy))
+        assert done.returncode == 2
+        assert f"{copy} exists; `replace` (--replace) puts the copy in its place" in done.stderr
+        assert copy.read_bytes() == first
+        assert run("backup", file, str(copy), "--replace").returncode == 0
+        sequence = shop.sequence
+    with shoal.open(copy, read_only=True) as controller:
+        assert controller.population("shop").sequence == sequence
+
+
 def test_restoring(file: str, tmp_path: Path) -> None:
     with shoal.open(file) as controller:
         shop = controller.population("shop", policy="bass", dim=2)

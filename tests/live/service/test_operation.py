@@ -152,6 +152,7 @@ def test_a_second_server_on_the_same_file(file: str) -> None:
         done = shoal("serve", file, "--port", "0")
         assert done.returncode == 2
         assert "is open for writing" in done.stderr
+        assert "stop that process or, if it is a server, use its URL" in done.stderr
 
 
 def test_ready_only_when_populations_are_open(durable: Place) -> None:
@@ -270,7 +271,8 @@ def test_what_is_damaged_is_tried_again(durable: Place, monkeypatch: pytest.Monk
         assert call("GET", "/v1/populations/shop").status_code == 503  # not read at each request
         monkeypatch.setattr("shoal.live.service.service.RETRY", 0.0)
         assert call("GET", "/v1/populations/shop").status_code == 200
-        assert call("GET", "/readyz").status_code == 200
+        answer = call("GET", "/readyz")
+        assert (answer.status_code, answer.json()["detail"]) == (200, "1 population")
 
 
 @pytest.mark.slow

@@ -95,11 +95,16 @@ def find_live_policy(reference: str) -> type[LivePolicy]:
     found = find_policy(reference)
     if issubclass(found, LivePolicy):
         return found
-    live = [name for name in BUILT_IN if issubclass(policy_class(name), LivePolicy)]
     raise ValueError(
-        f"policy must be one for live use ({', '.join(live)}, or a shoal.LivePolicy of your own), "
-        f"got {reference!r}: {found.__name__} cannot forget a person, nor take a correction"
+        f"policy must be {for_live_use()}, got {reference!r}: {found.__name__} cannot forget a person, nor "
+        "take a correction"
     )
+
+
+def for_live_use() -> str:
+    """What a population's policy may be, for error messages."""
+    live = [name for name in BUILT_IN if issubclass(policy_class(name), LivePolicy)]
+    return f"one for live use ({', '.join(live)}, or a shoal.LivePolicy of your own)"
 
 
 def make_policy(name: str, n_agents: int, dim: int, **parameters: Any) -> Any:

@@ -21,8 +21,9 @@ from shoal.live.journal.records import SWITCHES, Decided, Row, Settings, decode
 from shoal.live.journal.tally import Sums
 from shoal.live.journal.tally import dividend as dividend_of
 from shoal.live.population.exporting import Exporter
-from shoal.live.protocol.answers import Switch, WhatIf
+from shoal.live.protocol.answers import Dividend, Switch, WhatIf
 from shoal.live.protocol.errors import ConflictError
+from shoal.reporting.words import counted
 
 if TYPE_CHECKING:
     from shoal.live.population.commands import Turn
@@ -118,13 +119,19 @@ def what_if(owner: "Owner", policy: str | None, parameters: dict[str, Any]) -> W
     before, after = (summed(Sums.of(terms), settings) for terms in (then, other))
     gain = summed(Sums.of(better), settings, subject="the change")
     text = (
-        f"{len(gained):,} edges gained, {len(lost):,} lost; dividend {after.mean:.3g} instead of "
-        f"{before.mean:.3g}; squared error smaller by {gain.mean:.3g} [{gain.low:.3g}, {gain.high:.3g}] "
-        f"over {gain.count:,} rewards"
+        f"{counted(len(gained), 'edge')} gained, {len(lost):,} lost; dividend {after.mean:.3g} instead of "
+        f"{before.mean:.3g}; squared error {_smaller(gain)} over {counted(gain.count, 'reward')}"
     )
     return WhatIf(
         settings.policy, settings.parameters, gained, len(gained), lost, len(lost), before, after, gain, text
     )
+
+
+def _smaller(gain: Dividend) -> str:
+    """By how much errors are smaller or larger, without a sign."""
+    if gain.mean < 0.0:
+        return f"larger by {-gain.mean:.3g} [{-gain.high:.3g}, {-gain.low:.3g}]"
+    return f"smaller by {gain.mean:.3g} [{gain.low:.3g}, {gain.high:.3g}]"
 
 
 def _pairs(edges: Any, names: list[str | None]) -> list[tuple[str, str]]:

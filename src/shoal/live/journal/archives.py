@@ -18,7 +18,17 @@ import msgspec
 
 from shoal.core.atomic import whole_file
 from shoal.live.journal.patience import go_on
-from shoal.live.journal.records import Catalogue, Decided, Joined, Row, Settings, Tombstone, decode, encode
+from shoal.live.journal.records import (
+    Catalogue,
+    Decided,
+    Joined,
+    Keyed,
+    Row,
+    Settings,
+    Tombstone,
+    decode,
+    encode,
+)
 from shoal.live.journal.stores.base import Store
 from shoal.live.protocol.errors import JournalError
 
@@ -40,7 +50,7 @@ class Archive(msgspec.Struct, frozen=True, array_like=True):
     """The store that wrote the file, and alone may delete it: a copy of the store refers to it, too."""
 
 
-class Base(msgspec.Struct, frozen=True, array_like=True):
+class Base(Keyed, msgspec.Struct, frozen=True, array_like=True):
     """Where the journal in the store begins, and what is known of the part before."""
 
     seq: int = 0

@@ -11,14 +11,21 @@ from shoal.live.journal.stores.sqlite import APPLICATION, locked
 from shoal.live.protocol.errors import ConflictError, JournalError
 
 
-def backup(store: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
+def backup(store: str | os.PathLike[str], target: str | os.PathLike[str], *, replace: bool = False) -> int:
     """Copy a store, as of one moment, while it is written to; the copy's bytes.
 
-    The copy appears when it is complete and found to be sound, and replaces a file of that name.
+    The copy appears when it is complete and found to be sound.
+
+    Parameters
+    ----------
+    store, target : path
+    replace : bool
+        Whether a file that is there may be replaced, such as an earlier copy.
     """
     source, target = _existing(store), Path(target)
     if target.exists() and target.samefile(source):
         raise ValueError(f"the copy must be another file than {source}")
+    _check_free(target, replace)
     with _copied(source, target) as copy:
         os.replace(copy, target)
     return target.stat().st_size
@@ -40,10 +47,7 @@ def restore(source: str | os.PathLike[str], store: str | os.PathLike[str], *, re
     if store.exists() and store.samefile(source):
         raise ValueError(f"the copy must be another file than {store}")
     with locked(store, "stop it first"):
-        if store.exists() and not replace:
-            raise ConflictError(
-                f"{store} exists; `replace` (--replace) puts the copy in its place", str(store)
-            )
+        _check_free(store, replace)
         revoked = _revoked(store)
         with _copied(source, store) as copy:
             with closing(sqlite3.connect(copy)) as db:
@@ -54,6 +58,11 @@ def restore(source: str | os.PathLike[str], store: str | os.PathLike[str], *, re
                 store.with_name(name).unlink(missing_ok=True)
             shutil.rmtree(store.with_name(f"{store.name}-snapshots"), ignore_errors=True)
             os.replace(copy, store)
+
+
+def _check_free(path: Path, replace: bool) -> None:
+    if path.exists() and not replace:
+        raise ConflictError(f"{path} exists; `replace` (--replace) puts the copy in its place", str(path))
 
 
 def _existing(path: str | os.PathLike[str]) -> Path:

@@ -19,11 +19,25 @@ SWITCHES = "\x01settings"
 """What rows of `Settings` after the first are found by; no decision can have this id."""
 
 
+class Keyed:
+    """A struct with a secret key, which its repr leaves out."""
+
+    __slots__ = ()
+
+    def __rich_repr__(self, /) -> list[tuple[str, Any]]:
+        fields: tuple[str, ...] = type(self).__struct_fields__  # type: ignore[attr-defined]
+        return [(name, getattr(self, name)) for name in fields if name != "key"]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"{type(self).__name__}({shown})"
+
+
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Base of all records. None can refer to itself, so the garbage collector need not look at them."""
 
 
-class Settings(Record, frozen=True, array_like=True, gc=False, tag=0):
+class Settings(Keyed, Record, frozen=True, array_like=True, gc=False, tag=0):
     """What a population is; its first record, and again when it is switched to other settings."""
 
     policy: str

@@ -7,7 +7,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -36,6 +36,8 @@ from shoal.live.protocol.errors import (
     UnknownError,
 )
 
+MOST_NAMED = 10
+"""Populations that an error lists."""
 NEARLY_FULL = 10e6
 """Bytes left on disk below which it is tried whether the store can commit."""
 
@@ -209,13 +211,12 @@ class Controller:
                 return known
             is_new = name not in self.store.populations()
             if is_new and (policy is None or dim is None):
-                raise UnknownError(
-                    f"{self.store.url} has no population {name!r}; give policy and dim to make it"
-                )
+                hint = "" if self.committer is None else "; give policy and dim to make it"
+                raise no_population(self.store.url, name, self.populations(), hint)
             settings = make_settings(given, by) if is_new or (policy and dim) else None
             if self.committer is None:
                 if is_new:
-                    raise UnknownError(f"{self.store.url} has no population {name!r}")
+                    raise no_population(self.store.url, name, self.populations())
                 owner = Owner(self.store, None, name, Lease(self.store.populations()[name], 0, 0, ""))
             else:
                 number = self.store.create(name)
@@ -408,3 +409,18 @@ def make_settings(given: Mapping[str, Any], by: str = "") -> Settings:
 
 def _given(**settings: Any) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if value is not None}
+
+
+def no_population(store: str, name: str, there: Sequence[str], hint: str = "") -> UnknownError:
+    """The error for a population that a store does not have; it lists those there are."""
+    more = f" and {len(there) - MOST_NAMED:,} more" if len(there) > MOST_NAMED else ""
+    known = ", ".join(map(repr, there[:MOST_NAMED])) + more if there else "none"
+    return UnknownError(f"{store} has no population {name!r}; it has {known}{hint}")
+
+
+def existing(controller: Controller, name: str) -> Population:
+    """A population that must be there, where none can be made."""
+    there = controller.populations()
+    if name not in there:
+        raise no_population(controller.store.url, name, there)
+    return controller.population(name)

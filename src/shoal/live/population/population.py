@@ -495,7 +495,8 @@ class Population:
         Parameters
         ----------
         directory : path
-            Where to write the file, which is Parquet, complete or not there, and checksummed.
+            Where to write the file, which is Parquet, complete or not there, and checksummed. It is made if
+            it is missing.
         before : datetime with a time zone, or seconds since 1970
             Rows of earlier times are moved.
         """

@@ -41,9 +41,10 @@ def archive(owner: "Owner", directory: str | os.PathLike[str], before: datetime 
     """See `Population.archive`."""
     limit = _microseconds(before)
     place = Path(directory)
-    if not place.is_dir():
-        raise NotADirectoryError(20, "directory must exist", str(place))
     owner.writer()  # an error if it is open for reading only
+    if place.exists() and not place.is_dir():
+        raise NotADirectoryError(20, "directory must not be a file", str(place))
+    place.mkdir(parents=True, exist_ok=True)
     while True:
         owner.wait_until_rebuilt()
         with owner.retaining:

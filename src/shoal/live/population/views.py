@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import msgspec
 import numpy as np
 
+from shoal.core.policy.cuts import CuttingPolicy
 from shoal.core.types import Booleans, Integers
 from shoal.live.journal.fold import Fold
 from shoal.live.population.explaining import explain_agent
@@ -48,8 +49,8 @@ class Sizes(msgspec.Struct, frozen=True):
     agents: int
     pending: int
     """Decisions that await rewards."""
-    cuts: int
-    """Pairs that have stopped sharing, where the policy separates for good."""
+    cuts: int | None
+    """Pairs that have stopped sharing; None for a policy that does not record them."""
 
 
 class PresentAgents(NamedTuple):
@@ -73,7 +74,8 @@ def sizes(reader: Reader) -> Sizes:
 
     def question(fold: Fold) -> Sizes:
         there = len(fold.called) - fold.called.count(None)
-        return Sizes(fold.seq, fold.at / 1e6, there, len(fold.pending), fold.count_cuts())
+        cuts = fold.count_cuts() if isinstance(fold.policy, CuttingPolicy) else None
+        return Sizes(fold.seq, fold.at / 1e6, there, len(fold.pending), cuts)
 
     return reader.read(question)
 

@@ -366,7 +366,7 @@ class Event(Struct, frozen=True, omit_defaults=True):
 
 
 class Events(Struct, frozen=True):
-    """Records in order; ask again with `after` = `last` for the next ones."""
+    """Records in order, without archived ones; ask again with `after` = `last` for the next ones."""
 
     events: list[Event]
     last: int

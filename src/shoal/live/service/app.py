@@ -18,7 +18,7 @@ from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.routing import Router
 
-from shoal.core.policies.registry import policy_names
+from shoal.core.policies.registry import for_live_use, policy_names
 from shoal.live.evaluation.contests import begin, standing
 from shoal.live.journal.fold import Fold
 from shoal.live.population.asynchronous import AsyncPopulation
@@ -48,6 +48,7 @@ from shoal.live.service.ofrep import FLAGS, evaluate_flag, evaluate_flags, refus
 from shoal.live.service.openapi import document
 from shoal.live.service.routing import Call, Endpoint, check_arms, json_response, route
 from shoal.live.service.service import Result, Service
+from shoal.reporting.words import counted
 
 MOST_IN_GRAPH = 1_000
 """Agents up to which a graph is sent."""
@@ -179,13 +180,13 @@ async def ready(call: Call) -> Response:
         raise RefusedError("damaged", said + named, {"retry-after": "30"})
     if service.ownership is not None and service.ownership.trouble:
         said = f"takes over no population: the store {service.ownership.trouble}"
-        return json_response(m.Health("ready", f"{len(service.populations)} populations; {said}"))
+        return json_response(m.Health("ready", f"{counted(len(service.populations), 'population')}; {said}"))
     lost = sum(one.owner.is_lost for one in service.populations.values())
     if lost and service.ownership is None:
         raise RefusedError(
-            "not-owner", f"{lost} populations are owned by another process", {"retry-after": "1"}
+            "not-owner", f"owned by another process: {counted(lost, 'population')}", {"retry-after": "1"}
         )
-    return json_response(m.Health("ready", f"{len(service.populations)} populations"))
+    return json_response(m.Health("ready", counted(len(service.populations), "population")))
 
 
 def _may_read_all(call: Call) -> bool:
@@ -324,7 +325,7 @@ def _switches(population: AsyncPopulation) -> m.Switches:
 def _check_candidate(body: m.Candidate | m.NewPopulation) -> None:
     """Refuse unknown policies, so that clients cannot make the server import modules."""
     if body.policy is not None and body.policy not in policy_names():
-        raise ValueError(f"policy must be one of {', '.join(policy_names())}, got {body.policy[:40]!r}")
+        raise ValueError(f"policy must be {for_live_use()}, got {body.policy[:40]!r}")
     for key in body.parameters:
         if key in OWN_SETTINGS:
             raise ValueError(f"{key} is a setting of the population, not a parameter of its policy")

@@ -35,8 +35,9 @@ def key_of(service: Service, request: Request) -> Key:
     given = headers.get(b"authorization")
     if given is not None:
         kind, _, text = given.decode("latin-1").partition(" ")
-        key = service.keys.check(text.strip()) if kind.lower() == "bearer" else None
-        if key is None:
+        if kind.lower() != "bearer":
+            raise unauthenticated("send `Authorization: Bearer KEY`: no other form of authorization is known")
+        if (key := service.keys.check(text.strip())) is None:
             raise unauthenticated("the key is not known, has expired or was revoked")
         return key
     if request.method not in ("GET", "HEAD"):

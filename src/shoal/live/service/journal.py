@@ -1,6 +1,7 @@
 """The journal as events: what happened, with names instead of numbers."""
 
 import math
+from itertools import islice
 from typing import Any
 
 from shoal.live.journal.records import SWITCHES, Decided, Merged, Profiled, decode, vector
@@ -9,10 +10,11 @@ from shoal.live.protocol.messages import Event, Events
 
 
 def events_of(owner: Owner, after: int, limit: int) -> Events:
-    """Up to `limit` committed records after the record `after`."""
+    """Up to `limit` committed records after the record `after`; archived ones are skipped."""
     store, number = owner.store, owner.number
-    last = min(store.last_seq(number), after + limit)
     names, dim = owner.read(lambda fold: (list(fold.called), fold.settings.dim))
+    # Of archived records, only those of open decisions are still in the store: few, but anywhere.
+    last = min(store.last_seq(number), max(after, owner.base.seq) + limit)
     offers: dict[bytes, Any] = {}
 
     def name(agent: int | None) -> str | None:
@@ -47,7 +49,7 @@ def events_of(owner: Owner, after: int, limit: int) -> Events:
         )
 
     rows = store.read(number, after, last) if after < last else ()
-    found = [event(row) for row in rows]
+    found = [event(row) for row in islice(rows, limit)]
     return Events(found, found[-1].sequence if found else min(after, store.last_seq(number)))
 
 

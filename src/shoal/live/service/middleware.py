@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shoal.live.protocol.messages import encoder
@@ -90,7 +91,7 @@ def answered(app: ASGIApp, service: Service) -> ASGIApp:
             status = 499
             _audit(service, scope, status)
         except Exception as error:
-            response = _problem(service, error, state)
+            response = _problem(service, error, scope)
             if not status:
                 await response(scope, receive, send_on)
         _record(service, scope, status, time.perf_counter() - start)
@@ -139,15 +140,28 @@ def admitted(app: ASGIApp, service: Service) -> ASGIApp:
     return admit
 
 
-def _problem(service: Service, error: Exception, state: dict[str, Any]) -> Response:
+def _problem(service: Service, error: Exception, scope: Scope) -> Response:
     """An error as a problem document; one that is unexpected is logged."""
+    state = scope["state"]
     if isinstance(error, HTTPException):  # Starlette's, for an unknown path or method
-        kind = "method" if error.status_code == 405 else "unknown"
-        error = RefusedError(kind, "there is no such route", dict(error.headers or {}))
+        if error.status_code == 405:
+            methods = ", ".join(_methods(scope))
+            detail = f"{scope['method']} is none of the methods of this route: {methods}"
+            error = RefusedError("method", detail, {"allow": methods})
+        else:
+            error = RefusedError("unknown", "there is no such route")
     if kind_of(error) == "internal":
         log_failure(log, error, state["request_id"], state["route"])
     problem = service.problem_of(error, state["request_id"], by_id=state["by_id"])
     return Response(encoder.encode(problem), problem.status, headers_of(error), MEDIA_TYPE)
+
+
+def _methods(scope: Scope) -> list[str]:
+    """The methods of a path. Each has a route of its own, and Starlette names only those of the first."""
+    routes: list[Route] = scope["router"].routes
+    return sorted(
+        {name for one in routes if one.matches(scope)[0] != Match.NONE for name in one.methods or ()}
+    )
 
 
 def _record(service: Service, scope: Scope, status: int, seconds: float) -> None:

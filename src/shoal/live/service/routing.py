@@ -13,7 +13,8 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from shoal.live.population.asynchronous import AsyncPopulation
-from shoal.live.protocol.errors import LimitError
+from shoal.live.population.controller import no_population
+from shoal.live.protocol.errors import LimitError, UnknownError
 from shoal.live.protocol.messages import NewDecision, encoder
 from shoal.live.protocol.problems import RefusedError
 from shoal.live.service.callers import authorise
@@ -70,7 +71,15 @@ class Call:
 
     async def population(self) -> AsyncPopulation:
         """The population in the path."""
-        return await self.service.population(self.names["population"])
+        name, service = self.names["population"], self.service
+        try:
+            return await service.population(name)
+        except UnknownError as error:
+            there = await service.run(service.controller.populations)
+            if name in there:
+                raise
+            allowed = [one for one in there if self.key.populations is None or one in self.key.populations]
+            raise no_population("the store", name, allowed) from error
 
     async def ask(self, function: Callable[[], Result], *, ends: bool = True) -> Result:
         """See `Service.ask`."""

@@ -1,6 +1,8 @@
 """What is kept of the journal for pictures over time, and going back in it."""
 
+import time
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -146,6 +148,28 @@ def test_starts_near_the_end_and_starts_again_if_it_falls_behind(monkeypatch: py
         assert follower.changed < shop.sequence - 50
         assert totals(follower)["decisions"] == 50
         assert follower.changed == shop.sequence - 50  # settings may have changed in what was passed over
+
+
+def test_starts_where_the_archive_ends(tmp_path: Path) -> None:
+    with open_controller(":memory:") as controller:
+        shop = controller.population("shop", policy="bass", dim=2, seed=1)
+        for n in range(10):
+            shop.decide("a", ARMS, id=f"d{n}")
+            if n != 3:
+                shop.reward(f"d{n}", 1.0)
+        before = Follower(shop)
+        before.catch_up()
+        made = shop.archive(tmp_path, before=time.time())
+        assert made is not None
+        follower = Follower(shop)
+        assert totals(follower)["matched"] == 0
+        assert (follower.first, follower.changed) == (made.last, made.last)
+        shop.reward("d3", 1.0)  # whose decision is kept
+        assert totals(follower)["matched"] == 1
+        found = data.overview(follower)
+        assert (found.since, found.archived) == (made.last, made.last)
+        assert data.overview(before).since == 0  # it had seen all of them
+        assert Follower(shop, made.last - 2).first == made.last - 2
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

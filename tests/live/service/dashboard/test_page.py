@@ -573,6 +573,7 @@ def test_signing_in_and_out(tmp_path: Path, browser: Any) -> None:
         page = Page(browser, server.url)
         page.view.wait_for_selector("h1 >> text=Sign in")
         assert page.view.evaluate("document.activeElement.id") == "key"
+        assert page.text(".sign-in code >> nth=1") == "shoal keys add STORE --scope read"
         page.view.fill("#key", "shoal_nobody_nothing")
         page.view.keyboard.press("Enter")
         page.view.wait_for_selector("text=This key is not valid here")
@@ -594,6 +595,29 @@ def test_signing_in_and_out(tmp_path: Path, browser: Any) -> None:
         page.complaints = [
             one for one in page.complaints if "401" not in one
         ]  # the browser reports them itself
+        page.close()
+
+
+def test_figures_say_what_they_leave_out(tmp_path: Path, browser: Any) -> None:
+    with InProcess() as server:
+        shop = server.app.controller.population("shop", policy="cluster_mixture", dim=2, seed=1)
+        for n in range(20):
+            shop.observe(f"agent {n % 4}", [1.0, 0.0], 1.0)
+        made = shop.archive(tmp_path, before=time.time())
+        assert made is not None
+        shop.observe("agent 0", [0.0, 1.0], 1.0)
+        page = Page(browser, server.url, "shop")
+        assert page.text("#over-time + p") == f"From record {made.last + 1} on: earlier ones are archived."
+        # ClusterMixture records no partings.
+        small = "partings are not recorded by this policy"
+        assert page.text(".figures div:has-text('Pairs that share') small") == small
+        assert re.match(r"4 agents.* share", page.text(".lede")), page.text(".lede")
+        parted = page.view.locator("figure", has_text="Pairs that parted")
+        assert parted.locator(".reading b").first.inner_text() == "–"
+        page.view.fill(".agent input", "agent 1")
+        page.view.press(".agent input", "Enter")
+        page.view.wait_for_selector("h4 >> text=Borrows from")
+        assert "arted" not in "".join(page.view.locator(".lede, h4, .people").all_inner_texts())
         page.close()
 
 

@@ -163,7 +163,10 @@ class SQLiteStore(SQLStore):
 
     def _lock(self) -> None:
         """Be the one process that writes, and say so to others."""
-        file = locked(self.path, "open it with read_only=True to read beside it")
+        advice = (
+            "stop that process or, if it is a server, use its URL; in Python, read_only=True reads beside it"
+        )
+        file = locked(self.path, advice)
         file.seek(0)
         file.truncate()
         file.write(f"process {os.getpid()} on {socket.gethostname()}")

@@ -91,7 +91,9 @@ class Overview(msgspec.Struct, frozen=True):
     """Rewards by their delay: one class up to each of `delay_bounds`, and one above."""
     delay_bounds: tuple[float, ...]
     since: int
-    """Records up to this one were not looked at."""
+    """Records up to this one were not looked at, or not all of them: some were archived."""
+    archived: int
+    """Records up to this one were archived."""
 
 
 def overview(
@@ -116,6 +118,7 @@ def overview(
         sums[:, len(COLUMNS) :].sum(axis=0).astype(int).tolist(),
         DELAYS,
         since,
+        follower.population.owner.base.seq,
     )
 
 
@@ -309,6 +312,7 @@ class AgentDetails(msgspec.Struct, frozen=True):
     stopped: list[Stopped]
     """The latest first."""
     n_stopped: int
+    records_partings: bool
     around: list[Relation]
     """Up to `MOST_AROUND` agents: those that lend most, and those it parted from last."""
     opinions: list[ArmOpinion]
@@ -411,7 +415,7 @@ class SharingPicture:
     def _refresh(self) -> None:
         """Find the blocks again, if something is new and the last search was long enough ago for its cost."""
         now = sizes(self.population.owner)
-        key = (now.agents, now.cuts if self.has_cuts else now.sequence)
+        key = (now.agents, now.sequence if now.cuts is None else now.cuts)
         if key == self._made or time.monotonic() < self._not_before:
             return
         began = time.monotonic()
@@ -704,6 +708,7 @@ class SharingPicture:
             found.n_lenders,
             found.stopped[:MOST_LISTED],
             found.n_stopped,
+            self.has_cuts,
             around,
             opinions(self.population.owner, name, MOST_OPINIONS),
         )

@@ -149,16 +149,21 @@ class Follower:
     def _last(self) -> int:
         return self._store.last_seq(self._number) if self._upto is None else self._upto
 
+    def _archived_until(self) -> int:
+        """The last record that was archived: of earlier ones, only a few are still in the store."""
+        owner = self.population.owner
+        return owner.read(lambda _: owner.base.seq)
+
     def _begin(self, after: int) -> None:
-        self.first = after
-        """Everything after this record is known here."""
         self.seq = after
+        self.first = max(after, min(self._archived_until(), self._last()))
+        """Everything after this record is known here."""
         self.rings = {step: Ring(step, length) for step, length in RINGS.items()}
         self.arms: dict[str, Counts] = {}
         self.other_arms = Counts()
         self.events: list[TimelineEvent] = []
-        self.changed = after
-        """The last record that changed settings or made an event; or `after`, as skipped records may have."""
+        self.changed = self.first
+        """The last record that changed settings or made an event; or `first`, as skipped records may have."""
         self.joins = array("q")
         """Sequence number of each join that was seen, in order; earlier agents have none."""
         self.cut_pairs, self.cut_seqs = array("i"), array("q")

@@ -79,6 +79,7 @@ async def file(call: Call) -> Response:
 
 
 async def _watched(call: Call) -> Watched:
+    await call.population()  # an error says which populations the key may see
     return await call.service.watch.of(call.names["population"])
 
 

@@ -64,7 +64,7 @@ export class AgentPanel {
     const all = agent.samples + agent.borrowed, own = h("span"), borrowed = h("span");
     own.style.setProperty("--share", all ? agent.samples / all : 0);
     borrowed.style.setProperty("--share", all ? agent.borrowed / all : 0);
-    const picture = h("canvas", { role: "img", "aria-label": `${agent.name} in the middle, ${plural(agent.n_lenders, "agent")} that lend to it around it, and ${plural(agent.n_stopped, "agent")} that it has parted from outside. The lists below show the same.` });
+    const picture = h("canvas", { role: "img", "aria-label": `${agent.name} in the middle, ${plural(agent.n_lenders, "agent")} that lend to it around it${!agent.records_partings ? "" : `, and ${plural(agent.n_stopped, "agent")} that it has parted from outside`}. The lists below show the same.` });
     this.place.replaceChildren(
       h("header", {}, h("h3", { tabindex: "-1" }, badge(agent.block), agent.name),
         h("button", { type: "button", class: "plain", "aria-label": "Close", onclick: () => this.onpick(null) }, "✕")),
@@ -78,9 +78,8 @@ export class AgentPanel {
       ...this.arms(agent),
       h("h4", {}, `Borrows from ${plural(agent.n_lenders, "agent")}`),
       this.people(agent.lenders, agent.n_lenders, (one) => plural(Math.round(one.samples), "sample"), "No agent lends to it."),
-      h("h4", {}, `Parted from ${plural(agent.n_stopped, "agent")}`),
-      this.people(agent.stopped, agent.n_stopped, (one) =>
-        `${one.at === null ? "" : `${time(one.at)}, `}${number(one.margin)} × the threshold now`, "It has parted from none."));
+      ...(!agent.records_partings ? [] : [h("h4", {}, `Parted from ${plural(agent.n_stopped, "agent")}`), this.people(agent.stopped, agent.n_stopped, (one) =>
+        `${one.at === null ? "" : `${time(one.at)}, `}${number(one.margin)} × the threshold now`, "It has parted from none.")]));
     this.paint(picture);
   }
 

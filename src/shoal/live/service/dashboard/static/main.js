@@ -32,7 +32,7 @@ function askForKey(problem = "") {
   const key = h("input", { type: "password", id: "key", name: "key", autocomplete: "current-password", required: true, "aria-describedby": "wrong" });
   const wrong = h("p", { class: "wrong", id: "wrong", role: "alert" }, problem);
   const form = h("form", { class: "card sign-in" }, h("h1", {}, "Sign in"),
-    h("p", { class: "soft" }, "This service needs a key with the scope ", h("code", {}, "read"), "; ", h("code", {}, "shoal keys add --scope read"), " makes one."),
+    h("p", { class: "soft" }, "This service needs a key with the scope ", h("code", {}, "read"), "; ", h("code", {}, "shoal keys add STORE --scope read"), " makes one; STORE is what the server was started with."),
     h("input", { type: "text", name: "username", autocomplete: "username", value: "shoal", hidden: true }), // for password managers
     h("label", {}, "Key", key), wrong, h("button", { class: "main" }, "Sign in"));
   form.addEventListener("submit", async (event) => {
@@ -143,7 +143,7 @@ async function showOne(name, mine, at) {
     const drawn = past ? past.graph : graph, shown = past ? past.overview : series.data ?? overview;
     const all = shown ? shown.sizes : sizes, sums = shown ? totals(shown) : null;
     const count = past ? (drawn.kind === "graph" ? drawn.agents.length : drawn.n_agents) : sizes.agents;
-    const parted = past ? drawn.between.reduce((sum, [, , , some]) => sum + some, 0) : sizes.cuts;
+    const parted = sizes.cuts !== null && past ? drawn.between.reduce((sum, [, , , some]) => sum + some, 0) : sizes.cuts;
     describe(drawn, count, parted, past ? all : sizes, sums);
   }
 
@@ -154,13 +154,14 @@ async function showOne(name, mine, at) {
     const sharePairs = !graph || !pairs ? null : graph.kind === "graph" ? graph.n_edges / ((graph.agents.length * (graph.agents.length - 1)) / 2) :
       graph.blocks.reduce((all, block) => all + block.agents * (((block.within ?? 0) * (block.agents - 1) + (block.beyond ?? 0) * (graph.n_agents - block.agents))), 0) / (graph.n_agents * (graph.n_agents - 1));
     lede.textContent = !graph ? "" : blocks.length > 1
-      ? `${plural(agents, "agent")} now share in ${plural(blocks.length, "block")}; ${plural(cuts, "pair")} of agents have parted.`
+      ? `${plural(agents, "agent")} now share in ${plural(blocks.length, "block")}${cuts === null ? "" : `; ${plural(cuts, "pair")} of agents have parted`}.`
       : cuts ? `${plural(agents, "agent")} mostly still share; ${plural(cuts, "pair")} of agents have parted.`
-        : blocks.length ? `${plural(agents, "agent")} all share what they learn: no pair has been told apart yet.` : `${plural(agents, "agent")}, none of which share.`;
+        : blocks.length && cuts === null && sharePairs < 1 ? `${plural(agents, "agent")} mostly share.`
+          : blocks.length ? `${plural(agents, "agent")} all share what they learn: no pair has been told apart yet.` : `${plural(agents, "agent")}, none of which share.`;
     const gain = sums && sums.mean !== null && sums.random !== null ? sums.mean - sums.random : null, paid = sums?.dividend;
     const rows = [
       ["Agents", whole(agents), blocks.length ? `in ${plural(blocks.length, "block")}` : ""],
-      ["Pairs that share", shareOf(sharePairs), `${whole(cuts)} parted`],
+      ["Pairs that share", shareOf(sharePairs), cuts === null ? "partings are not recorded by this policy" : `${whole(cuts)} parted`],
       ...(sums ? [
         ["Decisions a minute", number(sums.perMinute), `${number(sums.rewardsPerMinute)} rewards`],
         ["Mean reward", number(sums.mean), gain === null ? "no baseline yet" : `${gain < 0 ? "" : "+"}${number(gain)} over random`],

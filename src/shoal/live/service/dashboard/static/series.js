@@ -57,7 +57,7 @@ const CHARTS = [
     unit: "per minute",
     about: "How many pairs of agents stopped sharing, and how many agents joined, in each minute.",
     series: [
-      { title: "pairs parted", colour: "--first", of: (data) => perMinute(data, "cuts") },
+      { title: "pairs parted", colour: "--first", of: (data) => perMinute(data, "cuts").map((value) => (data.sizes.cuts === null ? value || null : value)) }, // null: not recorded
       { title: "agents joined", colour: "--second", dash: [5, 3], of: (data) => perMinute(data, "joined") },
     ],
   },
@@ -265,7 +265,8 @@ export class Series {
 
   show(data) {
     this.data = data;
-    this.since.textContent = data.since ? `From record ${whole(data.since + 1)} on: the page looks no further back.` : "From the first record on.";
+    this.since.textContent = !data.since ? "From the first record on."
+      : `From record ${whole(data.since + 1)} on: ${data.since <= data.archived ? "earlier ones are archived" : "the page looks no further back"}.`;
     this.charts.forEach((chart) => chart.show(data, this.between ?? null));
     this.showDelays();
   }
