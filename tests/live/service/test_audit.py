@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.live.machines.cluster import wait_for
 from tests.live.places import Place
 from tests.live.service.running import ARMS, Caller, InProcess, Process
 from typer.testing import CliRunner
@@ -283,6 +284,9 @@ def test_a_user_is_passed_on_to_the_owner(server: Any) -> None:
         ):
             _, text = first.keys.add(SCOPES)
             first.keys.add(["read"], note="user:ada")
+            wait_for(
+                lambda: second.keys.check(text) and second.keys.of_user("ada")
+            )  # the notice takes a moment
             with Caller(second.url, text) as call:
                 call.make("shop", policy="independent", parameters={})
             assert not first.app.is_here("shop")
