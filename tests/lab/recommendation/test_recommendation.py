@@ -576,7 +576,7 @@ def test_a_report_is_written_unless_its_place_is_a_file(
     ("rows", "words"),
     [
         ([("a", "x", "1"), ("b", "y", "nan")], r"log\.csv, line 3: reward must be a finite number"),
-        ([("a", "x", "1"), ("b", "z", "2")], r"arms\.csv: no row for arm 'z', which is in .*log\.csv"),
+        ([("a", "x", "1"), ("b", "z", "2")], r"log\.csv, line 3: arm 'z' has no row in .*arms\.csv"),
         ([("a", "x", "1"), ("b", "y", "1")], r"log\.csv: every reward is 1"),
         ([], "no rows"),
     ],

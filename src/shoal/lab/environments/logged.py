@@ -2,6 +2,7 @@
 
 import os
 from array import array
+from collections.abc import Container
 from pathlib import Path
 from typing import Any, NamedTuple, Required, Unpack
 
@@ -145,12 +146,16 @@ class LogRows(NamedTuple):
     rewards: "array[float]"
 
 
-def read_events(table: LogTable, agent: str, arm: str, reward: str) -> LogRows:
-    """Read all rows of a log."""
+def read_events(
+    table: LogTable, agent: str, arm: str, reward: str, known: tuple[Container[str], str] | None = None
+) -> LogRows:
+    """Read all rows of a log, whose arms must be among the `known` ones, of a table of this name."""
     agent_codes, arm_codes = Numbering(), Numbering()
     agents, arms, rewards = array("i"), array("i"), array("d")
 
     def take(line: int, row: list[Any]) -> None:
+        if known is not None and str(row[1]) not in known[0]:
+            raise ValueError(f"arm {str(row[1])!r} has no row in {known[1]}")
         rewards.append(number(reward, row[2]))
         agents.append(agent_codes[str(row[0])])
         arms.append(arm_codes[str(row[1])])

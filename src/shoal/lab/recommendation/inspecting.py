@@ -72,10 +72,8 @@ def read(
     """Read a log and its features, or raise an error that names file and line."""
     log, table = open_table(source, "log"), open_table(features, "features")
     known = read_arms(table, arm)
-    events = read_events(log, agent, arm, reward)
     # The table may have arms that are not in the log, but every arm of the log needs features.
-    if missing := next((name for name in events.arm_ids if name not in known), None):
-        raise ValueError(f"{table.name}: no row for arm {missing!r}, which is in {log.name}")
+    events = read_events(log, agent, arm, reward, (known, table.name))
     return RewardLog(
         log.name,
         np.array(events.agents, dtype=np.int64),
