@@ -130,10 +130,21 @@ class Fleet:
         assert rows
         return sum(not owner.partition("#")[0].endswith(f":{writer}") for writer, owner in rows)
 
+    def wait_until_free(self) -> None:
+        """Until nobody owns a population, or could still believe so."""
+        deadline = time.monotonic() + PATIENCE
+        asked = "SELECT count(*) FROM shoal_population WHERE lease_until >= now()"
+        with psycopg.connect(self.place.url, autocommit=True) as db:
+            while db.execute(asked).fetchone() != (0,):
+                assert time.monotonic() < deadline, "a lease does not end"
+                time.sleep(0.1)
+
     def toll(self, promised: Counter[tuple[str, str]]) -> Toll:
         """Compare what is in the store with what was acknowledged, when all servers are gone."""
         stale = self.stale()  # before we write anything ourselves
         time.sleep(LEASE)
+        # What a server sent before it was killed may have been done after it, and renewed its lease.
+        self.wait_until_free()
         controller = self.place.open(lease=30.0)
         lost = twice = unsound = 0
         for name in POPULATIONS:
