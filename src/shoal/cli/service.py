@@ -286,6 +286,7 @@ def _keys(store: str) -> "contextlib.closing[Keys]":
 def _warn_of_unknown(store: str, populations: list[str]) -> None:
     """Say which populations do not exist; they may be made later."""
     from shoal.live.journal.stores import open_store
+    from shoal.live.population.controller import listed
     from shoal.live.protocol.errors import JournalError
 
     try:
@@ -295,8 +296,8 @@ def _warn_of_unknown(store: str, populations: list[str]) -> None:
         known = []
     for name in populations:
         if name not in known:
-            there = f"it has {', '.join(map(repr, known))}" if known else "it has none"
-            typer.echo(f"warning: the store has no population {name!r} yet; {there}", err=True)
+            said = f"the store has no population {name!r} yet; it has {listed(known)}"
+            typer.echo(f"warning: {said}", err=True)
 
 
 def _seconds(text: str | None, name: str = "expires") -> float | None:

@@ -413,9 +413,13 @@ def _given(**settings: Any) -> dict[str, Any]:
 
 def no_population(store: str, name: str, there: Sequence[str], hint: str = "") -> UnknownError:
     """The error for a population that a store does not have; it lists those there are."""
-    more = f" and {len(there) - MOST_NAMED:,} more" if len(there) > MOST_NAMED else ""
-    known = ", ".join(map(repr, there[:MOST_NAMED])) + more if there else "none"
-    return UnknownError(f"{store} has no population {name!r}; it has {known}{hint}")
+    return UnknownError(f"{store} has no population {name!r}; it has {listed(there)}{hint}")
+
+
+def listed(populations: Sequence[str]) -> str:
+    """Populations in a sentence; of many only some."""
+    more = f" and {len(populations) - MOST_NAMED:,} more" if len(populations) > MOST_NAMED else ""
+    return ", ".join(map(repr, populations[:MOST_NAMED])) + more if populations else "none"
 
 
 def existing(controller: Controller, name: str) -> Population:
